@@ -1,0 +1,68 @@
+# Everything runs in the virtual environment $(VENV), which the targets set up
+# themselves: once, and again whenever pyproject.toml changes.
+
+PYTHON ?= python3
+VENV ?= .venv
+BACKENDS ?= tensorflow jax torch
+ARGS ?=
+
+BIN := $(VENV)/bin
+BENCHMARKS := $(wildcard benchmarks/*.py)
+
+export KERAS_BACKEND ?= tensorflow
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.SECONDARY:
+.PHONY: help setup demo test check format bench
+
+help:
+	@echo "make demo    train, evaluate, export and use a pronunciation model"
+	@echo "make test    run the tests on $(BACKENDS)"
+	@echo "make check   format check, lint, types, tests"
+	@echo "make format  format the code and fix what the linter can"
+	@echo "make bench   run the benchmarks"
+	@echo "make setup   only prepare the development environment"
+	@echo
+	@echo "VENV=$(VENV)  PYTHON=$(PYTHON) (3.11 to 3.13)  ARGS=options of the demo"
+
+setup: $(VENV)/.installed-dev
+	@echo "Ready: source $(BIN)/activate"
+
+demo: $(VENV)/.installed-examples
+	@$(BIN)/python examples/pronounce.py $(ARGS)
+
+test: $(BACKENDS:%=test-%)
+
+test-%: $(VENV)/.installed-dev
+	@echo "Tests on $*:"
+	@KERAS_BACKEND=$* $(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(MAKE) --no-print-directory test
+
+format: $(VENV)/.installed-dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(BENCHMARKS:%=run-%)
+	@$(if $(BENCHMARKS),,echo "There are no benchmarks in benchmarks/ yet.")
+
+run-benchmarks/%.py: $(VENV)/.installed-dev $(VENV)/.installed-peers
+	@echo "benchmarks/$*.py:"
+	@$(BIN)/python benchmarks/$*.py
+
+# The stamp comes last. An installation that was killed half-way leaves .installing
+# behind, and perhaps half a package, so the next one starts from an empty environment.
+$(VENV)/.installed-%: pyproject.toml
+	@if [ -e $(VENV)/.installing ]; then $(PYTHON) -m venv --clear $(VENV); fi
+	@if [ ! -x $(BIN)/pip ]; then $(PYTHON) -m venv $(VENV); fi
+	@echo "Installing keras-transformer[$*] into $(VENV): some minutes the first time."
+	@touch $(VENV)/.installing
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"; \
+		status=$$?; rm -f $(VENV)/.installing; exit $$status
+	@touch $@

@@ -1,0 +1,91 @@
+"""Sequence-to-sequence Transformers in Keras 3, from text to SavedModel.
+
+The package in the order in which data passes through it:
+
+- `text`: strings to token ids and back, inside the TensorFlow graph
+- `dataset`: parallel lines to bucketed, shifted `tf.data` batches
+- `layers`: attention, positions, encoder and decoder blocks
+- `seq2seq`: the model; `generation` decodes with it, `compiling` compiles
+- `training`: schedule, loss, metrics for `compile` and `fit`
+- `decoding`: greedy and beam search over a step function
+- `evaluation`: BLEU, chrF, error rates
+- `export`: the SavedModel, strings in, strings out
+- `plotting`: pictures of attention, positions and schedules
+
+Layers, model, training and decoding are here at once, on every backend. What
+needs TensorFlow, sacreBLEU or Matplotlib is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from keras_transformer.decoding import (
+    BeamSearch,
+    GreedySearch,
+    SearchResult,
+    length_penalty,
+)
+from keras_transformer.layers import (
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    FeedForward,
+    MultiHeadAttention,
+    PositionalEncoding,
+    scaled_dot_product_attention,
+)
+from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.training import (
+    LabelSmoothedCrossEntropy,
+    MaskedTokenAccuracy,
+    Perplexity,
+    WarmupInverseSquareRoot,
+)
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "CharacterTokenizer": "text",
+    "SentencePieceTokenizer": "text",
+    "WordTokenizer": "text",
+    "Tokenizer": "text",
+    "parallel_dataset": "dataset",
+    "export_saved_model": "export",
+}
+
+__all__ = [
+    "BeamSearch",
+    "CharacterTokenizer",
+    "DecoderBlock",
+    "DecoderStack",
+    "EncoderBlock",
+    "EncoderStack",
+    "FeedForward",
+    "GreedySearch",
+    "LabelSmoothedCrossEntropy",
+    "MaskedTokenAccuracy",
+    "MultiHeadAttention",
+    "Perplexity",
+    "PositionalEncoding",
+    "SearchResult",
+    "SentencePieceTokenizer",
+    "Seq2Seq",
+    "Tokenizer",
+    "WarmupInverseSquareRoot",
+    "WordTokenizer",
+    "export_saved_model",
+    "length_penalty",
+    "parallel_dataset",
+    "scaled_dot_product_attention",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"keras_transformer.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

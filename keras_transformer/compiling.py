@@ -1,0 +1,52 @@
+"""The one place that knows how each backend compiles a function of tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+
+def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
+    """Compiles a function that calls `model`, for inference.
+
+    Each new shape of the arguments is compiled once; the weights are read anew
+    at every call, so that training goes on without compiling again.
+
+    Args:
+        function: takes tensors (positional arguments), returns a nest of
+            tensors, and uses no variables but the model's.
+        model: a built model.
+
+    Returns:
+        A function of the same arguments: `tf.function(jit_compile=True)` on
+        TensorFlow, `jax.jit` on JAX; PyTorch runs it eagerly without gradients.
+    """
+    compilers = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+    return compilers[keras.backend.backend()](function, model)
+
+
+def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, reduce_retracing=True)
+
+
+def _jax(function: Callable[..., Any], model: keras.Model) -> Any:
+    import jax
+
+    @jax.jit
+    def stateless(values: list[Any], *arguments: Any) -> Any:
+        mapping = zip(model.variables, values, strict=True)
+        with keras.StatelessScope(state_mapping=list(mapping)):
+            return function(*arguments)
+
+    def compiled(*arguments: Any) -> Any:
+        return stateless([variable.value for variable in model.variables], *arguments)
+
+    return compiled
+
+
+def _torch(function: Callable[..., Any], model: keras.Model) -> Any:
+    import torch
+
+    return torch.no_grad()(function)

@@ -1,0 +1,219 @@
+"""Scores a corpus of hypotheses against its references.
+
+Every function takes `hypotheses`, one string an item, and `references`, one entry
+an item: a string, or a list of strings where several answers are right. BLEU and
+chrF are sacreBLEU's, on its scale of 0 to 100, higher is better; error rates are
+fractions, 0 when all is right.
+"""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NamedTuple, TypeAlias
+
+from rapidfuzz.distance import Levenshtein
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+References: TypeAlias = Sequence[str | Sequence[str]]
+
+
+class CorpusScore(NamedTuple):
+    """A score and what is needed to compare it with others.
+
+    Attributes:
+        score: float, from 0 to 100, higher is better.
+        signature: str, sacreBLEU's account of how the score was computed.
+    """
+
+    score: float
+    signature: str
+
+
+def bleu(
+    hypotheses: Sequence[str], references: References, lowercase: bool = False
+) -> CorpusScore:
+    """Corpus BLEU over detokenized text, with sacreBLEU's `13a` tokenization.
+
+    Args:
+        hypotheses: list of str, one an item.
+        references: list of str, or of lists of str, one entry an item.
+        lowercase: bool, whether letter case is ignored (sacreBLEU's `-lc`).
+
+    Returns:
+        A `CorpusScore`.
+
+    Raises:
+        ValueError: if `hypotheses` is empty, or an item has no reference, or the
+            counts differ.
+        TypeError: if a string is given in place of a list.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> hypotheses = ["the cat sat on the mat"]
+    >>> references = [["a cat sat on a mat", "the cat sat on the mat"]]
+    >>> result = evaluation.bleu(hypotheses, references)
+    >>> f"{result.score:.2f}"
+    '100.00'
+
+    References:
+        - Papineni et al., 2002, "BLEU: a Method for Automatic Evaluation of
+          Machine Translation".
+        - Post, 2018, "A Call for Clarity in Reporting BLEU Scores".
+    """
+    return _sacrebleu_score(BLEU(lowercase=lowercase), hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: References) -> CorpusScore:
+    """Corpus chrF2: the F-score, β = 2, over character 1- to 6-grams.
+
+    Args:
+        hypotheses: list of str, one an item.
+        references: list of str, or of lists of str, one entry an item.
+
+    Returns:
+        A `CorpusScore`.
+
+    Raises:
+        ValueError: if `hypotheses` is empty, or an item has no reference, or the
+            counts differ.
+        TypeError: if a string is given in place of a list.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> result = evaluation.chrf(["the cat sat"], ["the cat sat"])
+    >>> f"{result.score:.2f}"
+    '100.00'
+
+    References:
+        - Popović, 2015, "chrF: character n-gram F-score for automatic MT
+          evaluation".
+    """
+    return _sacrebleu_score(CHRF(), hypotheses, references)
+
+
+def sequence_error_rate(hypotheses: Sequence[str], references: References) -> float:
+    """The fraction of items whose hypothesis equals none of its references.
+
+    In grapheme-to-phoneme conversion, where an item is a word, this is the word
+    error rate.
+
+    Args:
+        hypotheses: list of str, one an item.
+        references: list of str, or of lists of str, one entry an item.
+
+    Returns:
+        A float from 0 (all items right) to 1 (none).
+
+    Raises:
+        ValueError: if `hypotheses` is empty, or an item has no reference, or the
+            counts differ.
+        TypeError: if a string is given in place of a list.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> pronunciations = [["R EH D", "R IY D"], "K AE T"]
+    >>> evaluation.sequence_error_rate(["R IY D", "K AH T"], pronunciations)
+    0.5
+    """
+    alternatives = _alternatives(hypotheses, references)
+    wrong = sum(
+        hypothesis not in options
+        for hypothesis, options in zip(hypotheses, alternatives, strict=True)
+    )
+    return wrong / len(hypotheses)
+
+
+def token_error_rate(hypotheses: Sequence[str], references: References) -> float:
+    """The edits a token that lead from the references to the hypotheses.
+
+    Tokens are separated by spaces; an edit inserts, deletes or replaces one. Each
+    hypothesis is compared with its nearest reference, the first listed of several
+    equally near; all edits are divided by all tokens of these references. Over
+    phonemes this is the phoneme error rate, over words of a text the word error
+    rate.
+
+    Args:
+        hypotheses: list of str, one an item.
+        references: list of str, or of lists of str, one entry an item.
+
+    Returns:
+        A float, 0 when all tokens are right, above 1 when there are more edits
+        than tokens in the references.
+
+    Raises:
+        ValueError: if `hypotheses` is empty, or an item has no reference, or the
+            counts differ, or the nearest references hold no token at all.
+        TypeError: if a string is given in place of a list.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> pronunciations = [["R EH D", "R IY D"], "K AE T S AH"]
+    >>> evaluation.token_error_rate(["R IY D", "K AH T S"], pronunciations)
+    0.25
+    """
+    alternatives = _alternatives(hypotheses, references)
+    pairs = [
+        _edits_and_length(hypothesis, options)
+        for hypothesis, options in zip(hypotheses, alternatives, strict=True)
+    ]
+    edits, length = (sum(column) for column in zip(*pairs, strict=True))
+    if length == 0:
+        raise ValueError(
+            "`references` must hold at least one token; received "
+            f"`references={references!r}`. Give the right answers as text."
+        )
+    return edits / length
+
+
+def _sacrebleu_score(
+    metric: BLEU | CHRF, hypotheses: Sequence[str], references: References
+) -> CorpusScore:
+    alternatives = _alternatives(hypotheses, references)
+    streams = list(zip_longest(*alternatives))  # sacreBLEU fills gaps with None
+    score = metric.corpus_score(hypotheses, streams).score
+    return CorpusScore(score, str(metric.get_signature()))
+
+
+def _edits_and_length(hypothesis: str, options: Sequence[str]) -> tuple[int, int]:
+    tokens = hypothesis.split()
+    candidates = [option.split() for option in options]
+    distances = [Levenshtein.distance(tokens, candidate) for candidate in candidates]
+    nearest = distances.index(min(distances))
+    return distances[nearest], len(candidates[nearest])
+
+
+def _alternatives(
+    hypotheses: Sequence[str], references: References
+) -> list[Sequence[str]]:
+    """Checks a corpus; returns the list of right answers of each item."""
+    for name, value in (("hypotheses", hypotheses), ("references", references)):
+        if isinstance(value, str):
+            raise TypeError(
+                f"`{name}` must be a list with one entry an item; received "
+                f"`{name}={value!r}`, a string. Put it in a list."
+            )
+    if not hypotheses:
+        raise ValueError(
+            "`hypotheses` must hold at least one item; received "
+            f"`hypotheses={hypotheses!r}`. Check that the test set is not empty."
+        )
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            "`references` must have one entry for each of the "
+            f"{len(hypotheses)} hypotheses; received `len(references)="
+            f"{len(references)}`. Group the references by item, not by annotator."
+        )
+    alternatives = [
+        [entry] if isinstance(entry, str) else entry for entry in references
+    ]
+    if not all(alternatives):
+        index = [bool(options) for options in alternatives].index(False)
+        raise ValueError(
+            "`references` must give every item at least one reference; received "
+            f"`references[{index}]={references[index]!r}`. Leave out items without one."
+        )
+    return alternatives

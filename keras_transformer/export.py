@@ -1,0 +1,271 @@
+"""Writes a trained model as a SavedModel: strings in, strings out."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer import decoding
+from keras_transformer.compiling import compile_function
+from keras_transformer.decoding import Search
+from keras_transformer.generation import SMALLEST_LENGTH
+from keras_transformer.seq2seq import Seq2Seq
+
+DEFAULT_MAX_SOURCE_LENGTH = 512
+LARGEST_BATCH = 64
+SCORE_TOLERANCE = 1e-4
+
+_LOAD_AND_TRANSLATE = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+import tensorflow_text
+folder, texts = json.load(sys.stdin)
+serve = tf.saved_model.load(folder).signatures["serving_default"]
+outputs = serve(text=tf.constant(texts))
+assert "keras_transformer" not in sys.modules
+print(json.dumps([
+    [text.decode("utf-8") for text in outputs["text"].numpy()],
+    outputs["score"].numpy().tolist(),
+]))
+"""
+
+
+def export_saved_model(
+    model: Seq2Seq,
+    filepath: str | os.PathLike,
+    search: Search,
+    *,
+    max_length: int | None = None,
+    check_texts: Sequence[str] | None = None,
+) -> None:
+    """Writes a SavedModel with tokenizers, search and detokenizer inside.
+
+    Its signature `serving_default` takes `text`, strings `(batch,)`, and returns
+    `text`, strings `(batch,)`, and `score`, float32 `(batch,)`. It runs wherever
+    TensorFlow and tensorflow-text do, without this library. It is the trace of
+    the very search that `Seq2Seq.generate` compiles; batches and lengths are
+    padded to powers of two, and each such shape is compiled at its first
+    request.
+
+    What was written is loaded in a fresh process, and its texts must equal
+    those of `generate`, before it takes its place: `filepath` holds a good
+    SavedModel or nothing. Under JAX and PyTorch a child process with the
+    TensorFlow backend writes it.
+
+    Args:
+        model: a `Seq2Seq` with tokenizers.
+        filepath: folder to write, such as `saved_models/en-de/1`; it must not
+            exist or be empty.
+        search: how to search.
+        max_length: int, greatest output length in tokens; 50 more than the
+            source's if `None`.
+        check_texts: texts to check the SavedModel with; some made of the source
+            vocabulary if `None`.
+
+    Raises:
+        ValueError: if the model has no tokenizers.
+        FileExistsError: if `filepath` exists and is not an empty folder.
+        RuntimeError: if the SavedModel does not give the texts of `generate`.
+
+    Example:
+
+    ```python
+    export_saved_model(model, "saved_models/en-de/1", BeamSearch())
+    serve = tf.saved_model.load("saved_models/en-de/1").signatures["serving_default"]
+    serve(text=tf.constant(["A man sleeps."]))["text"]
+    ```
+    """
+    if model.source_tokenizer is None:
+        raise ValueError(
+            "`model` must have tokenizers to be exported; received a model without "
+            "`source_tokenizer`. Give it tokenizers when you build it."
+        )
+    target = pathlib.Path(filepath)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(
+            f"`filepath` must not exist or be an empty folder; received "
+            f"`filepath={str(target)!r}`, which is not empty. Choose the next version "
+            "number, or remove it."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=target.parent) as folder:
+        written = pathlib.Path(folder, "saved_model")
+        if keras.backend.backend() == "tensorflow":
+            _write(model, written, search, max_length)
+        else:
+            _write_in_child(model, written, search, max_length)
+        _check(model, written, search, max_length, check_texts or _sample_texts(model))
+        os.replace(written, target)
+
+
+class _Served(tf.Module):
+    """Tokenizers, model and search as one TensorFlow function of strings."""
+
+    def __init__(self, model: Seq2Seq, search: Search, max_length: int | None):
+        super().__init__()
+        self.source_tokenizer = model.source_tokenizer
+        self.target_tokenizer = model.target_tokenizer
+        self.weights = [weight.value for weight in model.weights]
+        self._limit = model.max_source_length or DEFAULT_MAX_SOURCE_LENGTH
+        self._pad_token_id = model.pad_token_id
+        self._search = compile_function(
+            lambda token_ids: model.search(token_ids, search, max_length), model
+        )
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def serve(self, text: Any) -> dict[str, Any]:
+        """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
+        tokens = self.source_tokenizer.tokenize(text, add_end=True)
+        lengths = tokens.row_lengths()
+        checked = tf.debugging.assert_less_equal(
+            lengths,
+            tf.constant(self._limit, tf.int64),
+            f"`text` must have at most max_source_length={self._limit} tokens",
+        )
+        with tf.control_dependencies([checked]):
+            token_ids = self._pad(tokens, lengths)
+        result = self._search(token_ids)
+        count = tf.shape(text)[0]
+        best = self.target_tokenizer.detokenize(result.token_ids[:count, 0])
+        empty = lengths == 1
+        return {
+            "text": tf.where(empty, "", best),
+            "score": tf.where(empty, 0.0, result.scores[:count, 0]),
+        }
+
+    def _pad(self, tokens: Any, lengths: Any) -> Any:
+        rows, longest = tokens.nrows(), tf.reduce_max(lengths)
+        missing = [
+            _round_up(rows, 1, LARGEST_BATCH) - rows,
+            _round_up(longest, SMALLEST_LENGTH, self._limit) - longest,
+        ]
+        return tf.pad(
+            tokens.to_tensor(self._pad_token_id),
+            [[0, missing[0]], [0, missing[1]]],
+            constant_values=self._pad_token_id,
+        )
+
+
+def _round_up(size: Any, smallest: int, largest: int) -> Any:
+    """Rounds an int64 scalar up to a power of two, or to a multiple of `largest`."""
+    powers = [smallest]
+    while powers[-1] < largest:
+        powers.append(2 * powers[-1])
+    steps = tf.constant(powers, tf.int64)
+    beyond = -(-size // powers[-1]) * powers[-1]
+    return tf.where(
+        size <= powers[-1],
+        tf.reduce_min(tf.where(steps >= size, steps, tf.int64.max)),
+        beyond,
+    )
+
+
+def _write(
+    model: Seq2Seq, folder: pathlib.Path, search: Search, max_length: int | None
+) -> None:
+    served = _Served(model, search, max_length)
+    signatures = {"serving_default": served.serve}
+    tf.saved_model.save(served, str(folder), signatures=signatures)
+
+
+def _write_in_child(
+    model: Seq2Seq, folder: pathlib.Path, search: Search, max_length: int | None
+) -> None:
+    file = folder.with_suffix(".keras")
+    model.save(file)
+    settings = {
+        "model": str(file),
+        "folder": str(folder),
+        "search": type(search).__name__,
+        "search_config": dataclasses.asdict(search),
+        "max_length": max_length,
+    }
+    _run_python(["-m", "keras_transformer.export"], settings)
+
+
+def _main() -> None:
+    """The child process: settings on standard input."""
+    settings = json.load(sys.stdin)
+    model = keras.saving.load_model(settings["model"], compile=False)
+    search = getattr(decoding, settings["search"])(**settings["search_config"])
+    _write(model, pathlib.Path(settings["folder"]), search, settings["max_length"])
+
+
+def _run_python(arguments: list[str], standard_input: Any) -> str:
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    process = subprocess.run(
+        [sys.executable, *arguments],
+        input=json.dumps(standard_input),
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode:
+        raise RuntimeError(
+            "a child process of the export failed; its last words: "
+            f"{process.stderr.strip()[-2000:]}"
+        )
+    return process.stdout
+
+
+def _check(
+    model: Seq2Seq,
+    folder: pathlib.Path,
+    search: Search,
+    max_length: int | None,
+    texts: Sequence[str],
+) -> None:
+    """Compares a fresh process's texts with those of `generate`."""
+    output = _run_python(["-c", _LOAD_AND_TRANSLATE], [str(folder), list(texts)])
+    served_texts, served_scores = json.loads(output.splitlines()[-1])
+    expected, scores = model.generate(
+        list(texts), search, max_length, return_scores=True
+    )
+    if np.ndim(scores) == 2:
+        expected, scores = [best for best, *_ in expected], scores[:, 0]
+    ties = 0
+    for text, served, wanted, score, other in zip(
+        texts, served_texts, expected, served_scores, scores, strict=True
+    ):
+        if served != wanted and abs(score - other) > SCORE_TOLERANCE:
+            raise RuntimeError(
+                f"the SavedModel gives {served!r} (score {score}) for {text!r}, but "
+                f"`generate` gives {wanted!r} (score {other}); nothing was written."
+            )
+        ties += served != wanted
+    if ties:
+        warnings.warn(
+            f"{ties} of {len(texts)} texts differ from those of `generate`, with "
+            f"scores closer than {SCORE_TOLERANCE}.",
+            stacklevel=3,
+        )
+
+
+def _sample_texts(model: Seq2Seq) -> list[str]:
+    """Makes texts of tokens from all over the source vocabulary, and an empty one."""
+    tokenizer = model.source_tokenizer
+    limit = (model.max_source_length or DEFAULT_MAX_SOURCE_LENGTH) // 2
+    size = tokenizer.vocabulary_size
+    rows = np.linspace(4, size - 1, 8 * 6).astype("int32").reshape(8, 6)
+    texts = tokenizer.detokenize(rows[:, : max(1, min(6, limit))])
+    return [text.decode("utf-8") for text in texts.numpy()] + [""]
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,318 @@
+"""One layer of the decoder."""
+
+from typing import Any
+
+import keras
+
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
+from keras_transformer.layers.multi_head_attention import (
+    MultiHeadAttention,
+    key_dim_per_head,
+)
+from keras_transformer.layers.residual import Residual
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class DecoderBlock(keras.layers.Layer):
+    """One layer of the Transformer decoder, a drop-in for KerasHub's.
+
+    Causal self-attention, attention to the encoder's output (if the block is
+    called with one), then a position-wise feed-forward network, each inside a
+    residual connection with layer normalisation. Constructor, call, caches,
+    return values and weight order are those of
+    `keras_hub.layers.TransformerDecoder`; on top, attention scores on request,
+    and a cross-attention cache that can be used without the encoder's output.
+
+    Args:
+        intermediate_dim: int, width of the feed-forward network (d_ff).
+        num_heads: int, number of attention heads; must divide the width of the
+            inputs.
+        dropout: float in [0, 1), dropout rate of the attention scores and of
+            each sub-layer's output.
+        activation: activation of the feed-forward network.
+        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        kernel_initializer: initializer of all kernels.
+        bias_initializer: initializer of all biases.
+        normalize_first: whether to normalise the input of each sub-layer
+            rather than the output.
+        **kwargs: `name`, `dtype` and the other arguments of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        decoder_sequence: float tensor `(batch, target_length, hidden_dim)`. Its
+            Keras mask, if it has one, is honoured and passed on.
+        encoder_sequence: float tensor `(batch, source_length, encoder_dim)`.
+            Whether it is given at the first call decides for good whether the
+            block has cross-attention.
+        decoder_padding_mask: boolean tensor `(batch, target_length)`.
+        decoder_attention_mask: boolean tensor that broadcasts to
+            `(batch, target_length, key_length)`, where `key_length` is the
+            length of the cache if there is one and `target_length` if not.
+        encoder_padding_mask: boolean tensor `(batch, source_length)`.
+        encoder_attention_mask: boolean tensor that broadcasts to
+            `(batch, target_length, source_length)`. All masks: `True` = attend.
+        self_attention_cache: float tensor
+            `(batch, 2, cache_length, num_heads, key_dim)`.
+        self_attention_cache_update_index: int or int scalar tensor, position of
+            `decoder_sequence` in the cache.
+        cross_attention_cache: float tensor
+            `(batch, 2, source_length, num_heads, key_dim)`.
+        cross_attention_cache_update_index: 0 to fill the cache from
+            `encoder_sequence`, `None` to use it as it is.
+        use_causal_mask: whether a position sees only those up to its own.
+        training: whether dropout is applied.
+        return_attention_scores: whether to return the scores as well.
+
+    Returns:
+        `outputs` `(batch, target_length, hidden_dim)`; or, with caches,
+        `(outputs, self_attention_cache)` without cross-attention and
+        `(outputs, self_attention_cache, cross_attention_cache)` with it. With
+        `return_attention_scores=True` a dictionary stands last: the scores
+        `(batch, num_heads, target_length, key_length)` under
+        `"self_attention"`, with cross-attention also
+        `(batch, num_heads, target_length, source_length)` under
+        `"cross_attention"`.
+
+    Raises:
+        ValueError: if `hidden_dim` is not divisible by `num_heads`, or a call
+            gives or leaves out `encoder_sequence` or a cache against the way
+            the block was built.
+
+    Example:
+
+    >>> block = DecoderBlock(intermediate_dim=16, num_heads=2)
+    >>> target = np.ones((3, 5, 8), "float32")
+    >>> source = np.ones((3, 7, 8), "float32")
+    >>> block(target, source).shape
+    (3, 5, 8)
+
+    References:
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1
+    """
+
+    def __init__(
+        self,
+        intermediate_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        activation: Any = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        normalize_first: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = intermediate_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.activation = keras.activations.get(activation)
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_first = normalize_first
+        self.supports_masking = True
+
+    def build(
+        self, decoder_sequence_shape: Any, encoder_sequence_shape: Any = None
+    ) -> None:
+        shape = decoder_sequence_shape
+        self.self_attention = self._attention("self_attention", shape, shape)
+        self.self_attention_residual = self._residual("self_attention_residual", shape)
+        self.cross_attention = None
+        if encoder_sequence_shape is not None:
+            self.cross_attention = self._attention(
+                "cross_attention", shape, encoder_sequence_shape
+            )
+            self.cross_attention_residual = self._residual(
+                "cross_attention_residual", shape
+            )
+        self.feed_forward = FeedForward(
+            self.intermediate_dim,
+            activation=self.activation,
+            dtype=self.dtype_policy,
+            name="feed_forward",
+            **self._initializers(),
+        )
+        self.feed_forward.build(shape)
+        self.feed_forward_residual = self._residual("feed_forward_residual", shape)
+
+    def _attention(
+        self, name: str, query_shape: Any, value_shape: Any
+    ) -> MultiHeadAttention:
+        attention = MultiHeadAttention(
+            num_heads=self.num_heads,
+            key_dim=key_dim_per_head(query_shape[-1], self.num_heads),
+            dropout=self.dropout,
+            dtype=self.dtype_policy,
+            name=name,
+            **self._initializers(),
+        )
+        attention.build(query_shape, value_shape)
+        return attention
+
+    def _residual(self, name: str, shape: Any) -> Residual:
+        residual = Residual(
+            self.dropout,
+            self.layer_norm_epsilon,
+            self.normalize_first,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        residual.build(shape)
+        return residual
+
+    def _initializers(self) -> dict[str, Any]:
+        """Serialized, so that every sub-layer makes (and seeds) its own."""
+        return {
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }
+
+    def call(
+        self,
+        decoder_sequence: Any,
+        encoder_sequence: Any = None,
+        decoder_padding_mask: Any = None,
+        decoder_attention_mask: Any = None,
+        encoder_padding_mask: Any = None,
+        encoder_attention_mask: Any = None,
+        self_attention_cache: Any = None,
+        self_attention_cache_update_index: Any = None,
+        cross_attention_cache: Any = None,
+        cross_attention_cache_update_index: Any = None,
+        use_causal_mask: bool = True,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        self._check_inputs(
+            encoder_sequence,
+            self_attention_cache,
+            cross_attention_cache,
+            cross_attention_cache_update_index,
+        )
+        options = {
+            "training": training,
+            "return_attention_scores": return_attention_scores,
+        }
+        x, self_extras = self._attend(
+            self.self_attention,
+            self.self_attention_residual,
+            decoder_sequence,
+            attention_mask=merge_masks(
+                decoder_attention_mask,
+                attention_mask_from_padding(decoder_padding_mask),
+            ),
+            use_causal_mask=use_causal_mask,
+            cache=self_attention_cache,
+            cache_update_index=self_attention_cache_update_index,
+            **options,
+        )
+        cross_extras = {}
+        if self.cross_attention is not None:
+            x, cross_extras = self._attend(
+                self.cross_attention,
+                self.cross_attention_residual,
+                x,
+                encoder_sequence,
+                attention_mask=merge_masks(
+                    encoder_attention_mask,
+                    attention_mask_from_padding(encoder_padding_mask),
+                ),
+                cache=cross_attention_cache,
+                cache_update_index=cross_attention_cache_update_index,
+                **options,
+            )
+        fed = self.feed_forward(self.feed_forward_residual.prepare(x))
+        x = self.feed_forward_residual(x, fed, training=training)
+        return _outputs(x, self_extras, cross_extras, return_attention_scores)
+
+    def _attend(
+        self,
+        attention: MultiHeadAttention,
+        residual: Residual,
+        inputs: Any,
+        value: Any = None,
+        **options: Any,
+    ) -> tuple[Any, dict[str, Any]]:
+        query = residual.prepare(inputs)
+        attended = attention(query, query if value is None else value, **options)
+        extras = {}
+        if options["cache"] is not None:
+            *attended, extras["cache"] = attended
+        if options["return_attention_scores"]:
+            *attended, extras["scores"] = attended
+        output = attended[0] if extras else attended
+        return residual(inputs, output, training=options["training"]), extras
+
+    def _check_inputs(
+        self,
+        encoder_sequence: Any,
+        self_attention_cache: Any,
+        cross_attention_cache: Any,
+        cross_attention_cache_update_index: Any,
+    ) -> None:
+        if self.cross_attention is None:
+            if encoder_sequence is not None or cross_attention_cache is not None:
+                raise ValueError(
+                    "`encoder_sequence` must be `None` for a `DecoderBlock` that was "
+                    "built without it; received one. Build the block with "
+                    "`block(decoder_sequence, encoder_sequence)` to have "
+                    "cross-attention."
+                )
+            return
+        if (self_attention_cache is None) != (cross_attention_cache is None):
+            raise ValueError(
+                "`self_attention_cache` and `cross_attention_cache` must both be given "
+                "or both be `None`; received only "
+                f"`{'self' if cross_attention_cache is None else 'cross'}"
+                "_attention_cache`."
+            )
+        cached = cross_attention_cache is not None
+        if encoder_sequence is None and not (
+            cached and cross_attention_cache_update_index is None
+        ):
+            raise ValueError(
+                "`encoder_sequence` must be given to a `DecoderBlock` that was built "
+                "with it, unless a filled `cross_attention_cache` stands in for it; "
+                "received `encoder_sequence=None`."
+            )
+
+    def compute_cross_attention_cache(self, encoder_sequence: Any) -> Any:
+        """Projects the encoder's output once, for all steps of a decoding.
+
+        Args:
+            encoder_sequence: float tensor `(batch, source_length, encoder_dim)`.
+
+        Returns:
+            Cache `(batch, 2, source_length, num_heads, key_dim)`, for the call
+            argument `cross_attention_cache`.
+        """
+        return self.cross_attention.compute_cache(encoder_sequence)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "normalize_first": self.normalize_first,
+            **self._initializers(),
+        }
+
+
+def _outputs(
+    x: Any,
+    self_extras: dict[str, Any],
+    cross_extras: dict[str, Any],
+    return_attention_scores: bool,
+) -> Any:
+    """Puts caches and scores behind `x`, in the order of KerasHub."""
+    extras = {"self_attention": self_extras, "cross_attention": cross_extras}
+    caches = [extra["cache"] for extra in extras.values() if "cache" in extra]
+    scores = {name: e["scores"] for name, e in extras.items() if "scores" in e}
+    outputs = (x, *caches, *([scores] if return_attention_scores else []))
+    return outputs if len(outputs) > 1 else x

@@ -1,0 +1,73 @@
+"""Sinusoidal positional encoding."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class PositionalEncoding(keras.layers.Layer):
+    """Adds the sinusoidal positional encoding to its inputs.
+
+    `PE(pos, 2i) = sin(pos / max_wavelength^(2i / hidden_dim))` and
+    `PE(pos, 2i + 1) = cos(...)` of the same angle, sines and cosines
+    interleaved, positions counted from 0. Any length works, whatever was seen
+    in training. The encoding is computed in float32 and cast last: positions
+    are not exact in half precision.
+
+    Args:
+        max_wavelength: float, the longest wavelength divided by 2π.
+        **kwargs: `name`, `dtype` and the other arguments of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(batch, length, hidden_dim)`; `hidden_dim` may be
+            odd.
+        start_index: int or int scalar tensor, position of the first token
+            (cached decoding).
+        positions: int tensor `(length,)` or `(batch, length)`, explicit
+            positions in the place of `start_index + 0, 1, 2, …`.
+
+    Returns:
+        Tensor of the shape and dtype of `inputs`.
+
+    Example:
+
+    >>> layer = PositionalEncoding()
+    >>> encoded = layer(np.zeros((1, 2, 4), "float32"))
+    >>> ops.convert_to_numpy(encoded)[0, 0].tolist()
+    [0.0, 1.0, 0.0, 1.0]
+
+    References:
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5
+    """
+
+    def __init__(self, max_wavelength: float = 10000, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.max_wavelength = max_wavelength
+        self.supports_masking = True
+        self.built = True
+
+    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
+        if positions is None:
+            positions = start_index + ops.arange(ops.shape(inputs)[1], dtype="int32")
+        encoding = self._encode(positions, inputs.shape[-1])
+        return inputs + ops.cast(encoding, inputs.dtype)
+
+    def _encode(self, positions: Any, hidden_dim: int) -> Any:
+        even = np.arange(0, hidden_dim, 2)
+        rates = np.power(float(self.max_wavelength), -even / hidden_dim)
+        angles = ops.cast(positions, "float32")[..., None] * rates.astype("float32")
+        waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+        interleaved = ops.reshape(
+            waves, (*ops.shape(positions), 2 * len(even))
+        )
+        return interleaved[..., :hidden_dim]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "max_wavelength": self.max_wavelength}

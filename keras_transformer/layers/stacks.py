@@ -1,0 +1,257 @@
+"""The encoder and the decoder: stacks of blocks."""
+
+from typing import Any
+
+import keras
+
+from keras_transformer.layers.decoder_block import DecoderBlock
+from keras_transformer.layers.encoder_block import EncoderBlock
+
+
+class _Stack(keras.layers.Layer):
+    """What both stacks share: equal blocks and, with pre-norm, a last norm."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        intermediate_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        activation: Any = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        normalize_first: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_layers = num_layers
+        self.intermediate_dim = intermediate_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.activation = keras.activations.get(activation)
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.normalize_first = normalize_first
+        self.supports_masking = True
+
+    def _build_stack(self, block_class: Any, *shapes: Any) -> None:
+        config = self._block_config()
+        self.blocks = [
+            block_class(**config, dtype=self.dtype_policy, name=f"block_{layer}")
+            for layer in range(self.num_layers)
+        ]
+        for block in self.blocks:
+            block.build(*shapes)
+        self.norm = None
+        if self.normalize_first:
+            self.norm = keras.layers.LayerNormalization(
+                epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
+            )
+            self.norm.build(shapes[0])
+
+    def _finish(self, x: Any) -> Any:
+        return x if self.norm is None else self.norm(x)
+
+    def _block_config(self) -> dict[str, Any]:
+        return {
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "normalize_first": self.normalize_first,
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_layers": self.num_layers,
+            **self._block_config(),
+        }
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class EncoderStack(_Stack):
+    """`num_layers` encoder blocks; with pre-norm, one last normalisation.
+
+    Args:
+        num_layers: int, number of blocks (N in the paper).
+        intermediate_dim: int, width of the feed-forward networks (d_ff).
+        num_heads: int, number of attention heads.
+        dropout: float in [0, 1), dropout rate inside the blocks.
+        activation: activation of the feed-forward networks.
+        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        normalize_first: whether the blocks are pre-norm.
+        **kwargs: `name`, `dtype` and the other arguments of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(batch, length, hidden_dim)`.
+        padding_mask: boolean tensor `(batch, length)`, `True` = a real token.
+        training: whether dropout is applied.
+        return_attention_scores: whether to return the scores as well.
+
+    Returns:
+        Tensor `(batch, length, hidden_dim)`; with
+        `return_attention_scores=True` the pair of it and a list of the blocks'
+        scores, each `(batch, num_heads, length, length)`.
+
+    Example:
+
+    >>> encoder = EncoderStack(num_layers=2, intermediate_dim=16, num_heads=2)
+    >>> tuple(encoder(np.ones((3, 5, 8), "float32")).shape)
+    (3, 5, 8)
+
+    References:
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1
+    """
+
+    def build(self, inputs_shape: Any) -> None:
+        self._build_stack(EncoderBlock, inputs_shape)
+
+    def call(
+        self,
+        inputs: Any,
+        padding_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        x, scores = inputs, []
+        for block in self.blocks:
+            x = block(
+                x,
+                padding_mask=padding_mask,
+                training=training,
+                return_attention_scores=return_attention_scores,
+            )
+            if return_attention_scores:
+                x, block_scores = x
+                scores.append(block_scores)
+        x = self._finish(x)
+        return (x, scores) if return_attention_scores else x
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class DecoderStack(_Stack):
+    """`num_layers` decoder blocks; with pre-norm, one last normalisation.
+
+    Args:
+        num_layers: int, number of blocks (N in the paper).
+        intermediate_dim: int, width of the feed-forward networks (d_ff).
+        num_heads: int, number of attention heads.
+        dropout: float in [0, 1), dropout rate inside the blocks.
+        activation: activation of the feed-forward networks.
+        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        normalize_first: whether the blocks are pre-norm.
+        **kwargs: `name`, `dtype` and the other arguments of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        decoder_sequence: float tensor `(batch, target_length, hidden_dim)`.
+        encoder_sequence: float tensor `(batch, source_length, hidden_dim)`.
+        encoder_padding_mask: boolean tensor `(batch, source_length)`.
+        training: whether dropout is applied.
+        return_attention_scores: whether to return the scores as well.
+
+    Returns:
+        Tensor `(batch, target_length, hidden_dim)`; with
+        `return_attention_scores=True` the pair of it and a list with the
+        dictionary of scores of each block (see `DecoderBlock`).
+
+    Example:
+
+    >>> decoder = DecoderStack(num_layers=2, intermediate_dim=16, num_heads=2)
+    >>> target = np.ones((3, 5, 8), "float32")
+    >>> source = np.ones((3, 7, 8), "float32")
+    >>> tuple(decoder(target, source).shape)
+    (3, 5, 8)
+
+    References:
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1
+    """
+
+    def build(self, decoder_sequence_shape: Any, encoder_sequence_shape: Any) -> None:
+        self._build_stack(DecoderBlock, decoder_sequence_shape, encoder_sequence_shape)
+
+    def call(
+        self,
+        decoder_sequence: Any,
+        encoder_sequence: Any,
+        encoder_padding_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        x, scores = decoder_sequence, []
+        for block in self.blocks:
+            x = block(
+                x,
+                encoder_sequence,
+                encoder_padding_mask=encoder_padding_mask,
+                training=training,
+                return_attention_scores=return_attention_scores,
+            )
+            if return_attention_scores:
+                x, block_scores = x
+                scores.append(block_scores)
+        x = self._finish(x)
+        return (x, scores) if return_attention_scores else x
+
+    def step(
+        self,
+        decoder_sequence: Any,
+        caches: list[tuple[Any, Any]],
+        cache_update_index: Any,
+        attention_mask: Any,
+        encoder_padding_mask: Any = None,
+    ) -> tuple[Any, list[tuple[Any, Any]]]:
+        """Decodes the newest tokens, with what came before them in caches.
+
+        Args:
+            decoder_sequence: float tensor `(batch, queries, hidden_dim)`, the
+                newest tokens: one of each beam.
+            caches: for each block its self-attention cache
+                `(batch, 2, cache_length, num_heads, key_dim)` and its
+                cross-attention cache `(batch, 2, source_length, …)`.
+            cache_update_index: int32 scalar tensor, where in the self-attention
+                cache the new keys and values go.
+            attention_mask: boolean tensor `(batch, queries, cache_length)`, the
+                cache entries each query attends to.
+            encoder_padding_mask: boolean tensor `(batch, source_length)`.
+
+        Returns:
+            The outputs `(batch, queries, hidden_dim)` and the updated caches.
+        """
+        x, updated = decoder_sequence, []
+        for block, (self_cache, cross_cache) in zip(self.blocks, caches, strict=True):
+            x, self_cache, cross_cache = block(
+                x,
+                decoder_attention_mask=attention_mask,
+                encoder_padding_mask=encoder_padding_mask,
+                self_attention_cache=self_cache,
+                self_attention_cache_update_index=cache_update_index,
+                cross_attention_cache=cross_cache,
+                use_causal_mask=False,
+                training=False,
+            )
+            updated.append((self_cache, cross_cache))
+        return self._finish(x), updated
+
+    def empty_caches(
+        self, encoder_sequence: Any, cache_length: Any
+    ) -> list[tuple[Any, Any]]:
+        """Makes the caches for the first `step`.
+
+        Args:
+            encoder_sequence: float tensor `(batch, source_length, hidden_dim)`.
+            cache_length: int or int scalar tensor, entries of the
+                self-attention caches.
+
+        Returns:
+            For each block its empty self-attention cache and its
+            cross-attention cache with the source's keys and values.
+        """
+        caches = []
+        for block in self.blocks:
+            cross_cache = block.compute_cross_attention_cache(encoder_sequence)
+            batch, _, _, num_heads, key_dim = keras.ops.shape(cross_cache)
+            shape = (batch, 2, cache_length, num_heads, key_dim)
+            caches.append((keras.ops.zeros(shape, cross_cache.dtype), cross_cache))
+        return caches

@@ -1,0 +1,26 @@
+"""Draws attention, positional encodings and schedules: arrays in, a figure out.
+
+Every function returns a `matplotlib.figure.Figure` that pyplot does not know: a
+notebook shows it, `figure.savefig("attention.png")` writes it, and nothing has to be
+closed.
+"""
+
+from keras_transformer.plotting.attention import (
+    plot_attention,
+    plot_attention_heads,
+    plot_token_attention,
+)
+from keras_transformer.plotting.positional_encoding import (
+    plot_positional_encoding,
+    plot_positional_encoding_waves,
+)
+from keras_transformer.plotting.schedule import plot_schedule
+
+__all__ = [
+    "plot_attention",
+    "plot_attention_heads",
+    "plot_positional_encoding",
+    "plot_positional_encoding_waves",
+    "plot_schedule",
+    "plot_token_attention",
+]

@@ -1,0 +1,253 @@
+"""Attention as heat maps with the tokens on both axes, and as bars."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import seaborn
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from keras_transformer.plotting.drawing import (
+    SCORE_COLORS,
+    add_colorbar,
+    checked_array,
+    score_color,
+    styled,
+)
+
+_TOKEN_SIZE = 0.32  # inches of a token on an axis, less where they would not fit
+_LARGEST_MAP = 14.0  # inches
+_SMALLEST_MAP = 2.0  # inches
+_POINTS_PER_INCH = 72
+_MOST_COLUMNS = 4
+
+
+@styled()
+def plot_attention(
+    attention_scores: ArrayLike,
+    query_tokens: Sequence[str],
+    key_tokens: Sequence[str],
+    query_label: str = "target tokens",
+    key_label: str = "source tokens",
+    title: str = "Attention",
+) -> Figure:
+    """Heat map of one attention head: queries down, keys across.
+
+    Args:
+        attention_scores: array of shape `(query_length, key_length)`, any float type.
+        query_tokens: list of `query_length` str.
+        key_tokens: list of `key_length` str.
+        query_label: str, the name of the vertical axis.
+        key_label: str, the name of the horizontal axis.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: if the scores are not finite numbers of the shape that the tokens
+            ask for.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_transformer import plotting
+    >>> scores = np.array([[0.9, 0.1], [0.2, 0.8]])
+    >>> figure = plotting.plot_attention(scores, ["une", "chaise"], ["a", "chair"])
+    >>> figure.axes[0].get_xlabel()
+    'source tokens'
+
+    References:
+        - Bahdanau, Cho, Bengio, 2015, figure 3.
+    """
+    scores = checked_array(
+        "attention_scores",
+        attention_scores,
+        {"query_length": len(query_tokens), "key_length": len(key_tokens)},
+    )
+    figure, axes = _maps(1, 1, query_tokens, key_tokens)
+    _draw_scores(axes[0], scores, highest=scores.max())
+    _name_tokens(axes[0], query_tokens, key_tokens)
+    axes[0].set(xlabel=key_label, ylabel=query_label, title=title)
+    add_colorbar(figure, axes, axes[0].collections[0], "attention score")
+    return figure
+
+
+@styled()
+def plot_attention_heads(
+    attention_scores: ArrayLike,
+    query_tokens: Sequence[str],
+    key_tokens: Sequence[str],
+    query_label: str = "target tokens",
+    key_label: str = "source tokens",
+    title: str = "Attention heads",
+) -> Figure:
+    """Grid with the heat map of every head of a layer, on one colour scale.
+
+    Args:
+        attention_scores: array of shape `(num_heads, query_length, key_length)`, any
+            float type.
+        query_tokens: list of `query_length` str.
+        key_tokens: list of `key_length` str.
+        query_label: str, the name of the vertical axes.
+        key_label: str, the name of the horizontal axes.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: if the scores are not finite numbers of the shape that the tokens
+            ask for.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_transformer import plotting
+    >>> scores = np.full((8, 2, 3), 1 / 3)
+    >>> figure = plotting.plot_attention_heads(scores, ["a", "b"], ["c", "d", "e"])
+    >>> figure.axes[7].get_title()
+    'head 8'
+
+    References:
+        - Vaswani et al., 2017, figures 3 to 5.
+    """
+    scores = checked_array(
+        "attention_scores",
+        attention_scores,
+        {
+            "num_heads": None,
+            "query_length": len(query_tokens),
+            "key_length": len(key_tokens),
+        },
+    )
+    columns = min(len(scores), _MOST_COLUMNS)
+    rows = math.ceil(len(scores) / columns)
+    figure, axes = _maps(rows, columns, query_tokens, key_tokens)
+    for spare in axes[len(scores) :]:
+        spare.remove()
+    axes = axes[: len(scores)]
+    for head, (panel, head_scores) in enumerate(zip(axes, scores, strict=True)):
+        _draw_scores(panel, head_scores, highest=scores.max())
+        _name_tokens(
+            panel,
+            query_tokens if head % columns == 0 else [],
+            key_tokens if head + columns >= len(scores) else [],
+        )
+        panel.set_title(f"head {head + 1}", fontsize="medium")
+    figure.suptitle(title)
+    figure.supxlabel(key_label, fontsize="medium")
+    figure.supylabel(query_label, fontsize="medium")
+    add_colorbar(figure, axes, axes[0].collections[0], "attention score")
+    return figure
+
+
+@styled()
+def plot_token_attention(
+    attention_scores: ArrayLike,
+    key_tokens: Sequence[str],
+    query_token: str,
+    key_label: str = "source tokens",
+) -> Figure:
+    """Bars with the attention that one token pays to every key.
+
+    Args:
+        attention_scores: array of shape `(key_length,)`, any float type.
+        key_tokens: list of `key_length` str.
+        query_token: str, the token that attends.
+        key_label: str, the name of the vertical axis.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: if the scores are not finite numbers, one a token.
+
+    Example:
+
+    >>> from keras_transformer import plotting
+    >>> figure = plotting.plot_token_attention([0.9, 0.1], ["a", "chair"], "une")
+    >>> figure.axes[0].get_title()
+    'Attention of “une”'
+    """
+    scores = checked_array(
+        "attention_scores", attention_scores, {"key_length": len(key_tokens)}
+    )
+    figure = Figure(figsize=(6, 1.2 + _TOKEN_SIZE * max(len(scores), 3)))
+    axes = figure.add_subplot()
+    positions = np.arange(len(scores))
+    bars = axes.barh(positions, scores, color=score_color(0.5))
+    axes.bar_label(bars, fmt="{:.2f}", padding=3, color="dimgray")
+    axes.set_yticks(positions, labels=[_visible(token) for token in key_tokens])
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.margins(x=0.1, y=0.02)
+    axes.set(
+        xlabel="attention score",
+        ylabel=key_label,
+        title=f"Attention of “{_visible(query_token)}”",
+    )
+    return figure
+
+
+def _maps(
+    rows: int, columns: int, query_tokens: Sequence[str], key_tokens: Sequence[str]
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `rows * columns` maps, as large as the tokens ask for."""
+    longest = max(rows * len(query_tokens), columns * len(key_tokens))
+    cell = min(_TOKEN_SIZE, _LARGEST_MAP / longest)
+    label_size = min(10, 0.7 * _POINTS_PER_INCH * cell)
+    character = 0.7 * label_size / _POINTS_PER_INCH
+    height, width = (
+        max(cell * len(tokens), _SMALLEST_MAP) for tokens in (query_tokens, key_tokens)
+    )
+    beside, below = (
+        character * max(map(len, tokens)) for tokens in (query_tokens, key_tokens)
+    )
+    figure = Figure(
+        figsize=(
+            columns * (width + 0.2) + beside + 1.6,
+            rows * (height + 0.3) + below + 1,
+        )
+    )
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel in axes:
+        panel.tick_params(length=0, labelsize=label_size)
+    return figure, axes
+
+
+def _draw_scores(axes: Axes, scores: np.ndarray, highest: float) -> None:
+    seaborn.heatmap(
+        scores,
+        ax=axes,
+        cmap=SCORE_COLORS,
+        vmin=0,
+        vmax=highest or 1,
+        cbar=False,
+        linewidths=0.5,
+        xticklabels=False,
+        yticklabels=False,
+    )
+
+
+def _name_tokens(
+    axes: Axes, query_tokens: Sequence[str], key_tokens: Sequence[str]
+) -> None:
+    """Writes the tokens beside the rows and under the columns of a map."""
+    upright = max(map(len, key_tokens), default=0) <= 2
+    for axis, tokens, rotation in (
+        (axes.yaxis, query_tokens, 0),
+        (axes.xaxis, key_tokens, 0 if upright else 90),
+    ):
+        axis.set_ticks(
+            np.arange(len(tokens)) + 0.5,
+            labels=[_visible(token) for token in tokens],
+            rotation=rotation,
+        )
+
+
+def _visible(token: str) -> str:
+    """The token itself, or its Python form if it would not be seen."""
+    return token if token.isprintable() and token.strip() else repr(token)

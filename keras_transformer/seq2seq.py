@@ -1,0 +1,588 @@
+"""The encoder-decoder Transformer."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer import generation
+from keras_transformer.decoding import BeamSearch, Search, SearchResult
+from keras_transformer.layers import (
+    DecoderStack,
+    EncoderStack,
+    PositionalEncoding,
+    padding_mask,
+)
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "transformer_tiny": {
+        "num_layers": 4,
+        "hidden_dim": 128,
+        "intermediate_dim": 256,
+        "num_heads": 4,
+    },
+    "transformer_small": {
+        "num_layers": 3,
+        "hidden_dim": 256,
+        "intermediate_dim": 1024,
+        "num_heads": 4,
+    },
+    "transformer_base": {
+        "num_layers": 6,
+        "hidden_dim": 512,
+        "intermediate_dim": 2048,
+        "num_heads": 8,
+    },
+    "transformer_big": {
+        "num_layers": 6,
+        "hidden_dim": 1024,
+        "intermediate_dim": 4096,
+        "num_heads": 16,
+        "dropout": 0.3,
+    },
+}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Seq2Seq(keras.Model):
+    """Encoder-decoder Transformer, from token ids (or text) to token ids.
+
+    Token embeddings times √hidden_dim plus sinusoidal positions, a stack of
+    encoder blocks, a stack of decoder blocks, a linear layer to the logits. It
+    is an ordinary Keras model: `compile`, `fit`, `evaluate`, `predict`, `save`.
+    `generate` decodes and `export` writes a SavedModel.
+
+    Masks are computed once, from the token ids, where they equal
+    `pad_token_id`.
+
+    Args:
+        num_layers: int, blocks in the encoder and blocks in the decoder (N in
+            the paper).
+        hidden_dim: int, width of the model (d_model); divisible by `num_heads`.
+        intermediate_dim: int, width of the feed-forward networks (d_ff).
+        num_heads: int, number of attention heads (h).
+        vocabulary_size: int, size of one vocabulary shared by source and
+            target. Not needed with tokenizers.
+        source_vocabulary_size: int, size of the source's own vocabulary.
+        target_vocabulary_size: int, size of the target's own vocabulary.
+        tie_embeddings: which matrices are one and the same: `"all"` (source
+            embedding, target embedding, output), `"target"` (target embedding
+            and output) or `"none"`. `None` means `"all"` with a shared
+            vocabulary, `"target"` with two.
+        dropout: float in [0, 1), dropout rate of embeddings, attention scores
+            and sub-layer outputs (P_drop).
+        activation: activation of the feed-forward networks.
+        normalize_first: whether blocks normalise their inputs (pre-norm; each
+            stack then ends with a normalisation) rather than their outputs.
+        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        max_source_length: int, longest source in tokens, the end token
+            included; a longer one is refused. `None` = no limit.
+        max_target_length: int, longest output in tokens, the end token
+            included. `None` = no limit.
+        pad_token_id: int, fills short rows of a batch.
+        start_token_id: int, what the decoder starts from.
+        end_token_id: int, ends sources and outputs. The three come from the
+            target tokenizer if there is one.
+        source_tokenizer: tokenizer of the source texts (see
+            `keras_transformer.text`), saved with the model.
+        target_tokenizer: tokenizer of the target texts; `source_tokenizer` if
+            `None`.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary of `"encoder_token_ids"`, int tensor
+            `(batch, source_length)`, and `"decoder_token_ids"`, int tensor
+            `(batch, target_length)`, which begins with the start token.
+        training: whether dropout is applied.
+        return_attention_scores: whether to return the scores as well.
+
+    Returns:
+        Logits `(batch, target_length, vocabulary_size)` of each next token; with
+        `return_attention_scores=True` the pair of them and a dictionary of
+        lists with one tensor a layer: `"encoder"`
+        `(batch, num_heads, source_length, source_length)`, `"decoder"`
+        `(batch, num_heads, target_length, target_length)` and `"cross"`
+        `(batch, num_heads, target_length, source_length)`.
+
+    Raises:
+        ValueError: if an argument is missing, out of range, or does not fit
+            another one.
+
+    Example:
+
+    >>> model = Seq2Seq(
+    ...     num_layers=1, hidden_dim=8, intermediate_dim=16, num_heads=2,
+    ...     vocabulary_size=11,
+    ... )
+    >>> logits = model(
+    ...     {
+    ...         "encoder_token_ids": np.array([[5, 6, 3]]),
+    ...         "decoder_token_ids": np.array([[2, 7]]),
+    ...     }
+    ... )
+    >>> tuple(logits.shape)
+    (1, 2, 11)
+
+    References:
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
+        - [Press and Wolf, 2017](https://arxiv.org/abs/1608.05859) (tied
+          embeddings)
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        num_heads: int,
+        vocabulary_size: int | None = None,
+        source_vocabulary_size: int | None = None,
+        target_vocabulary_size: int | None = None,
+        tie_embeddings: str | None = None,
+        dropout: float = 0.1,
+        activation: Any = "relu",
+        normalize_first: bool = False,
+        layer_norm_epsilon: float = 1e-5,
+        max_source_length: int | None = None,
+        max_target_length: int | None = None,
+        pad_token_id: int = 0,
+        start_token_id: int = 2,
+        end_token_id: int = 3,
+        source_tokenizer: Any = None,
+        target_tokenizer: Any = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_layers = num_layers
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.activation = keras.activations.get(activation)
+        self.normalize_first = normalize_first
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.max_source_length = max_source_length
+        self.max_target_length = max_target_length
+        self.pad_token_id = pad_token_id
+        self.start_token_id = start_token_id
+        self.end_token_id = end_token_id
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer or source_tokenizer
+        self._take_special_tokens()
+        self._set_vocabularies(
+            vocabulary_size, source_vocabulary_size, target_vocabulary_size
+        )
+        self._set_tying(tie_embeddings)
+        self._build_layers()
+        self._generator = generation.Generator(self)
+
+    @classmethod
+    def from_preset(cls, preset: str, **overrides: Any) -> "Seq2Seq":
+        """Builds an untrained model of a known size.
+
+        Args:
+            preset: `"transformer_tiny"` (4 + 4 blocks of width 128),
+                `"transformer_small"` (3 + 3, 256), `"transformer_base"` (6 + 6,
+                512) or `"transformer_big"` (6 + 6, 1024).
+            **overrides: any constructor argument; the vocabulary (a size or
+                tokenizers) is always needed.
+
+        Returns:
+            A `Seq2Seq` with freshly initialised weights.
+
+        Raises:
+            ValueError: if there is no such preset.
+
+        Example:
+
+        >>> model = Seq2Seq.from_preset("transformer_tiny", vocabulary_size=100)
+        >>> model.num_layers, model.hidden_dim
+        (4, 128)
+
+        References:
+            - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), table 3
+              (base and big)
+        """
+        if preset not in PRESETS:
+            raise ValueError(
+                f"`preset` must be one of {', '.join(map(repr, PRESETS))}; received "
+                f"`preset={preset!r}`."
+            )
+        return cls(**{**PRESETS[preset], **overrides})
+
+    def _take_special_tokens(self) -> None:
+        source, target = self.source_tokenizer, self.target_tokenizer
+        if target is None:
+            return
+        if source is None or source.pad_token_id != target.pad_token_id:
+            raise ValueError(
+                "`source_tokenizer` must be given with `target_tokenizer`, with the "
+                "same `pad_token_id`; received "
+                f"`source_tokenizer={source}`, `target_tokenizer={target}`."
+            )
+        self.pad_token_id = target.pad_token_id
+        self.start_token_id = target.start_token_id
+        self.end_token_id = target.end_token_id
+
+    def _set_vocabularies(
+        self, shared: int | None, source: int | None, target: int | None
+    ) -> None:
+        if (shared, source, target) == (None, None, None) and self.source_tokenizer:
+            source = self.source_tokenizer.vocabulary_size
+            target = self.target_tokenizer.vocabulary_size
+            if self.source_tokenizer is self.target_tokenizer:
+                shared, source, target = source, None, None
+        two = source is not None and target is not None
+        one = source is None and target is None
+        if not (one if shared else two):
+            raise ValueError(
+                "`vocabulary_size`, or both `source_vocabulary_size` and "
+                "`target_vocabulary_size`, or tokenizers must be given; received "
+                f"`vocabulary_size={shared}`, `source_vocabulary_size={source}`, "
+                f"`target_vocabulary_size={target}`."
+            )
+        self.vocabulary_size = shared
+        self.source_vocabulary_size = shared or source
+        self.target_vocabulary_size = shared or target
+
+    def _set_tying(self, tie_embeddings: str | None) -> None:
+        shared = self.vocabulary_size is not None
+        allowed = ("all", "target", "none") if shared else ("target", "none")
+        self.tie_embeddings = tie_embeddings or allowed[0]
+        if self.tie_embeddings not in allowed:
+            raise ValueError(
+                f"`tie_embeddings` must be one of {allowed} with "
+                f"{'one shared vocabulary' if shared else 'two vocabularies'}; "
+                f"received `tie_embeddings={tie_embeddings!r}`."
+            )
+
+    def _build_layers(self) -> None:
+        policy = self.dtype_policy
+        stack = {
+            "num_layers": self.num_layers,
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "normalize_first": self.normalize_first,
+            "dtype": policy,
+        }
+        shape = (None, None, self.hidden_dim)
+        self.target_embedding = self._embedding("target", self.target_vocabulary_size)
+        self.source_embedding = self.target_embedding
+        if self.tie_embeddings != "all":
+            self.source_embedding = self._embedding(
+                "source", self.source_vocabulary_size
+            )
+        self.positional_encoding = PositionalEncoding(dtype=policy)
+        self.embedding_dropout = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.encoder = EncoderStack(**stack, name="encoder")
+        self.encoder.build(shape)
+        self.decoder = DecoderStack(**stack, name="decoder")
+        self.decoder.build(shape, shape)
+        self.output_dense = None
+        if self.tie_embeddings == "none":
+            self.output_dense = keras.layers.Dense(
+                self.target_vocabulary_size, dtype=policy, name="output"
+            )
+            self.output_dense.build(shape)
+        self.built = True
+
+    def _embedding(self, name: str, vocabulary_size: int) -> keras.layers.Embedding:
+        embedding = keras.layers.Embedding(
+            vocabulary_size,
+            self.hidden_dim,
+            embeddings_initializer=keras.initializers.RandomNormal(
+                stddev=self.hidden_dim**-0.5
+            ),
+            dtype=self.dtype_policy,
+            name=f"{name}_embedding",
+        )
+        embedding.build()
+        return embedding
+
+    def call(
+        self,
+        inputs: dict[str, Any],
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        options = {
+            "training": training,
+            "return_attention_scores": return_attention_scores,
+        }
+        source_mask = padding_mask(inputs["encoder_token_ids"], self.pad_token_id)
+        source = self._embed_source(inputs["encoder_token_ids"], training)
+        target = self._embed_target(inputs["decoder_token_ids"], training=training)
+        encoded = self.encoder(source, padding_mask=source_mask, **options)
+        if not return_attention_scores:
+            decoded = self.decoder(target, encoded, source_mask, **options)
+            return self._logits(decoded)
+        encoded, encoder_scores = encoded
+        decoded, scores = self.decoder(target, encoded, source_mask, **options)
+        return self._logits(decoded), {
+            "encoder": encoder_scores,
+            "decoder": [block["self_attention"] for block in scores],
+            "cross": [block["cross_attention"] for block in scores],
+        }
+
+    def _embed_source(self, token_ids: Any, training: bool | None) -> Any:
+        x = self.source_embedding(token_ids) * self.hidden_dim**0.5
+        return self.embedding_dropout(self.positional_encoding(x), training=training)
+
+    def _embed_target(
+        self, token_ids: Any, positions: Any = None, training: bool | None = None
+    ) -> Any:
+        x = self.target_embedding(token_ids) * self.hidden_dim**0.5
+        x = self.positional_encoding(x, positions=positions)
+        return self.embedding_dropout(x, training=training)
+
+    def _logits(self, decoded: Any) -> Any:
+        if self.output_dense is not None:
+            return self.output_dense(decoded)
+        embeddings = ops.cast(self.target_embedding.embeddings, decoded.dtype)
+        return ops.matmul(decoded, ops.transpose(embeddings))
+
+    def encode(self, encoder_token_ids: Any, training: bool | None = None) -> Any:
+        """Runs the encoder.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`.
+            training: whether dropout is applied.
+
+        Returns:
+            Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
+        """
+        return self.encoder(
+            self._embed_source(encoder_token_ids, training),
+            padding_mask=padding_mask(encoder_token_ids, self.pad_token_id),
+            training=training,
+        )
+
+    def start_decoding(
+        self, encoder_token_ids: Any, num_beams: int, max_length: Any
+    ) -> dict[str, Any]:
+        """Encodes the sources and makes the state of the first decoding step.
+
+        The beams of a sentence are query positions of one attention. Their keys
+        and values share one self-attention cache of `max_length * num_beams`
+        entries, which is never reordered: `"ancestors"` says which entries are
+        the history of each beam. Those of the source are there once a sentence.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`.
+            num_beams: int, hypotheses of each sentence.
+            max_length: int or int scalar tensor, number of steps there may be.
+
+        Returns:
+            A dictionary: `"caches"` (see `DecoderStack.empty_caches`),
+            `"source_mask"`, boolean `(batch, source_length)`, and
+            `"ancestors"`, boolean `(batch, num_beams, max_length * num_beams)`.
+        """
+        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids)
+        batch, entries = ops.shape(encoder_token_ids)[0], max_length * num_beams
+        encoded = self.encode(encoder_token_ids, training=False)
+        return {
+            "caches": self.decoder.empty_caches(encoded, entries),
+            "source_mask": padding_mask(encoder_token_ids, self.pad_token_id),
+            "ancestors": ops.zeros((batch, num_beams, entries), "bool"),
+        }
+
+    def decode_step(
+        self, token_ids: Any, index: Any, state: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Computes the logits of the next tokens.
+
+        Args:
+            token_ids: int tensor `(batch, num_beams)`, the newest tokens.
+            index: int32 scalar tensor, their position; the start token's is 0.
+            state: from `start_decoding` or the step before.
+
+        Returns:
+            Logits `(batch, num_beams, vocabulary_size)` and the new state.
+        """
+        num_beams = token_ids.shape[1]
+        beams = ops.arange(num_beams, dtype="int32")
+        entries = ops.arange(ops.shape(state["ancestors"])[2], dtype="int32")
+        own = ops.equal(entries[None, :], index * num_beams + beams[:, None])
+        ancestors = ops.logical_or(state["ancestors"], own)
+        x = self._embed_target(token_ids, ops.zeros_like(beams) + index, False)
+        x, caches = self.decoder.step(
+            x,
+            state["caches"],
+            index * num_beams,
+            attention_mask=ancestors,
+            encoder_padding_mask=state["source_mask"],
+        )
+        return self._logits(x), {**state, "caches": caches, "ancestors": ancestors}
+
+    def reorder_state(self, state: dict[str, Any], parents: Any) -> dict[str, Any]:
+        """Lets each beam go on from another one.
+
+        Args:
+            state: from `decode_step`.
+            parents: int tensor `(batch, num_beams)`; beam `i` goes on from what
+                was beam `parents[:, i]`.
+
+        Returns:
+            The new state.
+        """
+        ancestors = ops.take_along_axis(
+            state["ancestors"], parents[:, :, None], axis=1
+        )
+        return {**state, "ancestors": ancestors}
+
+    def search(
+        self, encoder_token_ids: Any, search: Search, max_length: int | None = None
+    ) -> SearchResult:
+        """Decodes a batch of token ids; can be traced by every backend.
+
+        `generate` compiles this and `export` traces it.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            search: the strategy.
+            max_length: int, greatest output length in tokens, the end token
+                included. `None` = 50 more than the sentence's own source, as in
+                section 6.1 of the paper. `max_target_length` holds as well.
+
+        Returns:
+            A `SearchResult` of tensors.
+        """
+        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
+        real = padding_mask(encoder_token_ids, self.pad_token_id)
+        lengths = ops.sum(ops.cast(real, "int32"), axis=1)
+        longest = ops.shape(encoder_token_ids)[1]
+        limits = lengths + 50 if max_length is None else lengths * 0 + max_length
+        steps = longest + 50 if max_length is None else max_length
+        if self.max_target_length is not None:
+            limits = ops.minimum(limits, self.max_target_length)
+            steps = _minimum(steps, self.max_target_length)
+        return search(
+            self.decode_step,
+            self.reorder_state,
+            self.start_decoding(encoder_token_ids, search.num_beams, steps),
+            ops.where(lengths > 0, limits, 1),
+            steps,
+            start_token_id=self.start_token_id,
+            end_token_id=self.end_token_id,
+            pad_token_id=self.pad_token_id,
+        )
+
+    def generate(
+        self,
+        inputs: Any,
+        search: Search | None = None,
+        max_length: int | None = None,
+        batch_size: int = 64,
+        return_scores: bool = False,
+    ) -> Any:
+        """Decodes texts or token ids with the compiled search.
+
+        The result of one input does not depend on the others. An empty text
+        gives an empty text.
+
+        Args:
+            inputs: a text or a list of texts, if the model has tokenizers; or
+                token ids, each with its end token: a list of lists of ints, or
+                an int array `(batch, source_length)` with padding.
+            search: how to search; `BeamSearch()` (4 beams, length penalty 0.6)
+                if `None`.
+            max_length: int, greatest output length in tokens, the end token
+                included; 50 more than the source's if `None`.
+            batch_size: int, inputs decoded together.
+            return_scores: for texts, whether to return the scores as well.
+
+        Returns:
+            For token ids a `SearchResult` of NumPy arrays. For texts a list of
+            texts (for a single text, a text), or of lists of texts if the
+            search returns several hypotheses; with `return_scores=True` the
+            pair of it and a float32 array of scores `(batch,)` or
+            `(batch, num_hypotheses)`.
+
+        Raises:
+            ValueError: if a token id is not in the vocabulary, a source is
+                longer than `max_source_length`, or texts come to a model
+                without tokenizers.
+
+        Example:
+
+        ```python
+        model.generate(["A man sleeps.", "Two dogs run."])
+        model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
+        ```
+        """
+        return self._generator(
+            inputs, search or BeamSearch(), max_length, batch_size, return_scores
+        )
+
+    def export(  # type: ignore[override]
+        self, filepath: Any, search: Search | None = None, **options: Any
+    ) -> None:
+        """Writes a SavedModel that takes texts and returns texts.
+
+        See `keras_transformer.export.export_saved_model`, which this calls.
+
+        Args:
+            filepath: folder to write; it must not exist or be empty. TensorFlow
+                Serving wants `<name>/<version>`.
+            search: how to search; `BeamSearch()` if `None`.
+            **options: further arguments of `export_saved_model`.
+        """
+        from keras_transformer.export import export_saved_model
+
+        export_saved_model(self, filepath, search or BeamSearch(), **options)
+
+    def get_config(self) -> dict[str, Any]:
+        names = (
+            "num_layers",
+            "hidden_dim",
+            "intermediate_dim",
+            "num_heads",
+            "vocabulary_size",
+            "tie_embeddings",
+            "dropout",
+            "normalize_first",
+            "layer_norm_epsilon",
+            "max_source_length",
+            "max_target_length",
+            "pad_token_id",
+            "start_token_id",
+            "end_token_id",
+        )
+        config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
+        config["activation"] = keras.activations.serialize(self.activation)
+        if self.vocabulary_size is None:
+            config["source_vocabulary_size"] = self.source_vocabulary_size
+            config["target_vocabulary_size"] = self.target_vocabulary_size
+        for name, tokenizer in self._own_tokenizers().items():
+            config[name] = keras.saving.serialize_keras_object(tokenizer)
+        return config
+
+    def _own_tokenizers(self) -> dict[str, Any]:
+        if self.source_tokenizer is None:
+            return {}
+        if self.source_tokenizer is self.target_tokenizer:
+            return {"source_tokenizer": self.source_tokenizer}
+        return {
+            "source_tokenizer": self.source_tokenizer,
+            "target_tokenizer": self.target_tokenizer,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        config = dict(config)
+        for name in ("source_tokenizer", "target_tokenizer"):
+            if config.get(name) is not None:
+                from keras_transformer import text  # noqa: F401 (registers them)
+
+                config[name] = keras.saving.deserialize_keras_object(
+                    config[name], custom_objects
+                )
+        return cls(**config)
+
+
+def _minimum(steps: Any, limit: int) -> Any:
+    return min(steps, limit) if isinstance(steps, int) else ops.minimum(steps, limit)

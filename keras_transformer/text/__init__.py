@@ -1,0 +1,23 @@
+"""Strings to token ids and back, inside the TensorFlow graph.
+
+Three tokenizers share one interface (`Tokenizer`): `SentencePieceTokenizer`
+(subwords), `CharacterTokenizer` and `WordTokenizer`. Each is trained by its `train`,
+kept in one JSON file (`save`, `Tokenizer.load`) or whole in a model's configuration,
+and built of core TensorFlow operations and tensorflow-text's SentencePiece operations
+only, so that a SavedModel can hold it.
+"""
+
+from keras_transformer.text.lines import Paths, path_list, read_lines
+from keras_transformer.text.lookup_tokenizers import CharacterTokenizer, WordTokenizer
+from keras_transformer.text.sentence_piece_tokenizer import SentencePieceTokenizer
+from keras_transformer.text.tokenizer import Tokenizer
+
+__all__ = [
+    "CharacterTokenizer",
+    "Paths",
+    "SentencePieceTokenizer",
+    "Tokenizer",
+    "WordTokenizer",
+    "path_list",
+    "read_lines",
+]

@@ -1,0 +1,74 @@
+"""Reads text files line by line: plain or gzip, UTF-8 checked."""
+
+import gzip
+import itertools
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+
+Paths = str | os.PathLike | Sequence[str | os.PathLike]
+
+
+def path_list(paths: Paths) -> list[pathlib.Path]:
+    """One path or several, as a list."""
+    single = isinstance(paths, str | os.PathLike)
+    return [pathlib.Path(path) for path in ([paths] if single else paths)]
+
+
+def read_lines(path: str | os.PathLike) -> Iterator[str]:
+    """Reads a UTF-8 text file, plain or gzip (`.gz`), line by line.
+
+    Only the line's end (`\\n` or `\\r\\n`) and a byte order mark are taken away.
+
+    Args:
+        path: The file.
+
+    Yields:
+        The lines, one `str` each.
+
+    Raises:
+        ValueError: If the file is empty or a line is not valid UTF-8.
+    """
+    path = pathlib.Path(path)
+    number = 0
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"A text file must be valid UTF-8; line {number} of `{path}` is "
+                    f"not ({error.reason}). Convert the file, for example with "
+                    "`iconv -f latin1 -t utf-8`, or remove the line."
+                ) from error
+    if not number:
+        raise ValueError(f"A text file must hold lines; `{path}` is empty.")
+
+
+def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator[str]:
+    """The lines of `files` or `lines`, whichever is given."""
+    if (files is None) == (lines is None):
+        raise ValueError(
+            "Exactly one of `files` and `lines` must be given; received "
+            f"`files={files!r}` and {'no' if lines is None else 'also'} `lines`."
+        )
+    if isinstance(lines, str):
+        raise ValueError(
+            "`lines` must be an iterable of strings, one a line; received the string "
+            f"`lines={lines[:40]!r}`. Pass a path as `files`."
+        )
+    if files is not None:
+        lines = itertools.chain.from_iterable(map(read_lines, path_list(files)))
+    return _not_blank(lines)
+
+
+def _not_blank(lines: Iterable[str]) -> Iterator[str]:
+    blank = True
+    for line in lines:
+        blank = blank and not line.strip()
+        yield line
+    if blank:
+        raise ValueError(
+            "The training text must hold words; received blank lines only. Check "
+            "`files` or `lines`."
+        )

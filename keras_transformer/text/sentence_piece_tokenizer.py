@@ -1,0 +1,136 @@
+"""Subwords."""
+
+import base64
+import io
+from collections.abc import Iterable
+from typing import Any, Self, final
+
+import keras
+import tensorflow as tf
+import tensorflow_text as tf_text
+
+from keras_transformer.text.lines import Paths, training_lines
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
+
+
+@final
+@keras.saving.register_keras_serializable(PACKAGE)
+class SentencePieceTokenizer(Tokenizer):
+    """Splits texts into subwords with a SentencePiece model.
+
+    Args:
+        proto: The serialised SentencePiece model: `bytes`, or the same as a base64
+            string. It must have all four special tokens, by the names `<pad>`,
+            `<unk>`, `<s>` and `</s>`, with any ids.
+
+    Raises:
+        ValueError: If `proto` is no SentencePiece model or lacks a special token.
+
+    Example:
+
+    ```python
+    from keras_transformer.text import SentencePieceTokenizer
+
+    lines = ["the cat sat on the mat", "the dog sat on the log"]
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=30)
+    token_ids = tokenizer.tokenize(["the cat"], add_end=True)
+    tokenizer.detokenize(token_ids).numpy()  # [b"the cat"]
+    ```
+
+    References:
+        Kudo and Richardson, 2018, "SentencePiece: A simple and language independent
+        subword tokenizer and detokenizer for Neural Text Processing".
+    """
+
+    def __init__(self, proto: bytes | str):
+        try:
+            self._proto = base64.b64decode(proto) if isinstance(proto, str) else proto
+            model = tf_text.SentencepieceTokenizer(self._proto, out_type=tf.int32)
+            pieces = model.id_to_string(tf.range(model.vocab_size())).numpy()
+        except (ValueError, tf.errors.OpError) as error:
+            raise ValueError(
+                "`proto` must be a serialised SentencePiece model; received "
+                f"{len(proto)} bytes that are not. Pass the whole content of a "
+                "`.model` file."
+            ) from error
+        super().__init__(piece.decode() for piece in pieces)
+        self._model = model
+
+    @classmethod
+    def train(
+        cls,
+        files: Paths | None = None,
+        vocabulary_size: int = 8000,
+        *,
+        lines: Iterable[str] | None = None,
+        model_type: str = "bpe",
+        lowercase: bool = False,
+        character_coverage: float = 1.0,
+        max_sentences: int = 1_000_000,
+        seed: int = 0,
+    ) -> Self:
+        """Learns a SentencePiece model from text of any size.
+
+        Args:
+            files: One path or several, plain or gzip (`.gz`), a sentence a line; the
+                source and the target file together give a joint vocabulary.
+            vocabulary_size: Number of tokens, the special ones included.
+            lines: The text itself, in place of `files`.
+            model_type: `"bpe"` or `"unigram"`.
+            lowercase: Whether texts are lower-cased, here and by `tokenize`
+                (SentencePiece's `nmt_nfkc_cf` normalisation, else `nmt_nfkc`).
+            character_coverage: Share of the text's characters, above 0 and up to 1,
+                that the vocabulary covers.
+            max_sentences: Learn from a random sample of this many lines when there
+                are more. It bounds the memory used.
+            seed: Seed of the sample.
+
+        Returns:
+            The trained tokenizer. Equal arguments give an equal tokenizer.
+
+        Raises:
+            ValueError: If the text is empty or not UTF-8, or if `vocabulary_size`
+                does not suit it.
+        """
+        import sentencepiece
+
+        if model_type not in ("bpe", "unigram"):
+            raise ValueError(
+                '`model_type` must be "bpe" or "unigram"; received '
+                f"`model_type={model_type!r}`. Words and characters have tokenizers "
+                "of their own."
+            )
+        proto = io.BytesIO()
+        sentencepiece.set_random_generator_seed(seed)
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=training_lines(files, lines),
+                model_writer=proto,
+                vocab_size=vocabulary_size,
+                model_type=model_type,
+                normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+                character_coverage=character_coverage,
+                input_sentence_size=max_sentences,
+                shuffle_input_sentence=True,
+                pad_id=0,
+                unk_id=1,
+                bos_id=2,
+                eos_id=3,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise ValueError(
+                "`vocabulary_size` must suit the training text; received "
+                f"`vocabulary_size={vocabulary_size}`. SentencePiece says: "
+                f"{str(error).rpartition('] ')[2]}"
+            ) from error
+        return cls(proto.getvalue())
+
+    def get_config(self) -> dict[str, Any]:
+        return {"proto": base64.b64encode(self._proto).decode()}
+
+    def _encode(self, texts):
+        return self._model.tokenize(texts)
+
+    def _decode(self, token_ids):
+        return self._model.detokenize(token_ids)

@@ -1,0 +1,202 @@
+"""What every tokenizer has: ids, special tokens, saving, loading."""
+
+import abc
+import json
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any, Self
+
+import keras
+import tensorflow as tf
+
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+PACKAGE = "keras_transformer"
+
+
+class Tokenizer(tf.Module):
+    """What the tokenizers have in common; use one of the three final classes.
+
+    A tokenizer turns texts into token ids and back, eagerly and inside a
+    `tf.function` or a `tf.data` pipeline, whatever the Keras backend. The vocabulary
+    holds the special tokens `<pad>`, `<unk>`, `<s>` (start) and `</s>` (end); they
+    have the ids 0 to 3, except in SentencePiece models trained elsewhere.
+
+    Args:
+        vocabulary: All tokens, the special ones included, in the order of their ids.
+
+    Raises:
+        ValueError: If a special token is missing.
+    """
+
+    def __init__(self, vocabulary: Iterable[str]):
+        super().__init__()
+        self._vocabulary = tuple(vocabulary)
+        missing = [token for token in SPECIAL_TOKENS if token not in self._vocabulary]
+        if missing:
+            raise ValueError(
+                f"`vocabulary` must hold the special tokens {list(SPECIAL_TOKENS)}; "
+                f"received a `vocabulary` without {missing}. Train the tokenizer with "
+                "this library, or a SentencePiece model with the options `--pad_id=0 "
+                "--unk_id=1 --bos_id=2 --eos_id=3`."
+            )
+        self._special_ids = tuple(map(self._vocabulary.index, SPECIAL_TOKENS))
+
+    @abc.abstractmethod
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """String (batch,) to int32 (batch, None), without start and end."""
+
+    @abc.abstractmethod
+    def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Int32 (batch, None), without padding, start and end, to string (batch,)."""
+
+    @abc.abstractmethod
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments as JSON values: all that the tokenizer is."""
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """The tokenizer that `get_config` described."""
+        return cls(**config)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens, the special ones included."""
+        return len(self._vocabulary)
+
+    @property
+    def pad_token_id(self) -> int:
+        """Id of `<pad>`, which fills rows up to one length."""
+        return self._special_ids[0]
+
+    @property
+    def unknown_token_id(self) -> int:
+        """Id of `<unk>`, which stands for what the vocabulary lacks."""
+        return self._special_ids[1]
+
+    @property
+    def start_token_id(self) -> int:
+        """Id of `<s>`, with which the decoder starts."""
+        return self._special_ids[2]
+
+    @property
+    def end_token_id(self) -> int:
+        """Id of `</s>`, which ends a text."""
+        return self._special_ids[3]
+
+    def get_vocabulary(self) -> list[str]:
+        """All tokens in the order of their ids."""
+        return list(self._vocabulary)
+
+    def id_to_token(self, id: int) -> str:
+        """The token of an id."""
+        if not 0 <= id < self.vocabulary_size:
+            raise ValueError(
+                f"`id` must be from 0 to {self.vocabulary_size - 1}; "
+                f"received `id={id}`. Use an id that this tokenizer gave."
+            )
+        return self._vocabulary[id]
+
+    def token_to_id(self, token: str) -> int:
+        """The id of a token; `unknown_token_id` if the vocabulary lacks it."""
+        if token not in self._vocabulary:
+            return self.unknown_token_id
+        return self._vocabulary.index(token)
+
+    def tokenize(
+        self, texts: Any, add_start: bool = False, add_end: bool = False
+    ) -> tf.RaggedTensor:
+        """Turns texts into token ids.
+
+        Args:
+            texts: String `(batch,)`: a tensor, array or list.
+            add_start: Whether each row begins with `start_token_id`.
+            add_end: Whether each row ends with `end_token_id`.
+
+        Returns:
+            Ragged int32 `(batch, None)`. The row of an empty text is empty.
+
+        Raises:
+            ValueError: If `texts` is not a batch.
+        """
+        texts = tf.convert_to_tensor(texts, tf.string)
+        if texts.shape.rank != 1:
+            raise ValueError(
+                "`texts` must be a batch of strings, of shape (batch,); received "
+                f"`texts` of shape {texts.shape}. Wrap a single text in a list."
+            )
+        rows = self._encode(texts)
+        column = tf.ones([rows.nrows(), 1], tf.int32)
+        start = [column * self.start_token_id] if add_start else []
+        end = [column * self.end_token_id] if add_end else []
+        return tf.concat([*start, rows, *end], axis=1) if start or end else rows
+
+    def detokenize(self, token_ids: Any) -> tf.Tensor:
+        """Turns token ids into texts.
+
+        Padding and start tokens are dropped; the first end token ends the text.
+
+        Args:
+            token_ids: Integer `(batch, length)`: an array, or a dense or ragged
+                tensor.
+
+        Returns:
+            String `(batch,)`. The text of an empty row is empty.
+        """
+        if isinstance(token_ids, tf.RaggedTensor):
+            token_ids = token_ids.to_tensor(self.pad_token_id)
+        token_ids = tf.cast(token_ids, tf.int32)
+        ends = tf.cast(token_ids == self.end_token_id, tf.int32)
+        kept = (
+            (tf.cumsum(ends, axis=1) == 0)
+            & (token_ids != self.pad_token_id)
+            & (token_ids != self.start_token_id)
+        )
+        return self._decode(tf.ragged.boolean_mask(token_ids, kept))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the tokenizer to one JSON file, whole or not at all.
+
+        Args:
+            path: The file; `Tokenizer.load` reads it.
+        """
+        path = pathlib.Path(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        content = {"class_name": type(self).__name__, "config": self.get_config()}
+        try:
+            temporary.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Reads the file that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            A tokenizer of the class that was saved.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If the file does not hold a tokenizer of this class.
+        """
+        try:
+            content = json.loads(pathlib.Path(path).read_text("utf-8"))
+            name = f"{PACKAGE}>{content['class_name']}"
+            tokenizer = keras.saving.get_registered_object(name).from_config(
+                content["config"]
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"`path` must be a file that `Tokenizer.save` wrote; `{path}` is not, "
+                f"or is damaged ({error}). Save the tokenizer again."
+            ) from error
+        if not isinstance(tokenizer, cls):
+            raise ValueError(
+                f"`path` must hold a {cls.__name__}; `{path}` holds a "
+                f"{type(tokenizer).__name__}. Use `Tokenizer.load` for any class."
+            )
+        return tokenizer

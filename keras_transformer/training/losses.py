@@ -1,0 +1,197 @@
+"""Cross-entropy of logits with integer targets, averaged over the real tokens."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class LabelSmoothedCrossEntropy(keras.losses.Loss):
+    """Label-smoothed cross-entropy on integer targets, a mean over the real tokens.
+
+    The target distribution gives `1 - label_smoothing` to the true token and spreads
+    `label_smoothing` evenly over the whole vocabulary, the true token included, as
+    `keras.losses.CategoricalCrossentropy` does on one-hot targets. No one-hot tensor
+    is built, neither for the loss nor for its gradient: beside the logits there is
+    their gradient alone. Everything is computed in float32, whatever the logits are.
+
+    A position counts as padding where the target is `pad_token_id`. The sum over the
+    other positions, times their sample weights, is divided by the sum of these
+    weights, so more padding never changes the loss, and a batch of padding alone
+    gives 0. A Keras mask on the logits is not used: the targets say it all.
+
+    A compiled loss cannot raise an error on a target id outside the vocabulary, so
+    such an id makes the loss infinite, on every backend and device alike (and
+    `keras.callbacks.TerminateOnNaN` ends the training); its gradient is 0.
+
+    The loss that `fit` and `evaluate` print is Keras's mean over batches, weighted by
+    their rows; `Perplexity` is exact over batches of different lengths.
+
+    Args:
+        label_smoothing: Float in [0, 1), the paper's epsilon_ls.
+        pad_token_id: Integer, the target id that marks padding. It may lie outside the
+            vocabulary (-100, say).
+        name: String, the name of the loss.
+
+    Call arguments:
+        y_true: Integer tensor `(batch, target_length)`, the target ids.
+        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
+
+    Returns:
+        A float32 scalar tensor, in nats a token.
+
+    Raises:
+        ValueError: If `label_smoothing` is out of its range, or the shapes of `y_true`
+            and `y_pred` do not go together.
+
+    Example:
+
+    ```python
+    import numpy as np
+    from keras_transformer.training import LabelSmoothedCrossEntropy
+
+    loss = LabelSmoothedCrossEntropy(label_smoothing=0.1, pad_token_id=0)
+    target_token_ids = np.array([[5, 2, 0], [3, 6, 2]])
+    logits = np.zeros((2, 3, 7), "float32")
+    print(float(loss(target_token_ids, logits)))  # log(7), 1.9459
+    ```
+
+    References:
+        Szegedy et al. 2016, Rethinking the Inception Architecture, section 7;
+        Vaswani et al. 2017, Attention Is All You Need, section 5.4.
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.1,
+        pad_token_id: int = 0,
+        name: str = "label_smoothed_cross_entropy",
+    ) -> None:
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                "`label_smoothing` must be at least 0 and below 1; received "
+                f"`label_smoothing={label_smoothing}`. The paper uses 0.1."
+            )
+        super().__init__(name, reduction="mean_with_sample_weight", dtype="float32")
+        self.label_smoothing = float(label_smoothing)
+        self.pad_token_id = int(pad_token_id)
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        # Keras's own reduction does the rest. The flattened logits are a new tensor,
+        # without the Keras mask that it would apply on top of our weights.
+        return super().__call__(
+            *flatten_tokens(y_true, y_pred, sample_weight, self.pad_token_id)
+        )
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return token_cross_entropy(
+            ops.cast(y_true, "int32"), y_pred, self.label_smoothing
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "label_smoothing": self.label_smoothing,
+            "pad_token_id": self.pad_token_id,
+            "name": self.name,
+        }
+
+
+def flatten_tokens(
+    y_true: Any, y_pred: Any, sample_weight: Any, pad_token_id: int
+) -> tuple[Any, Any, Any]:
+    """Lays the positions of a batch in one row, each with its weight.
+
+    Args:
+        y_true: Integer tensor `(batch, target_length)`, the target ids.
+        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        sample_weight: None, or a floating tensor `(batch, target_length)` or
+            `(batch,)`.
+        pad_token_id: Integer, the target id that marks padding.
+
+    Returns:
+        `(targets, logits, weights)`: int32 `(batch * target_length,)`, the type of
+        `y_pred` `(batch * target_length, vocabulary_size)`, and float32
+        `(batch * target_length,)`, 0 at padding. Where the weight is 0, so is the
+        target, whatever id stood there.
+
+    Raises:
+        ValueError: If the shapes of `y_true` and `y_pred` do not go together.
+    """
+    y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+    _check_shapes(tuple(y_true.shape), tuple(y_pred.shape))
+    real = ops.cast(ops.not_equal(y_true, pad_token_id), "float32")
+    weights = real if sample_weight is None else real * _per_token(sample_weight)
+    weights = ops.reshape(weights, (-1,))
+    targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
+    logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))
+    return ops.where(ops.equal(weights, 0.0), 0, targets), logits, weights
+
+
+def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
+    """Cross-entropy of each token, infinite for an id outside the vocabulary.
+
+    Args:
+        targets: Int32 tensor `(tokens,)`, the target ids.
+        logits: Float32 tensor `(tokens, vocabulary_size)`.
+        label_smoothing: Float in [0, 1).
+
+    Returns:
+        A float32 tensor `(tokens,)`, in nats.
+    """
+    vocabulary_size = ops.shape(logits)[-1]
+    known = ops.logical_and(targets >= 0, targets < vocabulary_size)
+    cross_entropy = _cross_entropy_of(ops.where(known, targets, 0), label_smoothing)
+    return ops.where(known, cross_entropy(logits), math.inf)
+
+
+def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
+    """The cross-entropy as a function of the logits, with its gradient by hand.
+
+    With the target distribution q it is logsumexp(logits) - E_q[logits], and the
+    gradient is softmax(logits) - q. Backends would find the latter as a sum of three
+    tensors of the size of the logits (softmax, scattered targets, spread mean).
+    """
+
+    @ops.custom_gradient
+    def cross_entropy(logits):
+        expected = (1 - label_smoothing) * _pick(logits, targets)
+        if label_smoothing:  # 0 * -inf, of a masked logit, would be NaN
+            expected += label_smoothing * ops.mean(logits, axis=-1)
+
+        def gradient(*args, upstream=None):  # torch names it, the others do not
+            upstream = args[0] if upstream is None else upstream
+            spread = label_smoothing / logits.shape[-1]
+            result = (ops.softmax(logits) - spread) * upstream[:, None]
+            hits = _pick(result, targets) - (1 - label_smoothing) * upstream
+            rows = ops.arange(ops.shape(targets)[0], dtype="int32")
+            return ops.scatter_update(result, ops.stack([rows, targets], -1), hits)
+
+        return ops.logsumexp(logits, axis=-1) - expected, gradient
+
+    return cross_entropy
+
+
+def _pick(values: Any, indices: Any) -> Any:
+    """`values[i, indices[i]]` of each row i."""
+    return ops.take_along_axis(values, indices[:, None], axis=-1)[:, 0]
+
+
+def _per_token(sample_weight: Any) -> Any:
+    """Float32 weights that broadcast over `(batch, target_length)`."""
+    sample_weight = ops.cast(sample_weight, "float32")
+    return sample_weight[:, None] if len(sample_weight.shape) == 1 else sample_weight
+
+
+def _check_shapes(true: tuple, predicted: tuple) -> None:
+    lengths = zip(true, predicted, strict=False)
+    ranks_fit = len(true) == 2 and len(predicted) == 3
+    if not ranks_fit or any(a != b for a, b in lengths if None not in (a, b)):
+        raise ValueError(
+            "`y_true` must be token ids of shape (batch, target_length) and `y_pred` "
+            "logits of shape (batch, target_length, vocabulary_size); received "
+            f"`y_true.shape={true}` and `y_pred.shape={predicted}`. Give the ids "
+            "themselves, not one-hot rows, and as many of them as logits."
+        )

@@ -1,0 +1,126 @@
+"""How good the predicted tokens are, padding left out, exact over all batches."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.training.losses import flatten_tokens, token_cross_entropy
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class MaskedTokenAccuracy(keras.metrics.Mean):
+    """Fraction of the real target tokens that have the highest logit.
+
+    Positions whose target is `pad_token_id` do not count; a Keras mask on the logits
+    is not used. Tokens are totalled over the batches, whatever their lengths; without
+    any token the result is 0.
+
+    Args:
+        pad_token_id: Integer, the target id that marks padding.
+        name: String, the name of the metric.
+        dtype: The type of the totals.
+
+    Call arguments:
+        y_true: Integer tensor `(batch, target_length)`, the target ids.
+        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
+            Keras hands it to the metrics given to `compile` as `weighted_metrics`.
+
+    Returns:
+        A float32 scalar tensor in [0, 1].
+
+    Raises:
+        ValueError: If the shapes of `y_true` and `y_pred` do not go together.
+
+    Example:
+
+    ```python
+    import numpy as np
+    from keras_transformer.training import MaskedTokenAccuracy
+
+    accuracy = MaskedTokenAccuracy(pad_token_id=0)
+    logits = np.eye(4, dtype="float32")[[[3, 1, 2]]]
+    print(float(accuracy(np.array([[3, 2, 0]]), logits)))  # 0.5
+    ```
+    """
+
+    def __init__(
+        self,
+        pad_token_id: int = 0,
+        name: str = "token_accuracy",
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(name, dtype)
+        self.pad_token_id = int(pad_token_id)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        targets, logits, weights = flatten_tokens(
+            y_true, y_pred, sample_weight, self.pad_token_id
+        )
+        predicted = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        super().update_state(ops.equal(predicted, targets), weights)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"pad_token_id": self.pad_token_id, **super().get_config()}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Perplexity(keras.metrics.Mean):
+    """exp(total negative log-likelihood / number) of the real target tokens.
+
+    There is no label smoothing in it, so that models trained with different values
+    compare. Positions whose target is `pad_token_id` do not count; a Keras mask on the
+    logits is not used. Tokens are totalled over the batches, whatever their lengths,
+    which the mean of batch losses does not do; without any token the result is 1. A
+    target id outside the vocabulary makes it infinite.
+
+    Args:
+        pad_token_id: Integer, the target id that marks padding.
+        name: String, the name of the metric.
+        dtype: The type of the totals.
+
+    Call arguments:
+        y_true: Integer tensor `(batch, target_length)`, the target ids.
+        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
+            Keras hands it to the metrics given to `compile` as `weighted_metrics`.
+
+    Returns:
+        A float32 scalar tensor, at least 1.
+
+    Raises:
+        ValueError: If the shapes of `y_true` and `y_pred` do not go together.
+
+    Example:
+
+    ```python
+    import numpy as np
+    from keras_transformer.training import Perplexity
+
+    perplexity = Perplexity(pad_token_id=0)
+    print(float(perplexity(np.array([[3, 2, 0]]), np.zeros((1, 3, 7)))))  # 7.0
+    ```
+    """
+
+    def __init__(
+        self,
+        pad_token_id: int = 0,
+        name: str = "perplexity",
+        dtype: Any = "float32",
+    ) -> None:
+        super().__init__(name, dtype)
+        self.pad_token_id = int(pad_token_id)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        targets, logits, weights = flatten_tokens(
+            y_true, y_pred, sample_weight, self.pad_token_id
+        )
+        losses = token_cross_entropy(targets, ops.cast(logits, "float32"))
+        super().update_state(losses, weights)
+
+    def result(self) -> Any:
+        return ops.exp(super().result())
+
+    def get_config(self) -> dict[str, Any]:
+        return {"pad_token_id": self.pad_token_id, **super().get_config()}

@@ -1,0 +1,136 @@
+"""The learning rate as a function of the optimizer's step."""
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up to a peak, then decay with the inverse square root of the step.
+
+    For update number `n = 1, 2, …` the learning rate is
+
+        peak_learning_rate * min(n / warmup_steps, sqrt(warmup_steps / n))
+
+    so that the first update already moves, with `peak_learning_rate / warmup_steps`.
+    `from_hidden_dim` gives the paper's own peak.
+
+    With gradient accumulation Keras hands a schedule the number of batches seen, not
+    the number of updates made. Give `gradient_accumulation_steps` here the value given
+    to the optimizer, and the warm-up is counted in updates again.
+
+    Args:
+        peak_learning_rate: Float > 0. The rate of update `warmup_steps`, the highest.
+        warmup_steps: Integer >= 1, in updates. 1 means no warm-up.
+        gradient_accumulation_steps: Integer >= 1, in batches an update. The
+            optimizer's argument of the same name, 1 where it is not set.
+
+    Call arguments:
+        step: Integer tensor or array of any shape, batches seen so far, from 0: what
+            an optimizer hands over.
+
+    Returns:
+        A float32 tensor of the shape of `step`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+
+    Example:
+
+    ```python
+    import keras
+    from keras_transformer.training import WarmupInverseSquareRoot
+
+    schedule = WarmupInverseSquareRoot(peak_learning_rate=2e-3, warmup_steps=1000)
+    optimizer = keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9)
+    ```
+
+    References:
+        Vaswani et al. 2017, Attention Is All You Need, section 5.3, eq. 3.
+    """
+
+    def __init__(
+        self,
+        peak_learning_rate: float,
+        warmup_steps: int = 4000,
+        gradient_accumulation_steps: int = 1,
+    ) -> None:
+        _check_positive("peak_learning_rate", peak_learning_rate)
+        _check_count("warmup_steps", warmup_steps)
+        _check_count("gradient_accumulation_steps", gradient_accumulation_steps)
+        self.peak_learning_rate = float(peak_learning_rate)
+        self.warmup_steps = int(warmup_steps)
+        self.gradient_accumulation_steps = int(gradient_accumulation_steps)
+
+    @classmethod
+    def from_hidden_dim(
+        cls,
+        hidden_dim: int,
+        warmup_steps: int = 4000,
+        scale: float = 1.0,
+        gradient_accumulation_steps: int = 1,
+    ) -> "WarmupInverseSquareRoot":
+        """The paper's schedule, whose peak follows from the width of the model.
+
+        Args:
+            hidden_dim: Integer >= 1, the paper's d_model.
+            warmup_steps: Integer >= 1, in updates.
+            scale: Float > 0, a factor on the whole curve; 1 is eq. 3.
+            gradient_accumulation_steps: Integer >= 1, in batches an update.
+
+        Returns:
+            A `WarmupInverseSquareRoot` with a peak of
+            `scale / sqrt(hidden_dim * warmup_steps)`.
+
+        Raises:
+            ValueError: If an argument is out of its range.
+
+        Example:
+
+        ```python
+        from keras_transformer.training import WarmupInverseSquareRoot
+
+        schedule = WarmupInverseSquareRoot.from_hidden_dim(512, warmup_steps=4000)
+        print(float(schedule(3999)))  # the peak, 7e-4
+        ```
+
+        References:
+            Vaswani et al. 2017, Attention Is All You Need, section 5.3, eq. 3.
+        """
+        _check_count("hidden_dim", hidden_dim)
+        _check_count("warmup_steps", warmup_steps)
+        _check_positive("scale", scale)
+        peak_learning_rate = scale / math.sqrt(hidden_dim * warmup_steps)
+        return cls(peak_learning_rate, warmup_steps, gradient_accumulation_steps)
+
+    def __call__(self, step: Any) -> Any:
+        updates_made = ops.floor_divide(step, self.gradient_accumulation_steps)
+        # Cast before adding 1, which would overflow on the last integer.
+        update = ops.cast(updates_made, "float32") + 1.0
+        progress = update / self.warmup_steps
+        return self.peak_learning_rate * ops.minimum(progress, ops.rsqrt(progress))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "peak_learning_rate": self.peak_learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+        }
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise ValueError(
+            f"`{name}` must be a finite number above 0; received `{name}={value!r}`."
+        )
+
+
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(
+            f"`{name}` must be an integer of at least 1; received `{name}={value!r}`."
+        )

@@ -1,0 +1,170 @@
+"""The contract that every layer keeps, and what its tests share."""
+
+import json
+import pathlib
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+HALF_POLICIES = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+
+
+def check_layer(
+    layer_class: type[keras.layers.Layer],
+    init_kwargs: dict[str, Any],
+    inputs: Sequence[np.ndarray],
+    weight_shapes: Sequence[tuple[int, ...]],
+) -> None:
+    """Checks what holds for each of our layers.
+
+    Args:
+        layer_class: class of the layer.
+        init_kwargs: arguments of its constructor.
+        inputs: float32 arrays `(batch, length, dim)` to call it with; its output
+            has the shape of the first.
+        weight_shapes: shapes of its weights, in order.
+    """
+    _check_config(layer_class, init_kwargs)
+    _check_weights_and_gradients(layer_class(**init_kwargs), inputs, weight_shapes)
+    _check_functional_model(layer_class(**init_kwargs), inputs)
+    _check_half_precision(layer_class, init_kwargs, inputs)
+    _check_mask_is_passed_on(layer_class(**init_kwargs), inputs)
+
+
+def _check_config(layer_class, init_kwargs) -> None:
+    name = f"keras_transformer>{layer_class.__name__}"
+    assert keras.saving.get_registered_name(layer_class) == name
+    layer = layer_class(**init_kwargs, name="custom", dtype="mixed_bfloat16")
+    config = layer.get_config()
+    assert layer_class.from_config(config).get_config() == config
+    for argument, value in init_kwargs.items():
+        assert config[argument] == value, argument
+    stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    restored = keras.saving.deserialize_keras_object(stored)
+    assert type(restored) is layer_class
+    assert restored.name == "custom"
+    assert restored.dtype_policy.name == "mixed_bfloat16"
+
+
+def _check_weights_and_gradients(layer, inputs, weight_shapes) -> None:
+    assert tuple(layer(*inputs).shape) == inputs[0].shape
+    assert [tuple(w.shape) for w in layer.trainable_weights] == list(weight_shapes)
+    assert layer.non_trainable_weights == []
+    gradients = weight_gradients(with_random_weights(layer), *inputs)
+    for weight, gradient in zip(layer.trainable_weights, gradients, strict=True):
+        assert np.isfinite(gradient).all(), weight.path
+
+
+def _check_functional_model(layer, inputs) -> None:
+    symbolic = [keras.Input((None, x.shape[-1])) for x in inputs]
+    output = layer(*symbolic)
+    assert output.shape == (None, None, inputs[0].shape[-1])
+    assert output.dtype == "float32"
+    model = keras.Model(symbolic, output)
+    with_random_weights(layer)
+    expected = to_numpy(model(list(inputs)))
+    np.testing.assert_allclose(to_numpy(layer(*inputs)), expected, atol=1e-6)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "model.keras"
+        model.save(path)
+        reloaded = keras.saving.load_model(path)
+    np.testing.assert_allclose(to_numpy(reloaded(list(inputs))), expected, atol=1e-6)
+
+
+def _check_half_precision(layer_class, init_kwargs, inputs) -> None:
+    for policy, dtype in HALF_POLICIES.items():
+        layer = layer_class(**init_kwargs, dtype=policy)
+        output = layer(*inputs)
+        assert keras.backend.standardize_dtype(output.dtype) == dtype
+        assert all(w.dtype == "float32" for w in layer.weights)
+        gradients = weight_gradients(layer, *inputs)
+        assert all(np.isfinite(x).all() for x in (to_numpy(output), *gradients))
+
+
+def _check_mask_is_passed_on(layer, inputs) -> None:
+    mask = np.ones(inputs[0].shape[:2], bool)
+    mask[0, -1] = False
+    first, *others = (with_mask(x, mask if x is inputs[0] else None) for x in inputs)
+    np.testing.assert_array_equal(get_mask(layer(first, *others)), mask)
+
+
+def with_random_weights(layer: Any, seed: int = 11) -> Any:
+    """Returns the layer, its biases and scales no longer the special 0 and 1."""
+    rng = np.random.default_rng(seed)
+    layer.set_weights([rng.normal(0.0, 0.5, w.shape) for w in layer.weights])
+    return layer
+
+
+def with_mask(array: Any, mask: np.ndarray | None) -> Any:
+    """Returns a tensor that carries a Keras mask, as `Embedding` would make it."""
+    tensor = ops.convert_to_tensor(np.array(array))
+    if mask is not None:
+        tensor._keras_mask = ops.convert_to_tensor(mask)
+    return tensor
+
+
+def get_mask(tensor: Any) -> np.ndarray:
+    """Returns the Keras mask that a tensor carries."""
+    return ops.convert_to_numpy(tensor._keras_mask)
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """Returns a tensor of any float type in float32."""
+    return ops.convert_to_numpy(ops.cast(tensor, "float32"))
+
+
+def weight_gradients(layer: Any, *inputs: Any, **options: Any) -> list[np.ndarray]:
+    """Gradients of the sum of the squared outputs by the trainable weights."""
+    fixed = [v.value for v in layer.non_trainable_variables]
+
+    def loss(*weights: Any) -> Any:
+        outputs, _ = layer.stateless_call(list(weights), fixed, *inputs, **options)
+        return ops.sum(ops.square(ops.cast(outputs, "float32")))
+
+    return gradients(loss, *(v.value for v in layer.trainable_variables))
+
+
+def gradients(function: Callable[..., Any], *arguments: Any) -> list[np.ndarray]:
+    """Gradients of a scalar function by its tensor arguments, on every backend."""
+    tensors = [ops.convert_to_tensor(argument) for argument in arguments]
+    found = _GRADIENTS[keras.backend.backend()](function, tensors)
+    return [to_numpy(gradient) for gradient in found]
+
+
+def _tensorflow_gradients(function, tensors):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        value = function(*tensors)
+    return tape.gradient(
+        value, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+
+
+def _jax_gradients(function, tensors):
+    import jax
+
+    return jax.grad(function, argnums=tuple(range(len(tensors))))(*tensors)
+
+
+def _torch_gradients(function, tensors):
+    import torch
+
+    tensors = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    function(*tensors).backward()
+    return [
+        torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+        for tensor in tensors
+    ]
+
+
+_GRADIENTS = {
+    "tensorflow": _tensorflow_gradients,
+    "jax": _jax_gradients,
+    "torch": _torch_gradients,
+}

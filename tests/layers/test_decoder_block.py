@@ -1,0 +1,397 @@
+import keras
+import keras_hub
+import numpy as np
+import pytest
+import reference
+from keras import ops
+from layer_contract import (
+    check_layer,
+    get_mask,
+    to_numpy,
+    weight_gradients,
+    with_mask,
+    with_random_weights,
+)
+
+from keras_transformer.layers import DecoderBlock
+
+RNG = np.random.default_rng(19)
+BATCH, TARGET_LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM = 2, 5, 7, 3, 4
+HIDDEN_DIM, SOURCE_DIM, INTERMEDIATE_DIM = NUM_HEADS * KEY_DIM, 10, 13
+TARGET = RNG.normal(size=(BATCH, TARGET_LENGTH, HIDDEN_DIM)).astype("float32")
+SOURCE = RNG.normal(size=(BATCH, SOURCE_LENGTH, SOURCE_DIM)).astype("float32")
+
+TARGET_PADDING = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+SOURCE_PADDING = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]], bool)
+TARGET_HOLES = RNG.random((BATCH, TARGET_LENGTH, TARGET_LENGTH)) < 0.6
+SOURCE_HOLES = RNG.random((BATCH, TARGET_LENGTH, SOURCE_LENGTH)) < 0.6
+TARGET_HOLES[:, :, 0] = SOURCE_HOLES[:, :, 0] = True
+
+PADDING_MASKS = {
+    "decoder_padding_mask": TARGET_PADDING,
+    "encoder_padding_mask": SOURCE_PADDING,
+}
+ATTENTION_MASKS = {
+    "decoder_attention_mask": TARGET_HOLES,
+    "encoder_attention_mask": SOURCE_HOLES,
+}
+MASKS = {
+    "none": {},
+    "not causal": {"use_causal_mask": False},
+    "padding": PADDING_MASKS,
+    "attention": ATTENTION_MASKS,
+    "all": {**PADDING_MASKS, **ATTENTION_MASKS},
+}
+TOLERANCE = {"float32": 1e-5, "mixed_float16": 2e-2, "mixed_bfloat16": 0.15}
+
+each_mask = pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS.keys())
+each_norm = pytest.mark.parametrize("normalize_first", [False, True])
+with_and_without_source = pytest.mark.parametrize(
+    "source", [SOURCE, None], ids=["cross", "self"]
+)
+
+
+def decoder(cls=DecoderBlock, source=SOURCE, **arguments):
+    layer = cls(INTERMEDIATE_DIM, NUM_HEADS, **arguments)
+    layer.build(TARGET.shape, None if source is None else source.shape)
+    return with_random_weights(layer)
+
+
+def empty_cache(length=TARGET_LENGTH):
+    return np.full((BATCH, 2, length, NUM_HEADS, KEY_DIM), 7.0, "float32")
+
+
+def for_target(masks):
+    return {name: mask for name, mask in masks.items() if "encoder" not in name}
+
+
+def reference_masks(
+    decoder_padding_mask=None,
+    decoder_attention_mask=True,
+    encoder_padding_mask=None,
+    encoder_attention_mask=True,
+    use_causal_mask=True,
+):
+    causal = reference.causal_mask(TARGET_LENGTH, TARGET_LENGTH)
+    target = decoder_attention_mask & (causal if use_causal_mask else True)
+    source = encoder_attention_mask
+    if decoder_padding_mask is not None:
+        target = target & decoder_padding_mask[:, None]
+    if encoder_padding_mask is not None:
+        source = source & encoder_padding_mask[:, None]
+    return (
+        np.broadcast_to(target, TARGET_HOLES.shape),
+        np.broadcast_to(source, SOURCE_HOLES.shape),
+    )
+
+
+def assert_close(actual, expected, atol=1e-5):
+    np.testing.assert_allclose(to_numpy(actual), to_numpy(expected), atol=atol)
+
+
+def weight_shapes(has_source):
+    def attention(value_dim):
+        value = (value_dim, 3, 4), (3, 4)
+        return [(12, 3, 4), (3, 4), *value, *value, (3, 4, 12), (12,)]
+
+    norm = [(12,), (12,)]
+    cross = [*attention(10), *norm] if has_source else []
+    feed_forward = [(12, 13), (13,), (13, 12), (12,)]
+    return [*attention(12), *norm, *cross, *feed_forward, *norm]
+
+
+@with_and_without_source
+@each_norm
+def test_contract(normalize_first, source):
+    arguments = {
+        "intermediate_dim": 13,
+        "num_heads": 3,
+        "dropout": 0.2,
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-3,
+        "normalize_first": normalize_first,
+    }
+    inputs = [TARGET] if source is None else [TARGET, source]
+    shapes = weight_shapes(has_source=source is not None)
+    check_layer(DecoderBlock, arguments, inputs, shapes)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@each_norm
+@each_mask
+def test_equals_the_reference(masks, normalize_first, dtype):
+    layer = decoder(normalize_first=normalize_first, dtype=dtype)
+    expected, self_scores, cross_scores = reference.decoder_block(
+        layer.get_weights(), TARGET, SOURCE, *reference_masks(**masks), normalize_first
+    )
+    output, scores = layer(TARGET, SOURCE, return_attention_scores=True, **masks)
+    atol = TOLERANCE[dtype]
+    assert_close(layer(TARGET, SOURCE, **masks), expected, atol)
+    assert_close(output, expected, atol)
+    assert set(scores) == {"self_attention", "cross_attention"}
+    assert_close(scores["self_attention"], self_scores, atol)
+    assert_close(scores["cross_attention"], cross_scores, atol)
+
+
+@each_norm
+def test_without_a_source_equals_the_reference(normalize_first):
+    layer = decoder(source=None, normalize_first=normalize_first)
+    mask, _ = reference_masks(decoder_padding_mask=TARGET_PADDING)
+    expected, self_scores, _ = reference.decoder_block(
+        layer.get_weights(), TARGET, None, mask, normalize_first=normalize_first
+    )
+    output, scores = layer(
+        TARGET, decoder_padding_mask=TARGET_PADDING, return_attention_scores=True
+    )
+    assert_close(output, expected)
+    assert set(scores) == {"self_attention"}
+    assert_close(scores["self_attention"], self_scores)
+
+
+class TestAgainstKerasHub:
+    @staticmethod
+    def pair(**arguments):
+        arguments = {"activation": "gelu", "layer_norm_epsilon": 0.01, **arguments}
+        ours = decoder(**arguments)
+        theirs = decoder(keras_hub.layers.TransformerDecoder, **arguments)
+        theirs.set_weights([1.2 * weight for weight in ours.get_weights()])
+        ours.set_weights(theirs.get_weights())
+        return ours, theirs
+
+    @with_and_without_source
+    @each_norm
+    @each_mask
+    def test_with_masks(self, masks, normalize_first, source):
+        ours, theirs = self.pair(
+            normalize_first=normalize_first, source=source, dropout=0.1
+        )
+        inputs = [TARGET] if source is None else [TARGET, source]
+        masks = for_target(masks) if source is None else masks
+        assert_close(ours(*inputs, **masks), theirs(*inputs, **masks))
+
+    @each_norm
+    def test_with_implicit_masks(self, normalize_first):
+        ours, theirs = self.pair(normalize_first=normalize_first)
+        inputs = with_mask(TARGET, TARGET_PADDING), with_mask(SOURCE, SOURCE_PADDING)
+        output = to_numpy(ours(*inputs))
+        with pytest.warns(UserWarning, match="will therefore destroy the mask"):
+            expected = to_numpy(theirs(*inputs))
+        # A query that is itself padding sees nothing here, but something there.
+        np.testing.assert_allclose(
+            output[TARGET_PADDING], expected[TARGET_PADDING], atol=1e-5
+        )
+
+    @with_and_without_source
+    @each_norm
+    def test_step_by_step_with_caches(self, normalize_first, source):
+        ours, theirs = self.pair(normalize_first=normalize_first, source=source)
+        states = []
+        for layer in (ours, theirs):
+            caches, outputs = [empty_cache()], []
+            options = {"encoder_padding_mask": SOURCE_PADDING}
+            if source is not None:
+                options["encoder_sequence"] = source
+                caches.append(empty_cache(SOURCE_LENGTH))
+            for index in range(TARGET_LENGTH):
+                names = ("self_attention_cache", "cross_attention_cache")
+                output, *caches = layer(
+                    TARGET[:, index : index + 1],
+                    **dict(zip(names, caches, strict=False)),
+                    self_attention_cache_update_index=index,
+                    cross_attention_cache_update_index=None if index else 0,
+                    **options,
+                )
+                outputs.append(output)
+            states.append([ops.concatenate(outputs, axis=1), *caches])
+        assert len(states[0]) == len(states[1]) == (2 if source is None else 3)
+        for one, other in zip(*states, strict=True):
+            assert_close(one, other)
+
+
+class TestCaches:
+    @pytest.mark.parametrize("chunks", [[1] * 5, [3, 1, 1], [2, 3], [5]])
+    @each_norm
+    def test_cached_equals_uncached(self, chunks, normalize_first):
+        layer = decoder(normalize_first=normalize_first)
+        options = {"encoder_padding_mask": SOURCE_PADDING}
+        expected, expected_scores = layer(
+            TARGET, SOURCE, return_attention_scores=True, **options
+        )
+        cross_cache = layer.compute_cross_attention_cache(SOURCE)
+        cache, index = empty_cache(length=11), 0
+        for length in chunks:
+            rows = slice(index, index + length)
+            output, cache, same, scores = layer(
+                TARGET[:, rows],
+                self_attention_cache=cache,
+                self_attention_cache_update_index=ops.convert_to_tensor(index, "int32"),
+                cross_attention_cache=cross_cache,
+                return_attention_scores=True,
+                **options,
+            )
+            assert same is cross_cache
+            assert_close(output, expected[:, rows])
+            seen = expected_scores["self_attention"][:, :, rows]
+            padded = np.pad(to_numpy(seen), ((0, 0), (0, 0), (0, 0), (0, 6)))
+            assert_close(scores["self_attention"], padded)
+            cross = expected_scores["cross_attention"][:, :, rows]
+            assert_close(scores["cross_attention"], cross)
+            index += length
+
+    def test_cross_attention_cache_by_two_routes(self):
+        layer = decoder()
+        _, _, filled = layer(
+            TARGET,
+            SOURCE,
+            self_attention_cache=empty_cache(),
+            self_attention_cache_update_index=0,
+            cross_attention_cache=empty_cache(SOURCE_LENGTH),
+            cross_attention_cache_update_index=0,
+        )
+        computed = layer.compute_cross_attention_cache(SOURCE)
+        assert tuple(computed.shape) == (BATCH, 2, SOURCE_LENGTH, NUM_HEADS, KEY_DIM)
+        assert_close(filled, computed, atol=1e-6)
+
+    def test_a_mask_over_the_cache(self):
+        layer = decoder(source=None)
+        mask = np.array([[[1, 0, 1, 1, 1, 1, 1]], [[0, 1, 1, 1, 1, 1, 1]]], bool)
+        output, _ = layer(
+            TARGET,
+            decoder_attention_mask=mask,
+            self_attention_cache=empty_cache(length=7),
+            self_attention_cache_update_index=0,
+        )
+        expected = layer(TARGET, decoder_attention_mask=mask[:, :, :TARGET_LENGTH])
+        assert_close(output, expected)
+
+
+@pytest.mark.parametrize("changed", range(TARGET_LENGTH))
+def test_the_future_does_not_leak(changed):
+    layer = decoder()
+    other = TARGET.copy()
+    other[:, changed] += 1.0
+    before, after = to_numpy(layer(TARGET, SOURCE)), to_numpy(layer(other, SOURCE))
+    np.testing.assert_allclose(after[:, :changed], before[:, :changed], atol=1e-6)
+    assert (np.abs(after - before)[:, changed:].max(axis=-1) > 1e-4).all()
+
+
+@each_norm
+def test_padding_and_batch_mates_change_nothing(normalize_first):
+    layer = decoder(normalize_first=normalize_first)
+    expected = to_numpy(layer(TARGET, SOURCE, **PADDING_MASKS))
+
+    def widen(array, value=9.0):
+        widths = [(0, 0), (0, 2), *[(0, 0)] * (array.ndim - 2)]
+        return np.pad(array, widths, constant_values=value)
+
+    masks = {name: widen(mask, False) for name, mask in PADDING_MASKS.items()}
+    wider = to_numpy(layer(widen(TARGET), widen(SOURCE), **masks))
+    np.testing.assert_allclose(wider[:, :TARGET_LENGTH], expected, atol=1e-5)
+    alone = to_numpy(layer(TARGET[1:], SOURCE[1:, :4]))
+    np.testing.assert_allclose(alone[0], expected[1], atol=1e-5)
+
+
+def test_embedding_masks_in_a_functional_model():
+    target_ids = np.array([[3, 1, 4, 0, 0], [1, 5, 2, 6, 1]])
+    source_ids = np.array([[2, 1, 0, 0], [6, 5, 4, 3]])
+    inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
+    embedding = keras.layers.Embedding(7, HIDDEN_DIM, mask_zero=True)
+    layer = DecoderBlock(INTERMEDIATE_DIM, NUM_HEADS)
+    model = keras.Model(inputs, layer(*map(embedding, inputs)))
+    with_random_weights(layer)
+    output = model([target_ids, source_ids])
+    target_mask, source_mask = target_ids != 0, source_ids != 0
+    np.testing.assert_array_equal(get_mask(output), target_mask)
+    causal = reference.causal_mask(TARGET_LENGTH, TARGET_LENGTH)
+    queries = target_mask[:, :, None]
+    expected, _, _ = reference.decoder_block(
+        layer.get_weights(),
+        to_numpy(embedding(target_ids)),
+        to_numpy(embedding(source_ids)),
+        causal & queries & target_mask[:, None],
+        queries & source_mask[:, None],
+    )
+    assert_close(output, expected)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@each_norm
+def test_rows_of_padding_alone_stay_finite(normalize_first, dtype):
+    layer = decoder(normalize_first=normalize_first, dtype=dtype)
+    masks = {name: mask & [[False], [True]] for name, mask in PADDING_MASKS.items()}
+    output, scores = layer(TARGET, SOURCE, return_attention_scores=True, **masks)
+    assert np.isfinite(to_numpy(output)).all()
+    for score in map(to_numpy, scores.values()):
+        assert (score[0] == 0).all()
+        np.testing.assert_allclose(score[1].sum(-1), 1, atol=1e-2)
+    gradients = weight_gradients(layer, TARGET, SOURCE, **masks)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_dropout_is_for_training_alone():
+    layer, plain = decoder(dropout=0.5), decoder()(TARGET, SOURCE)
+    assert_close(layer(TARGET, SOURCE), plain, atol=0)
+    dropped = layer(TARGET, SOURCE, training=True)
+    assert np.abs(to_numpy(dropped) - to_numpy(plain)).max() > 0.01
+
+
+def test_length_one():
+    layer = decoder()
+    target, source = TARGET[:, :1], SOURCE[:, :1]
+    expected, *_ = reference.decoder_block(layer.get_weights(), target, source)
+    output, scores = layer(target, source, return_attention_scores=True)
+    assert_close(output, expected)
+    assert {tuple(s.shape) for s in scores.values()} == {(BATCH, NUM_HEADS, 1, 1)}
+
+
+def test_symbolic_shapes():
+    output, scores = DecoderBlock(INTERMEDIATE_DIM, NUM_HEADS)(
+        keras.Input((5, HIDDEN_DIM)),
+        keras.Input((7, SOURCE_DIM)),
+        return_attention_scores=True,
+    )
+    assert output.shape == (None, 5, HIDDEN_DIM)
+    assert scores["self_attention"].shape == (None, NUM_HEADS, 5, 5)
+    assert scores["cross_attention"].shape == (None, NUM_HEADS, 5, 7)
+
+
+class TestErrors:
+    def test_heads_that_do_not_divide_hidden_dim(self):
+        message = "`hidden_dim` must be divisible .*`hidden_dim=12`, `num_heads=5`"
+        with pytest.raises(ValueError, match=message):
+            DecoderBlock(INTERMEDIATE_DIM, num_heads=5)(TARGET, SOURCE)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"encoder_sequence": SOURCE},
+            {"cross_attention_cache": empty_cache(SOURCE_LENGTH)},
+        ],
+    )
+    def test_a_source_for_a_block_built_without(self, arguments):
+        with pytest.raises(ValueError, match="`encoder_sequence` must be `None`"):
+            decoder(source=None)(TARGET, **arguments)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {},
+            {
+                "self_attention_cache": empty_cache(),
+                "self_attention_cache_update_index": 0,
+                "cross_attention_cache": empty_cache(SOURCE_LENGTH),
+                "cross_attention_cache_update_index": 0,
+            },
+        ],
+    )
+    def test_no_source_for_a_block_built_with_one(self, arguments):
+        message = "`encoder_sequence` must be given .*`encoder_sequence=None`"
+        with pytest.raises(ValueError, match=message):
+            decoder()(TARGET, **arguments)
+
+    @pytest.mark.parametrize("given", ["self", "cross"])
+    def test_one_cache_of_two(self, given):
+        caches = {f"{given}_attention_cache": empty_cache()}
+        message = f"must both be given .* received only `{given}_attention_cache`"
+        with pytest.raises(ValueError, match=message):
+            decoder()(TARGET, SOURCE, **caches)

@@ -1,0 +1,185 @@
+import keras
+import keras_hub
+import numpy as np
+import pytest
+import reference
+from layer_contract import (
+    check_layer,
+    get_mask,
+    to_numpy,
+    weight_gradients,
+    with_mask,
+    with_random_weights,
+)
+
+from keras_transformer.layers import EncoderBlock
+
+RNG = np.random.default_rng(17)
+BATCH, LENGTH, NUM_HEADS, HIDDEN_DIM, INTERMEDIATE_DIM = 2, 5, 3, 6, 11
+INPUTS = RNG.normal(size=(BATCH, LENGTH, HIDDEN_DIM)).astype("float32")
+PADDING = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+HOLES = RNG.random((BATCH, LENGTH, LENGTH)) < 0.6
+HOLES[:, :, 0] = True
+
+MASKS = {
+    "none": {},
+    "padding": {"padding_mask": PADDING},
+    "attention": {"attention_mask": HOLES},
+    "both": {"padding_mask": PADDING, "attention_mask": HOLES},
+}
+TOLERANCE = {"float32": 1e-5, "mixed_float16": 2e-2, "mixed_bfloat16": 0.15}
+
+each_mask = pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS.keys())
+each_norm = pytest.mark.parametrize("normalize_first", [False, True])
+
+
+def encoder(cls=EncoderBlock, **arguments):
+    layer = cls(INTERMEDIATE_DIM, NUM_HEADS, **arguments)
+    layer.build(INPUTS.shape)
+    return with_random_weights(layer)
+
+
+def joined(padding_mask=None, attention_mask=True):
+    padding = True if padding_mask is None else padding_mask[:, None]
+    return np.broadcast_to(attention_mask & padding, HOLES.shape)
+
+
+@each_norm
+def test_contract(normalize_first):
+    arguments = {
+        "intermediate_dim": 11,
+        "num_heads": 3,
+        "dropout": 0.2,
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-3,
+        "normalize_first": normalize_first,
+    }
+    projection = [(6, 3, 2), (3, 2)]
+    attention = [*projection * 3, (3, 2, 6), (6,)]
+    feed_forward = [(6, 11), (11,), (11, 6), (6,)]
+    check_layer(
+        EncoderBlock, arguments, [INPUTS], [*attention, *[(6,)] * 4, *feed_forward]
+    )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@each_norm
+@each_mask
+def test_equals_the_reference(masks, normalize_first, dtype):
+    layer = encoder(normalize_first=normalize_first, dtype=dtype)
+    expected, expected_scores = reference.encoder_block(
+        layer.get_weights(), INPUTS, joined(**masks), normalize_first
+    )
+    output, scores = layer(INPUTS, return_attention_scores=True, **masks)
+    atol = TOLERANCE[dtype]
+    np.testing.assert_allclose(to_numpy(layer(INPUTS, **masks)), expected, atol=atol)
+    np.testing.assert_allclose(to_numpy(output), expected, atol=atol)
+    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=atol)
+
+
+@each_norm
+@each_mask
+def test_equals_keras_hub(masks, normalize_first):
+    arguments = {
+        "normalize_first": normalize_first,
+        "activation": "gelu",
+        "layer_norm_epsilon": 0.01,
+        "dropout": 0.1,
+    }
+    ours = encoder(**arguments)
+    theirs = encoder(keras_hub.layers.TransformerEncoder, **arguments)
+    theirs.set_weights([1.2 * weight for weight in ours.get_weights()])
+    ours.set_weights(theirs.get_weights())
+    for inputs in (INPUTS, with_mask(INPUTS, PADDING)):
+        output, scores = ours(inputs, return_attention_scores=True, **masks)
+        expected, expected_scores = theirs(
+            inputs, return_attention_scores=True, **masks
+        )
+        # Keras takes the average of all values where a query sees nothing.
+        seen = to_numpy(scores).any(axis=(1, 3))
+        assert seen.sum() >= PADDING.sum()
+        np.testing.assert_allclose(
+            to_numpy(output)[seen], to_numpy(expected)[seen], atol=1e-5
+        )
+        by_query, expected_by_query = (
+            to_numpy(x).transpose(0, 2, 1, 3)[seen] for x in (scores, expected_scores)
+        )
+        np.testing.assert_allclose(by_query, expected_by_query, atol=1e-5)
+
+
+@each_norm
+def test_embedding_masks_in_a_functional_model(normalize_first):
+    token_ids = np.array([[3, 1, 4, 0, 0], [1, 5, 2, 6, 1]])
+    mask = token_ids != 0
+    inputs = keras.Input((None,), dtype="int32")
+    embedding = keras.layers.Embedding(7, HIDDEN_DIM, mask_zero=True)
+    layers = [
+        EncoderBlock(INTERMEDIATE_DIM, NUM_HEADS, normalize_first=normalize_first)
+        for _ in range(2)
+    ]
+    model = keras.Model(inputs, layers[1](layers[0](embedding(inputs))))
+    for layer in layers:
+        with_random_weights(layer)
+    output = model(token_ids)
+    np.testing.assert_array_equal(get_mask(output), mask)
+    expected = to_numpy(embedding(token_ids))
+    for layer in layers:
+        expected, _ = reference.encoder_block(
+            layer.get_weights(),
+            expected,
+            mask[:, None] & mask[:, :, None],
+            normalize_first,
+        )
+    np.testing.assert_allclose(to_numpy(output), expected, atol=2e-5)
+
+
+@each_norm
+def test_padding_and_batch_mates_change_nothing(normalize_first):
+    layer = encoder(normalize_first=normalize_first)
+    expected = to_numpy(layer(INPUTS, padding_mask=PADDING))
+    wider = np.pad(INPUTS, ((0, 0), (0, 2), (0, 0)), constant_values=9.0)
+    output = layer(wider, padding_mask=np.pad(PADDING, ((0, 0), (0, 2))))
+    np.testing.assert_allclose(to_numpy(output)[:, :LENGTH], expected, atol=1e-5)
+    alone = to_numpy(layer(INPUTS[:1, :3]))
+    np.testing.assert_allclose(alone[0], expected[0, :3], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@each_norm
+def test_a_row_of_padding_alone_stays_finite(normalize_first, dtype):
+    layer = encoder(normalize_first=normalize_first, dtype=dtype)
+    masks = {"padding_mask": PADDING & [[False], [True]]}
+    output, scores = layer(INPUTS, return_attention_scores=True, **masks)
+    assert np.isfinite(to_numpy(output)).all()
+    assert (to_numpy(scores)[0] == 0).all()
+    gradients = weight_gradients(layer, INPUTS, **masks)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_dropout_is_for_training_alone():
+    layer = encoder(dropout=0.5)
+    plain = to_numpy(encoder()(INPUTS))
+    np.testing.assert_array_equal(to_numpy(layer(INPUTS)), plain)
+    assert np.abs(to_numpy(layer(INPUTS, training=True)) - plain).max() > 0.01
+
+
+def test_length_one():
+    layer = encoder()
+    output, scores = layer(INPUTS[:, :1], return_attention_scores=True)
+    expected, _ = reference.encoder_block(layer.get_weights(), INPUTS[:, :1])
+    np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+    assert tuple(scores.shape) == (BATCH, NUM_HEADS, 1, 1)
+
+
+def test_symbolic_shape_of_the_scores():
+    output, scores = EncoderBlock(INTERMEDIATE_DIM, NUM_HEADS)(
+        keras.Input((None, HIDDEN_DIM)), return_attention_scores=True
+    )
+    assert output.shape == (None, None, HIDDEN_DIM)
+    assert scores.shape == (None, NUM_HEADS, None, None)
+
+
+def test_hidden_dim_that_the_heads_do_not_divide_is_an_error():
+    message = "`hidden_dim` must be divisible .*`hidden_dim=6`, `num_heads=4`"
+    with pytest.raises(ValueError, match=message):
+        EncoderBlock(INTERMEDIATE_DIM, num_heads=4)(INPUTS)

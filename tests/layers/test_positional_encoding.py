@@ -1,0 +1,83 @@
+import keras
+import numpy as np
+import pytest
+import reference
+from keras import ops
+from layer_contract import check_layer, to_numpy
+
+from keras_transformer.layers import PositionalEncoding
+
+
+def encode(length, hidden_dim, dtype="float32", **arguments):
+    layer = PositionalEncoding(dtype=dtype)
+    return to_numpy(layer(np.zeros((1, length, hidden_dim), "float32"), **arguments))[0]
+
+
+def test_contract():
+    inputs = np.random.default_rng(2).normal(size=(2, 5, 6)).astype("float32")
+    check_layer(PositionalEncoding, {"max_wavelength": 300}, [inputs], [])
+
+
+def test_by_hand():
+    expected = [
+        [0.0, 1.0, 0.0, 1.0],
+        [np.sin(1.0), np.cos(1.0), np.sin(0.01), np.cos(0.01)],
+        [np.sin(2.0), np.cos(2.0), np.sin(0.02), np.cos(0.02)],
+    ]
+    np.testing.assert_allclose(encode(3, 4), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("hidden_dim", [1, 2, 7, 64])
+@pytest.mark.parametrize("length", [1, 13])
+def test_equals_the_reference(length, hidden_dim):
+    expected = reference.positional_encoding(range(length), hidden_dim)
+    np.testing.assert_allclose(encode(length, hidden_dim), expected, atol=1e-5)
+
+
+def test_is_added_to_the_inputs():
+    inputs = np.random.default_rng(3).normal(size=(2, 3, 5)).astype("float32")
+    expected = inputs + reference.positional_encoding(range(3), 5, max_wavelength=50)
+    output = PositionalEncoding(max_wavelength=50)(inputs)
+    np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("start_index", [0, 3])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_start_index_shifts_the_positions(start_index, as_tensor):
+    index = ops.convert_to_tensor(start_index, "int32") if as_tensor else start_index
+    expected = encode(11, 6)[start_index : start_index + 5]
+    np.testing.assert_allclose(encode(5, 6, start_index=index), expected, atol=1e-6)
+
+
+def test_explicit_positions():
+    table = encode(11, 6)
+    layer, zeros = PositionalEncoding(), np.zeros((2, 3, 6), "float32")
+    shared, per_row = np.array([4, 4, 9]), np.array([[0, 1, 2], [7, 3, 10]])
+    output = to_numpy(layer(zeros, positions=shared))
+    np.testing.assert_allclose(output, np.stack([table[shared]] * 2), atol=1e-6)
+    output = to_numpy(layer(zeros, positions=per_row))
+    np.testing.assert_allclose(output, table[per_row], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("policy", ["mixed_{}", "{}"])
+def test_half_precision_table_is_the_reference_rounded_once(dtype, policy):
+    length, hidden_dim = 700, 8
+    table = reference.positional_encoding(range(length), hidden_dim)
+    rounded = to_numpy(ops.cast(table.astype("float32"), dtype))
+    encoded = encode(length, hidden_dim, policy.format(dtype))
+    # float32 angles may tip a value over to the next half-precision number.
+    one_step = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    np.testing.assert_allclose(encoded, rounded, rtol=2 * one_step, atol=1e-4)
+    assert np.mean(encoded == rounded) > 0.99
+
+
+def test_positions_in_a_functional_model():
+    inputs = keras.Input((None, 6))
+    positions = keras.Input((None,), dtype="int32")
+    output = PositionalEncoding()(inputs, positions=positions)
+    assert output.shape == (None, None, 6)
+    model = keras.Model([inputs, positions], output)
+    rows = np.array([[2, 5, 3]], "int32")
+    encoded = to_numpy(model([np.zeros((1, 3, 6), "float32"), rows]))
+    np.testing.assert_allclose(encoded[0], encode(6, 6)[rows[0]], atol=1e-6)

@@ -1,0 +1,228 @@
+import io
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from keras_transformer.plotting import (
+    plot_attention,
+    plot_attention_heads,
+    plot_positional_encoding,
+    plot_positional_encoding_waves,
+    plot_schedule,
+    plot_token_attention,
+)
+
+QUERIES = ["une", "chaise", "bleue"]
+KEYS = ["a", "blue", "chair", ".", "[END]"]
+ODD_TOKENS = ["猫", "नमस्ते", "مرحبا", "$x^{", "", " ", "\n", "\ud800", "_a", "a" * 29]
+
+
+@pytest.fixture
+def scores():
+    raw = np.random.default_rng(7).random((7, len(QUERIES), len(KEYS)))
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+def render(figure):
+    """Draws as `savefig` does; every warning is an error."""
+    figure.savefig(io.BytesIO(), format="png", dpi=50)
+    return figure
+
+
+def labels(axis):
+    return [text.get_text() for text in axis.get_ticklabels()]
+
+
+def drawn(axes):
+    return np.asarray(axes.collections[0].get_array())
+
+
+def attention_heads(scores, *tokens):
+    return plot_attention_heads(scores[None], *tokens)
+
+
+class TestAttention:
+    def test_queries_go_down_and_keys_across(self, scores):
+        axes, colorbar = render(plot_attention(scores[0], QUERIES, KEYS)).axes
+        assert labels(axes.yaxis) == QUERIES
+        assert labels(axes.xaxis) == KEYS
+        assert axes.yaxis_inverted()
+        np.testing.assert_array_equal(drawn(axes), scores[0])
+        assert (axes.get_ylabel(), axes.get_xlabel()) == (
+            "target tokens",
+            "source tokens",
+        )
+        assert colorbar.get_ylabel() == "attention score"
+
+    def test_names_are_the_callers(self, scores):
+        figure = plot_attention(
+            scores[0], QUERIES, KEYS, query_label="q", key_label="k", title="$t"
+        )
+        axes = render(figure).axes[0]
+        assert axes.get_ylabel() == "q"
+        assert axes.get_xlabel() == "k"
+        assert axes.get_title() == "$t"
+
+    def test_grows_with_the_tokens_up_to_a_limit(self):
+        sizes = [
+            plot_attention(np.ones((n, n)), ["a"] * n, ["b"] * n).get_size_inches()
+            for n in (11, 23, 67, 131)
+        ]
+        assert (sizes[0] < sizes[1]).all()
+        assert max(sizes[3]) < 17
+
+    def test_scores_of_zero(self):
+        figure = render(plot_attention(np.zeros((2, 3)), ["a", "b"], ["c", "d", "e"]))
+        assert figure.axes[0].collections[0].get_clim() == (0, 1)
+
+
+class TestAttentionHeads:
+    def test_every_head_on_one_scale(self, scores):
+        figure = render(plot_attention_heads(scores, QUERIES, KEYS))
+        *heads, colorbar = figure.axes
+        assert [axes.get_title() for axes in heads] == [
+            f"head {number}" for number in range(1, 8)
+        ]
+        for axes, expected in zip(heads, scores, strict=True):
+            np.testing.assert_array_equal(drawn(axes), expected)
+            assert axes.collections[0].get_clim() == (0, scores.max())
+        assert colorbar.get_ylabel() == "attention score"
+
+    def test_tokens_stand_at_the_edges_of_the_grid(self, scores):
+        *heads, _ = plot_attention_heads(scores, QUERIES, KEYS).axes
+        assert [labels(axes.yaxis) == QUERIES for axes in heads] == [
+            index in (0, 4) for index in range(7)
+        ]
+        assert [labels(axes.xaxis) == KEYS for axes in heads] == [
+            index >= 3 for index in range(7)
+        ]
+
+
+class TestTokenAttention:
+    def test_one_labelled_bar_a_key(self, scores):
+        axes = render(plot_token_attention(scores[0, 1], KEYS, "chaise")).axes[0]
+        assert [bar.get_width() for bar in axes.patches] == scores[0, 1].tolist()
+        assert labels(axes.yaxis) == KEYS
+        assert [text.get_text() for text in axes.texts] == [
+            f"{score:.2f}" for score in scores[0, 1]
+        ]
+        assert axes.get_title() == "Attention of “chaise”"
+
+    def test_repeated_tokens_keep_their_bars(self):
+        axes = plot_token_attention([0.5, 0.3, 0.2], ["a", "b", "a"], "c").axes[0]
+        assert len(axes.patches) == 3
+
+
+@pytest.mark.parametrize("plot", [plot_attention, attention_heads])
+def test_odd_tokens_on_both_axes(plot):
+    size = len(ODD_TOKENS)
+    axes = render(plot(np.eye(size), ODD_TOKENS, ODD_TOKENS)).axes[0]
+    expected = [*ODD_TOKENS[:4], "''", "' '", "'\\n'", "'\\ud800'", *ODD_TOKENS[8:]]
+    assert labels(axes.xaxis) == labels(axes.yaxis) == expected
+
+
+@pytest.mark.parametrize("token", ODD_TOKENS)
+def test_odd_token_as_query(token):
+    render(plot_token_attention(np.ones(len(ODD_TOKENS)), ODD_TOKENS, token))
+
+
+class TestPositionalEncoding:
+    def test_map(self):
+        encoding = np.sin(np.arange(11 * 7).reshape(11, 7))
+        axes, colorbar = render(plot_positional_encoding(encoding)).axes
+        image = axes.images[0]
+        np.testing.assert_array_equal(np.asarray(image.get_array()), encoding)
+        low, high = image.get_clim()
+        assert low == -high == -np.abs(encoding).max()
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("dimension", "position")
+        assert colorbar.get_ylabel() == "value"
+
+    def test_waves_of_the_chosen_dimensions(self):
+        encoding = np.arange(11 * 7).reshape(11, 7)
+        figure = render(plot_positional_encoding_waves(encoding, dimensions=[5, 2]))
+        assert [axes.get_title("left") for axes in figure.axes] == [
+            "dimension 5",
+            "dimension 2",
+        ]
+        for axes, dimension in zip(figure.axes, (5, 2), strict=True):
+            np.testing.assert_array_equal(
+                axes.lines[0].get_ydata(), encoding[:, dimension]
+            )
+
+    @pytest.mark.parametrize(("hidden_dim", "count"), [(1, 1), (3, 2), (64, 4)])
+    def test_waves_by_default(self, hidden_dim, count):
+        figure = render(plot_positional_encoding_waves(np.ones((5, hidden_dim))))
+        assert len(figure.axes) == count
+
+
+class TestSchedule:
+    def test_curve_and_peak(self):
+        rates = [1e-4, 3e-4, 2e-4]
+        axes = render(plot_schedule(rates, steps=[500, 1500, 2500])).axes[0]
+        assert axes.lines[0].get_xdata().tolist() == [500, 1500, 2500]
+        assert axes.lines[0].get_ydata().tolist() == rates
+        assert axes.texts[0].get_text() == "3.00e-04 at step 1,500"
+
+    def test_steps_count_from_one(self):
+        axes = plot_schedule([3.0, 2.0, 1.0]).axes[0]
+        assert axes.lines[0].get_xdata().tolist() == [1, 2, 3]
+
+    def test_rates_of_zero(self):
+        render(plot_schedule([0.0, 0.0]))
+
+
+def test_pyplot_and_its_settings_are_left_alone(scores):
+    before = dict(plt.rcParams)
+    figures = plt.get_fignums()
+    render(plot_attention(scores[0], QUERIES, KEYS))
+    render(plot_attention_heads(scores, QUERIES, KEYS))
+    assert plt.get_fignums() == figures
+    assert dict(plt.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: plot_attention(np.ones((5, 3)), QUERIES, KEYS),
+            r"`attention_scores` must have the shape \(query_length=3, key_length=5\); "
+            r"received `attention_scores.shape=\(5, 3\)`. Take one item of the batch",
+        ),
+        (
+            lambda: plot_attention_heads(np.ones((3, 5)), QUERIES, KEYS),
+            r"\(num_heads, query_length=3, key_length=5\); received .*=\(3, 5\)`",
+        ),
+        (
+            lambda: plot_token_attention(np.ones(3), KEYS, "a"),
+            r"\(key_length=5\); received `attention_scores.shape=\(3,\)`",
+        ),
+        (
+            lambda: plot_attention([[np.nan] * 5] * 3, QUERIES, KEYS),
+            "`attention_scores` must be finite; received `attention_scores=nan`",
+        ),
+        (
+            lambda: plot_positional_encoding(np.ones((2, 3, 5))),
+            r"`encoding` must have the shape \(length, hidden_dim\)",
+        ),
+        (
+            lambda: plot_positional_encoding_waves(np.ones((0, 3))),
+            r"`encoding` must have .* received `encoding.shape=\(0, 3\)`",
+        ),
+        (
+            lambda: plot_positional_encoding_waves(np.ones((2, 3)), [0, 3]),
+            r"`dimensions` must be .* from 0 to 2 .* received `dimensions=\[0, 3\]`",
+        ),
+        (
+            lambda: plot_positional_encoding_waves(np.ones((2, 3)), []),
+            r"`dimensions` must be one or more .* received `dimensions=\[\]`",
+        ),
+        (
+            lambda: plot_schedule([1.0, 2.0], steps=[1, 2, 3]),
+            r"`steps` must have the shape \(num_steps=2\); received .*=\(3,\)`",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

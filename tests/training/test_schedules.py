@@ -1,0 +1,110 @@
+"""The schedule against the paper's formula, by hand and under a real optimizer."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training import WarmupInverseSquareRoot
+
+
+def paper(update, hidden_dim, warmup_steps):
+    return hidden_dim**-0.5 * min(update**-0.5, update * warmup_steps**-1.5)
+
+
+def rate(schedule, step):
+    return float(keras.ops.convert_to_numpy(schedule(step)))
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(0, 0.5), (1, 1.0), (2, 1.5), (3, 2.0), (15, 1.0), (35, 2 / 3)],
+)
+def test_by_hand(step, expected):
+    schedule = WarmupInverseSquareRoot(peak_learning_rate=2.0, warmup_steps=4)
+    assert rate(schedule, step) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("step", [0, 1, 3998, 3999, 4000, 4001, 99_999, 10**8])
+def test_equation_3(step):
+    schedule = WarmupInverseSquareRoot.from_hidden_dim(512, warmup_steps=4000)
+    assert rate(schedule, step) == pytest.approx(paper(step + 1, 512, 4000), rel=1e-6)
+
+
+def test_scale_is_a_factor():
+    schedule = WarmupInverseSquareRoot.from_hidden_dim(37, warmup_steps=11, scale=3.0)
+    assert rate(schedule, 6) == pytest.approx(3 * paper(7, 37, 11), rel=1e-6)
+
+
+def test_no_warmup_starts_at_the_peak():
+    schedule = WarmupInverseSquareRoot(0.3, warmup_steps=1)
+    assert rate(schedule, 0) == pytest.approx(0.3, rel=1e-6)
+
+
+def test_last_integer_step_does_not_overflow():
+    schedule = WarmupInverseSquareRoot(1.0, warmup_steps=4000)
+    expected = math.sqrt(4000 / 2**31)
+    last = keras.ops.convert_to_tensor(2**31 - 1, dtype="int32")
+    assert rate(schedule, last) == pytest.approx(expected, rel=1e-6)
+
+
+def test_many_steps_at_once_in_float32():
+    schedule = WarmupInverseSquareRoot.from_hidden_dim(13, warmup_steps=7)
+    rates = schedule(np.arange(23))
+    assert keras.backend.standardize_dtype(rates.dtype) == "float32"
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(rates),
+        [paper(update, 13, 7) for update in range(1, 24)],
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("accumulation", [None, 3])
+def test_each_update_of_an_optimizer_has_the_rate_of_its_number(accumulation):
+    """SGD on a constant gradient of 1: a weight moves by minus the learning rate."""
+    steps = accumulation or 1
+    schedule = WarmupInverseSquareRoot(0.5, 2, gradient_accumulation_steps=steps)
+    optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=accumulation)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(optimizer, loss=lambda y_true, y_pred: y_pred)
+    weights = [model.get_weights()[0].item()]
+    for _ in range(5 * steps):
+        model.train_on_batch(np.ones((1, 1)), np.ones((1, 1)))
+        weights.append(model.get_weights()[0].item())
+    moves = -np.diff(weights).reshape(5, steps)
+    assert not moves[:, :-1].any()
+    expected = [0.5 * min(n / 2, math.sqrt(2 / n)) for n in range(1, 6)]
+    np.testing.assert_allclose(moves[:, -1], expected, atol=1e-6)
+
+
+def test_serialises():
+    schedule = WarmupInverseSquareRoot(0.02, 17, gradient_accumulation_steps=5)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
+    assert config["registered_name"] == "keras_transformer>WarmupInverseSquareRoot"
+    copy = keras.saving.deserialize_keras_object(config)
+    assert copy.get_config() == schedule.get_config()
+    assert rate(copy, 41) == rate(schedule, 41)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "1e-3"])
+def test_peak_learning_rate_is_checked(value):
+    with pytest.raises(ValueError, match="`peak_learning_rate` must be a finite numb"):
+        WarmupInverseSquareRoot(value)
+
+
+@pytest.mark.parametrize(
+    "argument", ["hidden_dim", "warmup_steps", "gradient_accumulation_steps"]
+)
+@pytest.mark.parametrize("value", [0, -3, 2.5])
+def test_counts_are_checked(argument, value):
+    arguments = {"hidden_dim": 512, argument: value}
+    message = rf"`{argument}` must be an integer of at least 1; .*`{argument}={value}`"
+    with pytest.raises(ValueError, match=message):
+        WarmupInverseSquareRoot.from_hidden_dim(**arguments)
+
+
+def test_scale_is_checked():
+    with pytest.raises(ValueError, match="`scale` must be .* received `scale=0`"):
+        WarmupInverseSquareRoot.from_hidden_dim(512, scale=0)
