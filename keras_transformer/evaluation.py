@@ -64,12 +64,15 @@ def bleu(
     return _sacrebleu_score(BLEU(lowercase=lowercase), hypotheses, references)
 
 
-def chrf(hypotheses: Sequence[str], references: References) -> CorpusScore:
+def chrf(
+    hypotheses: Sequence[str], references: References, lowercase: bool = False
+) -> CorpusScore:
     """Corpus chrF2: the F-score, β = 2, over character 1- to 6-grams.
 
     Args:
         hypotheses: list of str, one an item.
         references: list of str, or of lists of str, one entry an item.
+        lowercase: bool, whether letter case is ignored.
 
     Returns:
         A `CorpusScore`.
@@ -90,7 +93,7 @@ def chrf(hypotheses: Sequence[str], references: References) -> CorpusScore:
         - Popović, 2015, "chrF: character n-gram F-score for automatic MT
           evaluation".
     """
-    return _sacrebleu_score(CHRF(), hypotheses, references)
+    return _sacrebleu_score(CHRF(lowercase=lowercase), hypotheses, references)
 
 
 def sequence_error_rate(hypotheses: Sequence[str], references: References) -> float:

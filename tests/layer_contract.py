@@ -119,20 +119,21 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 def weight_gradients(layer: Any, *inputs: Any, **options: Any) -> list[np.ndarray]:
     """Gradients of the sum of the squared outputs by the trainable weights."""
-    fixed = [v.value for v in layer.non_trainable_variables]
+    variables = layer.trainable_variables
 
-    def loss(*weights: Any) -> Any:
-        outputs, _ = layer.stateless_call(list(weights), fixed, *inputs, **options)
+    def loss(*values: Any) -> Any:
+        with keras.StatelessScope(zip(variables, values, strict=True)):
+            outputs = layer(*inputs, **options)
         return ops.sum(ops.square(ops.cast(outputs, "float32")))
 
-    return gradients(loss, *(v.value for v in layer.trainable_variables))
+    return gradients(loss, *(variable.value for variable in variables))
 
 
 def gradients(function: Callable[..., Any], *arguments: Any) -> list[np.ndarray]:
     """Gradients of a scalar function by its tensor arguments, on every backend."""
     tensors = [ops.convert_to_tensor(argument) for argument in arguments]
-    found = _GRADIENTS[keras.backend.backend()](function, tensors)
-    return [to_numpy(gradient) for gradient in found]
+    compute = _GRADIENTS[keras.backend.backend()]
+    return [to_numpy(g) for g in compute(function, tensors)] if tensors else []
 
 
 def _tensorflow_gradients(function, tensors):
@@ -149,7 +150,7 @@ def _tensorflow_gradients(function, tensors):
 def _jax_gradients(function, tensors):
     import jax
 
-    return jax.grad(function, argnums=tuple(range(len(tensors))))(*tensors)
+    return jax.jit(jax.grad(function, argnums=range(len(tensors))))(*tensors)
 
 
 def _torch_gradients(function, tensors):

@@ -1,4 +1,6 @@
 import gzip
+import io
+import itertools
 import json
 
 import keras
@@ -26,10 +28,8 @@ LINES = [
     scope="module", params=[SentencePieceTokenizer, CharacterTokenizer, WordTokenizer]
 )
 def tokenizer(request):
-    sizes = {SentencePieceTokenizer: 61}
-    return request.param.train(
-        lines=LINES, vocabulary_size=sizes.get(request.param, None)
-    )
+    size = 61 if request.param is SentencePieceTokenizer else None
+    return request.param.train(lines=LINES, vocabulary_size=size)
 
 
 # What holds for every tokenizer.
@@ -129,6 +129,17 @@ def test_inside_a_data_pipeline(tokenizer):
     assert [text.decode() for text in dataset.as_numpy_iterator()] == LINES
 
 
+def test_outlives_a_cleared_session(tokenizer):
+    """TensorFlow drops its cached kernels, and with them what only they hold."""
+    expected = tokenizer.tokenize(LINES).to_list()
+    compiled = tf.function(tokenizer.tokenize)
+    compiled(tf.constant(LINES))
+    tf.random.set_seed(3)
+    keras.utils.clear_session()
+    assert tokenizer.tokenize(LINES).to_list() == expected
+    assert compiled(tf.constant(LINES)).to_list() == expected
+
+
 def test_inside_a_saved_model(tokenizer, tmp_path):
     class Echo(tf.Module):
         def __init__(self, tokenizer):
@@ -212,7 +223,7 @@ def test_sentence_piece_training_is_deterministic(model_type):
             lines=LINES * 5,
             vocabulary_size=41,
             model_type=model_type,
-            max_sentences=7,
+            max_sentences=13,
             seed=seed,
         )
 
@@ -221,14 +232,13 @@ def test_sentence_piece_training_is_deterministic(model_type):
 
 
 def test_sentence_piece_sample_depends_on_the_seed():
-    lines = [f"{a}{b}{c}" for a in "stkb" for b in "aeiou" for c in "nmrl"]
+    lines = ["".join(word) for word in itertools.product("stkb", "aeiou", "nmrldfg")]
     vocabularies = {
         tuple(
             SentencePieceTokenizer.train(
                 lines=lines,
-                vocabulary_size=23,
-                character_coverage=0.5,
-                max_sentences=11,
+                vocabulary_size=37,
+                max_sentences=97,
                 seed=seed,
             ).get_vocabulary()
         )
@@ -316,6 +326,14 @@ def test_too_large_a_vocabulary():
         SentencePieceTokenizer.train(lines=LINES, vocabulary_size=997)
 
 
+@pytest.mark.parametrize("size", [0, -1])
+def test_empty_sample(size):
+    with pytest.raises(
+        ValueError, match=f"`max_sentences` must .* `max_sentences={size}`"
+    ):
+        SentencePieceTokenizer.train(lines=LINES, max_sentences=size)
+
+
 def test_unknown_model_type():
     with pytest.raises(ValueError, match='`model_type` must be "bpe" or "unigram"'):
         SentencePieceTokenizer.train(lines=LINES, model_type="word")
@@ -339,8 +357,6 @@ def test_bad_vocabulary(cls, vocabulary, message):
 
 
 def train_elsewhere(**options):
-    import io
-
     import sentencepiece
 
     proto = io.BytesIO()

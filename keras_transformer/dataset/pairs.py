@@ -7,10 +7,11 @@ from keras_transformer.text import Paths, path_list, read_lines
 
 
 def read_pairs(
-    source: Paths | None,
-    target: Paths | None,
-    pairs: Iterable[tuple[str, str]] | None,
+    source: Paths | None = None,
+    target: Paths | None = None,
+    pairs: Iterable[tuple[str, str]] | None = None,
 ) -> list[tuple[str, str]]:
+    """The (source, target) texts of files or of `pairs`, whichever is given."""
     if (source is None) == (pairs is None) or (source is None and target is not None):
         raise ValueError(
             "Either `source` (with `target`, unless it has two columns) or `pairs` "

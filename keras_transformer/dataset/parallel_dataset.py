@@ -19,7 +19,8 @@ class ParallelDataset:
     """Batches of sentence pairs, and an account of them (`print` it).
 
     Attributes:
-        dataset: `tf.data.Dataset`, ready for `fit` on any backend.
+        dataset: `tf.data.Dataset` for `fit` on any backend. Pass `shuffle=False` to
+            `fit`: Keras warns otherwise that it leaves the order to the dataset.
         shapes: The batch shapes, shortest first. Every batch has one of them.
         pairs_read: Pairs in the data.
         dropped: Pairs left out, by reason: `"empty"`, `"max_source_length"`,
@@ -222,18 +223,16 @@ def _filter(
 def _row_numbers(
     buckets: list[tuple[BatchShape, np.ndarray]], seed: int | None
 ) -> tf.data.Dataset:
-    """An epoch's batches as pair numbers int64 (rows,), source and target length."""
+    """An epoch's batches: pair numbers int64 (rows,), the two lengths int32 (2,)."""
 
     def shuffled(values):
         dataset = tf.data.Dataset.from_tensor_slices(values)
         return dataset if seed is None else dataset.shuffle(len(values), seed)
 
     def batched(shape, numbers):
-        return (
-            shuffled(numbers)
-            .batch(shape.rows)
-            .map(lambda rows: (rows, shape.source_length, shape.target_length))
-        )
+        lengths = np.int32([shape.source_length, shape.target_length])
+        lengths = tf.data.Dataset.from_tensors(lengths).repeat()
+        return tf.data.Dataset.zip(shuffled(numbers).batch(shape.rows), lengths)
 
     choice = np.repeat(np.arange(len(buckets)), [shape.batches for shape, _ in buckets])
     return tf.data.Dataset.choose_from_datasets(
@@ -249,15 +248,14 @@ def _collate(
     target_tokenizer: Tokenizer,
     sample_weights: bool,
 ) -> Callable[..., tuple[Any, ...]]:
-    """A function from the numbers of pairs and their lengths to a batch."""
+    """A function from an element of `_row_numbers` to a batch."""
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int32), [0])
     source_ids, target_ids = (tf.concat([rows, empty], axis=0) for rows in ids)
-    source_pad, target_pad = (
-        source_tokenizer.pad_token_id,
-        target_tokenizer.pad_token_id,
-    )
+    source_pad = source_tokenizer.pad_token_id
+    target_pad = target_tokenizer.pad_token_id
 
-    def collate(numbers, source_length, target_length):
+    def collate(numbers, lengths):
+        source_length, target_length = tf.unstack(lengths)
         source = tf.gather(source_ids, numbers)
         target = tf.gather(target_ids, numbers)
         encoder = source.to_tensor(source_pad, shape=[-1, source_length])

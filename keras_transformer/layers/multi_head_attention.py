@@ -28,7 +28,8 @@ def scaled_dot_product_attention(
 
     The softmax is computed in float32. A query with nothing to attend to has
     scores and an output of exactly zero, and finite gradients. The backend's
-    fused kernel is used unless scores or dropout are asked for.
+    fused kernel is used unless scores or dropout are asked for, or `value_dim`
+    differs from `key_dim` (JAX's kernel has no room for that).
 
     Args:
         query: float tensor `(batch, query_length, num_heads, key_dim)`.
@@ -66,7 +67,8 @@ def scaled_dot_product_attention(
     _check_shapes(query.shape, key.shape, value.shape)
     query = query * (1.0 / math.sqrt(query.shape[-1]))
     mask = _with_head_axis(attention_mask)
-    if return_attention_scores or dropout is not None:
+    fused = dropout is None and key.shape[-1] == value.shape[-1]
+    if return_attention_scores or not fused:
         scores = _attention_scores(query, key, mask)
         weights = scores if dropout is None else dropout(scores)
         output = ops.einsum("bhqk,bkhd->bqhd", weights, value)

@@ -59,7 +59,8 @@ class PositionalEncoding(keras.layers.Layer):
     def _encode(self, positions: Any, hidden_dim: int) -> Any:
         even = np.arange(0, hidden_dim, 2)
         rates = np.power(float(self.max_wavelength), -even / hidden_dim)
-        angles = ops.cast(positions, "float32")[..., None] * rates.astype("float32")
+        rates = ops.convert_to_tensor(rates, dtype="float32")
+        angles = ops.cast(positions, "float32")[..., None] * rates
         waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
         interleaved = ops.reshape(
             waves, (*ops.shape(positions), 2 * len(even))

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import os
 import pathlib
+import random
 from collections.abc import Iterable, Iterator, Sequence
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
@@ -16,9 +17,9 @@ def path_list(paths: Paths) -> list[pathlib.Path]:
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[str]:
-    """Reads a UTF-8 text file, plain or gzip (`.gz`), line by line.
+    r"""Reads a UTF-8 text file, plain or gzip (`.gz`), line by line.
 
-    Only the line's end (`\\n` or `\\r\\n`) and a byte order mark are taken away.
+    Only the line's end (`\n` or `\r\n`) and a byte order mark are taken away.
 
     Args:
         path: The file.
@@ -72,3 +73,17 @@ def _not_blank(lines: Iterable[str]) -> Iterator[str]:
             "The training text must hold words; received blank lines only. Check "
             "`files` or `lines`."
         )
+
+
+def sample_lines(lines: Iterator[str], size: int, seed: int) -> list[str]:
+    """At most `size` lines, each as likely as any other, in one pass.
+
+    References:
+        Vitter, 1985, "Random Sampling with a Reservoir", algorithm R.
+    """
+    sample = list(itertools.islice(lines, size))
+    choose = random.Random(seed).randrange
+    for number, line in enumerate(lines, start=size + 1):
+        if (place := choose(number)) < size:
+            sample[place] = line
+    return sample

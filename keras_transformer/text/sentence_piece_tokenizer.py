@@ -1,6 +1,7 @@
 """Subwords."""
 
 import base64
+import hashlib
 import io
 from collections.abc import Iterable
 from typing import Any, Self, final
@@ -8,9 +9,27 @@ from typing import Any, Self, final
 import keras
 import tensorflow as tf
 import tensorflow_text as tf_text
+from tensorflow_text.python.ops import sentencepiece_tokenizer as tf_text_ops
 
-from keras_transformer.text.lines import Paths, training_lines
+from keras_transformer.text.lines import Paths, sample_lines, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
+
+
+class _SharedModel(tf.saved_model.experimental.TrackableResource):
+    """The model's resource under a name, which outlives TensorFlow's kernel cache.
+
+    tensorflow-text leaves it to the cached kernel, so that `tf.random.set_seed` and
+    `keras.utils.clear_session` would destroy it (tensorflow/text, issue 570).
+    """
+
+    def __init__(self, proto: bytes):
+        super().__init__()
+        self._proto = proto
+
+    def _create_resource(self):
+        return tf_text_ops.gen_sentencepiece_tokenizer.sentencepiece_op(
+            model=self._proto, shared_name=hashlib.sha256(self._proto).hexdigest()
+        )
 
 
 @final
@@ -54,6 +73,7 @@ class SentencePieceTokenizer(Tokenizer):
                 "`.model` file."
             ) from error
         super().__init__(piece.decode() for piece in pieces)
+        model._model_resource = _SharedModel(self._proto)
         self._model = model
 
     @classmethod
@@ -92,39 +112,26 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: If the text is empty or not UTF-8, or if `vocabulary_size`
                 does not suit it.
         """
-        import sentencepiece
-
         if model_type not in ("bpe", "unigram"):
             raise ValueError(
                 '`model_type` must be "bpe" or "unigram"; received '
                 f"`model_type={model_type!r}`. Words and characters have tokenizers "
                 "of their own."
             )
-        proto = io.BytesIO()
-        sentencepiece.set_random_generator_seed(seed)
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=training_lines(files, lines),
-                model_writer=proto,
-                vocab_size=vocabulary_size,
-                model_type=model_type,
-                normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
-                character_coverage=character_coverage,
-                input_sentence_size=max_sentences,
-                shuffle_input_sentence=True,
-                pad_id=0,
-                unk_id=1,
-                bos_id=2,
-                eos_id=3,
-                minloglevel=2,
-            )
-        except RuntimeError as error:
+        if max_sentences < 1:
             raise ValueError(
-                "`vocabulary_size` must suit the training text; received "
-                f"`vocabulary_size={vocabulary_size}`. SentencePiece says: "
-                f"{str(error).rpartition('] ')[2]}"
-            ) from error
-        return cls(proto.getvalue())
+                "`max_sentences` must be 1 or more; received "
+                f"`max_sentences={max_sentences}`. Use as many as memory allows."
+            )
+        sample = sample_lines(training_lines(files, lines), max_sentences, seed)
+        proto = _learn(
+            sample,
+            vocab_size=vocabulary_size,
+            model_type=model_type,
+            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            character_coverage=character_coverage,
+        )
+        return cls(proto)
 
     def get_config(self) -> dict[str, Any]:
         return {"proto": base64.b64encode(self._proto).decode()}
@@ -134,3 +141,28 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _decode(self, token_ids):
         return self._model.detokenize(token_ids)
+
+
+def _learn(sample: list[str], **options: Any) -> bytes:
+    """Learns a model with the library's special ids, quietly."""
+    import sentencepiece
+
+    proto = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample),
+            model_writer=proto,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            minloglevel=2,
+            **options,
+        )
+    except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2]
+        raise ValueError(
+            "`vocabulary_size` must suit the training text; received "
+            f"`vocabulary_size={options['vocab_size']}`. SentencePiece says: {reason}"
+        ) from error
+    return proto.getvalue()

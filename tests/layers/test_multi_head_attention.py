@@ -95,13 +95,13 @@ def test_contract():
 
 class TestScaledDotProductAttention:
     def test_by_hand(self):
-        query = np.array([2 * np.log(3.0), 0, 0, 0]).reshape(1, 1, 1, 4)
-        key = np.array([[1.0, 0, 0, 0], [0, 5, 0, 0], [0, 0, 9, 9]])
-        value = np.array([[4.0], [8.0], [70.0]])
+        query = np.array([2 * np.log(3.0), 0, 0, 0], "float32").reshape(1, 1, 1, 4)
+        keys = np.array([[1, 0, 0, 0], [0, 5, 0, 0], [0, 0, 9, 9]], "float32")
+        values = np.array([4, 8, 70], "float32")
         output, scores = scaled_dot_product_attention(
             query,
-            key.reshape(1, 3, 1, 4),
-            value.reshape(1, 3, 1, 1),
+            keys.reshape(1, 3, 1, 4),
+            values.reshape(1, 3, 1, 1),
             np.array([[[True, True, False]]]),
             return_attention_scores=True,
         )
@@ -505,7 +505,7 @@ def test_regularizers_and_constraints_reach_every_projection():
     kernels, biases = layer.get_weights()[::2], layer.get_weights()[1::2]
     squares = sum(0.1 * np.square(k).sum() for k in kernels)
     squares += sum(0.2 * np.square(b).sum() for b in biases)
-    np.testing.assert_allclose(float(sum(layer.losses)), squares, rtol=1e-5)
+    np.testing.assert_allclose(to_numpy(sum(layer.losses)), squares, rtol=1e-5)
     assert [type(w.constraint).__name__ for w in layer.weights] == [
         "NonNeg",
         "MaxNorm",

@@ -1,0 +1,342 @@
+import gzip
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.dataset import parallel_dataset
+from keras_transformer.dataset.buckets import fill_buckets
+from keras_transformer.text import CharacterTokenizer
+
+SOURCE = CharacterTokenizer.train(lines=["abcdefg"])
+TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "x", *"gfedcba"])
+
+
+def make_pairs(count, seed=0):
+    """Pairs of a text and its upside-down version, mostly of another length."""
+    random = np.random.default_rng(seed)
+    texts = ["".join(random.choice(list("abcdefg"), random.integers(1, 30)))
+             for _ in range(count)]  # fmt: skip
+    return [(text, text[::-1] + "x" * (len(text) % 3)) for text in texts]
+
+
+def make_dataset(*args, **kwargs):
+    kwargs = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET} | kwargs
+    return parallel_dataset(*args, **kwargs)
+
+
+def spell(tokenizer, token_ids):
+    tokens = tokenizer.get_vocabulary()
+    return ["".join(tokens[id] for id in row if id > 3) for row in token_ids.tolist()]
+
+
+def epoch_pairs(data):
+    """The texts of an epoch; filler rows are pairs of empty texts."""
+    pairs = []
+    for inputs, target_token_ids in data.dataset.as_numpy_iterator():
+        sources = spell(SOURCE, inputs["encoder_token_ids"])
+        targets = spell(TARGET, target_token_ids)
+        pairs += zip(sources, targets, strict=True)
+    return pairs
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+# What a batch holds.
+
+
+def test_batch_by_hand():
+    pairs = [("ab", "x"), ("c", "gfe")]
+    data = make_dataset(pairs=pairs, shuffle=False)
+    ((inputs, targets),) = list(data.dataset)
+    assert inputs["encoder_token_ids"].numpy().tolist() == [[4, 5, 3], [6, 3, 0]]
+    assert inputs["decoder_token_ids"].numpy().tolist() == [[2, 4, 0, 0], [2, 5, 6, 7]]
+    assert targets.numpy().tolist() == [[4, 3, 0, 0], [5, 6, 7, 3]]
+    assert {targets.dtype, *(x.dtype for x in inputs.values())} == {tf.int32}
+    assert data.padding_fraction == pytest.approx(3 / 14)
+
+
+def test_sample_weights():
+    data = make_dataset(pairs=[("ab", "x"), ("c", "gfe")], sample_weights=True)
+    ((_, targets, weights),) = list(data.dataset)
+    assert weights.dtype == tf.float32
+    assert weights.numpy().tolist() == (targets.numpy() != 0).tolist()
+
+
+def test_padding_may_be_any_id():
+    """As in Marian's models: the start token is the padding."""
+
+    class PadStarts:
+        pad_token_id = 99
+        start_token_id = 99
+
+        def tokenize(self, texts, add_start=False, add_end=False):
+            rows = TARGET.tokenize(texts, add_start, add_end)
+            return tf.where(rows == TARGET.start_token_id, 99, rows)
+
+    data = make_dataset(
+        pairs=[("ab", "x"), ("c", "gfe")],
+        target_tokenizer=PadStarts(),
+        shuffle=False,
+        sample_weights=True,
+    )
+    ((inputs, targets, weights),) = list(data.dataset)
+    decoder = inputs["decoder_token_ids"].numpy().tolist()
+    assert decoder == [[99, 4, 99, 99], [99, 5, 6, 7]]
+    assert targets.numpy().tolist() == [[4, 3, 99, 99], [5, 6, 7, 3]]
+    assert weights.numpy().tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+
+
+# Buckets and epochs.
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens_per_batch", "max_shapes"),
+    [(1, 97, 8), (2, 7, 8), (13, 7, 3), (53, 97, 1), (53, 97, 3), (211, 89, 8)],
+)
+def test_every_pair_once_in_few_shapes(count, tokens_per_batch, max_shapes):
+    pairs = make_pairs(count)
+    data = make_dataset(
+        pairs=pairs, tokens_per_batch=tokens_per_batch, max_shapes=max_shapes
+    )
+    found = epoch_pairs(data)
+    assert sorted(filter(any, found)) == sorted(pairs)
+    shapes = [
+        (*inputs["encoder_token_ids"].shape, targets.shape[1])
+        for inputs, targets in data.dataset
+    ]
+    assert sorted(shapes) == sorted(
+        (shape.rows, shape.source_length, shape.target_length)
+        for shape in data.shapes
+        for _ in range(shape.batches)
+    )
+    assert len(set(shapes)) <= max_shapes
+    assert len(shapes) == data.batches_per_epoch == len(data.dataset)
+    for rows, *lengths in shapes:
+        assert rows == 1 or rows * max(lengths) <= tokens_per_batch
+    filler = len(found) - len(pairs)
+    assert filler < data.shapes[-1].batches
+
+
+def test_padding_fraction_is_counted():
+    data = make_dataset(pairs=make_pairs(61), tokens_per_batch=113, max_shapes=3)
+    ids = np.concatenate(
+        [np.ravel(x) for inputs, y in data.dataset
+         for x in (inputs["encoder_token_ids"], y)]
+    )  # fmt: skip
+    assert data.padding_fraction == pytest.approx(np.mean(ids == 0))
+
+
+def test_bucket_lengths_need_the_least_padding():
+    """Against all choices of bucket limits."""
+    lengths = np.random.default_rng(5).integers(2, 13, [151, 2])
+    longest = lengths.max(axis=1)
+
+    def size(limits):
+        numbers = np.searchsorted(limits, longest)
+        widest = [lengths[longest <= limit].max(axis=0) for limit in limits]
+        return sum(widest[number].sum() for number in numbers)
+
+    distinct = np.unique(longest)
+    best = min(
+        size(np.array([*limits, distinct[-1]]))
+        for limits in itertools.combinations(distinct[:-1], 2)
+    )
+    buckets = fill_buckets(np.arange(151), lengths, 1, 3)
+    assert [shape.rows for shape, _ in buckets] == [1, 1, 1]
+    found = sum(
+        shape.batches * (shape.source_length + shape.target_length)
+        for shape, _ in buckets
+    )
+    assert found == best
+
+
+def test_many_distinct_lengths():
+    lengths = np.stack([np.arange(2, 2003)] * 2, axis=1)
+    buckets = fill_buckets(np.arange(2001), lengths, 1, 5)
+    assert [shape.source_length for shape, _ in buckets][-1] == 2002
+    assert np.concatenate([numbers for _, numbers in buckets]).tolist() == list(
+        range(2001)
+    )
+
+
+def test_epochs_differ_and_repeat_with_the_seed():
+    pairs = make_pairs(101)
+
+    def epochs(**kwargs):
+        data = make_dataset(pairs=pairs, tokens_per_batch=64, **kwargs)
+        return epoch_pairs(data), epoch_pairs(data)
+
+    first, second = epochs(seed=3)
+    assert first != second
+    assert sorted(first) == sorted(second)
+    assert (first, second) == epochs(seed=3)
+    assert first not in epochs(seed=5)
+    plain = epochs(shuffle=False)
+    assert plain[0] == plain[1]
+
+
+def test_shuffling_mixes_the_buckets():
+    data = make_dataset(pairs=make_pairs(211), tokens_per_batch=64)
+    lengths = [targets.shape[1] for _, targets in data.dataset]
+    assert lengths != sorted(lengths)
+    assert len(set(lengths[: len(lengths) // 2])) == len(data.shapes)
+
+
+def test_outlives_a_cleared_session():
+    data = make_dataset(pairs=make_pairs(13), shuffle=False)
+    expected = epoch_pairs(data)
+    tf.random.set_seed(3)
+    keras.utils.clear_session()
+    assert epoch_pairs(data) == expected
+
+
+# What is read and what is dropped.
+
+
+def test_dropped_pairs_are_counted():
+    pairs = [("ab", "x"), ("", "x"), ("a", ""), ("abcd", "x"), ("abcd", "gfedc")]
+    pairs += [("ab", "gfed"), ("abc", "gfe")]
+    data = make_dataset(pairs=pairs, max_source_length=4, max_target_length=4)
+    assert sorted(epoch_pairs(data)) == [("ab", "x"), ("abc", "gfe")]
+    assert data.dropped == {
+        "empty": 2,
+        "max_source_length": 2,
+        "max_target_length": 1,
+    }
+    assert (data.pairs_read, data.pairs_kept) == (7, 2)
+
+
+def test_account():
+    data = make_dataset(pairs=[("ab", "x"), ("c", "gfe"), ("", "x")])
+    assert str(data).splitlines() == [
+        "3 pairs read, 2 kept (dropped: empty 1, max_source_length 0, "
+        "max_target_length 0)",
+        "1 batches an epoch in 1 shapes, 21.4% padding",
+        "source_length target_length   rows batches",
+        "            3             4      2       1",
+    ]
+
+
+def test_files(tmp_path):
+    pairs = make_pairs(11)
+    sources, targets = zip(*pairs, strict=True)
+    source = write(tmp_path / "source.txt", sources)
+    target = tmp_path / "target.txt.gz"
+    target.write_bytes(gzip.compress("\n".join(targets).encode()))
+    columns = write(tmp_path / "pairs.tsv", map("\t".join, pairs))
+    expected = epoch_pairs(make_dataset(pairs=pairs))
+    assert epoch_pairs(make_dataset(source, str(target))) == expected
+    assert epoch_pairs(make_dataset(columns)) == expected
+    twice = epoch_pairs(make_dataset(pairs=pairs * 2))
+    assert epoch_pairs(make_dataset([source] * 2, [target] * 2)) == twice
+    assert epoch_pairs(make_dataset([columns] * 2)) == twice
+
+
+# Errors.
+
+
+def test_unequal_line_counts(tmp_path):
+    source = write(tmp_path / "a.txt", "abc")
+    target = write(tmp_path / "b.txt", "xx")
+    message = r"same number of lines; received 3 in `.*a\.txt` and 2 in `.*b\.txt`"
+    with pytest.raises(ValueError, match=message):
+        make_dataset(source, target)
+
+
+def test_unequally_many_files(tmp_path):
+    path = write(tmp_path / "a.txt", "abc")
+    with pytest.raises(ValueError, match="equally many files; received 2 and 1 paths"):
+        make_dataset([path, path], path)
+
+
+def test_empty_file(tmp_path):
+    path, empty = write(tmp_path / "a.txt", "abc"), write(tmp_path / "b.txt", "")
+    for args in ((path, empty), (empty, path), (empty,)):
+        with pytest.raises(ValueError, match=r"b\.txt` is empty"):
+            make_dataset(*args)
+
+
+def test_invalid_utf8(tmp_path):
+    path = tmp_path / "latin.txt"
+    path.write_bytes("a\ndé\n".encode("latin1"))
+    with pytest.raises(ValueError, match=r"UTF-8; line 2 of `.*latin\.txt`"):
+        make_dataset(write(tmp_path / "a.txt", "ab"), path)
+
+
+@pytest.mark.parametrize(("line", "count"), [("ab", 1), ("a\tb\tc", 3)])
+def test_not_two_columns(tmp_path, line, count):
+    path = write(tmp_path / "pairs.tsv", ["a\tx", line])
+    with pytest.raises(ValueError, match=rf"line 2 of `.*pairs\.tsv` has {count}\."):
+        make_dataset(path)
+
+
+def test_nothing_left():
+    message = "all 2 were dropped: {'empty': 1, 'max_source_length': 1,"
+    with pytest.raises(ValueError, match=message):
+        make_dataset(pairs=[("", "x"), ("abc", "x")], max_source_length=2)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"target": "b.txt"},
+        {"source": "a.txt", "pairs": [("a", "x")]},
+        {"target": "b.txt", "pairs": [("a", "x")]},
+    ],
+    ids=["nothing", "target", "source and pairs", "target and pairs"],
+)
+def test_files_or_pairs(kwargs):
+    with pytest.raises(ValueError, match="Either `source` .* or `pairs` must be given"):
+        make_dataset(**kwargs)
+
+
+@pytest.mark.parametrize("pair", ["ab", ("a",), ("a", 1), ("a", "b", "c")])
+def test_bad_pair(pair):
+    with pytest.raises(ValueError, match=r"`pairs` must hold .*`pairs\[1\]="):
+        make_dataset(pairs=[("a", "x"), pair])
+
+
+def test_no_pairs():
+    with pytest.raises(ValueError, match="`pairs` must hold at least one pair"):
+        make_dataset(pairs=[])
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5])
+@pytest.mark.parametrize(
+    "name",
+    ["tokens_per_batch", "max_shapes", "max_source_length", "max_target_length"],
+)
+def test_bad_numbers(name, value):
+    message = f"`{name}` must be an integer of 1 or more; received `{name}={value}`"
+    with pytest.raises(ValueError, match=message):
+        make_dataset(pairs=[("a", "x")], **{name: value})
+
+
+# Use.
+
+
+def test_fit():
+    """Stock Keras: a padded id costs nothing, and Keras knows the epoch's length."""
+    data = make_dataset(pairs=make_pairs(31), tokens_per_batch=64, sample_weights=True)
+    source = keras.Input([None], dtype="int32", name="encoder_token_ids")
+    target = keras.Input([None], dtype="int32", name="decoder_token_ids")
+    summary = keras.layers.GlobalAveragePooling1D(keepdims=True)(
+        keras.layers.Embedding(SOURCE.vocabulary_size, 5)(source)
+    )
+    hidden = keras.layers.Embedding(TARGET.vocabulary_size, 5)(target) + summary
+    outputs = keras.layers.Dense(TARGET.vocabulary_size)(hidden)
+    model = keras.Model([source, target], outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.1), loss)
+    history = model.fit(data.dataset, epochs=3, shuffle=False, verbose=0).history[
+        "loss"
+    ]
+    assert history[-1] < 0.9 * history[0]
+    assert int(model.optimizer.iterations) == 3 * data.batches_per_epoch
