@@ -178,6 +178,7 @@ def train_model(
         train.dataset,
         validation_data=valid.dataset,
         epochs=options.epochs,
+        shuffle=False,  # the dataset shuffles itself
         verbose=options.verbose,
         callbacks=[
             keras.callbacks.BackupAndRestore(output / "backup", delete_checkpoint=False),

@@ -150,18 +150,17 @@ def _tensorflow_gradients(function, tensors):
 def _jax_gradients(function, tensors):
     import jax
 
-    return jax.jit(jax.grad(function, argnums=range(len(tensors))))(*tensors)
+    compute = jax.grad(function, argnums=range(len(tensors)))
+    compile_fast = {"xla_backend_optimization_level": 0}
+    return jax.jit(compute, compiler_options=compile_fast)(*tensors)
 
 
 def _torch_gradients(function, tensors):
     import torch
 
     tensors = [tensor.detach().clone().requires_grad_() for tensor in tensors]
-    function(*tensors).backward()
-    return [
-        torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-        for tensor in tensors
-    ]
+    value = function(*tensors) + 0.0 * sum(tensor.sum() for tensor in tensors)
+    return torch.autograd.grad(value, tensors)
 
 
 _GRADIENTS = {

@@ -37,8 +37,10 @@ def fill_buckets(
     chosen = _choose_lengths(lengths[kept], max_shapes)
     ends = np.searchsorted(np.sort(longest), chosen.max(axis=1), side="right")
     buckets, start = [], 0
-    for pair_lengths, end in zip(chosen.tolist(), ends.tolist(), strict=True):
-        rows = max(1, tokens_per_batch // max(pair_lengths))
+    for (source_length, target_length), end in zip(
+        chosen.tolist(), ends.tolist(), strict=True
+    ):
+        rows = max(1, tokens_per_batch // max(source_length, target_length))
         batches = (end - start) // rows
         if end == len(order):
             batches = math.ceil((end - start) / rows)
@@ -46,7 +48,7 @@ def fill_buckets(
         numbers = order[start : start + batches * rows]
         filler = [len(lengths)] * (batches * rows - len(numbers))
         if batches:
-            shape = BatchShape(rows, *pair_lengths, batches)
+            shape = BatchShape(rows, source_length, target_length, batches)
             buckets.append((shape, np.append(numbers, filler).astype(np.int64)))
         start += batches * rows
     return buckets

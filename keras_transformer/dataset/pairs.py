@@ -18,8 +18,8 @@ def read_pairs(
             f"must be given; received `source={source!r}`, `target={target!r}` and "
             f"{'no' if pairs is None else 'also'} `pairs`."
         )
-    if pairs is not None:
-        return _check_pairs(list(pairs))
+    if source is None:
+        return _check_pairs(list(pairs or ()))
     sources = path_list(source)
     if target is None:
         return [pair for path in sources for pair in _read_columns(path)]

@@ -230,7 +230,7 @@ def _row_numbers(
         return dataset if seed is None else dataset.shuffle(len(values), seed)
 
     def batched(shape, numbers):
-        lengths = np.int32([shape.source_length, shape.target_length])
+        lengths = tf.constant([shape.source_length, shape.target_length])
         lengths = tf.data.Dataset.from_tensors(lengths).repeat()
         return tf.data.Dataset.zip(shuffled(numbers).batch(shape.rows), lengths)
 

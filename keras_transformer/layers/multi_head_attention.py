@@ -28,8 +28,7 @@ def scaled_dot_product_attention(
 
     The softmax is computed in float32. A query with nothing to attend to has
     scores and an output of exactly zero, and finite gradients. The backend's
-    fused kernel is used unless scores or dropout are asked for, or `value_dim`
-    differs from `key_dim` (JAX's kernel has no room for that).
+    fused kernel is used unless scores or dropout are asked for.
 
     Args:
         query: float tensor `(batch, query_length, num_heads, key_dim)`.
@@ -67,8 +66,8 @@ def scaled_dot_product_attention(
     _check_shapes(query.shape, key.shape, value.shape)
     query = query * (1.0 / math.sqrt(query.shape[-1]))
     mask = _with_head_axis(attention_mask)
-    fused = dropout is None and key.shape[-1] == value.shape[-1]
-    if return_attention_scores or not fused:
+    fused = flash_attention or _fused_kernel_fits(query, key, value)
+    if return_attention_scores or dropout is not None or not fused:
         scores = _attention_scores(query, key, mask)
         weights = scores if dropout is None else dropout(scores)
         output = ops.einsum("bhqk,bkhd->bqhd", weights, value)
@@ -77,6 +76,14 @@ def scaled_dot_product_attention(
         query, key, value, mask=mask, scale=1.0, flash_attention=flash_attention
     )
     return output if mask is None else _zero_where_nothing_attended(output, mask)
+
+
+def _fused_kernel_fits(query: Any, key: Any, value: Any) -> bool:
+    """JAX's wants `value_dim = key_dim`, and compiles no float16 on a CPU or TPU."""
+    if keras.backend.backend() != "jax":
+        return True
+    same_dim = key.shape[-1] == value.shape[-1]
+    return same_dim and keras.backend.standardize_dtype(query.dtype) != "float16"
 
 
 def _attention_scores(query: Any, key: Any, mask: Any) -> Any:

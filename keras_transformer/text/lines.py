@@ -12,8 +12,9 @@ Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 def path_list(paths: Paths) -> list[pathlib.Path]:
     """One path or several, as a list."""
-    single = isinstance(paths, str | os.PathLike)
-    return [pathlib.Path(path) for path in ([paths] if single else paths)]
+    if isinstance(paths, str | os.PathLike):
+        return [pathlib.Path(paths)]
+    return [pathlib.Path(path) for path in paths]
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[str]:
@@ -58,9 +59,9 @@ def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator
             "`lines` must be an iterable of strings, one a line; received the string "
             f"`lines={lines[:40]!r}`. Pass a path as `files`."
         )
-    if files is not None:
-        lines = itertools.chain.from_iterable(map(read_lines, path_list(files)))
-    return _not_blank(lines)
+    if files is None:
+        return _not_blank(lines or ())
+    return _not_blank(itertools.chain.from_iterable(map(read_lines, path_list(files))))
 
 
 def _not_blank(lines: Iterable[str]) -> Iterator[str]:

