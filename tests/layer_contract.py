@@ -151,16 +151,19 @@ def _jax_gradients(function, tensors):
     import jax
 
     compute = jax.grad(function, argnums=range(len(tensors)))
-    compile_fast = {"xla_backend_optimization_level": 0}
-    return jax.jit(compute, compiler_options=compile_fast)(*tensors)
+    compiled_fast = {
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    }
+    return jax.jit(compute, compiler_options=compiled_fast)(*tensors)
 
 
 def _torch_gradients(function, tensors):
     import torch
 
     tensors = [tensor.detach().clone().requires_grad_() for tensor in tensors]
-    value = function(*tensors) + 0.0 * sum(tensor.sum() for tensor in tensors)
-    return torch.autograd.grad(value, tensors)
+    unused = sum(0.0 * tensor.sum() for tensor in tensors)
+    return torch.autograd.grad(function(*tensors) + unused, tensors)
 
 
 _GRADIENTS = {

@@ -4,17 +4,13 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.block import Block
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
-from keras_transformer.layers.multi_head_attention import (
-    MultiHeadAttention,
-    key_dim_per_head,
-)
-from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class DecoderBlock(keras.layers.Layer):
+class DecoderBlock(Block):
     """One layer of the Transformer decoder, a drop-in for KerasHub's.
 
     Causal self-attention, attention to the encoder's output (if the block is
@@ -91,36 +87,13 @@ class DecoderBlock(keras.layers.Layer):
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1
     """
 
-    def __init__(
-        self,
-        intermediate_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        activation: Any = "relu",
-        layer_norm_epsilon: float = 1e-5,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        normalize_first: bool = False,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.intermediate_dim = intermediate_dim
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.activation = keras.activations.get(activation)
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.normalize_first = normalize_first
-        self.supports_masking = True
-
     def build(
         self, decoder_sequence_shape: Any, encoder_sequence_shape: Any = None
     ) -> None:
         shape = decoder_sequence_shape
         self.self_attention = self._attention("self_attention", shape, shape)
         self.self_attention_residual = self._residual("self_attention_residual", shape)
-        self.cross_attention = None
+        self.cross_attention: MultiHeadAttention | None = None
         if encoder_sequence_shape is not None:
             self.cross_attention = self._attention(
                 "cross_attention", shape, encoder_sequence_shape
@@ -128,47 +101,8 @@ class DecoderBlock(keras.layers.Layer):
             self.cross_attention_residual = self._residual(
                 "cross_attention_residual", shape
             )
-        self.feed_forward = FeedForward(
-            self.intermediate_dim,
-            activation=self.activation,
-            dtype=self.dtype_policy,
-            name="feed_forward",
-            **self._initializers(),
-        )
-        self.feed_forward.build(shape)
+        self.feed_forward = self._feed_forward(shape)
         self.feed_forward_residual = self._residual("feed_forward_residual", shape)
-
-    def _attention(
-        self, name: str, query_shape: Any, value_shape: Any
-    ) -> MultiHeadAttention:
-        attention = MultiHeadAttention(
-            num_heads=self.num_heads,
-            key_dim=key_dim_per_head(query_shape[-1], self.num_heads),
-            dropout=self.dropout,
-            dtype=self.dtype_policy,
-            name=name,
-            **self._initializers(),
-        )
-        attention.build(query_shape, value_shape)
-        return attention
-
-    def _residual(self, name: str, shape: Any) -> Residual:
-        residual = Residual(
-            self.dropout,
-            self.layer_norm_epsilon,
-            self.normalize_first,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        residual.build(shape)
-        return residual
-
-    def _initializers(self) -> dict[str, Any]:
-        """Serialized, so that every sub-layer makes (and seeds) its own."""
-        return {
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
 
     def call(
         self,
@@ -209,7 +143,7 @@ class DecoderBlock(keras.layers.Layer):
             cache_update_index=self_attention_cache_update_index,
             **options,
         )
-        cross_extras = {}
+        cross_extras: dict[str, Any] = {}
         if self.cross_attention is not None:
             x, cross_extras = self._attend(
                 self.cross_attention,
@@ -227,24 +161,6 @@ class DecoderBlock(keras.layers.Layer):
         fed = self.feed_forward(self.feed_forward_residual.prepare(x))
         x = self.feed_forward_residual(x, fed, training=training)
         return _outputs(x, self_extras, cross_extras, return_attention_scores)
-
-    def _attend(
-        self,
-        attention: MultiHeadAttention,
-        residual: Residual,
-        inputs: Any,
-        value: Any = None,
-        **options: Any,
-    ) -> tuple[Any, dict[str, Any]]:
-        query = residual.prepare(inputs)
-        attended = attention(query, query if value is None else value, **options)
-        extras = {}
-        if options["cache"] is not None:
-            *attended, extras["cache"] = attended
-        if options["return_attention_scores"]:
-            *attended, extras["scores"] = attended
-        output = attended[0] if extras else attended
-        return residual(inputs, output, training=options["training"]), extras
 
     def _check_inputs(
         self,
@@ -288,20 +204,16 @@ class DecoderBlock(keras.layers.Layer):
         Returns:
             Cache `(batch, 2, source_length, num_heads, key_dim)`, for the call
             argument `cross_attention_cache`.
-        """
-        return self.cross_attention.compute_cache(encoder_sequence)
 
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": keras.activations.serialize(self.activation),
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            **self._initializers(),
-        }
+        Raises:
+            ValueError: if the block was built without cross-attention.
+        """
+        if self.cross_attention is None:
+            raise ValueError(
+                "a `DecoderBlock` must be built with `encoder_sequence` to have "
+                "cross-attention; received no such input so far."
+            )
+        return self.cross_attention.compute_cache(encoder_sequence)
 
 
 def _outputs(

@@ -4,17 +4,12 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.block import Block
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
-from keras_transformer.layers.multi_head_attention import (
-    MultiHeadAttention,
-    key_dim_per_head,
-)
-from keras_transformer.layers.residual import Residual
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(Block):
     """One layer of the Transformer encoder, a drop-in for KerasHub's.
 
     Self-attention, then a position-wise feed-forward network, each inside a
@@ -67,67 +62,12 @@ class EncoderBlock(keras.layers.Layer):
         - [Xiong et al., 2020](https://arxiv.org/abs/2002.04745) (pre-norm)
     """
 
-    def __init__(
-        self,
-        intermediate_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        activation: Any = "relu",
-        layer_norm_epsilon: float = 1e-5,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        normalize_first: bool = False,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.intermediate_dim = intermediate_dim
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.activation = keras.activations.get(activation)
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.normalize_first = normalize_first
-        self.supports_masking = True
-
     def build(self, inputs_shape: Any) -> None:
-        self.self_attention = MultiHeadAttention(
-            num_heads=self.num_heads,
-            key_dim=key_dim_per_head(inputs_shape[-1], self.num_heads),
-            dropout=self.dropout,
-            dtype=self.dtype_policy,
-            name="self_attention",
-            **self._initializers(),
-        )
-        self.self_attention.build(inputs_shape, inputs_shape)
-        self.self_attention_residual = self._residual("self_attention_residual")
-        self.self_attention_residual.build(inputs_shape)
-        self.feed_forward_residual = self._residual("feed_forward_residual")
-        self.feed_forward_residual.build(inputs_shape)
-        self.feed_forward = FeedForward(
-            self.intermediate_dim,
-            activation=self.activation,
-            dtype=self.dtype_policy,
-            name="feed_forward",
-            **self._initializers(),
-        )
-        self.feed_forward.build(inputs_shape)
-
-    def _residual(self, name: str) -> Residual:
-        return Residual(
-            self.dropout,
-            self.layer_norm_epsilon,
-            self.normalize_first,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def _initializers(self) -> dict[str, Any]:
-        """Serialized, so that every sub-layer makes (and seeds) its own."""
-        return {
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
+        shape = inputs_shape
+        self.self_attention = self._attention("self_attention", shape, shape)
+        self.self_attention_residual = self._residual("self_attention_residual", shape)
+        self.feed_forward_residual = self._residual("feed_forward_residual", shape)
+        self.feed_forward = self._feed_forward(shape)
 
     def call(
         self,
@@ -137,29 +77,16 @@ class EncoderBlock(keras.layers.Layer):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        mask = merge_masks(attention_mask, attention_mask_from_padding(padding_mask))
-        normed = self.self_attention_residual.prepare(inputs)
-        attended = self.self_attention(
-            normed,
-            normed,
-            attention_mask=mask,
+        x, extras = self._attend(
+            self.self_attention,
+            self.self_attention_residual,
+            inputs,
+            attention_mask=merge_masks(
+                attention_mask, attention_mask_from_padding(padding_mask)
+            ),
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        attended, *scores = attended if return_attention_scores else (attended,)
-        x = self.self_attention_residual(inputs, attended, training=training)
         fed = self.feed_forward(self.feed_forward_residual.prepare(x))
         x = self.feed_forward_residual(x, fed, training=training)
-        return (x, *scores) if return_attention_scores else x
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": keras.activations.serialize(self.activation),
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            **self._initializers(),
-        }
+        return (x, extras["scores"]) if return_attention_scores else x

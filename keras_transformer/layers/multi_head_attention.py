@@ -279,9 +279,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.value_dense.build(value_shape)
         output_shape = self._output_shape or (query_shape[-1],)
         self.output_dense = self._projection("attention_output", (None, *output_shape))
-        self.output_dense.build(
-            (*query_shape[:-1], self.num_heads, self.value_dim)
-        )
+        self.output_dense.build((*query_shape[:-1], self.num_heads, self.value_dim))
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, seed=self.seed
         )

@@ -62,9 +62,7 @@ class PositionalEncoding(keras.layers.Layer):
         rates = ops.convert_to_tensor(rates, dtype="float32")
         angles = ops.cast(positions, "float32")[..., None] * rates
         waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-        interleaved = ops.reshape(
-            waves, (*ops.shape(positions), 2 * len(even))
-        )
+        interleaved = ops.reshape(waves, (*ops.shape(positions), 2 * len(even)))
         return interleaved[..., :hidden_dim]
 
     def compute_output_shape(self, input_shape: Any) -> Any:

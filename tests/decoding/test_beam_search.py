@@ -1,0 +1,180 @@
+import numpy as np
+import pytest
+import reference
+from scripted_step import END, PAD, random_step, spell, step_by_step, written_step
+
+from keras_transformer.decoding import BeamSearch, GreedySearch
+
+NO_PENALTY = {"length_penalty": 0.0}
+# "3" looks best at first, but "4" is the better whole: 0.4 against 0.6 * 0.4.
+GARDEN_PATH = {
+    (): {3: 0.6, 4: 0.4},
+    (3,): {END: 0.3, 3: 0.4, 4: 0.3},
+    (4,): {END: 1.0},
+}
+
+
+def test_finds_what_greedy_search_misses():
+    result = written_step(GARDEN_PATH).search(BeamSearch(2, **NO_PENALTY), limits=4)
+    assert result.token_ids.tolist() == [[[4, END, PAD, PAD]]]
+    assert result.lengths.tolist() == [[2]]
+    np.testing.assert_allclose(result.scores, [[np.log(0.4)]], atol=1e-4)
+
+
+def test_the_length_penalty_decides_between_short_and_long():
+    script = {(): {END: 0.3, 3: 0.7}, (3,): {3: 1.0}, (3, 3): {4: 0.4, END: 0.6}}
+    step = written_step({**script, (3, 3): {4: 0.4}})
+    results = {
+        alpha: step.search(BeamSearch(2, length_penalty=alpha), limits=4)
+        for alpha in (0.0, 2.0)
+    }
+    assert results[0.0].token_ids[0, 0].tolist() == [END, PAD, PAD, PAD]
+    assert results[2.0].token_ids[0, 0].tolist() == [3, 3, 4, END]
+    np.testing.assert_allclose(results[0.0].scores, [[np.log(0.3)]], atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
+def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(alpha):
+    limits, num_beams = [3, 1, 2], 13
+    step = random_step(len(limits), vocabulary_size=5, max_length=3)
+    result = step.search(
+        BeamSearch(num_beams, length_penalty=alpha, num_hypotheses=num_beams),
+        limits,
+        max_length=4,
+    )
+    for row, limit in enumerate(limits):
+        expected = reference.exhaustive_search(
+            lambda history, row=row: step.log_probs(row, history),
+            END,
+            limit,
+            penalty=lambda length: ((5 + length) / 6) ** alpha,
+            pad_token_id=PAD,
+        )
+        count = len(expected)
+        assert count == {1: 1, 2: 4, 3: 13}[limit]
+        assert _hypotheses(result, row) == [tokens for tokens, _ in expected]
+        scores = [score for _, score in expected]
+        np.testing.assert_allclose(result.scores[row, :count], scores, atol=3e-5)
+        assert (result.lengths[row, count:] == 0).all()
+        assert (result.token_ids[row, count:] == PAD).all()
+        assert (result.scores[row, count:] == -np.inf).all()
+
+
+def test_the_best_is_found_without_keeping_all():
+    step = random_step(7, vocabulary_size=5, max_length=3, seed=29)
+    result = step.search(BeamSearch(13, length_penalty=1.0), limits=3)
+    for row in range(step.batch):
+        best, score = reference.exhaustive_search(
+            lambda history, row=row: step.log_probs(row, history),
+            END,
+            3,
+            penalty=lambda length: (5 + length) / 6,
+        )[0]
+        assert _hypotheses(result, row) == [best]
+        np.testing.assert_allclose(result.scores[row, 0], score, atol=3e-5)
+
+
+def test_one_beam_is_greedy_search():
+    step = random_step(11, vocabulary_size=5, max_length=4, seed=31)
+    limits = [1, 2, 3, 4] * 2 + [4, 4, 4]
+    expected = step.search(GreedySearch(), limits)
+    result = step.search(BeamSearch(1, **NO_PENALTY), limits)
+    np.testing.assert_array_equal(result.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(result.lengths, expected.lengths)
+    np.testing.assert_allclose(result.scores, expected.scores, atol=1e-5)
+
+
+def test_hypotheses_are_distinct_and_sorted():
+    step = random_step(3, vocabulary_size=5, max_length=4)
+    result = step.search(BeamSearch(5, num_hypotheses=4), limits=4)
+    assert (np.diff(result.scores, axis=1) <= 0).all()
+    for row in range(step.batch):
+        assert len(set(_hypotheses(result, row))) == 4
+
+
+def test_ties_keep_both_hypotheses():
+    script = {(): {3: 0.5, 4: 0.5}, (3,): {END: 1.0}, (4,): {END: 1.0}}
+    result = written_step(script).search(BeamSearch(2, num_hypotheses=2), limits=3)
+    assert set(_hypotheses(result, 0)) == {(3, END), (4, END)}
+    np.testing.assert_allclose(result.scores[0, 0], result.scores[0, 1], atol=1e-6)
+
+
+def test_a_finished_hypothesis_is_frozen_while_others_go_on():
+    script = {(): {END: 0.2, 3: 0.8}, (3,): {3: 1.0}, (3, 3): {3: 1.0}}
+    step = written_step(script)
+    search = BeamSearch(2, num_hypotheses=2)
+    result = step.search(search, limits=4)
+    assert _hypotheses(result, 0) == [(3, 3, 3, END), (END,)]
+    expected = [np.log(0.8) / 1.5**0.6, np.log(0.2)]
+    np.testing.assert_allclose(result.scores, [expected], atol=1e-4)
+
+
+def test_stops_as_soon_as_nothing_can_improve():
+    step = spell([3], [4])
+    with step_by_step():
+        step.search(BeamSearch(3), limits=4)
+    assert step.calls == 2
+
+
+def test_goes_on_while_a_longer_hypothesis_may_still_win():
+    # After two tokens "3" has the score log(0.35) / (7/6)^2, but one of four tokens
+    # and the log-probability log(0.5) would beat it by its penalty alone.
+    script = {(): {3: 0.5, 4: 0.5}, (3,): {END: 0.7, 3: 0.3}, (4,): {4: 0.6, 3: 0.4}}
+    step = written_step(script)
+    with step_by_step():
+        step.search(BeamSearch(3, length_penalty=0.0), limits=4)
+    assert step.calls < 4
+    patient = written_step(script)
+    with step_by_step():
+        patient.search(BeamSearch(3, length_penalty=3.0), limits=4)
+    assert patient.calls > step.calls
+
+
+def test_stops_when_as_many_have_finished_as_there_are_beams():
+    script = {(): {END: 0.5, 3: 0.5}, (3,): {END: 0.5, 3: 0.5}, (3, 3): {3: 1.0}}
+    step = written_step(script)
+    with step_by_step():
+        step.search(BeamSearch(2, length_penalty=5.0), limits=4)
+    assert step.calls == 2
+
+
+def test_fewer_hypotheses_than_asked_for():
+    step = random_step(1, vocabulary_size=5, max_length=1)
+    result = step.search(BeamSearch(3, num_hypotheses=3), limits=1)
+    assert result.token_ids.tolist() == [[[END], [PAD], [PAD]]]
+    assert result.lengths.tolist() == [[1, 0, 0]]
+    assert np.isfinite(result.scores[0, 0])
+    assert result.scores[0, 1:].tolist() == [-np.inf, -np.inf]
+
+
+def test_more_beams_than_tokens():
+    step = random_step(1, vocabulary_size=3, max_length=3)
+    result = step.search(BeamSearch(7, num_hypotheses=3), limits=3)
+    assert set(_hypotheses(result, 0)) == {(END,), (2, END), (2, 2, END)}
+
+
+def test_defaults_are_those_of_the_paper():
+    assert BeamSearch() == BeamSearch(num_beams=4, length_penalty=0.6, num_hypotheses=1)
+
+
+@pytest.mark.parametrize("num_beams", [0, -1])
+def test_num_beams_must_be_positive(num_beams):
+    message = rf"`num_beams` must be at least 1; received `num_beams={num_beams}`"
+    with pytest.raises(ValueError, match=message):
+        BeamSearch(num_beams=num_beams)
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_num_hypotheses_must_not_be_more_than_num_beams(number):
+    message = (
+        "`num_hypotheses` must be between 1 and `num_beams`; received "
+        rf"`num_hypotheses={number}`, `num_beams=3`. Search with more beams"
+    )
+    with pytest.raises(ValueError, match=message):
+        BeamSearch(num_beams=3, num_hypotheses=number)
+
+
+def _hypotheses(result, row):
+    """The hypotheses of one sentence, without padding."""
+    pairs = zip(result.token_ids[row], result.lengths[row], strict=True)
+    return [tuple(tokens[:length].tolist()) for tokens, length in pairs if length]
