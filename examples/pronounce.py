@@ -34,10 +34,20 @@ from keras_transformer import (
 from keras_transformer.evaluation import sequence_error_rate, token_error_rate
 from keras_transformer.plotting import plot_attention
 
-SHOWN = (
-    "attention transformer keras pronunciation knight through thorough colonel "
-    "queue rhythm chloroform onomatopoeia"
-).split()
+SHOWN = [
+    "attention",
+    "transformer",
+    "keras",
+    "pronunciation",
+    "knight",
+    "through",
+    "thorough",
+    "colonel",
+    "queue",
+    "rhythm",
+    "chloroform",
+    "onomatopoeia",
+]
 
 Dictionary = dict[str, list[str]]
 

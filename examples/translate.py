@@ -1,11 +1,11 @@
-"""Train a translation model on your own text and export it.
+r"""Train a translation model on your own text and export it.
 
 Reads parallel text (two files, or one file with a tab between the two sides),
 learns a joint subword vocabulary, trains, prints sacreBLEU of beam search on a
 test set, and writes the model twice: `model.keras`, which loads in Keras on any
 backend, and a SavedModel that takes and returns strings.
 
-    python examples/translate.py --train train.en train.de \\
+    python examples/translate.py --train train.en train.de \
         --valid val.en val.de --test test.en test.de --output runs/en-de
 
 Choices are made on the validation set: the epoch with the lowest loss is kept,
@@ -17,6 +17,7 @@ import argparse
 import json
 import pathlib
 import time
+from typing import Any
 
 import keras
 
@@ -81,7 +82,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    files = {"nargs": "+", "metavar": "FILE"}
+    files: dict[str, Any] = {"nargs": "+", "metavar": "FILE"}
     data = parser.add_argument_group(
         "data", "Two files (source, target), or one with two columns; plain or .gz."
     )
@@ -128,8 +129,10 @@ def make_dataset(
     files: list[str], tokenizer: Tokenizer, options: argparse.Namespace, shuffle: bool
 ) -> ParallelDataset:
     """Makes batches of two files, or of one with two columns."""
+    source, target = (*files, None)[:2]
     return parallel_dataset(
-        *files,
+        source,
+        target,
         source_tokenizer=tokenizer,
         target_tokenizer=tokenizer,
         tokens_per_batch=options.tokens_per_batch,
@@ -142,7 +145,8 @@ def make_dataset(
 
 def read_columns(files: list[str]) -> tuple[list[str], list[str]]:
     """Reads the sources and the targets of a test set."""
-    sources, targets = zip(*read_pairs(*files), strict=True)
+    source, target = (*files, None)[:2]
+    sources, targets = zip(*read_pairs(source, target), strict=True)
     return list(sources), list(targets)
 
 
@@ -181,7 +185,9 @@ def train_model(
         shuffle=False,  # the dataset shuffles itself
         verbose=options.verbose,
         callbacks=[
-            keras.callbacks.BackupAndRestore(output / "backup", delete_checkpoint=False),
+            keras.callbacks.BackupAndRestore(
+                output / "backup", delete_checkpoint=False
+            ),
             keras.callbacks.ModelCheckpoint(
                 best, monitor="val_loss", save_best_only=True, save_weights_only=True
             ),

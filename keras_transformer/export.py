@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -188,7 +188,7 @@ def _write_in_child(
         "model": str(file),
         "folder": str(folder),
         "search": type(search).__name__,
-        "search_config": dataclasses.asdict(search),
+        "search_config": dataclasses.asdict(cast(Any, search)),
         "max_length": max_length,
     }
     _run_python(["-m", "keras_transformer.export"], settings)

@@ -35,7 +35,8 @@ class Generator:
         return_scores: bool,
     ) -> Any:
         """Decodes; see `Seq2Seq.generate`."""
-        for name, number in {"batch_size": batch_size, "max_length": max_length}.items():
+        numbers = {"batch_size": batch_size, "max_length": max_length}
+        for name, number in numbers.items():
             if number is not None and number < 1:
                 raise ValueError(
                     f"`{name}` must be at least 1; received `{name}={number}`."
@@ -163,6 +164,4 @@ def _join(
     ]
     lengths = np.concatenate([lengths for _, lengths, _ in results])
     scores = np.concatenate([scores for _, _, scores in results])
-    return SearchResult(
-        np.concatenate(token_ids)[order], lengths[order], scores[order]
-    )
+    return SearchResult(np.concatenate(token_ids)[order], lengths[order], scores[order])

@@ -1,6 +1,6 @@
 """A model that is known by heart, for the tests of the searches."""
 
-import contextlib
+import functools
 from typing import Any
 
 import keras
@@ -9,6 +9,8 @@ from keras import ops
 
 PAD, END, START = 0, 1, 2
 TOKENS = {"pad_token_id": PAD, "end_token_id": END, "start_token_id": START}
+
+_calls: list[None] = []  # one entry a step of the search that runs
 
 
 class ScriptedStep:
@@ -23,11 +25,11 @@ class ScriptedStep:
     """
 
     def __init__(self, logits: np.ndarray):
-        self.logits = np.asarray(logits, "float32")
-        self.batch, self.num_nodes, self.vocabulary_size = self.logits.shape
+        self.logits = np.array(logits, "float32")
+        self.batch, _, self.vocabulary_size = self.logits.shape
         self.calls = 0
 
-    def __getitem__(self, rows: slice) -> "ScriptedStep":
+    def __getitem__(self, rows: Any) -> "ScriptedStep":
         return ScriptedStep(self.logits[rows])
 
     def search(
@@ -35,27 +37,13 @@ class ScriptedStep:
     ) -> Any:
         """Returns the result of a search, its parts NumPy arrays."""
         limits = np.broadcast_to(np.asarray(limits, "int32"), (self.batch,))
-        result = search(
-            self.step,
-            self.reorder,
-            ops.zeros((self.batch, search.num_beams), "int32"),
-            ops.convert_to_tensor(limits),
-            int(limits.max()) if max_length is None else max_length,
-            **{**TOKENS, **tokens},
-        )
-        return type(result)(*map(ops.convert_to_numpy, result))
-
-    def step(self, token_ids: Any, index: Any, nodes: Any) -> tuple[Any, Any]:
-        self.calls += 1
-        nodes = ops.where(index > 0, nodes * self.vocabulary_size + 1 + token_ids, 0)
-        nodes = ops.minimum(nodes, self.num_nodes - 1)
-        logits = ops.take_along_axis(
-            ops.convert_to_tensor(self.logits), nodes[:, :, None], axis=1
-        )
-        return logits, nodes
-
-    def reorder(self, nodes: Any, parents: Any) -> Any:
-        return ops.take_along_axis(nodes, parents, axis=1)
+        max_length = int(limits.max()) if max_length is None else max_length
+        run = _compiled(search, max_length, tuple({**TOKENS, **tokens}.items()))
+        _calls.clear()
+        result = run(ops.convert_to_tensor(self.logits), ops.convert_to_tensor(limits))
+        result = type(result)(*map(ops.convert_to_numpy, result))
+        self.calls = len(_calls)
+        return result
 
     def log_probs(self, row: int, history: tuple[int, ...]) -> np.ndarray:
         """The float64 log-probabilities of the token after a history."""
@@ -77,8 +65,46 @@ class ScriptedStep:
         return node
 
 
+@functools.cache
+def _compiled(search: Any, max_length: int, tokens: tuple) -> Any:
+    def run(table: Any, limits: Any) -> Any:
+        nodes = ops.zeros((limits.shape[0], search.num_beams), "int32")
+        state = {"nodes": nodes, "table": table}
+        return search(_step, _reorder, state, limits, max_length, **dict(tokens))
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(run)
+    return run
+
+
+def _step(token_ids: Any, index: Any, state: dict[str, Any]) -> tuple[Any, Any]:
+    _note_call()
+    _, num_nodes, vocabulary_size = state["table"].shape
+    children = state["nodes"] * vocabulary_size + 1 + token_ids
+    nodes = ops.where(index > 0, ops.minimum(children, num_nodes - 1), 0)
+    logits = ops.take_along_axis(state["table"], nodes[:, :, None], axis=1)
+    return logits, {**state, "nodes": nodes}
+
+
+def _reorder(state: dict[str, Any], parents: Any) -> dict[str, Any]:
+    nodes = ops.take_along_axis(state["nodes"], parents, axis=1)
+    return {**state, "nodes": nodes}
+
+
+def _note_call() -> None:
+    """JAX calls a step once, to trace it, but a callback whenever it runs."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.debug.callback(lambda: _calls.append(None), ordered=True)
+    else:
+        _calls.append(None)
+
+
 def random_step(
-    batch: int, vocabulary_size: int, max_length: int, seed: int = 5
+    batch: int, vocabulary_size: int = 5, max_length: int = 4, seed: int = 5
 ) -> ScriptedStep:
     """A step whose logits are random after every history."""
     nodes = sum(vocabulary_size**length for length in range(max_length))
@@ -87,18 +113,15 @@ def random_step(
 
 
 def written_step(
-    *scripts: dict[tuple[int, ...], dict[int, float]],
-    vocabulary_size: int = 5,
-    max_length: int = 4,
-    otherwise: float = 1e-6,
+    *scripts: dict[tuple[int, ...], dict[int, float]], otherwise: float = 1e-6
 ) -> ScriptedStep:
     """A step that follows one script a sentence.
 
-    A script maps a history to the probabilities of the next tokens; the end token is
-    certain after a history it does not name, and a token it does not name has the
-    probability `otherwise`.
+    A script maps a history to the probabilities of the next tokens, which sum to 1;
+    the others have the probability `otherwise`. After a history it does not name,
+    the end token is certain.
     """
-    step = random_step(len(scripts), vocabulary_size, max_length)
+    step = random_step(len(scripts))
     step.logits[:] = np.log(otherwise)
     step.logits[:, :, END] = 0.0
     for row, script in enumerate(scripts):
@@ -110,18 +133,10 @@ def written_step(
     return step
 
 
-def spell(*words: list[int], **options: Any) -> ScriptedStep:
+def spell(*words: list[int], otherwise: float = 1e-6) -> ScriptedStep:
     """A step that spells one word a sentence and then ends."""
-    return written_step(
-        *({tuple(word[:i]): {word[i]: 1.0} for i in range(len(word))} for word in words),
-        **options,
-    )
-
-
-def step_by_step() -> contextlib.AbstractContextManager:
-    """Where loops call a step once a step: JAX else calls it once, to trace it."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.disable_jit()
-    return contextlib.nullcontext()
+    scripts = [
+        {tuple(word[:index]): {token: 1.0} for index, token in enumerate(word)}
+        for word in words
+    ]
+    return written_step(*scripts, otherwise=otherwise)

@@ -35,8 +35,9 @@ class BeamSearch:
 
     A hypothesis is finished when the end token is among the `num_beams` best
     continuations; it is then frozen and another one takes its place. The search
-    of a sentence is over when `num_beams` hypotheses have finished, or as soon
-    as no unfinished one can get among the `num_hypotheses` best. Nothing in it
+    of a sentence is over as soon as no unfinished one can get among the
+    `num_hypotheses` best, at any length; once `num_beams` hypotheses have
+    finished, as soon as none could by ending at the next token. Nothing in it
     depends on the other sentences of the batch.
 
     Arguments and result of the call are those of every `Search`.
@@ -71,7 +72,8 @@ class BeamSearch:
     def __post_init__(self) -> None:
         if self.num_beams < 1:
             raise ValueError(
-                f"`num_beams` must be at least 1; received `num_beams={self.num_beams}`."
+                "`num_beams` must be at least 1; received "
+                f"`num_beams={self.num_beams}`."
             )
         if not 1 <= self.num_hypotheses <= self.num_beams:
             raise ValueError(
@@ -109,7 +111,7 @@ class BeamSearch:
             )
             token_ids = _extend(beams.token_ids, parents, tokens, beams.index)
             ended = ops.equal(tokens, end_token_id)
-            beams = self._finish(beams, token_ids, log_probs, ended)
+            beams = self._finish(beams, token_ids, log_probs, ended, pad_token_id)
             beams = self._continue(
                 beams, token_ids, log_probs, ended, parents, tokens, reorder
             )
@@ -178,10 +180,16 @@ class BeamSearch:
             ops.reshape(log_probs, (-1, total)), min(2 * self.num_beams, total)
         )
         tokens = ops.take_along_axis(ops.reshape(tokens, (-1, total)), chosen, axis=1)
-        return log_probs, ops.cast(chosen // per_beam, "int32"), ops.cast(tokens, "int32")
+        parents = ops.cast(chosen // per_beam, "int32")
+        return log_probs, parents, ops.cast(tokens, "int32")
 
     def _finish(
-        self, beams: _Beams, token_ids: Any, log_probs: Any, ended: Any
+        self,
+        beams: _Beams,
+        token_ids: Any,
+        log_probs: Any,
+        ended: Any,
+        pad_token_id: int,
     ) -> _Beams:
         """Takes the ended ones among the first `num_beams` candidates in."""
         first = slice(None), slice(self.num_beams)
@@ -192,18 +200,18 @@ class BeamSearch:
         scores = log_probs[first] / length_penalty(length, self.length_penalty)
         scores = ops.where(ended, scores, -float("inf"))
         lengths = ops.where(ended, length, 0)
+        token_ids = ops.where(ended[:, :, None], token_ids[first], pad_token_id)
         scores, best = ops.top_k(
             ops.concatenate([beams.finished_scores, scores], axis=1),
             self.num_hypotheses,
         )
-        ids = ops.concatenate([beams.finished_ids, token_ids[first]], axis=1)
+        ids = ops.concatenate([beams.finished_ids, token_ids], axis=1)
         lengths = ops.concatenate([beams.finished_lengths, lengths], axis=1)
         return beams._replace(
             finished_ids=ops.take_along_axis(ids, best[:, :, None], axis=1),
             finished_lengths=ops.take_along_axis(lengths, best, axis=1),
             finished_scores=scores,
-            num_finished=beams.num_finished
-            + ops.sum(ops.cast(ended, "int32"), axis=1),
+            num_finished=beams.num_finished + ops.sum(ops.cast(ended, "int32"), axis=1),
         )
 
     def _continue(
@@ -237,12 +245,12 @@ class BeamSearch:
         """
         soonest = length_penalty(beams.index + 1, self.length_penalty)
         latest = length_penalty(limits, self.length_penalty)
-        hope = beams.log_probs[:, 0] / ops.maximum(soonest, latest)
+        enough = beams.num_finished >= self.num_beams
+        kindest = ops.where(enough, soonest, ops.maximum(soonest, latest))
+        hope = beams.log_probs[:, 0] / kindest
         done = ops.logical_or(
-            beams.num_finished >= self.num_beams,
-            hope <= beams.finished_scores[:, -1],
+            hope <= beams.finished_scores[:, -1], beams.index >= limits
         )
-        done = ops.logical_or(done, beams.index >= limits)
         return beams._replace(done=ops.logical_or(beams.done, done))
 
 

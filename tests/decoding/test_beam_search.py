@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import reference
-from scripted_step import END, PAD, random_step, spell, step_by_step, written_step
+from scripted_step import END, PAD, random_step, spell, written_step
 
 from keras_transformer.decoding import BeamSearch, GreedySearch
 
@@ -22,21 +22,20 @@ def test_finds_what_greedy_search_misses():
 
 
 def test_the_length_penalty_decides_between_short_and_long():
-    script = {(): {END: 0.3, 3: 0.7}, (3,): {3: 1.0}, (3, 3): {4: 0.4, END: 0.6}}
-    step = written_step({**script, (3, 3): {4: 0.4}})
-    results = {
-        alpha: step.search(BeamSearch(2, length_penalty=alpha), limits=4)
-        for alpha in (0.0, 2.0)
-    }
-    assert results[0.0].token_ids[0, 0].tolist() == [END, PAD, PAD, PAD]
-    assert results[2.0].token_ids[0, 0].tolist() == [3, 3, 4, END]
-    np.testing.assert_allclose(results[0.0].scores, [[np.log(0.3)]], atol=1e-4)
+    script = {(): {END: 0.4, 3: 0.6}, (3,): {3: 0.6, 4: 0.4}, (3, 3): {4: 1.0}}
+    step = written_step(script)
+    short = step.search(BeamSearch(2, length_penalty=0.0), limits=4)
+    long = step.search(BeamSearch(2, length_penalty=2.0), limits=4)
+    assert _hypotheses(short, 0) == [(END,)]
+    assert _hypotheses(long, 0) == [(3, 3, 4, END)]
+    np.testing.assert_allclose(short.scores, [[np.log(0.4)]], atol=1e-4)
+    np.testing.assert_allclose(long.scores, [[np.log(0.36) / 1.5**2]], atol=1e-4)
 
 
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
 def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(alpha):
     limits, num_beams = [3, 1, 2], 13
-    step = random_step(len(limits), vocabulary_size=5, max_length=3)
+    step = random_step(len(limits), max_length=3)
     result = step.search(
         BeamSearch(num_beams, length_penalty=alpha, num_hypotheses=num_beams),
         limits,
@@ -61,7 +60,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(alpha):
 
 
 def test_the_best_is_found_without_keeping_all():
-    step = random_step(7, vocabulary_size=5, max_length=3, seed=29)
+    step = random_step(7, max_length=3, seed=29)
     result = step.search(BeamSearch(13, length_penalty=1.0), limits=3)
     for row in range(step.batch):
         best, score = reference.exhaustive_search(
@@ -75,7 +74,7 @@ def test_the_best_is_found_without_keeping_all():
 
 
 def test_one_beam_is_greedy_search():
-    step = random_step(11, vocabulary_size=5, max_length=4, seed=31)
+    step = random_step(11, seed=31)
     limits = [1, 2, 3, 4] * 2 + [4, 4, 4]
     expected = step.search(GreedySearch(), limits)
     result = step.search(BeamSearch(1, **NO_PENALTY), limits)
@@ -85,7 +84,7 @@ def test_one_beam_is_greedy_search():
 
 
 def test_hypotheses_are_distinct_and_sorted():
-    step = random_step(3, vocabulary_size=5, max_length=4)
+    step = random_step(3)
     result = step.search(BeamSearch(5, num_hypotheses=4), limits=4)
     assert (np.diff(result.scores, axis=1) <= 0).all()
     for row in range(step.batch):
@@ -111,35 +110,41 @@ def test_a_finished_hypothesis_is_frozen_while_others_go_on():
 
 def test_stops_as_soon_as_nothing_can_improve():
     step = spell([3], [4])
-    with step_by_step():
-        step.search(BeamSearch(3), limits=4)
+    step.search(BeamSearch(3), limits=4)
     assert step.calls == 2
 
 
-def test_goes_on_while_a_longer_hypothesis_may_still_win():
-    # After two tokens "3" has the score log(0.35) / (7/6)^2, but one of four tokens
-    # and the log-probability log(0.5) would beat it by its penalty alone.
-    script = {(): {3: 0.5, 4: 0.5}, (3,): {END: 0.7, 3: 0.3}, (4,): {4: 0.6, 3: 0.4}}
-    step = written_step(script)
-    with step_by_step():
-        step.search(BeamSearch(3, length_penalty=0.0), limits=4)
-    assert step.calls < 4
-    patient = written_step(script)
-    with step_by_step():
-        patient.search(BeamSearch(3, length_penalty=3.0), limits=4)
-    assert patient.calls > step.calls
+# Two hypotheses of length 2 finish; the better one has log(0.4): a score of -0.92
+# without a penalty, of -0.49 with α = 4. "3 3" has log(0.3) = -1.20, which α = 4 turns
+# into -0.38 at length 3 and into -0.24 at length 4.
+SLOW = {
+    (): {3: 0.6, 4: 0.4},
+    (3,): {END: 0.5, 3: 0.5},
+    (4,): {END: 1.0},
+    (3, 3): {3: 1.0},
+}
 
 
-def test_stops_when_as_many_have_finished_as_there_are_beams():
-    script = {(): {END: 0.5, 3: 0.5}, (3,): {END: 0.5, 3: 0.5}, (3, 3): {3: 1.0}}
-    step = written_step(script)
-    with step_by_step():
-        step.search(BeamSearch(2, length_penalty=5.0), limits=4)
-    assert step.calls == 2
+@pytest.mark.parametrize(
+    "num_beams, alpha, calls", [(4, 0.0, 2), (4, 4.0, 4), (2, 0.0, 2), (2, 4.0, 4)]
+)
+def test_goes_on_while_a_longer_hypothesis_may_win(num_beams, alpha, calls):
+    step = written_step(SLOW)
+    result = step.search(BeamSearch(num_beams, length_penalty=alpha), limits=4)
+    assert step.calls == calls
+    assert _hypotheses(result, 0) == [(3, 3, 3, END) if alpha else (4, END)]
+
+
+def test_poor_hypotheses_that_finish_early_do_not_end_the_search():
+    # The end token is second best at once and again: two finish within two steps.
+    likely = {END: 0.1, 3: 0.9}
+    step = written_step({(): likely, (3,): likely, (3, 3): likely})
+    result = step.search(BeamSearch(2, length_penalty=0.0), limits=4)
+    assert _hypotheses(result, 0) == [(3, 3, 3, END)]
 
 
 def test_fewer_hypotheses_than_asked_for():
-    step = random_step(1, vocabulary_size=5, max_length=1)
+    step = random_step(1)
     result = step.search(BeamSearch(3, num_hypotheses=3), limits=1)
     assert result.token_ids.tolist() == [[[END], [PAD], [PAD]]]
     assert result.lengths.tolist() == [[1, 0, 0]]

@@ -14,59 +14,59 @@ from keras_transformer.decoding.search import restrict_logits
 
 SEARCHES = {
     "greedy": GreedySearch(),
-    "one beam": BeamSearch(num_beams=1),
-    "beams": BeamSearch(num_beams=3),
-    "no penalty": BeamSearch(num_beams=2, length_penalty=0.0),
+    "beam": BeamSearch(num_beams=2, length_penalty=0.0),
     "n-best": BeamSearch(num_beams=3, num_hypotheses=2),
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
+
+STEP = random_step(4, seed=23)
+LIMITS = [4, 1, 3, 2]
+
 
 # What holds for every search.
 
 
 @each_search
 def test_spells_the_words_of_the_script(search):
-    step = spell([4, 3, 4], [3], [2, 2, 2])
+    step = spell([4, 3, 4], [3], [2, 2, 2], [])
     result = step.search(search, limits=4)
-    expected = [[4, 3, 4, END], [3, END, PAD, PAD], [2, 2, 2, END]]
+    expected = [[4, 3, 4, END], [3, END, PAD, PAD], [2, 2, 2, END], [END] + 3 * [PAD]]
     assert result.token_ids[:, 0].tolist() == expected
-    assert result.lengths[:, 0].tolist() == [4, 2, 4]
+    assert result.lengths[:, 0].tolist() == [4, 2, 4, 1]
     np.testing.assert_allclose(result.scores[:, 0], 0.0, atol=1e-4)
 
 
 @each_search
 def test_dtypes_and_shapes(search):
-    result = random_step(3, vocabulary_size=5, max_length=2).search(
-        search, limits=[1, 2, 2], max_length=7
-    )
+    result = STEP.search(search, LIMITS)
     hypotheses = getattr(search, "num_hypotheses", 1)
     assert isinstance(result, SearchResult)
-    assert result.token_ids.shape == (3, hypotheses, 7)
-    assert result.lengths.shape == result.scores.shape == (3, hypotheses)
-    dtypes = [keras.backend.standardize_dtype(part.dtype) for part in result]
-    assert dtypes == ["int32", "int32", "float32"]
+    assert result.token_ids.shape == (4, hypotheses, 4)
+    assert result.lengths.shape == result.scores.shape == (4, hypotheses)
+    assert [part.dtype for part in result] == ["int32", "int32", "float32"]
 
 
 @each_search
 def test_a_sentence_that_never_ends_ends_at_its_own_limit(search):
-    step = random_step(3, vocabulary_size=5, max_length=5)
+    step = STEP[:]
     step.logits[:, :, END] = -50.0
-    result = step.search(search, limits=[5, 1, 3])
-    assert result.lengths[:, 0].tolist() == [5, 1, 3]
-    for row, length in enumerate([5, 1, 3]):
+    result = step.search(search, LIMITS)
+    assert result.lengths[:, 0].tolist() == LIMITS
+    for row, limit in enumerate(LIMITS):
         tokens = result.token_ids[row, 0]
-        assert tokens[length - 1] == END
-        assert not np.isin(tokens[: length - 1], [END, PAD]).any()
-        assert (tokens[length:] == PAD).all()
+        assert tokens[limit - 1] == END
+        assert not np.isin(tokens[: limit - 1], [END, PAD]).any()
+        assert (tokens[limit:] == PAD).all()
     assert (result.scores[:, 0] < -20.0).all()  # the forced end token is scored
 
 
 @each_search
 def test_padding_is_never_chosen(search):
-    step = random_step(2, vocabulary_size=5, max_length=4)
+    step = STEP[:]
     step.logits[:, :, PAD] = 30.0
-    result = step.search(search, limits=[4, 3])
-    for tokens, length in zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True):
+    result = step.search(search, LIMITS)
+    for row, length in enumerate(result.lengths[:, 0]):
+        tokens = result.token_ids[row, 0]
         assert length >= 1
         assert (tokens[:length] != PAD).all()
         assert (tokens[length:] == PAD).all()
@@ -74,59 +74,60 @@ def test_padding_is_never_chosen(search):
 
 @each_search
 def test_special_ids_are_settings(search):
-    step = random_step(1, vocabulary_size=5, max_length=3)
-    moved = step[:]
-    order = [END, 3, PAD, 4, START]  # the new ids of pad, end, start, 3 and 4
-    renamed = np.argsort(order)
-    for history in [(), *((t,) for t in range(5)), *np.ndindex(5, 5)]:
-        node = moved.node(tuple(order[token] for token in history))
-        moved.logits[:, node] = step.logits[:, step.node(history)][:, renamed]
-    expected = step.search(search, limits=3)
-    result = moved.search(
-        search, limits=3, pad_token_id=END, end_token_id=3, start_token_id=PAD
+    step = STEP[:]
+    new_ids = np.array([END, 3, PAD, 4, START])  # of pad, end, start, 3 and 4
+    for length in range(4):
+        for history in np.ndindex((5,) * length):
+            logits = STEP.logits[:, STEP.node(history)]
+            step.logits[:, step.node(new_ids[list(history)]), new_ids] = logits
+    expected = STEP.search(search, LIMITS)
+    result = step.search(
+        search, LIMITS, pad_token_id=END, end_token_id=3, start_token_id=PAD
     )
-    np.testing.assert_array_equal(result.token_ids, np.array(order)[expected.token_ids])
+    np.testing.assert_array_equal(result.token_ids, new_ids[expected.token_ids])
     np.testing.assert_allclose(result.scores, expected.scores, atol=1e-5)
 
 
 @each_search
 def test_scores_are_those_of_the_tokens(search):
-    step = random_step(3, vocabulary_size=5, max_length=4)
-    result = step.search(search, limits=[4, 2, 3])
+    result = STEP.search(search, LIMITS)
     alpha = getattr(search, "length_penalty", 0.0)
-    for row, hypothesis in np.ndindex(result.lengths.shape):
+    for row, hypothesis in np.argwhere(result.lengths):
         length = int(result.lengths[row, hypothesis])
-        score = step.score(row, result.token_ids[row, hypothesis, :length])
-        expected = score / ((5 + length) / 6) ** alpha
+        score = STEP.score(row, result.token_ids[row, hypothesis, :length])
         np.testing.assert_allclose(
-            result.scores[row, hypothesis], expected, atol=1e-5 * length
+            result.scores[row, hypothesis],
+            score / ((5 + length) / 6) ** alpha,
+            atol=1e-5 * length,
         )
 
 
 @each_search
 def test_a_sentence_does_not_depend_on_its_batch_mates(search):
-    step = random_step(4, vocabulary_size=5, max_length=4, seed=23)
-    limits = [4, 1, 3, 2]
-    together = step.search(search, limits)
+    together = STEP.search(search, LIMITS)
     assert len(np.unique(together.lengths[:, 0])) > 1
-    for row, limit in enumerate(limits):
-        alone = step[row : row + 1].search(search, limit)
-        np.testing.assert_array_equal(
-            together.token_ids[row, :, :limit], alone.token_ids[0]
-        )
+    for row, limit in enumerate(LIMITS):
+        alone = STEP[row : row + 1].search(search, limit, max_length=4)
+        np.testing.assert_array_equal(together.token_ids[row], alone.token_ids[0])
         np.testing.assert_array_equal(together.lengths[row], alone.lengths[0])
         np.testing.assert_allclose(together.scores[row], alone.scores[0], atol=1e-6)
 
 
 @each_search
-def test_a_buffer_longer_than_the_limit_changes_nothing(search):
-    step = random_step(2, vocabulary_size=5, max_length=3)
-    expected = step.search(search, limits=[3, 2])
-    result = step.search(search, limits=[3, 2], max_length=11)
-    np.testing.assert_array_equal(result.token_ids[:, :, :3], expected.token_ids)
-    assert (result.token_ids[:, :, 3:] == PAD).all()
+def test_a_buffer_longer_than_the_limits_changes_nothing(search):
+    expected = STEP.search(search, LIMITS)
+    result = STEP.search(search, LIMITS, max_length=11)
+    np.testing.assert_array_equal(result.token_ids[:, :, :4], expected.token_ids)
+    assert (result.token_ids[:, :, 4:] == PAD).all()
     np.testing.assert_array_equal(result.lengths, expected.lengths)
     np.testing.assert_allclose(result.scores, expected.scores, atol=1e-6)
+
+
+@each_search
+def test_stops_when_every_sentence_is_done(search):
+    step = spell([3], [4, 4], [2], [])
+    result = step.search(search, limits=4)
+    assert step.calls == result.lengths[:, 0].max() == 3
 
 
 # The parts they share.

@@ -1,5 +1,7 @@
 """The encoder-decoder Transformer."""
 
+import os
+import pathlib
 from typing import Any
 
 import keras
@@ -13,34 +15,12 @@ from keras_transformer.layers import (
     PositionalEncoding,
     padding_mask,
 )
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "transformer_tiny": {
-        "num_layers": 4,
-        "hidden_dim": 128,
-        "intermediate_dim": 256,
-        "num_heads": 4,
-    },
-    "transformer_small": {
-        "num_layers": 3,
-        "hidden_dim": 256,
-        "intermediate_dim": 1024,
-        "num_heads": 4,
-    },
-    "transformer_base": {
-        "num_layers": 6,
-        "hidden_dim": 512,
-        "intermediate_dim": 2048,
-        "num_heads": 8,
-    },
-    "transformer_big": {
-        "num_layers": 6,
-        "hidden_dim": 1024,
-        "intermediate_dim": 4096,
-        "num_heads": 16,
-        "dropout": 0.3,
-    },
-}
+from keras_transformer.seq2seq.presets import PRESETS
+from keras_transformer.seq2seq.vocabularies import (
+    check_sizes,
+    check_tying,
+    tokenizer_sizes,
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -111,7 +91,10 @@ class Seq2Seq(keras.Model):
     Example:
 
     >>> model = Seq2Seq(
-    ...     num_layers=1, hidden_dim=8, intermediate_dim=16, num_heads=2,
+    ...     num_layers=1,
+    ...     hidden_dim=8,
+    ...     intermediate_dim=16,
+    ...     num_heads=2,
     ...     vocabulary_size=11,
     ... )
     >>> logits = model(
@@ -170,10 +153,16 @@ class Seq2Seq(keras.Model):
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
         self._take_special_tokens()
-        self._set_vocabularies(
-            vocabulary_size, source_vocabulary_size, target_vocabulary_size
+        sizes: tuple[int | None, ...] = (
+            vocabulary_size,
+            source_vocabulary_size,
+            target_vocabulary_size,
         )
-        self._set_tying(tie_embeddings)
+        if not any(sizes) and source_tokenizer is not None:
+            sizes = tokenizer_sizes(source_tokenizer, self.target_tokenizer)
+        self.vocabulary_size, *own_sizes = check_sizes(*sizes)
+        self.source_vocabulary_size, self.target_vocabulary_size = own_sizes
+        self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self._build_layers()
         self._generator = generation.Generator(self)
 
@@ -224,38 +213,6 @@ class Seq2Seq(keras.Model):
         self.pad_token_id = target.pad_token_id
         self.start_token_id = target.start_token_id
         self.end_token_id = target.end_token_id
-
-    def _set_vocabularies(
-        self, shared: int | None, source: int | None, target: int | None
-    ) -> None:
-        if (shared, source, target) == (None, None, None) and self.source_tokenizer:
-            source = self.source_tokenizer.vocabulary_size
-            target = self.target_tokenizer.vocabulary_size
-            if self.source_tokenizer is self.target_tokenizer:
-                shared, source, target = source, None, None
-        two = source is not None and target is not None
-        one = source is None and target is None
-        if not (one if shared else two):
-            raise ValueError(
-                "`vocabulary_size`, or both `source_vocabulary_size` and "
-                "`target_vocabulary_size`, or tokenizers must be given; received "
-                f"`vocabulary_size={shared}`, `source_vocabulary_size={source}`, "
-                f"`target_vocabulary_size={target}`."
-            )
-        self.vocabulary_size = shared
-        self.source_vocabulary_size = shared or source
-        self.target_vocabulary_size = shared or target
-
-    def _set_tying(self, tie_embeddings: str | None) -> None:
-        shared = self.vocabulary_size is not None
-        allowed = ("all", "target", "none") if shared else ("target", "none")
-        self.tie_embeddings = tie_embeddings or allowed[0]
-        if self.tie_embeddings not in allowed:
-            raise ValueError(
-                f"`tie_embeddings` must be one of {allowed} with "
-                f"{'one shared vocabulary' if shared else 'two vocabularies'}; "
-                f"received `tie_embeddings={tie_embeddings!r}`."
-            )
 
     def _build_layers(self) -> None:
         policy = self.dtype_policy
@@ -429,9 +386,7 @@ class Seq2Seq(keras.Model):
         Returns:
             The new state.
         """
-        ancestors = ops.take_along_axis(
-            state["ancestors"], parents[:, :, None], axis=1
-        )
+        ancestors = ops.take_along_axis(state["ancestors"], parents[:, :, None], axis=1)
         return {**state, "ancestors": ancestors}
 
     def search(
@@ -518,7 +473,26 @@ class Seq2Seq(keras.Model):
             inputs, search or BeamSearch(), max_length, batch_size, return_scores
         )
 
-    def export(  # type: ignore[override]
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Saves the model as `keras.Model.save` does, the file whole or not at all.
+
+        Args:
+            filepath: a path that ends in `.keras`.
+            overwrite: whether to replace a file that is there without asking.
+            **kwargs: further arguments of `keras.Model.save`.
+        """
+        path = pathlib.Path(filepath)
+        if path.suffix != ".keras" or (path.exists() and not overwrite):
+            super().save(filepath, overwrite=overwrite, **kwargs)
+            return
+        temporary = path.with_name(f".{os.getpid()}-{path.name}")
+        try:
+            super().save(temporary, **kwargs)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def export(
         self, filepath: Any, search: Search | None = None, **options: Any
     ) -> None:
         """Writes a SavedModel that takes texts and returns texts.

@@ -1,0 +1,73 @@
+"""Which vocabularies a model has, and which of its matrices they share."""
+
+from typing import Any
+
+
+def tokenizer_sizes(source: Any, target: Any) -> tuple[int | None, ...]:
+    """Reads the vocabulary sizes off the tokenizers.
+
+    Args:
+        source: the source tokenizer.
+        target: the target tokenizer; the same object = a shared vocabulary.
+
+    Returns:
+        `(shared, source, target)`, of which the first or the other two are
+        `None`.
+    """
+    if source is target:
+        return source.vocabulary_size, None, None
+    return None, source.vocabulary_size, target.vocabulary_size
+
+
+def check_sizes(
+    shared: int | None, source: int | None, target: int | None
+) -> tuple[int | None, int, int]:
+    """Makes sure that there is either one vocabulary or two.
+
+    Args:
+        shared: `vocabulary_size`.
+        source: `source_vocabulary_size`.
+        target: `target_vocabulary_size`.
+
+    Returns:
+        The size of the shared vocabulary or `None`, and the sizes of the
+        source's and the target's.
+
+    Raises:
+        ValueError: if neither or both are given.
+    """
+    if shared and source is None and target is None:
+        return shared, shared, shared
+    if shared is None and source and target:
+        return None, source, target
+    raise ValueError(
+        "`vocabulary_size`, or both `source_vocabulary_size` and "
+        "`target_vocabulary_size`, or tokenizers must be given; received "
+        f"`vocabulary_size={shared}`, `source_vocabulary_size={source}`, "
+        f"`target_vocabulary_size={target}`."
+    )
+
+
+def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
+    """Finds out which embedding matrices are one and the same.
+
+    Args:
+        tie_embeddings: `"all"`, `"target"`, `"none"`, or `None` for as much as
+            the vocabularies allow.
+        shared: size of the shared vocabulary, or `None`.
+
+    Returns:
+        `"all"`, `"target"` or `"none"`.
+
+    Raises:
+        ValueError: if it is none of them, or `"all"` with two vocabularies.
+    """
+    allowed = ("all", "target", "none") if shared else ("target", "none")
+    tying = tie_embeddings or allowed[0]
+    if tying not in allowed:
+        raise ValueError(
+            f"`tie_embeddings` must be one of {allowed} with "
+            f"{'one shared vocabulary' if shared else 'two vocabularies'}; "
+            f"received `tie_embeddings={tie_embeddings!r}`."
+        )
+    return tying

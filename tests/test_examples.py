@@ -1,0 +1,153 @@
+"""Runs the examples at toy size."""
+
+import csv
+import importlib.util
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Seq2Seq, Tokenizer
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+EXPORTS = keras.backend.backend() == "tensorflow"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def printed(pattern, text):
+    """The number in the one line that is as `pattern` says."""
+    (number,) = re.findall(f"^{pattern}$", text, re.MULTILINE)
+    return float(number)
+
+
+@pytest.mark.parametrize("path", EXAMPLES.glob("*.py"), ids=lambda path: path.stem)
+def test_help_names_every_option(path, capsys):
+    with pytest.raises(SystemExit) as exit:
+        load(path.stem).main(["--help"])
+    assert exit.value.code == 0
+    help = capsys.readouterr().out
+    assert f"python examples/{path.name}" in help
+    options = re.findall(r'add_argument\("(--[\w-]+)"', path.read_text("utf-8"))
+    options += re.findall(r'add_argument\(\n *"(--[\w-]+)"', path.read_text("utf-8"))
+    assert len(options) >= 5
+    assert not [option for option in options if option not in help]
+
+
+# pronounce.py
+
+
+def test_pronounce(tmp_path, monkeypatch, capsys):
+    if not EXPORTS:  # tests/test_export.py exports from this backend, once.
+        monkeypatch.setattr(Seq2Seq, "export", lambda *args, **kwargs: None)
+    word_errors = load("pronounce").main(
+        [
+            *("--limit", "300", "--epochs", "1", "--verbose", "0"),
+            *("--output", str(tmp_path), "--saved-model", str(tmp_path / "served")),
+        ]
+    )
+    output = capsys.readouterr().out
+    assert printed(r"word error rate: (\d+\.\d\d) %", output) == round(word_errors, 2)
+    assert 0 <= word_errors <= 100
+    assert printed(r"phoneme error rate: (\d+\.\d\d) %", output) > 0
+    assert "onomatopoeia" in output
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "served/1/saved_model.pb").exists() == EXPORTS
+    model = keras.saving.load_model(tmp_path / "pronounce.keras")
+    assert isinstance(model.generate("queue"), str)
+
+
+def test_pronounce_splits_words_into_disjoint_parts():
+    pronounce = load("pronounce")
+    words = pronounce.load_dictionary(5003)
+    parts = [pronounce.split(words, part) for part in ("train", "valid", "test")]
+    assert [len(part) for part in parts] == sorted(map(len, parts), reverse=True) or (
+        len(parts[0]) > len(parts[2]) > len(parts[1])
+    )
+    assert sum(map(len, parts)) == len(words) == 5003
+    assert parts[0] | parts[1] | parts[2] == words
+
+
+def test_pronounce_reads_the_dictionary():
+    words = load("pronounce").load_dictionary()
+    assert len(words) > 125_000
+    assert words["read"] == ["R EH D", "R IY D"]
+    assert not any(re.search(r"\d", p) for ps in words.values() for p in ps)
+
+
+# translate.py
+
+
+def write_pairs(path, count, seed):
+    """Made-up parallel text: the target has the words backwards, upside down."""
+    random = np.random.default_rng(seed)
+    words = ["ka", "lo", "mi", "nu", "pe", "so"]
+    rows = [[str(word) for word in random.choice(words, 5)] for _ in range(count)]
+    pairs = [(" ".join(row), " ".join(row[::-1]).upper()) for row in rows]
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
+    for suffix, side in {".source": 0, ".target": 1}.items():
+        lines = "".join(f"{pair[side]}\n" for pair in pairs)
+        path.with_suffix(suffix).write_text(lines, "utf-8")
+
+
+@pytest.fixture
+def translate_options(tmp_path):
+    for seed, (part, count) in enumerate({"train": 199, "valid": 7, "test": 5}.items()):
+        write_pairs(tmp_path / f"{part}.tsv", count, seed)
+    sides = [tmp_path / "train.source", tmp_path / "train.target"]
+    return [
+        *("--train", *map(str, sides), "--valid", str(tmp_path / "valid.tsv")),
+        *("--test", str(tmp_path / "test.tsv"), "--output", str(tmp_path / "results")),
+        *("--vocabulary-size", "37", "--num-beams", "2", "--verbose", "0"),
+    ]
+
+
+def test_translate_trains_and_goes_on(translate_options, tmp_path, monkeypatch, capsys):
+    translate = load("translate")
+    monkeypatch.setattr(translate, "LENGTH_PENALTIES", (0.6,))
+    no_export = [] if EXPORTS else ["--no-export"]
+    score = translate.main([*translate_options, "--epochs", "1", *no_export])
+    results = tmp_path / "results"
+    output = capsys.readouterr().out
+    assert 0 <= score <= 100
+    assert printed(r"BLEU (\d+\.\d\d)  \(.*\)", output) == round(score, 2)
+    assert "5 sentences translated" in output
+    assert (results / "saved_model/1/saved_model.pb").exists() == EXPORTS
+    assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == 37
+
+    translate.main([*translate_options, "--epochs", "2", "--no-export"])
+    with (results / "history.csv").open() as history:
+        epochs = list(csv.DictReader(history))
+    assert [row["epoch"] for row in epochs] == ["0", "1"]
+    assert float(epochs[1]["loss"]) < float(epochs[0]["loss"])
+    model = keras.saving.load_model(results / "model.keras")
+    assert model.normalize_first
+    assert isinstance(model.generate("ka lo mi"), str)
+
+
+# custom_model.py
+
+
+def test_custom_model(tmp_path, capsys):
+    arguments = ["--limit", "2003", "--epochs", "2", "--verbose", "0"]
+    accuracy = load("custom_model").main([*arguments, "--output", str(tmp_path)])
+    output = capsys.readouterr().out
+    assert "1803 words to train on, 200 to test" in output
+    assert printed(r"accuracy of the model: (\d+\.\d\d) %", output) == accuracy
+    assert accuracy > printed(r"accuracy of always 2: (\d+\.\d\d) %", output)
+    assert printed(r"model: .* differ by (\S+)\)", output) < 1e-6
+    assert (tmp_path / "syllables.keras").exists()
+
+
+def test_custom_model_codes_letters():
+    ids = load("custom_model").letter_ids(np.array(["ab", "cab's"]))
+    assert ids.shape == (2, 16)
+    assert ids[:, :6].tolist() == [[97, 98, 0, 0, 0, 0], [99, 97, 98, 39, 115, 0]]
+    assert not ids[:, 6:].any()

@@ -1,0 +1,293 @@
+"""What holds for the package as a whole: imports, documentation, names, version."""
+
+import ast
+import builtins
+import doctest
+import fnmatch
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_transformer"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = [
+    importlib.import_module(info.name)
+    for info in pkgutil.walk_packages([str(PACKAGE)], "keras_transformer.")
+]
+NAMES = {
+    "keras": keras,
+    "np": np,
+    "ops": keras.ops,
+    **{name: getattr(keras_transformer, name) for name in keras_transformer.__all__},
+}
+
+# Who may import whom at module level, the standard library and a part's own modules
+# apart. On the right, names without a dot are parts of the package or other packages.
+MAY_IMPORT = {
+    "__init__": {"decoding", "layers", "seq2seq", "training"},
+    "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
+    "dataset": {"numpy", "tensorflow", "text"},
+    "layers": {"keras", "numpy"},
+    "seq2seq": {"compiling", "decoding", "generation", "keras", "layers", "numpy"},
+    "generation": {"compiling", "decoding", "keras", "numpy"},
+    "training": {"keras", "numpy"},
+    "decoding": {"keras", "numpy"},
+    "compiling": {"keras"},
+    "evaluation": {"rapidfuzz", "sacrebleu"},
+    "export": {
+        *("compiling", "decoding", "generation", "seq2seq", "text"),
+        *("keras", "numpy", "tensorflow"),
+    },
+    "plotting": {"matplotlib", "numpy", "seaborn"},
+}
+KNOW_BACKENDS = {"compiling", "dataset", "export", "text"}
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def part_of(path):
+    """The stage of the pipeline a file belongs to: its folder, or its own name."""
+    first, *rest = path.relative_to(PACKAGE).parts
+    return first if rest else path.stem
+
+
+def imported(nodes):
+    """The packages, and parts of ours, that the import statements of `nodes` name."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "keras_transformer":
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module)
+    names = {name.removeprefix("keras_transformer.") for name in names}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def module_level(tree):
+    functions = (ast.FunctionDef, ast.ClassDef)
+    for statement in tree.body:
+        if not isinstance(statement, functions):
+            yield from ast.walk(statement)
+
+
+# Imports.
+
+
+def test_import_loads_nothing_that_it_does_not_need():
+    code = "import keras_transformer, sys; print(*sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    unneeded = {"keras_hub", "keras_nlp", "sacrebleu", "seaborn", "sentencepiece"}
+    unneeded |= {"keras_transformer.text", "tensorflow_text"}
+    if keras.backend.backend() != "tensorflow":
+        unneeded.add("tensorflow")
+    loaded = set(process.stdout.split())
+    assert "keras_transformer" in loaded, process.stderr
+    assert not unneeded & loaded
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_parts_import_only_what_they_may(path):
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"say in MAY_IMPORT what {part} may import"
+    found = imported(module_level(ast.parse(path.read_text("utf-8"))))
+    assert found - {part} <= MAY_IMPORT[part]
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_only_four_parts_know_a_backend(path):
+    found = imported(ast.walk(ast.parse(path.read_text("utf-8"))))
+    if part_of(path) not in KNOW_BACKENDS:
+        assert not found & {"jax", "keras_nlp", "tensorflow", "torch"}
+
+
+# Names and documentation.
+
+
+@pytest.mark.parametrize("name", keras_transformer.__all__)
+def test_public_name(name):
+    assert name in dir(keras_transformer)
+    public = getattr(keras_transformer, name)
+    assert public.__name__ == name
+    assert inspect.getdoc(public)
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="no attribute 'Seq3Seq'"):
+        keras_transformer.Seq3Seq  # noqa: B018
+
+
+def test_public_names_are_sorted():
+    assert keras_transformer.__all__ == sorted(set(keras_transformer.__all__))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_module_says_what_it_is_for(module):
+    assert module.__doc__
+    for name in getattr(module, "__all__", []):
+        assert hasattr(module, name)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_docstring_examples(module, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder().find(module, extraglobs=NAMES):
+        runner.run(test)
+    assert not runner.failures, capsys.readouterr().out
+
+
+def python_blocks(text):
+    return re.findall(r"^( *)```python\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+
+
+FENCED = [
+    pytest.param(inspect.cleandoc("\n" + block), id=f"{relative(path)}-{number}")
+    for path in FILES
+    for number, (_, block) in enumerate(python_blocks(path.read_text("utf-8")))
+]
+
+
+@pytest.mark.parametrize("code", FENCED)
+def test_fenced_docstring_example(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    compiled = compile(code, "example", "exec")
+    if not needed_names(code) - {*NAMES, *vars(builtins)}:
+        exec(compiled, dict(NAMES))
+
+
+def needed_names(code):
+    """The names that an example reads and does not make itself."""
+    tree = ast.parse(code)
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    made = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    made |= {alias.asname or alias.name for node in imports for alias in node.names}
+    return {node.id for node in names} - made
+
+
+def ours_with_configuration():
+    """Our classes that Keras can save, without those that others of ours inherit."""
+    classes = [
+        value
+        for module in MODULES
+        for value in vars(module).values()
+        if inspect.isclass(value) and value.__module__ == module.__name__
+    ]
+    return [
+        value
+        for value in classes
+        if hasattr(value, "get_config")
+        and not any(value in other.__bases__ for other in classes)
+    ]
+
+
+@pytest.mark.parametrize("value", ours_with_configuration())
+def test_serialisable_class_is_registered(value):
+    name = f"keras_transformer>{value.__name__}"
+    assert keras.saving.get_registered_name(value) == name
+    assert keras.saving.get_registered_object(name) is value
+
+
+# Version, README, style.
+
+
+def test_version():
+    installed = metadata.distributions(name="keras-transformer")
+    assert {found.version for found in installed} <= {keras_transformer.__version__}
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    newest, *_ = re.findall(r"^## \[(\d\S*)\]", changelog, re.MULTILINE)
+    assert newest == keras_transformer.__version__
+
+
+# What the README says of real data, made to fit the few lines of the test.
+TOY_SIZES = {"vocabulary_size=8000": "vocabulary_size=29", "epochs=40": "epochs=1"}
+
+
+def test_readme_code_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for part in ("train", "valid"):
+        for language, words in {"en": "a dog sees a cat", "de": "kiz lu azo um"}.items():
+            lines = [words[i:] + " " + words[:i] for i in range(len(words))]
+            pathlib.Path(f"{part}.{language}").write_text("\n".join(lines), "utf-8")
+    namespace = {}
+    for code in readme_blocks():
+        exec(compile(code, "README.md", "exec"), namespace)
+    namespace["classifier"].summary()
+    assert pathlib.Path("en-de.keras").exists()
+    assert "pairs read" in capsys.readouterr().out
+
+
+def readme_blocks():
+    text = (ROOT / "README.md").read_text("utf-8")
+    for size, toy_size in TOY_SIZES.items():
+        assert size in text
+        text = text.replace(size, toy_size)
+    blocks = [block for _, block in python_blocks(text)]
+    if keras.backend.backend() != "tensorflow":  # One export in three runs will do.
+        text = text.replace("model.export(", "# model.export(")
+        blocks = [b for _, b in python_blocks(text) if "import tensorflow" not in b]
+    return blocks
+
+
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_what_a_page_names_exists(page):
+    text = page.read_text("utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    files = re.findall(r"\b[\w/]+/\w+\.(?:py|md|toml)\b", text)
+    assert not [name for name in {*links, *files} if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_make_targets_that_a_page_names_exist(page):
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = re.findall(r"^([\w%-]+):", makefile, re.MULTILINE)
+    patterns = [target.replace("%", "*") for target in targets]
+    named = re.findall(r"(?:^|`|=\S* )make (\w[\w-]*)", page.read_text("utf-8"), re.M)
+    for target in named:
+        assert any(fnmatch.fnmatch(target, pattern) for pattern in patterns), target
+
+
+def test_pages_name_the_two_commands():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+SOURCES = [
+    path
+    for folder in ("keras_transformer", "examples", "tests", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_source_is_finished(path):
+    text = path.read_text("utf-8")
+    assert not re.search(r"\b(TO" r"DO|FIX" r"ME|NotImplemented" r"Error)\b", text)
+    assert str(ROOT) not in text
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_module_is_short(path):
+    assert len(path.read_text("utf-8").splitlines()) <= 500
