@@ -120,7 +120,7 @@ def show_predictions(
 ) -> None:
     """Prints a dozen words with the predicted and the listed number of syllables."""
     print(f"{'word':16} predicted  sure  listed")
-    for word, count, row in list(zip(words, syllables, probabilities, strict=True))[:12]:
+    for word, count, row in zip(words[:12], syllables, probabilities, strict=False):
         print(f"{word:16} {row.argmax():9} {row.max():5.0%} {count:7}")
 
 

@@ -44,7 +44,7 @@ class Generator:
         if isinstance(inputs, str):
             texts, scores = self._texts([inputs], search, max_length, batch_size)
             texts, scores = texts[0], scores[0]
-        elif len(inputs) and isinstance(inputs[0], (str, bytes)):
+        elif _are_texts(inputs, self._model):
             texts, scores = self._texts(inputs, search, max_length, batch_size)
         else:
             return self._ids(_rows(inputs, self._model), search, max_length, batch_size)
@@ -66,7 +66,8 @@ class Generator:
         rows = source.tokenize(list(texts), add_end=True).to_list()
         result = self._ids(rows, search, max_length, batch_size)
         count, hypotheses, length = result.token_ids.shape
-        flat = target.detokenize(result.token_ids.reshape(-1, length)).numpy()
+        token_ids = result.token_ids.reshape(count * hypotheses, length)
+        flat = target.detokenize(token_ids).numpy()
         flat = np.array([text.decode("utf-8") for text in flat], dtype=object)
         outputs = flat.reshape(count, hypotheses)
         empty = np.array([len(row) == 1 for row in rows], dtype=bool)
@@ -83,6 +84,8 @@ class Generator:
         max_length: int | None,
         batch_size: int,
     ) -> SearchResult:
+        if not rows:
+            return _no_result(search.num_hypotheses)
         _check_rows(rows, self._model)
         compiled = self._compiled_search(search, max_length)
         order = np.argsort([len(row) for row in rows], kind="stable")
@@ -107,6 +110,13 @@ class Generator:
 
             self._compiled[key] = compile_function(run, model)
         return self._compiled[key]
+
+
+def _are_texts(inputs: Any, model: Any) -> bool:
+    """Tells texts from token ids; an empty list is what the model takes."""
+    if len(inputs) > 0:
+        return isinstance(inputs[0], (str, bytes))
+    return isinstance(inputs, list) and model.source_tokenizer is not None
 
 
 def _rows(inputs: Any, model: Any) -> list[list[int]]:
@@ -150,10 +160,18 @@ def _pad(rows: list[list[int]], batch: int, pad_token_id: int) -> np.ndarray:
     return padded
 
 
+def _no_result(num_hypotheses: int) -> SearchResult:
+    return SearchResult(
+        token_ids=np.zeros((0, num_hypotheses, 0), "int32"),
+        lengths=np.zeros((0, num_hypotheses), "int32"),
+        scores=np.zeros((0, num_hypotheses), "float32"),
+    )
+
+
 def _join(
     results: list[list[np.ndarray]], order: np.ndarray, pad_token_id: int
 ) -> SearchResult:
-    longest = max((int(lengths.max()) for _, lengths, _ in results), default=0)
+    longest = max(int(lengths.max()) for _, lengths, _ in results)
     token_ids = [
         np.pad(
             ids[:, :, :longest],

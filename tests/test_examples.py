@@ -28,7 +28,9 @@ def printed(pattern, text):
     return float(number)
 
 
-@pytest.mark.parametrize("path", EXAMPLES.glob("*.py"), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem
+)
 def test_help_names_every_option(path, capsys):
     with pytest.raises(SystemExit) as exit:
         load(path.stem).main(["--help"])

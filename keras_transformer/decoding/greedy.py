@@ -28,6 +28,7 @@ class GreedySearch:
     """
 
     num_beams: ClassVar[int] = 1
+    num_hypotheses: ClassVar[int] = 1
 
     def __call__(
         self,

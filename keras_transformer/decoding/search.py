@@ -56,6 +56,11 @@ class Search(Protocol):
         """How many hypotheses of a sentence are kept at each step."""
         ...
 
+    @property
+    def num_hypotheses(self) -> int:
+        """How many finished hypotheses of a sentence the result holds."""
+        ...
+
     def __call__(
         self,
         step: Step,

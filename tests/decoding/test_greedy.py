@@ -28,3 +28,9 @@ def test_equal_logits_give_one_of_the_best():
     step.logits[:] = [0.0, 0.0, 0.0, 7.0, 7.0]
     result = step.search(GreedySearch(), limits=4)
     assert result.token_ids[0, 0, 0] in (3, 4)
+
+
+def test_stops_when_every_sentence_has_ended():
+    step = spell([3], [4, 4])
+    result = step.search(GreedySearch(), limits=4)
+    assert step.calls == result.lengths.max() == 3

@@ -39,7 +39,7 @@ def test_spells_the_words_of_the_script(search):
 @each_search
 def test_dtypes_and_shapes(search):
     result = STEP.search(search, LIMITS)
-    hypotheses = getattr(search, "num_hypotheses", 1)
+    hypotheses = search.num_hypotheses
     assert isinstance(result, SearchResult)
     assert result.token_ids.shape == (4, hypotheses, 4)
     assert result.lengths.shape == result.scores.shape == (4, hypotheses)
@@ -121,13 +121,6 @@ def test_a_buffer_longer_than_the_limits_changes_nothing(search):
     assert (result.token_ids[:, :, 4:] == PAD).all()
     np.testing.assert_array_equal(result.lengths, expected.lengths)
     np.testing.assert_allclose(result.scores, expected.scores, atol=1e-6)
-
-
-@each_search
-def test_stops_when_every_sentence_is_done(search):
-    step = spell([3], [4, 4], [2], [])
-    result = step.search(search, limits=4)
-    assert step.calls == result.lengths[:, 0].max() == 3
 
 
 # The parts they share.

@@ -332,6 +332,13 @@ def test_dropout_is_for_training_alone():
     assert_close(layer(TARGET, SOURCE), plain, atol=0)
     dropped = layer(TARGET, SOURCE, training=True)
     assert np.abs(to_numpy(dropped) - to_numpy(plain)).max() > 0.01
+    attentions = layer.self_attention, layer.cross_attention
+    residuals = (
+        layer.self_attention_residual,
+        layer.cross_attention_residual,
+        layer.feed_forward_residual,
+    )
+    assert {x.dropout for x in (*attentions, *residuals)} == {0.5}
 
 
 def test_length_one():

@@ -160,6 +160,8 @@ def test_dropout_is_for_training_alone():
     plain = to_numpy(encoder()(INPUTS))
     np.testing.assert_array_equal(to_numpy(layer(INPUTS)), plain)
     assert np.abs(to_numpy(layer(INPUTS, training=True)) - plain).max() > 0.01
+    residuals = layer.self_attention_residual, layer.feed_forward_residual
+    assert {x.dropout for x in (layer.self_attention, *residuals)} == {0.5}
 
 
 def test_length_one():

@@ -1,0 +1,59 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_transformer.compiling import compile_function
+
+INPUTS = np.arange(10, dtype="float32").reshape(2, 5)
+KERNEL = np.linspace(-1.0, 1.0, 15, dtype="float32").reshape(5, 3)
+
+
+@pytest.fixture
+def model():
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    model.set_weights([KERNEL, np.zeros(3)])
+    return model
+
+
+@pytest.fixture
+def traces():
+    return []
+
+
+@pytest.fixture
+def compiled(model, traces):
+    def function(inputs, scale):
+        traces.append(inputs.shape)
+        return {"outputs": model(inputs) * scale, "sums": ops.sum(inputs, axis=1)}
+
+    return compile_function(function, model)
+
+
+def test_gives_what_the_eager_call_gives(compiled):
+    result = compiled(ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(2.0))
+    outputs = ops.convert_to_numpy(result["outputs"])
+    np.testing.assert_allclose(outputs, 2.0 * INPUTS @ KERNEL, rtol=1e-5)
+    np.testing.assert_allclose(ops.convert_to_numpy(result["sums"]), [10.0, 35.0])
+
+
+def test_weights_are_read_anew_without_a_new_trace(model, compiled, traces):
+    arguments = ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(1.0)
+    compiled(*arguments)
+    model.set_weights([2 * KERNEL, np.ones(3)])
+    outputs = ops.convert_to_numpy(compiled(*arguments)["outputs"])
+    np.testing.assert_allclose(outputs, INPUTS @ (2 * KERNEL) + 1.0, rtol=1e-5)
+    if keras.backend.backend() != "torch":  # which traces nothing
+        assert len(traces) == 1
+
+
+def test_each_shape_gives_its_own_result(compiled):
+    for rows in (INPUTS, INPUTS[:1], INPUTS):
+        result = compiled(ops.convert_to_tensor(rows), ops.convert_to_tensor(1.0))
+        outputs = ops.convert_to_numpy(result["outputs"])
+        np.testing.assert_allclose(outputs, rows @ KERNEL, rtol=1e-5)
+
+
+def test_no_gradients_are_kept(compiled):
+    result = compiled(ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(1.0))
+    assert not getattr(result["outputs"], "requires_grad", False)

@@ -1,0 +1,184 @@
+import numpy as np
+import pytest
+
+from keras_transformer import BeamSearch, GreedySearch, SearchResult, Seq2Seq
+from keras_transformer.text import CharacterTokenizer
+
+SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
+TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"UVWXYZÄ"])
+SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+GREEDY, N_BEST = GreedySearch(), BeamSearch(3, num_hypotheses=2)
+TEXTS = ["abc", "", "f", "deadbeef"]
+# Three of these and a fourth row of padding are one batch, as are the four texts.
+ROWS = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = Seq2Seq(
+        **SIZES,
+        normalize_first=True,
+        max_source_length=9,
+        max_target_length=5,
+        source_tokenizer=SOURCE,
+        target_tokenizer=TARGET,
+    )
+    rng = np.random.default_rng(1)  # the outputs differ, in their lengths too
+    model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
+    return model
+
+
+@pytest.fixture(scope="module")
+def texts_and_scores(model):
+    return model.generate(TEXTS, N_BEST, return_scores=True)
+
+
+@pytest.fixture(scope="module")
+def result(model):
+    return model.generate(ROWS, N_BEST)
+
+
+def check_equal(result, expected):
+    np.testing.assert_array_equal(result.lengths, expected.lengths)
+    np.testing.assert_allclose(result.scores, expected.scores, atol=1e-4)
+    length = min(result.token_ids.shape[2], expected.token_ids.shape[2])
+    np.testing.assert_array_equal(
+        result.token_ids[:, :, :length], expected.token_ids[:, :, :length]
+    )
+
+
+def test_token_ids_give_a_search_result_of_arrays(result):
+    assert isinstance(result, SearchResult)
+    assert result.token_ids.shape == (3, 2, result.lengths.max())
+    assert result.lengths.shape == result.scores.shape == (3, 2)
+    assert [part.dtype for part in result] == ["int32", "int32", "float32"]
+    assert all(isinstance(part, np.ndarray) for part in result)
+    assert (np.diff(result.scores, axis=1) <= 0).all()
+
+
+def test_texts_are_what_their_token_ids_give(texts_and_scores, result):
+    texts, scores = texts_and_scores
+    expected = TARGET.detokenize(result.token_ids.reshape(6, -1)).numpy()
+    given = [text.encode() for i in (0, 2, 3) for text in texts[i]]
+    assert given == expected.tolist()
+    assert len(set(given)) > 3
+    assert len(set(map(len, given))) > 2
+    np.testing.assert_allclose(scores[[0, 2, 3]], result.scores, atol=1e-4)
+
+
+def test_an_empty_text_gives_an_empty_text(texts_and_scores):
+    texts, scores = texts_and_scores
+    assert texts[1] == ["", ""]
+    assert scores[1].tolist() == [0.0, 0.0]
+
+
+def test_n_best_texts_are_lists(texts_and_scores):
+    texts, scores = texts_and_scores
+    assert [len(hypotheses) for hypotheses in texts] == [2, 2, 2, 2]
+    assert scores.shape == (4, 2)
+    assert scores.dtype == "float32"
+
+
+def test_one_hypothesis_is_a_text(model):
+    texts = model.generate(TEXTS, GREEDY)
+    assert len(texts) == 4
+    assert all(isinstance(text, str) for text in texts)
+    again, scores = model.generate(TEXTS, GREEDY, return_scores=True)
+    assert again == texts
+    assert scores.shape == (4,)
+
+
+def test_a_single_text_gives_a_single_result(model, texts_and_scores):
+    texts, scores = texts_and_scores
+    text, score = model.generate("deadbeef", N_BEST, return_scores=True)
+    assert text == texts[3]
+    np.testing.assert_allclose(score, scores[3], atol=1e-4)
+    assert model.generate("deadbeef", N_BEST) == texts[3]
+
+
+def test_order_and_batch_size_change_nothing(model, result):
+    for batch_size in (1, 4):
+        turned = model.generate(ROWS[::-1], N_BEST, batch_size=batch_size)
+        check_equal(SearchResult(*(part[::-1] for part in turned)), result)
+
+
+def test_more_inputs_than_a_batch_holds(model, result):
+    repeated = model.generate(ROWS * 3, N_BEST, batch_size=4)
+    check_equal(SearchResult(*(part[3:6] for part in repeated)), result)
+    check_equal(SearchResult(*(part[6:] for part in repeated)), result)
+
+
+def test_a_padded_array_is_what_its_rows_are(model, result):
+    padded = np.zeros((3, 11), "int64")
+    for row, token_ids in enumerate(ROWS):
+        padded[row, : len(token_ids)] = token_ids
+    check_equal(model.generate(padded, N_BEST), result)
+    check_equal(model.generate([np.array(row) for row in ROWS], N_BEST), result)
+
+
+def test_max_length_is_the_greatest_length(model, result):
+    assert result.lengths.max() <= model.max_target_length
+    shorter = model.generate(ROWS, GREEDY, max_length=2)
+    assert shorter.lengths.max() <= 2
+    ends = shorter.token_ids[np.arange(3), 0, shorter.lengths[:, 0] - 1]
+    assert (ends == model.end_token_id).all()
+
+
+def test_nothing_in_nothing_out(model):
+    assert model.generate([]) == []
+    texts, scores = model.generate([], N_BEST, return_scores=True)
+    assert texts == []
+    assert scores.shape == (0, 2)
+
+
+def test_no_token_ids_give_an_empty_result(model):
+    for empty in (np.zeros((0, 7), "int32"), ()):
+        result = model.generate(empty, N_BEST)
+        assert result.token_ids.shape == (0, 2, 0)
+        assert result.lengths.shape == result.scores.shape == (0, 2)
+
+
+def test_an_empty_list_of_token_ids():
+    model = Seq2Seq(**SIZES, vocabulary_size=11)
+    assert model.generate([]).token_ids.shape == (0, 1, 0)
+
+
+@pytest.mark.parametrize("token_id", [-1, 10])
+def test_token_ids_outside_the_vocabulary(model, token_id):
+    message = (
+        r"`inputs` must hold token ids from 0 to 9 \(the source vocabulary has 10 "
+        rf"entries\); received \[{token_id}\] in row 1"
+    )
+    with pytest.raises(ValueError, match=message):
+        model.generate([[4, 3], [5, token_id, 3]])
+
+
+def test_sources_over_the_limit(model):
+    message = (
+        "`inputs` must have at most `max_source_length=9` tokens each; received 10 "
+        "tokens in row 1. Shorten or split it"
+    )
+    with pytest.raises(ValueError, match=message):
+        model.generate(["a", "abcdefabc"])
+
+
+def test_texts_need_tokenizers():
+    model = Seq2Seq(**SIZES, vocabulary_size=11)
+    message = "`inputs` must be token ids for a model without tokenizers; received"
+    for texts in ("abc", ["abc"]):
+        with pytest.raises(ValueError, match=message):
+            model.generate(texts)
+
+
+@pytest.mark.parametrize("inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]]])
+def test_inputs_of_another_kind(model, inputs):
+    message = "`inputs` must be texts, lists of int token ids or an int array"
+    with pytest.raises(ValueError, match=message):
+        model.generate(inputs)
+
+
+@pytest.mark.parametrize("argument", ["batch_size", "max_length"])
+def test_sizes_must_be_positive(model, argument):
+    message = f"`{argument}` must be at least 1; received `{argument}=0`"
+    with pytest.raises(ValueError, match=message):
+        model.generate(["a"], **{argument: 0})
