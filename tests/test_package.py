@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import keras_transformer
+from keras_transformer.seq2seq import PRESETS
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_transformer"
@@ -218,10 +219,12 @@ def test_version():
 
 # What the README says of real data, made to fit the few lines of the test.
 TOY_SIZES = {"vocabulary_size=8000": "vocabulary_size=29", "epochs=40": "epochs=1"}
+TOY_MODEL = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
 
 def test_readme_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
     for language, text in {"en": "a man sees two dogs", "de": "ki lu ozo mep"}.items():
         for part in ("train", "valid"):
             lines = [text[i:] + " " + text[:i] for i in range(13)]

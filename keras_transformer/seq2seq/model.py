@@ -18,6 +18,7 @@ from keras_transformer.layers import (
 from keras_transformer.seq2seq.presets import PRESETS
 from keras_transformer.seq2seq.vocabularies import (
     check_sizes,
+    check_tokenizers,
     check_tying,
     tokenizer_sizes,
 )
@@ -162,6 +163,7 @@ class Seq2Seq(keras.Model):
             sizes = tokenizer_sizes(source_tokenizer, self.target_tokenizer)
         self.vocabulary_size, *own_sizes = check_sizes(*sizes)
         self.source_vocabulary_size, self.target_vocabulary_size = own_sizes
+        check_tokenizers(source_tokenizer, self.target_tokenizer, *own_sizes)
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self._build_layers()
         self._generator = generation.Generator(self)

@@ -48,6 +48,31 @@ def check_sizes(
     )
 
 
+def check_tokenizers(
+    source: Any, target: Any, source_size: int, target_size: int
+) -> None:
+    """Makes sure that the model has a row for every token of its tokenizers.
+
+    Args:
+        source: the source tokenizer or `None`.
+        target: the target tokenizer or `None`.
+        source_size: size of the source's vocabulary in the model.
+        target_size: size of the target's.
+
+    Raises:
+        ValueError: if a tokenizer has more tokens.
+    """
+    sides = {"source": (source, source_size), "target": (target, target_size)}
+    for side, (tokenizer, size) in sides.items():
+        if tokenizer is not None and tokenizer.vocabulary_size > size:
+            raise ValueError(
+                f"the vocabulary size of the {side} must be at least "
+                f"{tokenizer.vocabulary_size}, the number of tokens of "
+                f"`{side}_tokenizer`; received {size}. Leave the sizes out to take "
+                "them from the tokenizers."
+            )
+
+
 def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
     """Finds out which embedding matrices are one and the same.
 

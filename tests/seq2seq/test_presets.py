@@ -1,0 +1,51 @@
+import pytest
+
+from keras_transformer import Seq2Seq
+from keras_transformer.seq2seq import PRESETS
+
+
+def test_parameters_of_tiny():
+    model = Seq2Seq.from_preset(
+        "transformer_tiny", vocabulary_size=9544, normalize_first=True
+    )
+    assert model.count_params() == 2_547_200
+
+
+def test_parameters_of_base():
+    model = Seq2Seq.from_preset("transformer_base", vocabulary_size=37_000)
+    assert model.count_params() == 63_082_496
+
+
+@pytest.mark.parametrize(
+    "preset, sizes",
+    [
+        ("transformer_tiny", (4, 128, 256, 4)),
+        ("transformer_small", (3, 256, 1024, 4)),
+        ("transformer_base", (6, 512, 2048, 8)),
+        ("transformer_big", (6, 1024, 4096, 16)),
+    ],
+)
+def test_sizes(preset, sizes):
+    names = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
+    assert tuple(PRESETS[preset][name] for name in names) == sizes
+
+
+def test_big_has_the_dropout_of_the_paper():
+    assert PRESETS["transformer_big"]["dropout"] == 0.3
+
+
+def test_every_argument_is_an_override():
+    model = Seq2Seq.from_preset(
+        "transformer_tiny", vocabulary_size=13, num_layers=1, dropout=0.2, name="mine"
+    )
+    assert (model.num_layers, model.hidden_dim, model.dropout) == (1, 128, 0.2)
+    assert model.name == "mine"
+
+
+def test_unknown_preset():
+    message = (
+        "`preset` must be one of 'transformer_tiny', 'transformer_small', "
+        "'transformer_base', 'transformer_big'; received `preset='tiny'`"
+    )
+    with pytest.raises(ValueError, match=message):
+        Seq2Seq.from_preset("tiny", vocabulary_size=13)

@@ -1,0 +1,119 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from layer_contract import to_numpy, with_random_weights
+
+from keras_transformer import LabelSmoothedCrossEntropy, Seq2Seq
+from keras_transformer.text import CharacterTokenizer, WordTokenizer
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+SIZES = {"num_layers": 2, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+INPUTS = {
+    "encoder_token_ids": np.array([[5, 6, 4, 3], [4, 3, 0, 0]]),
+    "decoder_token_ids": np.array([[2, 4, 6], [2, 5, 0]]),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return CharacterTokenizer([*SPECIAL, *"abc"]), WordTokenizer([*SPECIAL, *"XYZ"])
+
+
+@pytest.fixture
+def model(tokenizers):
+    source, target = tokenizers
+    model = Seq2Seq(**SIZES, source_tokenizer=source, target_tokenizer=target)
+    return with_random_weights(model)
+
+
+def vocabularies(model):
+    tokenizers = model.source_tokenizer, model.target_tokenizer
+    return [(type(t), t.get_vocabulary()) for t in tokenizers]
+
+
+def test_config_round_trip():
+    arguments = {
+        **SIZES,
+        "source_vocabulary_size": 13,
+        "target_vocabulary_size": 11,
+        "tie_embeddings": "none",
+        "dropout": 0.2,
+        "activation": "gelu",
+        "normalize_first": True,
+        "layer_norm_epsilon": 1e-3,
+        "max_source_length": 17,
+        "max_target_length": 19,
+        "pad_token_id": 7,
+        "start_token_id": 5,
+        "end_token_id": 1,
+    }
+    model = Seq2Seq(**arguments, name="mine", dtype="mixed_bfloat16")
+    config = json.loads(json.dumps(model.get_config()))
+    assert arguments.items() <= config.items()
+    restored = Seq2Seq.from_config(config)
+    assert restored.get_config() == model.get_config()
+    assert restored.name == "mine"
+    assert restored.dtype_policy.name == "mixed_bfloat16"
+    assert keras.saving.get_registered_name(Seq2Seq) == "keras_transformer>Seq2Seq"
+
+
+def test_config_of_two_tokenizers(model):
+    config = json.loads(json.dumps(model.get_config()))
+    restored = Seq2Seq.from_config(config)
+    assert vocabularies(restored) == vocabularies(model)
+    assert restored.get_config() == model.get_config()
+
+
+def test_config_of_one_tokenizer_for_both(tokenizers):
+    model = Seq2Seq(**SIZES, source_tokenizer=tokenizers[0])
+    restored = Seq2Seq.from_config(json.loads(json.dumps(model.get_config())))
+    assert restored.target_tokenizer is restored.source_tokenizer
+    assert restored.vocabulary_size == 7
+    assert restored.get_config() == model.get_config()
+
+
+def test_one_file_holds_everything(model, tmp_path):
+    model.compile(
+        optimizer=keras.optimizers.Adam(2e-3),
+        loss=LabelSmoothedCrossEntropy(0.2),
+        weighted_metrics=["sparse_categorical_accuracy"],
+    )
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(17)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.saving.load_model(path)
+    assert type(loaded) is Seq2Seq
+    assert vocabularies(loaded) == vocabularies(model)
+    np.testing.assert_array_equal(to_numpy(loaded(INPUTS)), to_numpy(model(INPUTS)))
+    assert int(loaded.optimizer.iterations) == 17
+    np.testing.assert_allclose(float(loaded.optimizer.learning_rate), 2e-3)
+    assert isinstance(loaded.loss, LabelSmoothedCrossEntropy)
+    assert loaded.loss.label_smoothing == 0.2
+    assert [file.name for file in tmp_path.iterdir()] == ["model.keras"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(model, tmp_path, monkeypatch):
+    path = tmp_path / "model.keras"
+    model.save(path)
+    before = path.read_bytes()
+
+    def fail(self, filepath, **kwargs):
+        filepath.write_bytes(b"half a model")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(keras.Model, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_truncated_file(model, tmp_path):
+    path = tmp_path / "model.keras"
+    model.save(path)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="filepath=.*accessible `.keras` zip file"):
+        keras.saving.load_model(path)
