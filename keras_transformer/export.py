@@ -134,7 +134,7 @@ class _Served(tf.Module):
             f"`text` must have at most max_source_length={self._limit} tokens",
         )
         with tf.control_dependencies([checked]):
-            token_ids = self._pad(tokens, lengths)
+            token_ids = self._pad(tokens)
         result = self._search(token_ids)
         count = tf.shape(text)[0]
         best = self.target_tokenizer.detokenize(result.token_ids[:count, 0])
@@ -144,17 +144,13 @@ class _Served(tf.Module):
             "score": tf.where(empty, 0.0, result.scores[:count, 0]),
         }
 
-    def _pad(self, tokens: Any, lengths: Any) -> Any:
-        rows, longest = tokens.nrows(), tf.reduce_max(lengths)
-        missing = [
-            _round_up(rows, 1, LARGEST_BATCH) - rows,
-            _round_up(longest, SMALLEST_LENGTH, self._limit) - longest,
+    def _pad(self, tokens: Any) -> Any:
+        rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
+        shape = [
+            _round_up(rows, 1, LARGEST_BATCH),
+            _round_up(longest, SMALLEST_LENGTH, self._limit),
         ]
-        return tf.pad(
-            tokens.to_tensor(self._pad_token_id),
-            [[0, missing[0]], [0, missing[1]]],
-            constant_values=self._pad_token_id,
-        )
+        return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
 
 
 def _round_up(size: Any, smallest: int, largest: int) -> Any:

@@ -1,0 +1,175 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import BeamSearch, Seq2Seq, export, export_saved_model
+from keras_transformer.text import CharacterTokenizer
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+SEARCH = BeamSearch(2, num_hypotheses=2)
+TEXTS = ["abc", "", "deadbeef"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = Seq2Seq(
+        **SIZES,
+        normalize_first=True,
+        max_source_length=9,
+        max_target_length=5,
+        source_tokenizer=CharacterTokenizer([*SPECIAL, *"abcdef"]),
+        target_tokenizer=CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"]),
+    )
+    rng = np.random.default_rng(1)  # the outputs differ, in their lengths too
+    model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    target = tmp_path_factory.mktemp("letters") / "1"
+    target.mkdir()
+    model.export(target, SEARCH, check_texts=TEXTS)
+    return target
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    return tf.saved_model.load(str(folder))
+
+
+@pytest.fixture
+def fake_writing(monkeypatch):
+    """Writes an empty folder in place of a SavedModel."""
+
+    def write(model, folder, *_):
+        folder.mkdir()
+
+    monkeypatch.setattr(export, "_write", write)
+    monkeypatch.setattr(export, "_write_in_child", write)
+
+
+def serve(loaded, texts):
+    outputs = loaded.signatures["serving_default"](text=tf.constant(texts, tf.string))
+    served = [text.decode() for text in outputs["text"].numpy()]
+    return served, outputs["score"].numpy()
+
+
+# The SavedModel.
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_serves_what_generate_gives(model, loaded, count):
+    texts = (TEXTS + ["f", "ab?"])[-count:]
+    hypotheses, scores = model.generate(texts, SEARCH, return_scores=True)
+    served, served_scores = serve(loaded, texts)
+    assert served == [best for best, _ in hypotheses]
+    np.testing.assert_allclose(served_scores, scores[:, 0], atol=1e-4)
+
+
+def test_an_empty_text_gives_an_empty_text(loaded):
+    served, scores = serve(loaded, [""])
+    assert served == [""]
+    assert scores.tolist() == [0.0]
+
+
+def test_no_texts_give_none(loaded):
+    served, scores = serve(loaded, [])
+    assert served == []
+    assert scores.shape == (0,)
+
+
+def test_has_one_signature(loaded):
+    assert list(loaded.signatures) == ["serving_default"]
+    signature = loaded.signatures["serving_default"]
+    _, inputs = signature.structured_input_signature
+    assert inputs == {"text": tf.TensorSpec([None], tf.string, "text")}
+    outputs = signature.structured_outputs
+    assert {name: spec.dtype for name, spec in outputs.items()} == {
+        "text": tf.string,
+        "score": tf.float32,
+    }
+    assert all(spec.shape.rank == 1 for spec in outputs.values())
+
+
+def test_refuses_texts_over_the_limit(loaded):
+    message = "`text` must have at most max_source_length=9 tokens"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        serve(loaded, ["a", "abcdefabc"])
+
+
+def test_nothing_else_is_left_beside_it(folder):
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+# The check.
+
+
+def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writing):
+    answer = json.dumps([["UVW", "", "XYZ"], [-3.0, 0.0, -3.0]])
+    monkeypatch.setattr(
+        export, "_run_python", lambda *_: f"a line of a log\n{answer}\n"
+    )
+    message = (
+        r"the SavedModel gives 'UVW' \(score -3.0\) for 'abc', but `generate` gives "
+        ".* nothing was written"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        model.export(tmp_path / "1", SEARCH, check_texts=TEXTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
+    _, scores = model.generate(TEXTS, SEARCH, return_scores=True)
+    answer = [["UVW", "", "XYZ"], (scores[:, 0] + 1e-5).tolist()]
+    monkeypatch.setattr(export, "_run_python", lambda *_: json.dumps(answer))
+    with pytest.warns(
+        UserWarning, match="2 of 3 texts differ from those of `generate`"
+    ):
+        model.export(tmp_path / "1", SEARCH, check_texts=TEXTS)
+    assert (tmp_path / "1").is_dir()
+
+
+def test_a_child_process_that_fails_is_quoted():
+    with pytest.raises(RuntimeError, match="child process .* last words: out of ink"):
+        export._run_python(["-c", "raise SystemExit('out of ink')"], {})
+
+
+def test_sample_texts_are_short_enough_and_hold_an_empty_one(model):
+    texts = export._sample_texts(model)
+    assert texts[-1] == ""
+    assert set("abcde") <= set("".join(texts)) <= set("abcdef")
+    lengths = model.source_tokenizer.tokenize(texts, add_end=True).row_lengths()
+    assert 1 < max(lengths.numpy()) <= model.max_source_length
+
+
+# Errors.
+
+
+def test_an_existing_target_is_not_replaced(model, tmp_path):
+    (tmp_path / "1").mkdir()
+    file = tmp_path / "1" / "notes.txt"
+    file.write_text("mine")
+    for target in (tmp_path / "1", file, str(file)):
+        message = "`filepath` must not exist or be an empty folder; received `filepath="
+        with pytest.raises(FileExistsError, match=message):
+            model.export(target)
+    assert file.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [tmp_path / "1"]
+
+
+def test_a_model_without_tokenizers(tmp_path):
+    model = Seq2Seq(**SIZES, vocabulary_size=11)
+    message = "`model` must have tokenizers to be exported; .* Give it tokenizers"
+    with pytest.raises(ValueError, match=message):
+        export_saved_model(model, tmp_path / "1", SEARCH)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lengths_are_rounded_up_to_powers_of_two():
+    sizes = tf.constant([0, 1, 16, 17, 32, 33, 64, 65, 128, 129], tf.int64)
+    rounded = [int(export._round_up(size, 16, 64)) for size in sizes]
+    assert rounded == [16, 16, 16, 32, 32, 64, 64, 128, 128, 192]
