@@ -85,7 +85,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--epochs", type=int, default=6, help="passes over the words")
+    parser.add_argument("--epochs", type=int, default=5, help="passes over the words")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="runs/pronounce", help="folder for results")
     parser.add_argument(
