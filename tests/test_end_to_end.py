@@ -54,7 +54,7 @@ def model(files):
         loss=LabelSmoothedCrossEntropy(0.1),
         metrics=[MaskedTokenAccuracy()],
     )
-    model.fit(data.dataset, epochs=60, shuffle=False, verbose=0)
+    model.fit(data.dataset, epochs=40, shuffle=False, verbose=0)
     return model
 
 

@@ -292,4 +292,5 @@ def test_source_is_finished(path):
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_module_is_short(path):
-    assert len(path.read_text("utf-8").splitlines()) <= 500
+    lines = path.read_text("utf-8").count("\n")
+    assert lines <= 500
