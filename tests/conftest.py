@@ -5,6 +5,8 @@ import pytest
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Their tensors are so small that more threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tests compile much and compute little: spend no time on optimising.
 os.environ.setdefault(
     "XLA_FLAGS",

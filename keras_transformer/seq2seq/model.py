@@ -484,7 +484,8 @@ class Seq2Seq(keras.Model):
             **kwargs: further arguments of `keras.Model.save`.
         """
         path = pathlib.Path(filepath)
-        if path.suffix != ".keras" or (path.exists() and not overwrite):
+        remote = "://" in str(filepath)
+        if remote or path.suffix != ".keras" or (path.exists() and not overwrite):
             super().save(filepath, overwrite=overwrite, **kwargs)
             return
         temporary = path.with_name(f".{os.getpid()}-{path.name}")

@@ -9,7 +9,7 @@ from keras_transformer import LabelSmoothedCrossEntropy, Seq2Seq
 from keras_transformer.text import CharacterTokenizer, WordTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
-SIZES = {"num_layers": 2, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 INPUTS = {
     "encoder_token_ids": np.array([[5, 6, 4, 3], [4, 3, 0, 0]]),
     "decoder_token_ids": np.array([[2, 4, 6], [2, 5, 0]]),
