@@ -80,7 +80,7 @@ class DecoderBlock(Block):
     >>> block = DecoderBlock(intermediate_dim=16, num_heads=2)
     >>> target = np.ones((3, 5, 8), "float32")
     >>> source = np.ones((3, 7, 8), "float32")
-    >>> block(target, source).shape
+    >>> tuple(block(target, source).shape)
     (3, 5, 8)
 
     References:

@@ -54,7 +54,7 @@ class EncoderBlock(Block):
     Example:
 
     >>> block = EncoderBlock(intermediate_dim=16, num_heads=2)
-    >>> block(np.ones((3, 5, 8), "float32")).shape
+    >>> tuple(block(np.ones((3, 5, 8), "float32")).shape)
     (3, 5, 8)
 
     References:

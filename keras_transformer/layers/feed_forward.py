@@ -28,7 +28,7 @@ class FeedForward(keras.layers.Layer):
 
     Example:
 
-    >>> FeedForward(intermediate_dim=7)(np.ones((2, 3, 5), "float32")).shape
+    >>> tuple(FeedForward(intermediate_dim=7)(np.ones((2, 3, 5), "float32")).shape)
     (2, 3, 5)
 
     References:

@@ -8,13 +8,14 @@ import keras
 from keras import ops
 
 from keras_transformer import generation
-from keras_transformer.decoding import BeamSearch, Search, SearchResult
+from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.layers import (
     DecoderStack,
     EncoderStack,
     PositionalEncoding,
     padding_mask,
 )
+from keras_transformer.seq2seq import stepping
 from keras_transformer.seq2seq.presets import PRESETS
 from keras_transformer.seq2seq.vocabularies import (
     check_sizes,
@@ -320,113 +321,10 @@ class Seq2Seq(keras.Model):
             training=training,
         )
 
-    def start_decoding(
-        self, encoder_token_ids: Any, num_beams: int, max_length: Any
-    ) -> dict[str, Any]:
-        """Encodes the sources and makes the state of the first decoding step.
-
-        The beams of a sentence are query positions of one attention. Their keys
-        and values share one self-attention cache of `max_length * num_beams`
-        entries, which is never reordered: `"ancestors"` says which entries are
-        the history of each beam. Those of the source are there once a sentence.
-
-        Args:
-            encoder_token_ids: int tensor `(batch, source_length)`.
-            num_beams: int, hypotheses of each sentence.
-            max_length: int or int scalar tensor, number of steps there may be.
-
-        Returns:
-            A dictionary: `"caches"` (see `DecoderStack.empty_caches`),
-            `"source_mask"`, boolean `(batch, source_length)`, and
-            `"ancestors"`, boolean `(batch, num_beams, max_length * num_beams)`.
-        """
-        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids)
-        batch, entries = ops.shape(encoder_token_ids)[0], max_length * num_beams
-        encoded = self.encode(encoder_token_ids, training=False)
-        return {
-            "caches": self.decoder.empty_caches(encoded, entries),
-            "source_mask": padding_mask(encoder_token_ids, self.pad_token_id),
-            "ancestors": ops.zeros((batch, num_beams, entries), "bool"),
-        }
-
-    def decode_step(
-        self, token_ids: Any, index: Any, state: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
-        """Computes the logits of the next tokens.
-
-        Args:
-            token_ids: int tensor `(batch, num_beams)`, the newest tokens.
-            index: int32 scalar tensor, their position; the start token's is 0.
-            state: from `start_decoding` or the step before.
-
-        Returns:
-            Logits `(batch, num_beams, vocabulary_size)` and the new state.
-        """
-        num_beams = token_ids.shape[1]
-        beams = ops.arange(num_beams, dtype="int32")
-        entries = ops.arange(ops.shape(state["ancestors"])[2], dtype="int32")
-        own = ops.equal(entries[None, :], index * num_beams + beams[:, None])
-        ancestors = ops.logical_or(state["ancestors"], own)
-        x = self._embed_target(token_ids, ops.zeros_like(beams) + index, False)
-        x, caches = self.decoder.step(
-            x,
-            state["caches"],
-            index * num_beams,
-            attention_mask=ancestors,
-            encoder_padding_mask=state["source_mask"],
-        )
-        return self._logits(x), {**state, "caches": caches, "ancestors": ancestors}
-
-    def reorder_state(self, state: dict[str, Any], parents: Any) -> dict[str, Any]:
-        """Lets each beam go on from another one.
-
-        Args:
-            state: from `decode_step`.
-            parents: int tensor `(batch, num_beams)`; beam `i` goes on from what
-                was beam `parents[:, i]`.
-
-        Returns:
-            The new state.
-        """
-        ancestors = ops.take_along_axis(state["ancestors"], parents[:, :, None], axis=1)
-        return {**state, "ancestors": ancestors}
-
-    def search(
-        self, encoder_token_ids: Any, search: Search, max_length: int | None = None
-    ) -> SearchResult:
-        """Decodes a batch of token ids; can be traced by every backend.
-
-        `generate` compiles this and `export` traces it.
-
-        Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded.
-            search: the strategy.
-            max_length: int, greatest output length in tokens, the end token
-                included. `None` = 50 more than the sentence's own source, as in
-                section 6.1 of the paper. `max_target_length` holds as well.
-
-        Returns:
-            A `SearchResult` of tensors.
-        """
-        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
-        real = padding_mask(encoder_token_ids, self.pad_token_id)
-        lengths = ops.sum(ops.cast(real, "int32"), axis=1)
-        longest = ops.shape(encoder_token_ids)[1]
-        limits = lengths + 50 if max_length is None else lengths * 0 + max_length
-        steps = longest + 50 if max_length is None else max_length
-        if self.max_target_length is not None:
-            limits = ops.minimum(limits, self.max_target_length)
-            steps = _minimum(steps, self.max_target_length)
-        return search(
-            self.decode_step,
-            self.reorder_state,
-            self.start_decoding(encoder_token_ids, search.num_beams, steps),
-            ops.where(lengths > 0, limits, 1),
-            steps,
-            start_token_id=self.start_token_id,
-            end_token_id=self.end_token_id,
-            pad_token_id=self.pad_token_id,
-        )
+    start_decoding = stepping.start_decoding
+    decode_step = stepping.decode_step
+    reorder_state = stepping.reorder_state
+    search = stepping.search
 
     def generate(
         self,
@@ -559,7 +457,3 @@ class Seq2Seq(keras.Model):
                     config[name], custom_objects
                 )
         return cls(**config)
-
-
-def _minimum(steps: Any, limit: int) -> Any:
-    return min(steps, limit) if isinstance(steps, int) else ops.minimum(steps, limit)
