@@ -5,10 +5,8 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.multi_head_attention import (
-    MultiHeadAttention,
-    key_dim_per_head,
-)
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
 from keras_transformer.layers.residual import Residual
 
 
@@ -29,6 +27,15 @@ class Block(keras.layers.Layer):
         bias_initializer: initializer of all biases.
         normalize_first: whether to normalise the input of each sub-layer
             rather than the output.
+        positions: a `PositionScheme` to copy: an encoding is added to the
+            inputs of the block, any other scheme acts in its self-attention.
+        attention_options: dictionary of further arguments of the block's
+            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
+            its own, or a `pattern` (for the self-attention alone).
+        feed_forward_options: dictionary of further arguments of its
+            `FeedForward`, such as `gated` or a `dropout` of its own.
+        residual_options: dictionary of further arguments of its `Residual`
+            connections, such as `normalization` or `stochastic_depth`.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
     """
@@ -43,6 +50,10 @@ class Block(keras.layers.Layer):
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         normalize_first: bool = False,
+        positions: PositionScheme | None = None,
+        attention_options: dict[str, Any] | None = None,
+        feed_forward_options: dict[str, Any] | None = None,
+        residual_options: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -54,41 +65,72 @@ class Block(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_first = normalize_first
+        self.positions: Any = copy_scheme(positions, self.dtype_policy)
+        self.attention_options = attention_options or {}
+        self.feed_forward_options = feed_forward_options or {}
+        self.residual_options = residual_options or {}
         self.supports_masking = True
 
-    def _attention(
-        self, name: str, query_shape: Any, value_shape: Any
+    def _adds_positions(self) -> bool:
+        return self.positions is not None and self.positions.added_to_inputs
+
+    def _add_positions(self, inputs: Any, positions: Any = None) -> Any:
+        if self._adds_positions():
+            return self.positions(inputs, positions=positions)
+        return inputs
+
+    def _self_attention(self, shape: Any) -> MultiHeadAttention:
+        scheme = self.positions
+        if self._adds_positions():
+            self.positions.build(shape)
+            scheme = None
+        return self._attention("self_attention", shape, shape, positions=scheme)
+
+    def _cross_attention(
+        self, query_shape: Any, value_shape: Any
     ) -> MultiHeadAttention:
-        attention = MultiHeadAttention(
-            num_heads=self.num_heads,
-            key_dim=key_dim_per_head(query_shape[-1], self.num_heads),
-            dropout=self.dropout,
-            dtype=self.dtype_policy,
-            name=name,
-            **self._initializers(),
+        everywhere = {"pattern": None, "sliding_window": None}
+        return self._attention(
+            "cross_attention", query_shape, value_shape, **everywhere
         )
+
+    def _attention(
+        self, name: str, query_shape: Any, value_shape: Any, **options: Any
+    ) -> MultiHeadAttention:
+        defaults = {
+            "num_heads": self.num_heads,
+            "key_dim": key_dim_per_head(query_shape[-1], self.num_heads),
+            "dropout": self.dropout,
+            "dtype": self.dtype_policy,
+            "name": name,
+            **self._initializers(),
+        }
+        options = {**defaults, **self.attention_options, **options}
+        attention = MultiHeadAttention(**options)
         attention.build(query_shape, value_shape)
         return attention
 
     def _residual(self, name: str, shape: Any) -> Residual:
-        residual = Residual(
-            self.dropout,
-            self.layer_norm_epsilon,
-            self.normalize_first,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        defaults = {
+            "dropout": self.dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "normalize_first": self.normalize_first,
+            "dtype": self.dtype_policy,
+            "name": name,
+        }
+        residual = Residual(**{**defaults, **self.residual_options})
         residual.build(shape)
         return residual
 
     def _feed_forward(self, shape: Any) -> FeedForward:
-        feed_forward = FeedForward(
-            self.intermediate_dim,
-            activation=self.activation,
-            dtype=self.dtype_policy,
-            name="feed_forward",
+        defaults = {
+            "intermediate_dim": self.intermediate_dim,
+            "activation": self.activation,
+            "dtype": self.dtype_policy,
+            "name": "feed_forward",
             **self._initializers(),
-        )
+        }
+        feed_forward = FeedForward(**{**defaults, **self.feed_forward_options})
         feed_forward.build(shape)
         return feed_forward
 
@@ -128,4 +170,59 @@ class Block(keras.layers.Layer):
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "normalize_first": self.normalize_first,
             **self._initializers(),
+            **serialize_design(self),
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Block":
+        """Makes the block whose `get_config()` is `config`."""
+        return cls(**deserialize_design(config))
+
+
+# How blocks are built, beyond KerasHub's arguments; `Seq2Seq` has these too.
+DESIGN = (
+    "positions",
+    "attention_options",
+    "feed_forward_options",
+    "residual_options",
+)
+
+
+def serialize_design(layer: Any) -> dict[str, Any]:
+    """Returns the part of a configuration that may hold layers and patterns."""
+    serialize = keras.saving.serialize_keras_object
+    return {name: serialize(getattr(layer, name)) for name in DESIGN}
+
+
+def deserialize_design(config: dict[str, Any]) -> dict[str, Any]:
+    """Returns a configuration with its layers and patterns made."""
+    deserialize = keras.saving.deserialize_keras_object
+    design = {name: deserialize(config[name]) for name in DESIGN if name in config}
+    return {**config, **design}
+
+
+def key_dim_per_head(hidden_dim: int, num_heads: int) -> int:
+    """Returns `hidden_dim / num_heads`, the paper's d_k.
+
+    Args:
+        hidden_dim: int, width of the model.
+        num_heads: int, number of attention heads.
+
+    Returns:
+        int, the width of one head.
+
+    Raises:
+        ValueError: if `num_heads` does not divide `hidden_dim`.
+
+    Example:
+
+    >>> key_dim_per_head(512, 8)
+    64
+    """
+    if hidden_dim % num_heads:
+        raise ValueError(
+            "`hidden_dim` must be divisible by `num_heads`; received "
+            f"`hidden_dim={hidden_dim}`, `num_heads={num_heads}`. Choose a multiple "
+            "of the number of heads."
+        )
+    return hidden_dim // num_heads

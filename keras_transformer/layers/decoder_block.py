@@ -7,6 +7,7 @@ import keras
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positions.scheme import sequence_positions
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -32,6 +33,15 @@ class DecoderBlock(Block):
         bias_initializer: initializer of all biases.
         normalize_first: whether to normalise the input of each sub-layer
             rather than the output.
+        positions: a `PositionScheme` to copy: an encoding is added to the
+            inputs of the block, any other scheme acts in its self-attention.
+        attention_options: dictionary of further arguments of the block's
+            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
+            its own, or a `pattern` (for the self-attention alone).
+        feed_forward_options: dictionary of further arguments of its
+            `FeedForward`, such as `gated` or a `dropout` of its own.
+        residual_options: dictionary of further arguments of its `Residual`
+            connections, such as `normalization` or `stochastic_depth`.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -49,16 +59,21 @@ class DecoderBlock(Block):
         encoder_attention_mask: boolean tensor that broadcasts to
             `(batch, target_length, source_length)`. All masks: `True` = attend.
         self_attention_cache: float tensor
-            `(batch, 2, cache_length, num_heads, key_dim)`.
+            `(batch, 2, cache_length, num_key_value_heads, key_dim)`.
         self_attention_cache_update_index: int or int scalar tensor, position of
             `decoder_sequence` in the cache.
         cross_attention_cache: float tensor
-            `(batch, 2, source_length, num_heads, key_dim)`.
+            `(batch, 2, source_length, num_key_value_heads, key_dim)`.
         cross_attention_cache_update_index: 0 to fill the cache from
             `encoder_sequence`, `None` to use it as it is.
         use_causal_mask: whether a position sees only those up to its own.
         training: whether dropout is applied.
         return_attention_scores: whether to return the scores as well.
+        positions: int tensor `(target_length,)` or `(batch, target_length)`, those
+            of `decoder_sequence`; `self_attention_cache_update_index` (or 0) +
+            0, 1, 2, … if `None`.
+        cache_positions: int tensor `(cache_length,)` or `(batch, cache_length)`,
+            those of the self-attention cache; 0, 1, 2, … if `None`.
 
     Returns:
         `outputs` `(batch, target_length, hidden_dim)`; or, with caches,
@@ -91,13 +106,11 @@ class DecoderBlock(Block):
         self, decoder_sequence_shape: Any, encoder_sequence_shape: Any = None
     ) -> None:
         shape = decoder_sequence_shape
-        self.self_attention = self._attention("self_attention", shape, shape)
+        self.self_attention = self._self_attention(shape)
         self.self_attention_residual = self._residual("self_attention_residual", shape)
         self.cross_attention: MultiHeadAttention | None = None
         if encoder_sequence_shape is not None:
-            self.cross_attention = self._attention(
-                "cross_attention", shape, encoder_sequence_shape
-            )
+            self.cross_attention = self._cross_attention(shape, encoder_sequence_shape)
             self.cross_attention_residual = self._residual(
                 "cross_attention_residual", shape
             )
@@ -119,6 +132,8 @@ class DecoderBlock(Block):
         use_causal_mask: bool = True,
         training: bool | None = None,
         return_attention_scores: bool = False,
+        positions: Any = None,
+        cache_positions: Any = None,
     ) -> Any:
         self._check_inputs(
             encoder_sequence,
@@ -130,10 +145,13 @@ class DecoderBlock(Block):
             "training": training,
             "return_attention_scores": return_attention_scores,
         }
+        if positions is None and self_attention_cache_update_index is not None:
+            start = self_attention_cache_update_index
+            positions = sequence_positions(decoder_sequence, start)
         x, self_extras = self._attend(
             self.self_attention,
             self.self_attention_residual,
-            decoder_sequence,
+            self._add_positions(decoder_sequence, positions),
             attention_mask=merge_masks(
                 decoder_attention_mask,
                 attention_mask_from_padding(decoder_padding_mask),
@@ -141,6 +159,8 @@ class DecoderBlock(Block):
             use_causal_mask=use_causal_mask,
             cache=self_attention_cache,
             cache_update_index=self_attention_cache_update_index,
+            query_positions=positions,
+            key_positions=cache_positions,
             **options,
         )
         cross_extras: dict[str, Any] = {}
@@ -158,7 +178,8 @@ class DecoderBlock(Block):
                 cache_update_index=cross_attention_cache_update_index,
                 **options,
             )
-        fed = self.feed_forward(self.feed_forward_residual.prepare(x))
+        prepared = self.feed_forward_residual.prepare(x)
+        fed = self.feed_forward(prepared, training=training)
         x = self.feed_forward_residual(x, fed, training=training)
         return _outputs(x, self_extras, cross_extras, return_attention_scores)
 
@@ -202,8 +223,8 @@ class DecoderBlock(Block):
             encoder_sequence: float tensor `(batch, source_length, encoder_dim)`.
 
         Returns:
-            Cache `(batch, 2, source_length, num_heads, key_dim)`, for the call
-            argument `cross_attention_cache`.
+            Cache `(batch, 2, source_length, num_key_value_heads, key_dim)`, for
+            the call argument `cross_attention_cache`.
 
         Raises:
             ValueError: if the block was built without cross-attention.

@@ -31,6 +31,15 @@ class EncoderBlock(Block):
         bias_initializer: initializer of all biases.
         normalize_first: whether to normalise the input of each sub-layer
             rather than the output.
+        positions: a `PositionScheme` to copy: an encoding is added to the
+            inputs of the block, any other scheme acts in its self-attention.
+        attention_options: dictionary of further arguments of the block's
+            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
+            its own, or a `pattern` (for the self-attention alone).
+        feed_forward_options: dictionary of further arguments of its
+            `FeedForward`, such as `gated` or a `dropout` of its own.
+        residual_options: dictionary of further arguments of its `Residual`
+            connections, such as `normalization` or `stochastic_depth`.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -64,7 +73,7 @@ class EncoderBlock(Block):
 
     def build(self, inputs_shape: Any) -> None:
         shape = inputs_shape
-        self.self_attention = self._attention("self_attention", shape, shape)
+        self.self_attention = self._self_attention(shape)
         self.self_attention_residual = self._residual("self_attention_residual", shape)
         self.feed_forward_residual = self._residual("feed_forward_residual", shape)
         self.feed_forward = self._feed_forward(shape)
@@ -80,13 +89,14 @@ class EncoderBlock(Block):
         x, extras = self._attend(
             self.self_attention,
             self.self_attention_residual,
-            inputs,
+            self._add_positions(inputs),
             attention_mask=merge_masks(
                 attention_mask, attention_mask_from_padding(padding_mask)
             ),
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        fed = self.feed_forward(self.feed_forward_residual.prepare(x))
+        prepared = self.feed_forward_residual.prepare(x)
+        fed = self.feed_forward(prepared, training=training)
         x = self.feed_forward_residual(x, fed, training=training)
         return (x, extras["scores"]) if return_attention_scores else x

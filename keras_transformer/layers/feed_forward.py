@@ -1,8 +1,11 @@
-"""Position-wise feed-forward network."""
+"""Position-wise feed-forward network, plain or gated."""
 
 from typing import Any
 
 import keras
+
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.residual import check_rates
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -10,42 +13,68 @@ class FeedForward(keras.layers.Layer):
     """Two dense layers with an activation between them, at every position.
 
     `FFN(x) = activation(x W1 + b1) W2 + b2`; the output has the width of the
-    input.
+    input. With `gated=True` the activation is that of a third dense layer, the
+    gate, which multiplies the first:
+    `FFN(x) = (activation(x V + c) * (x W1 + b1)) W2 + b2`. That is GLU for the
+    activation `"sigmoid"`, ReGLU for `"relu"`, GEGLU for `"gelu"` and SwiGLU
+    for `"silu"`; an `intermediate_dim` of two thirds keeps the number of
+    weights.
 
     Args:
         intermediate_dim: int, width of the inner layer (d_ff in the paper).
-        activation: activation between the two layers.
-        kernel_initializer: initializer of both kernels.
-        bias_initializer: initializer of both biases.
+        activation: activation of the inner layer, or of the gate.
+        gated: whether there is a gate.
+        dropout: float in [0, 1), dropout rate of what goes into the last dense
+            layer ("activation dropout").
+        use_bias: whether the dense layers have biases.
+        kernel_initializer: initializer of all kernels.
+        bias_initializer: initializer of all biases.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
     Call arguments:
         inputs: float tensor `(batch, length, hidden_dim)`.
+        training: whether dropout is applied.
 
     Returns:
         Tensor `(batch, length, hidden_dim)` in the compute dtype.
 
+    Raises:
+        ValueError: if `dropout` is out of range.
+
     Example:
 
-    >>> tuple(FeedForward(intermediate_dim=7)(np.ones((2, 3, 5), "float32")).shape)
+    >>> x = np.ones((2, 3, 5), "float32")
+    >>> tuple(FeedForward(intermediate_dim=7)(x).shape)
     (2, 3, 5)
+    >>> swiglu = FeedForward(7, activation="silu", gated=True, use_bias=False)
+    >>> tuple(swiglu(x).shape), len(swiglu.weights)
+    ((2, 3, 5), 3)
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.3
+        - [Shazeer, 2020](https://arxiv.org/abs/2002.05202), section 2 (gated)
     """
 
     def __init__(
         self,
         intermediate_dim: int,
         activation: Any = "relu",
+        *,
+        gated: bool = False,
+        dropout: float = 0.0,
+        use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_rates(dropout=dropout)
         self.intermediate_dim = intermediate_dim
         self.activation = keras.activations.get(activation)
+        self.gated = gated
+        self.dropout = dropout
+        self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.supports_masking = True
@@ -54,12 +83,21 @@ class FeedForward(keras.layers.Layer):
         *leading, hidden_dim = inputs_shape
         self.intermediate_dense = self._dense("intermediate", self.intermediate_dim)
         self.intermediate_dense.build(inputs_shape)
+        self.gate_dense: keras.layers.Dense | None = None
+        if self.gated:
+            self.gate_dense = self._dense("gate", self.intermediate_dim)
+            self.gate_dense.build(inputs_shape)
+        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
         self.output_dense = self._dense("output", hidden_dim)
         self.output_dense.build((*leading, self.intermediate_dim))
 
     def _dense(self, name: str, units: int) -> keras.layers.Dense:
         return keras.layers.Dense(
-            units, **self._initializers(), dtype=self.dtype_policy, name=name
+            units,
+            use_bias=self.use_bias,
+            **self._initializers(),
+            dtype=self.dtype_policy,
+            name=name,
         )
 
     def _initializers(self) -> dict[str, Any]:
@@ -69,8 +107,15 @@ class FeedForward(keras.layers.Layer):
             "bias_initializer": keras.initializers.serialize(self.bias_initializer),
         }
 
-    def call(self, inputs: Any) -> Any:
-        return self.output_dense(self.activation(self.intermediate_dense(inputs)))
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        inner = self.dropout_layer(self._inner(inputs), training=training)
+        return self.output_dense(inner)
+
+    def _inner(self, inputs: Any) -> Any:
+        inner = self.intermediate_dense(inputs)
+        if self.gate_dense is None:
+            return self.activation(inner)
+        return self.activation(self.gate_dense(inputs)) * inner
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         return inputs_shape
@@ -80,5 +125,8 @@ class FeedForward(keras.layers.Layer):
             **super().get_config(),
             "intermediate_dim": self.intermediate_dim,
             "activation": keras.activations.serialize(self.activation),
+            "gated": self.gated,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
             **self._initializers(),
         }

@@ -1,5 +1,6 @@
 """Attention masks: boolean, `True` means "attend". Defined here, once."""
 
+import functools
 from typing import Any
 
 from keras import ops
@@ -51,46 +52,25 @@ def causal_mask(query_length: Any, key_length: Any, offset: Any = 0) -> Any:
     return ops.less_equal(keys, queries + offset)
 
 
-def sliding_window_mask(
-    query_length: Any, key_length: Any, window: int, offset: Any = 0
-) -> Any:
-    """Lets every query see the keys less than `window` positions away.
-
-    Args:
-        query_length: int or int scalar tensor, number of queries.
-        key_length: int or int scalar tensor, number of keys.
-        window: positive int; 1 is the query's own position alone.
-        offset: int or int scalar tensor, position of the first query among
-            the keys.
-
-    Returns:
-        Boolean tensor `(1, query_length, key_length)`.
-    """
-    queries = ops.arange(query_length, dtype="int32")[None, :, None]
-    keys = ops.arange(key_length, dtype="int32")[None, None, :]
-    return ops.less(ops.abs(queries + offset - keys), window)
-
-
 def merge_masks(*masks: Any) -> Any:
     """Joins masks by logical and, passing over those that are `None`.
 
     Args:
         masks: boolean (or 0/1 integer) tensors that broadcast to each other,
-            or `None`.
+            or `None`. If one of them has an axis for the heads, the attention
+            masks without it get one.
 
     Returns:
         The boolean tensor they have in common; `None` if there is none.
     """
-    merged = None
-    for mask in masks:
-        if mask is not None:
-            mask = ops.cast(mask, "bool")
-            merged = mask if merged is None else ops.logical_and(merged, mask)
-    return merged
+    given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
+    if any(len(mask.shape) == 4 for mask in given):
+        given = [with_head_axis(mask) for mask in given]
+    return functools.reduce(ops.logical_and, given) if given else None
 
 
 def attention_mask_from_padding(mask: Any) -> Any:
-    """Turns a padding mask of the keys into an attention mask.
+    """Turns a mask of the keys into an attention mask.
 
     Args:
         mask: boolean tensor `(batch, key_length)`, or `None`.
@@ -99,3 +79,21 @@ def attention_mask_from_padding(mask: Any) -> Any:
         Boolean tensor `(batch, 1, key_length)`; `None` for `None`.
     """
     return None if mask is None else ops.expand_dims(mask, 1)
+
+
+def with_head_axis(mask: Any) -> Any:
+    """Gives an attention mask all four axes.
+
+    Args:
+        mask: boolean tensor `(query_length, key_length)`,
+            `(batch, query_length, key_length)` or
+            `(batch, num_heads, query_length, key_length)`, or `None`.
+
+    Returns:
+        Boolean tensor with four axes, those that were missing of size 1; `None`
+        for `None`.
+    """
+    if mask is None or len(mask.shape) == 4:
+        return mask
+    mask = mask if len(mask.shape) == 3 else ops.expand_dims(mask, 0)
+    return ops.expand_dims(mask, 1)

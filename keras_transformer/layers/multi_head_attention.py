@@ -1,141 +1,37 @@
-"""Scaled dot-product attention and multi-head attention."""
+"""Multi-head attention."""
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.masking import (
-    attention_mask_from_padding,
-    causal_mask,
-    merge_masks,
-    sliding_window_mask,
+from keras_transformer.layers.attention_arguments import (
+    as_shape,
+    check_acts_in_attention,
+    check_cache_is_given,
+    check_dropout,
+    check_key_value_heads,
+    check_lengths,
+    check_positive,
+    check_scores_wanted,
+    one_pattern,
 )
-
-
-def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any = None,
-    return_attention_scores: bool = False,
-    dropout: Callable[[Any], Any] | None = None,
-    flash_attention: bool | None = None,
-) -> Any:
-    """Computes `softmax(query · keyᵀ / √key_dim) · value` for every head.
-
-    The softmax is computed in float32. A query with nothing to attend to has
-    scores and an output of exactly zero, and finite gradients. The backend's
-    fused kernel is used unless scores or dropout are asked for.
-
-    Args:
-        query: float tensor `(batch, query_length, num_heads, key_dim)`.
-        key: float tensor `(batch, key_length, num_heads, key_dim)`.
-        value: float tensor `(batch, key_length, num_heads, value_dim)`.
-        attention_mask: boolean tensor, `True` = attend, that broadcasts to
-            `(batch, query_length, key_length)` or, with an axis for the heads,
-            to `(batch, num_heads, query_length, key_length)`.
-        return_attention_scores: whether to return the scores as well.
-        dropout: a function applied to the scores before they weigh the values.
-        flash_attention: as in `keras.ops.dot_product_attention`.
-
-    Returns:
-        The output `(batch, query_length, num_heads, value_dim)`; with
-        `return_attention_scores=True` the pair of it and the scores (after the
-        softmax, before dropout)
-        `(batch, num_heads, query_length, key_length)`. Both have the dtype of
-        `query`.
-
-    Raises:
-        ValueError: if the shapes do not fit each other.
-
-    Example:
-
-    >>> x = np.ones((2, 5, 3, 7), "float32")
-    >>> output, scores = scaled_dot_product_attention(
-    ...     x, x, x, return_attention_scores=True
-    ... )
-    >>> output.shape == (2, 5, 3, 7), scores.shape == (2, 3, 5, 5)
-    (True, True)
-
-    References:
-        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), equation 1
-    """
-    _check_shapes(query.shape, key.shape, value.shape)
-    query = query * (1.0 / math.sqrt(query.shape[-1]))
-    mask = _with_head_axis(attention_mask)
-    fused = flash_attention or _fused_kernel_fits(query, key, value)
-    if return_attention_scores or dropout is not None or not fused:
-        scores = _attention_scores(query, key, mask)
-        weights = scores if dropout is None else dropout(scores)
-        output = ops.einsum("bhqk,bkhd->bqhd", weights, value)
-        return (output, scores) if return_attention_scores else output
-    output = ops.dot_product_attention(
-        query, key, value, mask=mask, scale=1.0, flash_attention=flash_attention
-    )
-    return output if mask is None else _zero_where_nothing_attended(output, mask)
-
-
-def _fused_kernel_fits(query: Any, key: Any, value: Any) -> bool:
-    """JAX's wants `value_dim = key_dim`, and compiles no float16 on a CPU or TPU."""
-    if keras.backend.backend() != "jax":
-        return True
-    same_dim = key.shape[-1] == value.shape[-1]
-    return same_dim and keras.backend.standardize_dtype(query.dtype) != "float16"
-
-
-def _attention_scores(query: Any, key: Any, mask: Any) -> Any:
-    logits = ops.cast(ops.einsum("bqhd,bkhd->bhqk", query, key), "float32")
-    if mask is None:
-        return ops.cast(_softmax(logits), query.dtype)
-    scores = _softmax(ops.where(mask, logits, -1e30))
-    return ops.cast(ops.where(mask, scores, 0.0), query.dtype)
-
-
-def _softmax(logits: Any) -> Any:
-    """The softmax over the keys; Keras's own warns where there is but one key."""
-    if logits.shape[-1] == 1:
-        return ops.exp(ops.log_softmax(logits, axis=-1))
-    return ops.softmax(logits, axis=-1)
-
-
-def _zero_where_nothing_attended(output: Any, mask: Any) -> Any:
-    attended = ops.any(mask, axis=-1, keepdims=True)
-    return ops.where(ops.transpose(attended, (0, 2, 1, 3)), output, 0.0)
-
-
-def _with_head_axis(mask: Any) -> Any:
-    if mask is None:
-        return None
-    mask = ops.cast(mask, "bool")
-    while len(mask.shape) < 3:
-        mask = ops.expand_dims(mask, 0)
-    return ops.expand_dims(mask, 1) if len(mask.shape) == 3 else mask
-
-
-def _check_shapes(query_shape: Any, key_shape: Any, value_shape: Any) -> None:
-    def differ(a: int | None, b: int | None) -> bool:
-        return a is not None and b is not None and a != b
-
-    shapes = (
-        f"received `query.shape={tuple(query_shape)}`, "
-        f"`key.shape={tuple(key_shape)}`, `value.shape={tuple(value_shape)}`."
-    )
-    if not len(query_shape) == len(key_shape) == len(value_shape) == 4:
-        raise ValueError(
-            "`query`, `key` and `value` must have 4 axes (batch, length, num_heads, "
-            f"dim); {shapes}"
-        )
-    if differ(query_shape[-1], key_shape[-1]):
-        raise ValueError(f"`query` and `key` must have the same key_dim; {shapes}")
-    if differ(key_shape[1], value_shape[1]):
-        raise ValueError(f"`key` and `value` must have the same length; {shapes}")
-    if differ(query_shape[2], key_shape[2]) or differ(key_shape[2], value_shape[2]):
-        raise ValueError(
-            f"`query`, `key` and `value` must have the same num_heads; {shapes}"
-        )
+from keras_transformer.layers.attention_axes import (
+    fold,
+    fold_attention_mask,
+    fold_mask,
+    standardize,
+    unfold,
+    unfold_scores,
+)
+from keras_transformer.layers.attention_patterns import AttentionPattern
+from keras_transformer.layers.attention_routes import attend
+from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
+from keras_transformer.layers.positions.scheme import (
+    PositionScheme,
+    sequence_positions,
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -146,10 +42,11 @@ class MultiHeadAttention(keras.layers.Layer):
     `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`. Constructor, call, sub-layer
     names and weight order are those of the Keras layer, so that either can
     stand in the other's place and `set_weights` carries weights both ways. On
-    top come a key-value cache, queries with nothing to attend to (their scores
-    and weighted sums are zero, not an average over padding), an explicit
-    `query_mask` that is honoured, and the fused kernel at inference whatever
-    the dropout rate is.
+    top come a key-value cache, grouped queries, position schemes, attention
+    patterns whose cost is linear in the length, queries with nothing to attend
+    to (their scores and weighted sums are zero, not an average over padding),
+    an explicit `query_mask` that is honoured, and the fused kernel at inference
+    whatever the dropout rate is.
 
     Args:
         num_heads: int, number of attention heads (h in the paper).
@@ -159,9 +56,12 @@ class MultiHeadAttention(keras.layers.Layer):
         use_bias: whether the projections have biases.
         output_shape: int or tuple of ints, shape of the output's last axes; the
             last axis of the query if `None`.
+        attention_axes: int or ints, the axes that are attended over; all
+            between the batch and the features if `None`.
         sliding_window: positive int; a query attends only to keys less than
-            this many positions away.
-        flash_attention: as in `keras.ops.dot_product_attention`.
+            this many positions away: `pattern=LocalWindow(sliding_window - 1)`.
+        flash_attention: as in `keras.ops.dot_product_attention`;
+            `keras.config.is_flash_attention_enabled()` if `None`.
         kernel_initializer: initializer of the projections' kernels.
         bias_initializer: initializer of the projections' biases.
         kernel_regularizer: regularizer of the projections' kernels.
@@ -169,12 +69,24 @@ class MultiHeadAttention(keras.layers.Layer):
         activity_regularizer: regularizer of the projections' outputs.
         kernel_constraint: constraint of the projections' kernels.
         bias_constraint: constraint of the projections' biases.
+        use_gate: whether what the heads attended to is multiplied by
+            `sigmoid(query W^G)`.
         seed: int, seed of the dropout.
+        num_key_value_heads: int, heads of keys and values; a divisor of
+            `num_heads`, and `num_heads` itself if `None`. Fewer make the cache
+            smaller: 1 is multi-query attention, more are grouped-query
+            attention.
+        pattern: an `AttentionPattern`, such as `LocalWindow(64)`: which
+            positions attend to which. Self-attention over long sequences is
+            then computed in blocks, unless scores are asked for.
+        positions: a `PositionScheme` that acts in attention, such as
+            `RotaryEmbedding()`, built here for these heads.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
     Call arguments:
-        query: float tensor `(batch, query_length, query_dim)`.
+        query: float tensor `(batch, query_length, query_dim)`. With more axes
+            than three, see `attention_axes`.
         value: float tensor `(batch, key_length, any)`.
         key: float tensor `(batch, key_length, any)`; `value` if `None`.
         query_mask: boolean tensor `(batch, query_length)`.
@@ -189,12 +101,19 @@ class MultiHeadAttention(keras.layers.Layer):
         training: whether dropout is applied.
         use_causal_mask: whether a query attends only to keys up to its own
             position.
-        cache: float tensor `(batch, 2, cache_length, num_heads, key_dim)`, keys
-            and values of earlier calls. The keys attended to are those of the
-            cache; `query_mask`, `value_mask` and `key_mask` are not used.
+        cache: float tensor
+            `(batch, 2, cache_length, num_key_value_heads, key_dim)`, keys and
+            values of earlier calls. The keys attended to are those of the
+            cache; `value_mask` and `key_mask` are not used.
         cache_update_index: int or int scalar tensor, where in the cache the
-            keys and values of this call are written; the causal mask counts
-            the queries from here. `None` reads the cache as it is.
+            keys and values of this call are written. `None` reads the cache as
+            it is.
+        query_positions: int tensor `(query_length,)` or `(batch, query_length)`,
+            for the position scheme, the pattern and the causal mask;
+            `cache_update_index` (or 0) + 0, 1, 2, … if `None`. Keys written to
+            a cache have these positions too.
+        key_positions: int tensor `(key_length,)` or `(batch, key_length)`, those
+            of all keys attended to; 0, 1, 2, … if `None`.
 
     Returns:
         The output `(batch, query_length, query_dim)`; with
@@ -204,9 +123,9 @@ class MultiHeadAttention(keras.layers.Layer):
         `(output, scores, cache)`.
 
     Raises:
-        ValueError: if `num_heads`, `key_dim`, `value_dim`, `dropout` or
-            `sliding_window` is out of range, or `cache_update_index` comes
-            without a `cache`.
+        ValueError: if an argument is out of range, two arguments exclude each
+            other, shapes do not fit, or `cache_update_index` comes without a
+            `cache`.
 
     Example:
 
@@ -218,6 +137,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2
+        - [Shazeer, 2019](https://arxiv.org/abs/1911.02150) (multi-query)
+        - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) (grouped-query)
     """
 
     def __init__(
@@ -228,6 +149,7 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: Any = None,
+        attention_axes: Any = None,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
         kernel_initializer: Any = "glorot_uniform",
@@ -237,28 +159,35 @@ class MultiHeadAttention(keras.layers.Layer):
         activity_regularizer: Any = None,
         kernel_constraint: Any = None,
         bias_constraint: Any = None,
+        use_gate: bool = False,
         seed: int | None = None,
+        *,
+        num_key_value_heads: int | None = None,
+        pattern: AttentionPattern | None = None,
+        positions: PositionScheme | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        _check_positive(num_heads=num_heads, key_dim=key_dim)
-        _check_positive(
-            value_dim=key_dim if value_dim is None else value_dim,
-            sliding_window=1 if sliding_window is None else sliding_window,
+        check_positive(num_heads=num_heads, key_dim=key_dim)
+        check_positive(
+            optional=True,
+            value_dim=value_dim,
+            sliding_window=sliding_window,
+            num_key_value_heads=num_key_value_heads,
         )
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(
-                f"`dropout` must be in [0, 1); received `dropout={dropout}`."
-            )
+        check_dropout(dropout, flash_attention)
+        check_key_value_heads(num_heads, num_key_value_heads)
+        check_acts_in_attention(positions)
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim or key_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self._output_shape = _as_tuple(output_shape)
-        self.sliding_window = sliding_window
-        self.flash_attention = flash_attention
+        self._output_shape = as_shape(output_shape)
+        self.attention_axes = attention_axes
+        self._sliding_window = sliding_window
+        self._flash_attention = flash_attention
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -266,36 +195,82 @@ class MultiHeadAttention(keras.layers.Layer):
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.use_gate = use_gate
         self.seed = seed
+        self.num_key_value_heads = num_key_value_heads or num_heads
+        self.pattern = one_pattern(pattern, sliding_window)
+        self.positions = positions
+
+    @property
+    def query_dense(self) -> keras.layers.EinsumDense:
+        """The projection of the queries."""
+        return self._query_dense
+
+    @property
+    def key_dense(self) -> keras.layers.EinsumDense:
+        """The projection of the keys."""
+        return self._key_dense
+
+    @property
+    def value_dense(self) -> keras.layers.EinsumDense:
+        """The projection of the values."""
+        return self._value_dense
+
+    @property
+    def output_dense(self) -> keras.layers.EinsumDense:
+        """The projection of what the heads attended to."""
+        return self._output_dense
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
-        heads = (None, self.num_heads)
-        self.query_dense = self._projection("query", (*heads, self.key_dim))
-        self.query_dense.build(query_shape)
-        self.key_dense = self._projection("key", (*heads, self.key_dim))
-        self.key_dense.build(key_shape)
-        self.value_dense = self._projection("value", (*heads, self.value_dim))
-        self.value_dense.build(value_shape)
-        output_shape = self._output_shape or (query_shape[-1],)
-        self.output_dense = self._projection("attention_output", (None, *output_shape))
-        self.output_dense.build((*query_shape[:-1], self.num_heads, self.value_dim))
-        self.dropout_layer = keras.layers.Dropout(
+        check_lengths(value_shape, key_shape)
+        width, heads, key_value_heads = (
+            query_shape[-1],
+            self.num_heads,
+            self.num_key_value_heads,
+        )
+        self._query_dense = self._projection("query", width, (heads, self.key_dim))
+        self._key_dense = self._projection(
+            "key", key_shape[-1], (key_value_heads, self.key_dim)
+        )
+        if self.use_gate:
+            self._gate_dense = self._projection(
+                "gate", width, (heads, self.value_dim), activation="sigmoid"
+            )
+        self._value_dense = self._projection(
+            "value", value_shape[-1], (key_value_heads, self.value_dim)
+        )
+        self._output_dense = self._projection(
+            "attention_output",
+            (heads, self.value_dim),
+            self._output_shape or (width,),
+        )
+        self._dropout_layer = Dropout(
             self.dropout, dtype=self.dtype_policy, seed=self.seed
         )
+        if self.positions is not None:
+            self.positions.build((None, heads, None, None))
 
-    def _projection(self, name: str, output_shape: Any) -> keras.layers.EinsumDense:
-        free = "uvwxyz"[: len(output_shape) - 1]
-        inner = "hd" if name == "attention_output" else "d"
+    def _projection(
+        self,
+        name: str,
+        input_shape: Any,
+        output_shape: tuple[int, ...],
+        activation: Any = None,
+    ) -> keras.layers.EinsumDense:
+        input_shape = as_shape(input_shape)
+        bound, free = "hd"[-len(input_shape) :], "uvwxyz"[: len(output_shape)]
         layer = keras.layers.EinsumDense(
-            f"bt{inner},{inner}{free}->bt{free}",
-            output_shape=output_shape,
+            f"bt{bound},{bound}{free}->bt{free}",
+            output_shape=(None, *output_shape),
+            activation=activation,
             bias_axes=free if self.use_bias else None,
             dtype=self.dtype_policy,
             name=name,
             **self._projection_config(),
         )
         layer.supports_masking = True
+        layer.build((None, None, *input_shape))
         return layer
 
     def _projection_config(self) -> dict[str, Any]:
@@ -326,81 +301,148 @@ class MultiHeadAttention(keras.layers.Layer):
         use_causal_mask: bool = False,
         cache: Any = None,
         cache_update_index: Any = None,
+        query_positions: Any = None,
+        key_positions: Any = None,
     ) -> Any:
         key = value if key is None else key
-        if cache is None and cache_update_index is not None:
-            raise ValueError(
-                "`cache_update_index` must be `None` when `cache` is; received "
-                f"`cache_update_index={cache_update_index}`. Pass the cache too."
-            )
-        query_heads = self.query_dense(query)
+        check_cache_is_given(cache, cache_update_index)
+        options: dict[str, Any] = {
+            "return_attention_scores": return_attention_scores,
+            "training": training,
+            "use_causal_mask": use_causal_mask,
+        }
+        if len(query.shape) > 3:
+            masks = (query_mask, value_mask, key_mask, attention_mask)
+            return self._call_over_axes(query, value, key, masks, options)
+        if cache_update_index is not None and query_positions is None:
+            query_positions = sequence_positions(query, cache_update_index)
+        query_heads = self._rotate(self._query_dense(query), query_positions)
         if cache is None:
-            key_heads, value_heads = self.key_dense(key), self.value_dense(value)
-            attention_mask = merge_masks(
-                attention_mask,
-                None if query_mask is None else ops.expand_dims(query_mask, 2),
-                attention_mask_from_padding(value_mask),
-                attention_mask_from_padding(key_mask),
-            )
+            key_heads = self._rotate(self._key_dense(key), key_positions)
+            value_heads = self._value_dense(value)
+            padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
+            attention_mask = merge_masks(attention_mask, padding)
         else:
             if cache_update_index is not None:
-                update = self.compute_cache(value, key)
+                update = self.compute_cache(value, key, query_positions)
                 start = (0, 0, cache_update_index, 0, 0)
                 cache = ops.slice_update(cache, start, update)
             key_heads, value_heads = cache[:, 0], cache[:, 1]
-        mask = self._positional_mask(
-            query_heads, key_heads, attention_mask, use_causal_mask, cache_update_index
-        )
-        dropping = bool(training) and self.dropout > 0
-        attended = scaled_dot_product_attention(
+        attended, scores = self._compute_attention(
             query_heads,
             key_heads,
             value_heads,
-            mask,
-            return_attention_scores,
-            self._drop if dropping else None,
-            self.flash_attention,
+            attention_mask,
+            **options,
+            query_positions=query_positions,
+            key_positions=key_positions,
+            is_self_attention=cache is None and _same_tokens(query, key),
         )
-        output, *scores = attended if return_attention_scores else (attended,)
-        outputs = (self.output_dense(output), *scores)
-        outputs = outputs if cache is None else (*outputs, cache)
+        if query_mask is not None:
+            attended, scores = _zero_rows(attended, scores, query_mask)
+        if self.use_gate:
+            attended = attended * self._gate_dense(query)
+        outputs = (self._output_dense(attended), scores, cache)
+        outputs = tuple(output for output in outputs if output is not None)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def compute_cache(self, value: Any, key: Any = None) -> Any:
+    def _compute_attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        use_causal_mask: bool = False,
+        **where: Any,
+    ) -> tuple[Any, Any]:
+        """Attends with the heads; to be overridden as in Keras, not to be called."""
+        check_scores_wanted(return_attention_scores, self._flash_attention)
+        dropping = bool(training) and self.dropout > 0
+        enabled = keras.config.is_flash_attention_enabled()
+        attended = attend(
+            query,
+            key,
+            value,
+            attention_mask,
+            pattern=self.pattern,
+            positions=self.positions,
+            use_causal_mask=use_causal_mask,
+            return_attention_scores=return_attention_scores,
+            dropout=self._drop if dropping else None,
+            flash_attention=self._flash_attention or enabled,
+            **where,
+        )
+        return attended if return_attention_scores else (attended, None)
+
+    def _drop(self, scores: Any) -> Any:
+        return self._dropout_layer(scores, training=True)
+
+    def _rotate(self, heads: Any, positions: Any) -> Any:
+        if self.positions is None:
+            return heads
+        positions = sequence_positions(heads) if positions is None else positions
+        return self.positions.rotate(heads, positions)
+
+    def _call_over_axes(
+        self,
+        query: Any,
+        value: Any,
+        key: Any,
+        masks: tuple[Any, Any, Any, Any],
+        options: dict[str, Any],
+    ) -> Any:
+        """Calls the layer on inputs folded to three axes, and unfolds the outputs."""
+        axes = standardize(self.attention_axes, len(query.shape))
+        query_mask, value_mask, key_mask, attention_mask = masks
+        if attention_mask is not None:
+            attention_mask = fold_attention_mask(attention_mask, axes, query, key)
+        folded = self.call(
+            fold(query, axes),
+            fold(value, axes),
+            fold(key, axes),
+            query_mask=fold_mask(query_mask, axes),
+            value_mask=fold_mask(value_mask, axes),
+            key_mask=fold_mask(key_mask, axes),
+            attention_mask=attention_mask,
+            **options,
+        )
+        if not options["return_attention_scores"]:
+            return unfold(folded, axes, like=query)
+        output, scores = folded
+        return unfold(output, axes, query), unfold_scores(scores, axes, query, key)
+
+    def compute_cache(self, value: Any, key: Any = None, positions: Any = None) -> Any:
         """Projects keys and values once, to be attended to in many calls.
 
         Args:
             value: float tensor `(batch, key_length, any)`.
             key: float tensor `(batch, key_length, any)`; `value` if `None`.
+            positions: int tensor `(key_length,)` or `(batch, key_length)`, for
+                the position scheme; 0, 1, 2, … if `None`.
 
         Returns:
-            Cache `(batch, 2, key_length, num_heads, key_dim)` in the compute
-            dtype, for the call argument `cache`.
+            Cache `(batch, 2, key_length, num_key_value_heads, key_dim)` in the
+            compute dtype, for the call argument `cache`.
         """
-        key = value if key is None else key
-        return ops.stack([self.key_dense(key), self.value_dense(value)], axis=1)
+        key_heads = self._key_dense(value if key is None else key)
+        key_heads = self._rotate(key_heads, positions)
+        return ops.stack([key_heads, self._value_dense(value)], axis=1)
 
-    def _drop(self, scores: Any) -> Any:
-        return self.dropout_layer(scores, training=True)
+    def compute_output_shape(
+        self, query_shape: Any, value_shape: Any, key_shape: Any = None
+    ) -> tuple[int | None, ...]:
+        check_lengths(value_shape, value_shape if key_shape is None else key_shape)
+        *leading, width = query_shape
+        return (*leading, *(self._output_shape or (width,)))
 
-    def _positional_mask(
-        self,
-        query: Any,
-        key: Any,
-        attention_mask: Any,
-        use_causal_mask: bool,
-        offset: Any,
-    ) -> Any:
-        lengths = ops.shape(query)[1], ops.shape(key)[1]
-        offset = 0 if offset is None else offset
-        if use_causal_mask:
-            attention_mask = merge_masks(attention_mask, causal_mask(*lengths, offset))
-        if self.sliding_window is not None:
-            window = sliding_window_mask(*lengths, self.sliding_window, offset)
-            attention_mask = merge_masks(attention_mask, window)
-        return attention_mask
+    # By tracing, so that scores and caches are there too.
+    compute_output_spec = keras.Operation.compute_output_spec
 
     def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        own_pattern = None if self._sliding_window else self.pattern
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
@@ -409,49 +451,35 @@ class MultiHeadAttention(keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "output_shape": self._output_shape,
-            "sliding_window": self.sliding_window,
-            "flash_attention": self.flash_attention,
+            "attention_axes": self.attention_axes,
+            "sliding_window": self._sliding_window,
+            "flash_attention": self._flash_attention,
+            "use_gate": self.use_gate,
             "seed": self.seed,
+            "num_key_value_heads": self.num_key_value_heads,
+            "pattern": serialize(own_pattern),
+            "positions": serialize(self.positions),
             **self._projection_config(),
         }
 
-
-def _check_positive(**arguments: Any) -> None:
-    for name, number in arguments.items():
-        if not isinstance(number, int) or number <= 0:
-            raise ValueError(
-                f"`{name}` must be a positive int; received `{name}={number!r}`."
-            )
-
-
-def _as_tuple(output_shape: Any) -> tuple[int, ...] | None:
-    if output_shape is None:
-        return None
-    return (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MultiHeadAttention":
+        """Makes the layer whose `get_config()` is `config`."""
+        deserialize = keras.saving.deserialize_keras_object
+        config = dict(config)
+        for name in ("pattern", "positions"):
+            config[name] = deserialize(config.get(name))
+        return cls(**config)
 
 
-def key_dim_per_head(hidden_dim: int, num_heads: int) -> int:
-    """Returns `hidden_dim / num_heads`, the paper's d_k.
+def _same_tokens(query: Any, key: Any) -> bool:
+    if None in (query.shape[1], key.shape[1]):
+        return query is key
+    return query.shape[1] == key.shape[1]
 
-    Args:
-        hidden_dim: int, width of the model.
-        num_heads: int, number of attention heads.
 
-    Returns:
-        int, the width of one head.
-
-    Raises:
-        ValueError: if `num_heads` does not divide `hidden_dim`.
-
-    Example:
-
-    >>> key_dim_per_head(512, 8)
-    64
-    """
-    if hidden_dim % num_heads:
-        raise ValueError(
-            "`hidden_dim` must be divisible by `num_heads`; received "
-            f"`hidden_dim={hidden_dim}`, `num_heads={num_heads}`. Choose a multiple "
-            "of the number of heads."
-        )
-    return hidden_dim // num_heads
+def _zero_rows(attended: Any, scores: Any, query_mask: Any) -> tuple[Any, Any]:
+    rows = ops.cast(query_mask, "bool")[:, :, None, None]
+    if scores is not None:
+        scores = ops.where(ops.transpose(rows, (0, 2, 1, 3)), scores, 0.0)
+    return ops.where(rows, attended, 0.0), scores

@@ -4,8 +4,11 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
+from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
+from keras_transformer.layers.residual import make_normalization
 
 
 class _Stack(keras.layers.Layer):
@@ -20,6 +23,10 @@ class _Stack(keras.layers.Layer):
         activation: Any = "relu",
         layer_norm_epsilon: float = 1e-5,
         normalize_first: bool = False,
+        positions: PositionScheme | None = None,
+        attention_options: dict[str, Any] | None = None,
+        feed_forward_options: dict[str, Any] | None = None,
+        residual_options: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -30,27 +37,46 @@ class _Stack(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
         self.normalize_first = normalize_first
+        keep_untracked(self, "positions", positions)
+        self.attention_options = attention_options or {}
+        self.feed_forward_options = feed_forward_options or {}
+        self.residual_options = residual_options or {}
         self.supports_masking = True
 
     def _build_stack(self, block_class: Any, *shapes: Any) -> None:
-        config = self._block_config()
-        self.blocks = [
-            block_class(**config, dtype=self.dtype_policy, name=f"block_{layer}")
-            for layer in range(self.num_layers)
-        ]
+        self.blocks = [self._block(block_class, i) for i in range(self.num_layers)]
         for block in self.blocks:
             block.build(*shapes)
         self.norm = None
         if self.normalize_first:
-            self.norm = keras.layers.LayerNormalization(
-                epsilon=self.layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
+            self.norm = make_normalization(
+                self.residual_options.get("normalization", "layer"),
+                self.layer_norm_epsilon,
+                self.dtype_policy,
             )
+        if self.norm is not None:
             self.norm.build(shapes[0])
+
+    def _block(self, block_class: Any, layer: int) -> Any:
+        """Makes a block; the deeper it lies, the likelier stochastic depth drops it."""
+        residual_options = dict(self.residual_options)
+        if "stochastic_depth" in residual_options:
+            residual_options["stochastic_depth"] *= (layer + 1) / self.num_layers
+        encoded = self.positions is not None and self.positions.added_to_inputs
+        return block_class(
+            **self._settings(),
+            positions=None if encoded and layer > 0 else self.positions,
+            attention_options=self.attention_options,
+            feed_forward_options=self.feed_forward_options,
+            residual_options=residual_options,
+            dtype=self.dtype_policy,
+            name=f"block_{layer}",
+        )
 
     def _finish(self, x: Any) -> Any:
         return x if self.norm is None else self.norm(x)
 
-    def _block_config(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return {
             "intermediate_dim": self.intermediate_dim,
             "num_heads": self.num_heads,
@@ -64,8 +90,14 @@ class _Stack(keras.layers.Layer):
         return {
             **super().get_config(),
             "num_layers": self.num_layers,
-            **self._block_config(),
+            **self._settings(),
+            **serialize_design(self),
         }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "_Stack":
+        """Makes the stack whose `get_config()` is `config`."""
+        return cls(**deserialize_design(config))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -80,6 +112,16 @@ class EncoderStack(_Stack):
         activation: activation of the feed-forward networks.
         layer_norm_epsilon: float, epsilon of the layer normalisations.
         normalize_first: whether the blocks are pre-norm.
+        positions: a `PositionScheme` to copy: an encoding is added to the
+            inputs of the first block, any other scheme acts in the
+            self-attention of every block, each with weights of its own.
+        attention_options: dictionary of further arguments of every
+            `MultiHeadAttention` (see the blocks).
+        feed_forward_options: dictionary of further arguments of every
+            `FeedForward`.
+        residual_options: dictionary of further arguments of every `Residual`.
+            `stochastic_depth` is the rate of the last block; it rises linearly
+            from the first, as in section 3 of Huang et al., 2016.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -141,6 +183,16 @@ class DecoderStack(_Stack):
         activation: activation of the feed-forward networks.
         layer_norm_epsilon: float, epsilon of the layer normalisations.
         normalize_first: whether the blocks are pre-norm.
+        positions: a `PositionScheme` to copy: an encoding is added to the
+            inputs of the first block, any other scheme acts in the
+            self-attention of every block, each with weights of its own.
+        attention_options: dictionary of further arguments of every
+            `MultiHeadAttention` (see the blocks).
+        feed_forward_options: dictionary of further arguments of every
+            `FeedForward`.
+        residual_options: dictionary of further arguments of every `Residual`.
+            `stochastic_depth` is the rate of the last block; it rises linearly
+            from the first, as in section 3 of Huang et al., 2016.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -201,6 +253,8 @@ class DecoderStack(_Stack):
         cache_update_index: Any,
         attention_mask: Any,
         encoder_padding_mask: Any = None,
+        positions: Any = None,
+        cache_positions: Any = None,
     ) -> tuple[Any, list[tuple[Any, Any]]]:
         """Decodes the newest tokens, with what came before them in caches.
 
@@ -208,13 +262,16 @@ class DecoderStack(_Stack):
             decoder_sequence: float tensor `(batch, queries, hidden_dim)`, the
                 newest tokens: one of each beam.
             caches: for each block its self-attention cache
-                `(batch, 2, cache_length, num_heads, key_dim)` and its
+                `(batch, 2, cache_length, num_key_value_heads, key_dim)` and its
                 cross-attention cache `(batch, 2, source_length, …)`.
             cache_update_index: int32 scalar tensor, where in the self-attention
                 cache the new keys and values go.
             attention_mask: boolean tensor `(batch, queries, cache_length)`, the
                 cache entries each query attends to.
             encoder_padding_mask: boolean tensor `(batch, source_length)`.
+            positions: int tensor `(queries,)`, those of the newest tokens.
+            cache_positions: int tensor `(cache_length,)`, those of the entries of
+                the self-attention cache.
 
         Returns:
             The outputs `(batch, queries, hidden_dim)` and the updated caches.
@@ -230,6 +287,8 @@ class DecoderStack(_Stack):
                 cross_attention_cache=cross_cache,
                 use_causal_mask=False,
                 training=False,
+                positions=positions,
+                cache_positions=cache_positions,
             )
             updated.append((self_cache, cross_cache))
         return self._finish(x), updated

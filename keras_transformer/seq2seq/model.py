@@ -11,16 +11,22 @@ from keras_transformer import generation
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.layers import (
     DecoderStack,
+    Dropout,
     EncoderStack,
     PositionalEncoding,
+    PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.block import deserialize_design, serialize_design
+from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
 from keras_transformer.seq2seq import stepping
+from keras_transformer.seq2seq.limits import check_limit
 from keras_transformer.seq2seq.presets import PRESETS
 from keras_transformer.seq2seq.vocabularies import (
     check_sizes,
     check_tokenizers,
     check_tying,
+    special_tokens,
     tokenizer_sizes,
 )
 
@@ -57,10 +63,22 @@ class Seq2Seq(keras.Model):
         normalize_first: whether blocks normalise their inputs (pre-norm; each
             stack then ends with a normalisation) rather than their outputs.
         layer_norm_epsilon: float, epsilon of the layer normalisations.
+        positions: a `PositionScheme` to copy, for the encoder and for the
+            decoder: an encoding is added to the embeddings, any other scheme
+            acts in every self-attention. `PositionalEncoding()` if `None`.
+        attention_options: dictionary of further arguments of every
+            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
+            its own, or a `pattern` (for self-attention alone).
+        feed_forward_options: dictionary of further arguments of every
+            `FeedForward`, such as `gated` or a `dropout` of its own.
+        residual_options: dictionary of further arguments of every `Residual`,
+            such as `normalization` or `stochastic_depth` (of the last blocks; it
+            rises linearly from the first).
         max_source_length: int, longest source in tokens, the end token
-            included; a longer one is refused. `None` = no limit.
+            included; a longer one is refused. `None` = the limit of
+            `positions`, if it has one.
         max_target_length: int, longest output in tokens, the end token
-            included. `None` = no limit.
+            included. `None` = the limit of `positions`, if it has one.
         pad_token_id: int, fills short rows of a batch.
         start_token_id: int, what the decoder starts from.
         end_token_id: int, ends sources and outputs. The three come from the
@@ -129,6 +147,10 @@ class Seq2Seq(keras.Model):
         activation: Any = "relu",
         normalize_first: bool = False,
         layer_norm_epsilon: float = 1e-5,
+        positions: PositionScheme | None = None,
+        attention_options: dict[str, Any] | None = None,
+        feed_forward_options: dict[str, Any] | None = None,
+        residual_options: dict[str, Any] | None = None,
         max_source_length: int | None = None,
         max_target_length: int | None = None,
         pad_token_id: int = 0,
@@ -147,14 +169,25 @@ class Seq2Seq(keras.Model):
         self.activation = keras.activations.get(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.max_source_length = max_source_length
-        self.max_target_length = max_target_length
-        self.pad_token_id = pad_token_id
-        self.start_token_id = start_token_id
-        self.end_token_id = end_token_id
+        keep_untracked(self, "positions", positions or PositionalEncoding())
+        self.attention_options = attention_options or {}
+        self.feed_forward_options = feed_forward_options or {}
+        self.residual_options = residual_options or {}
+        longest = self.positions.max_length
+        self.max_source_length = check_limit(
+            max_source_length, longest, "max_source_length"
+        )
+        self.max_target_length = check_limit(
+            max_target_length, longest, "max_target_length"
+        )
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        self._take_special_tokens()
+        special = special_tokens(source_tokenizer, self.target_tokenizer)
+        self.pad_token_id, self.start_token_id, self.end_token_id = special or (
+            pad_token_id,
+            start_token_id,
+            end_token_id,
+        )
         sizes: tuple[int | None, ...] = (
             vocabulary_size,
             source_vocabulary_size,
@@ -203,20 +236,6 @@ class Seq2Seq(keras.Model):
             )
         return cls(**{**PRESETS[preset], **overrides})
 
-    def _take_special_tokens(self) -> None:
-        source, target = self.source_tokenizer, self.target_tokenizer
-        if target is None:
-            return
-        if source is None or source.pad_token_id != target.pad_token_id:
-            raise ValueError(
-                "`source_tokenizer` must be given with `target_tokenizer`, with the "
-                "same `pad_token_id`; received "
-                f"`source_tokenizer={source}`, `target_tokenizer={target}`."
-            )
-        self.pad_token_id = target.pad_token_id
-        self.start_token_id = target.start_token_id
-        self.end_token_id = target.end_token_id
-
     def _build_layers(self) -> None:
         policy = self.dtype_policy
         stack = {
@@ -227,6 +246,10 @@ class Seq2Seq(keras.Model):
             "activation": self.activation,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "normalize_first": self.normalize_first,
+            "positions": None if self.positions.added_to_inputs else self.positions,
+            "attention_options": self.attention_options,
+            "feed_forward_options": self.feed_forward_options,
+            "residual_options": self.residual_options,
             "dtype": policy,
         }
         shape = (None, None, self.hidden_dim)
@@ -236,8 +259,14 @@ class Seq2Seq(keras.Model):
             self.source_embedding = self._embedding(
                 "source", self.source_vocabulary_size
             )
-        self.positional_encoding = PositionalEncoding(dtype=policy)
-        self.embedding_dropout = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.source_encoding: Any = None
+        self.target_encoding: Any = None
+        if self.positions.added_to_inputs:
+            self.source_encoding = copy_scheme(self.positions, policy)
+            self.source_encoding.build(shape)
+            self.target_encoding = copy_scheme(self.positions, policy)
+            self.target_encoding.build(shape)
+        self.embedding_dropout = Dropout(self.dropout, dtype=policy)
         self.encoder = EncoderStack(**stack, name="encoder")
         self.encoder.build(shape)
         self.decoder = DecoderStack(**stack, name="decoder")
@@ -290,13 +319,16 @@ class Seq2Seq(keras.Model):
 
     def _embed_source(self, token_ids: Any, training: bool | None) -> Any:
         x = self.source_embedding(token_ids) * self.hidden_dim**0.5
-        return self.embedding_dropout(self.positional_encoding(x), training=training)
+        if self.source_encoding is not None:
+            x = self.source_encoding(x)
+        return self.embedding_dropout(x, training=training)
 
     def _embed_target(
         self, token_ids: Any, positions: Any = None, training: bool | None = None
     ) -> Any:
         x = self.target_embedding(token_ids) * self.hidden_dim**0.5
-        x = self.positional_encoding(x, positions=positions)
+        if self.target_encoding is not None:
+            x = self.target_encoding(x, positions=positions)
         return self.embedding_dropout(x, training=training)
 
     def _logits(self, decoded: Any) -> Any:
@@ -432,6 +464,7 @@ class Seq2Seq(keras.Model):
         if self.vocabulary_size is None:
             config["source_vocabulary_size"] = self.source_vocabulary_size
             config["target_vocabulary_size"] = self.target_vocabulary_size
+        config.update(serialize_design(self))
         for name, tokenizer in self._own_tokenizers().items():
             config[name] = keras.saving.serialize_keras_object(tokenizer)
         return config
@@ -448,7 +481,7 @@ class Seq2Seq(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = dict(config)
+        config = deserialize_design(config)
         for name in ("source_tokenizer", "target_tokenizer"):
             if config.get(name) is not None:
                 from keras_transformer import text  # noqa: F401 (registers them)

@@ -58,13 +58,16 @@ def decode_step(
     entries = ops.arange(ops.shape(state["ancestors"])[2], dtype="int32")
     own = ops.equal(entries[None, :], index * num_beams + beams[:, None])
     ancestors = ops.logical_or(state["ancestors"], own)
-    x = model._embed_target(token_ids, ops.zeros_like(beams) + index, False)
+    positions = ops.zeros_like(beams) + index
+    x = model._embed_target(token_ids, positions, training=False)
     x, caches = model.decoder.step(
         x,
         state["caches"],
         index * num_beams,
         attention_mask=ancestors,
         encoder_padding_mask=state["source_mask"],
+        positions=positions,
+        cache_positions=ops.floor_divide(entries, num_beams),
     )
     return model._logits(x), {**state, "caches": caches, "ancestors": ancestors}
 

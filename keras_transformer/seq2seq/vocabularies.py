@@ -19,6 +19,31 @@ def tokenizer_sizes(source: Any, target: Any) -> tuple[int | None, ...]:
     return None, source.vocabulary_size, target.vocabulary_size
 
 
+def special_tokens(source: Any, target: Any) -> tuple[int, int, int] | None:
+    """Reads the ids of the special tokens off the tokenizers.
+
+    Args:
+        source: the source tokenizer or `None`.
+        target: the target tokenizer or `None`.
+
+    Returns:
+        `(pad_token_id, start_token_id, end_token_id)`; `None` without tokenizers.
+
+    Raises:
+        ValueError: if there is a target tokenizer alone, or the two pad with
+            different tokens.
+    """
+    if target is None:
+        return None
+    if source is None or source.pad_token_id != target.pad_token_id:
+        raise ValueError(
+            "`source_tokenizer` must be given with `target_tokenizer`, with the "
+            "same `pad_token_id`; received "
+            f"`source_tokenizer={source}`, `target_tokenizer={target}`."
+        )
+    return target.pad_token_id, target.start_token_id, target.end_token_id
+
+
 def check_sizes(
     shared: int | None, source: int | None, target: int | None
 ) -> tuple[int | None, int, int]:

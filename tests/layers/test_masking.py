@@ -8,7 +8,7 @@ from keras_transformer.layers.masking import (
     causal_mask,
     merge_masks,
     padding_mask,
-    sliding_window_mask,
+    with_head_axis,
 )
 
 
@@ -41,14 +41,6 @@ def test_causal_mask_takes_tensors(offset):
     )
 
 
-def test_sliding_window_mask_by_hand():
-    assert to_ints(sliding_window_mask(3, 4, window=2)) == [
-        [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
-    ]
-    assert to_ints(sliding_window_mask(1, 5, window=2, offset=3)) == [[[0, 0, 1, 1, 1]]]
-    assert to_ints(sliding_window_mask(2, 3, window=1)) == [[[1, 0, 0], [0, 1, 0]]]
-
-
 def test_merge_masks_is_their_logical_and():
     rows = np.array([[[True], [False]]])
     keys = np.array([[[1, 0, 1]]], "int32")
@@ -56,6 +48,24 @@ def test_merge_masks_is_their_logical_and():
     assert to_ints(merge_masks(keys)) == [[[1, 0, 1]]]
     assert merge_masks(None, None) is None
     assert merge_masks() is None
+
+
+def test_merge_masks_gives_a_mask_without_heads_the_axis_of_one_with_heads():
+    by_head = np.array([[[[1, 1]], [[0, 1]]], [[[1, 1]], [[1, 0]]]], bool)
+    padding = np.array([[[1, 1]], [[0, 1]]], bool)
+    assert to_ints(merge_masks(by_head, padding)) == [
+        [[[1, 1]], [[0, 1]]],
+        [[[0, 1]], [[0, 0]]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((3, 5), (1, 1, 3, 5)), ((2, 3, 5), (2, 1, 3, 5)), ((2, 7, 3, 5), (2, 7, 3, 5))],
+)
+def test_with_head_axis_adds_what_is_missing_in_front_of_the_queries(shape, expected):
+    assert tuple(with_head_axis(np.ones(shape, bool)).shape) == expected
+    assert with_head_axis(None) is None
 
 
 def test_attention_mask_from_padding_adds_the_axis_of_the_queries():

@@ -193,7 +193,7 @@ class TestScaledDotProductAttention:
             ([(2, 5, 3), (2, 7, 3, 4), (2, 7, 3, 4)], "must have 4 axes"),
             ([(2, 5, 3, 6), (2, 7, 3, 4), (2, 7, 3, 4)], "the same key_dim"),
             ([(2, 5, 3, 4), (2, 7, 3, 4), (2, 11, 3, 4)], "the same length"),
-            ([(2, 5, 1, 4), (2, 7, 3, 4), (2, 7, 3, 4)], "the same num_heads"),
+            ([(2, 5, 4, 4), (2, 7, 3, 4), (2, 7, 3, 4)], "or a multiple of it"),
             ([(2, 5, 3, 4), (2, 7, 3, 4), (2, 7, 1, 4)], "the same num_heads"),
         ],
     )

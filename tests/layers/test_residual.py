@@ -1,23 +1,49 @@
 import numpy as np
 import pytest
 import reference
-from layer_contract import check_layer, to_numpy, with_random_weights
+from layer_contract import (
+    check_layer,
+    get_mask,
+    to_numpy,
+    with_mask,
+    with_random_weights,
+)
 
 from keras_transformer.layers import Residual
+from keras_transformer.layers.residual import make_normalization
 
 RNG = np.random.default_rng(6)
 INPUTS = RNG.normal(size=(2, 3, 5)).astype("float32")
 OUTPUTS = RNG.normal(size=(2, 3, 5)).astype("float32")
 
+NORM_SHAPES = {"layer": [(5,), (5,)], "rms": [(5,)], None: []}
 
-@pytest.mark.parametrize("normalize_first", [False, True])
-def test_contract(normalize_first):
+each_normalization = pytest.mark.parametrize("normalization", NORM_SHAPES)
+each_norm = pytest.mark.parametrize("normalize_first", [False, True])
+
+
+def normed_by_hand(normalization, weights, inputs, epsilon):
+    inputs = inputs.astype("float64")
+    if normalization is None:
+        return inputs
+    if normalization == "layer":
+        return reference.layer_norm(weights, inputs, epsilon)
+    rows = [row / np.sqrt(row @ row / 5 + epsilon) for row in inputs.reshape(-1, 5)]
+    return (np.array(rows) * weights[0]).reshape(inputs.shape)
+
+
+@each_norm
+@each_normalization
+def test_contract(normalization, normalize_first):
     arguments = {
         "dropout": 0.3,
         "layer_norm_epsilon": 1e-3,
         "normalize_first": normalize_first,
+        "normalization": normalization,
+        "stochastic_depth": 0.25,
     }
-    check_layer(Residual, arguments, [INPUTS, OUTPUTS], [(5,), (5,)])
+    shapes = NORM_SHAPES[normalization]
+    check_layer(Residual, arguments, [INPUTS, OUTPUTS], shapes)
 
 
 def test_by_hand():
@@ -31,20 +57,59 @@ def test_by_hand():
     np.testing.assert_allclose(to_numpy(pre.prepare(inputs)), normed, atol=1e-6)
 
 
-@pytest.mark.parametrize("normalize_first", [False, True])
+@each_norm
+@each_normalization
 @pytest.mark.parametrize("epsilon", [1e-5, 0.1])
-def test_equals_the_reference(normalize_first, epsilon):
-    layer = Residual(layer_norm_epsilon=epsilon, normalize_first=normalize_first)
+def test_equals_the_reference(normalization, normalize_first, epsilon):
+    layer = Residual(
+        layer_norm_epsilon=epsilon,
+        normalize_first=normalize_first,
+        normalization=normalization,
+    )
     layer.build(INPUTS.shape)
     weights = with_random_weights(layer).get_weights()
-    normed = reference.layer_norm(weights, INPUTS.astype("float64"), epsilon)
     if normalize_first:
+        normed = normed_by_hand(normalization, weights, INPUTS, epsilon)
         np.testing.assert_allclose(to_numpy(layer.prepare(INPUTS)), normed, atol=1e-5)
         expected = INPUTS + OUTPUTS
     else:
-        total = INPUTS.astype("float64") + OUTPUTS
-        expected = reference.layer_norm(weights, total, epsilon)
+        assert layer.prepare(INPUTS) is INPUTS
+        expected = normed_by_hand(normalization, weights, INPUTS + OUTPUTS, epsilon)
     np.testing.assert_allclose(to_numpy(layer(INPUTS, OUTPUTS)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalization", ["layer", "rms"])
+def test_normalizations_equal_torch(normalization):
+    import torch
+
+    functions = torch.nn.functional
+    norm = make_normalization(normalization, epsilon=1e-3)
+    norm.build(INPUTS.shape)
+    weights = map(torch.tensor, with_random_weights(norm).get_weights())
+    function = {"layer": functions.layer_norm, "rms": functions.rms_norm}[normalization]
+    expected = function(torch.tensor(INPUTS), (5,), *weights, eps=1e-3).numpy()
+    np.testing.assert_allclose(to_numpy(norm(INPUTS)), expected, atol=1e-5)
+
+
+@each_norm
+@each_normalization
+def test_prepared_inputs_keep_their_mask(normalization, normalize_first):
+    layer = Residual(normalization=normalization, normalize_first=normalize_first)
+    layer.build(INPUTS.shape)
+    mask = np.tri(2, 3, k=1, dtype=bool)
+    prepared = layer.prepare(with_mask(INPUTS, mask))
+    np.testing.assert_array_equal(get_mask(prepared), mask)
+
+
+@each_norm
+def test_prepare_may_come_before_any_call(normalize_first):
+    layer = Residual(normalize_first=normalize_first, name="residual")
+    prepared = layer.prepare(INPUTS)
+    layer(INPUTS, prepared)
+    assert [w.path for w in layer.weights] == [
+        "residual/norm/gamma",
+        "residual/norm/beta",
+    ]
 
 
 def test_dropout_touches_the_outputs_alone_and_only_in_training():
@@ -55,3 +120,35 @@ def test_dropout_touches_the_outputs_alone_and_only_in_training():
     assert set(np.unique(dropped)) == {0.0, 2.0}
     assert 0.4 < np.mean(dropped == 0) < 0.6
     assert (to_numpy(layer(outputs, inputs, training=True)) == 1).all()
+
+
+def test_stochastic_depth_leaves_out_whole_rows_of_the_batch():
+    layer = Residual(stochastic_depth=0.2, normalize_first=True)
+    inputs = RNG.normal(size=(1000, 2, 3)).astype("float32")
+    outputs = RNG.normal(size=(1000, 2, 3)).astype("float32")
+    np.testing.assert_array_equal(to_numpy(layer(inputs, outputs)), inputs + outputs)
+    total = to_numpy(layer(inputs, outputs, training=True))
+    left_out = (total == inputs).all(axis=(1, 2))
+    assert 0.15 < left_out.mean() < 0.25
+    kept = (inputs + outputs / 0.8)[~left_out]
+    np.testing.assert_allclose(total[~left_out], kept, atol=1e-5)
+
+
+def test_a_seed_is_kept_for_a_rate_above_zero_alone():
+    rates = [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.1, 0.1)]
+    layers = [Residual(dropout, stochastic_depth=depth) for dropout, depth in rates]
+    assert [len(layer.variables) for layer in layers] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("argument", ["dropout", "stochastic_depth"])
+@pytest.mark.parametrize("rate", [-0.1, 1.0])
+def test_a_rate_out_of_range_is_named(argument, rate):
+    message = rf"`{argument}` must be in \[0, 1\); received `{argument}={rate}`"
+    with pytest.raises(ValueError, match=message):
+        Residual(**{argument: rate})
+
+
+def test_an_unknown_normalization_is_named():
+    message = "`normalization` must be .*; received `normalization='batch'`"
+    with pytest.raises(ValueError, match=message):
+        Residual(normalization="batch")

@@ -1,4 +1,5 @@
 import keras
+import keras_hub
 import numpy as np
 import pytest
 import reference
@@ -81,3 +82,23 @@ def test_positions_in_a_functional_model():
     rows = np.array([[2, 5, 3]], "int32")
     encoded = to_numpy(model([np.zeros((1, 3, 6), "float32"), rows]))
     np.testing.assert_allclose(encoded[0], encode(6, 6)[rows[0]], atol=1e-6)
+
+
+def test_equals_keras_hub():
+    peer = keras_hub.layers.SinePositionEncoding(max_wavelength=300)
+    theirs = to_numpy(peer(np.zeros((1, 13, 6), "float32"), start_index=2))[0]
+    layer = PositionalEncoding(max_wavelength=300)
+    ours = layer(np.zeros((1, 13, 6), "float32"), start_index=2)
+    np.testing.assert_allclose(to_numpy(ours)[0], theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [1, 5, 100])
+def test_a_shift_is_a_linear_function_of_the_encoding(offset):
+    length, hidden_dim = 17, 8
+    shift = np.zeros((hidden_dim, hidden_dim))
+    for i in range(0, hidden_dim, 2):
+        angle = offset / 10000 ** (i / hidden_dim)
+        sin, cos = np.sin(angle), np.cos(angle)
+        shift[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
+    table = encode(offset + length, hidden_dim)
+    np.testing.assert_allclose(table[:length] @ shift.T, table[offset:], atol=1e-5)

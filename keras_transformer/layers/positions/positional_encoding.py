@@ -3,12 +3,14 @@
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
+
+from keras_transformer.layers.positions.angles import position_angles
+from keras_transformer.layers.positions.scheme import PositionScheme
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class PositionalEncoding(keras.layers.Layer):
+class PositionalEncoding(PositionScheme):
     """Adds the sinusoidal positional encoding to its inputs.
 
     `PE(pos, 2i) = sin(pos / max_wavelength^(2i / hidden_dim))` and
@@ -44,29 +46,20 @@ class PositionalEncoding(keras.layers.Layer):
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.5
     """
 
+    added_to_inputs = True
+
     def __init__(self, max_wavelength: float = 10000, **kwargs: Any):
         super().__init__(**kwargs)
         self.max_wavelength = max_wavelength
-        self.supports_masking = True
         self.built = True
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
-        if positions is None:
-            positions = start_index + ops.arange(ops.shape(inputs)[1], dtype="int32")
-        encoding = self._encode(positions, inputs.shape[-1])
-        return inputs + ops.cast(encoding, inputs.dtype)
-
-    def _encode(self, positions: Any, hidden_dim: int) -> Any:
-        even = np.arange(0, hidden_dim, 2)
-        rates = np.power(float(self.max_wavelength), -even / hidden_dim)
-        rates = ops.convert_to_tensor(rates, dtype="float32")
-        angles = ops.cast(positions, "float32")[..., None] * rates
+    def encode(self, inputs: Any, positions: Any) -> Any:
+        hidden_dim = inputs.shape[-1]
+        angles = position_angles(positions, hidden_dim, self.max_wavelength)
         waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-        interleaved = ops.reshape(waves, (*ops.shape(positions), 2 * len(even)))
-        return interleaved[..., :hidden_dim]
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
+        *leading, pairs = ops.shape(angles)
+        interleaved = ops.reshape(waves, (*leading, 2 * pairs))
+        return inputs + ops.cast(interleaved[..., :hidden_dim], inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "max_wavelength": self.max_wavelength}

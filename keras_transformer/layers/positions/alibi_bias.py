@@ -1,0 +1,97 @@
+"""Attention with linear biases."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.layers.positions.logit_bias import (
+    add_bias,
+    relative_positions,
+)
+from keras_transformer.layers.positions.scheme import PositionScheme
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class AlibiBias(PositionScheme):
+    """Lowers attention logits in proportion to the distance of query and key.
+
+    `bias = -slope · |query position - key position|`. The slopes of `n` heads
+    are `2^(-max_bias / n)` and its powers; where `n` is no power of two, those
+    of the next smaller one and every other slope of the next greater. There are
+    no weights, and any length works, whatever was seen in training. The
+    distance counts in both directions, so that an encoder can use it too.
+
+    Args:
+        max_bias: float, minus the binary logarithm of the last head's slope.
+        **kwargs: `name`, `dtype` and the other arguments of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        attention_logits: float tensor
+            `(batch, num_heads, query_length, key_length)`.
+        query_positions: int tensor `(query_length,)` or
+            `(batch, query_length)`; 0, 1, 2, … if `None`.
+        key_positions: int tensor `(key_length,)` or `(batch, key_length)`;
+            0, 1, 2, … if `None`.
+
+    Returns:
+        Tensor of the shape and dtype of `attention_logits`.
+
+    Example:
+
+    >>> logits = AlibiBias()(np.zeros((1, 2, 1, 3), "float32"))
+    >>> ops.convert_to_numpy(logits)[0, :, 0].tolist()
+    [[0.0, -0.0625, -0.125], [0.0, -0.00390625, -0.0078125]]
+
+    References:
+        - [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3
+    """
+
+    def __init__(self, max_bias: float = 8, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.max_bias = max_bias
+
+    def build(self, logits_shape: Any) -> None:
+        self.slopes = alibi_slopes(logits_shape[1], self.max_bias)
+
+    def call(
+        self,
+        attention_logits: Any,
+        query_positions: Any = None,
+        key_positions: Any = None,
+    ) -> Any:
+        return add_bias(self, attention_logits, query_positions, key_positions)
+
+    def bias(self, query_positions: Any, key_positions: Any) -> Any:
+        distances = ops.abs(relative_positions(query_positions, key_positions))
+        slopes = ops.convert_to_tensor(self.slopes[:, None, None], "float32")
+        return -slopes * ops.cast(distances, "float32")[..., None, :, :]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "max_bias": self.max_bias}
+
+
+def alibi_slopes(num_heads: int, max_bias: float) -> np.ndarray:
+    """Computes the slope of every head.
+
+    Args:
+        num_heads: positive int, number of attention heads.
+        max_bias: float, minus the binary logarithm of the last head's slope.
+
+    Returns:
+        float64 array `(num_heads,)`.
+
+    Example:
+
+    >>> alibi_slopes(3, max_bias=8).tolist()
+    [0.0625, 0.00390625, 0.25]
+    """
+    power = 2 ** int(math.log2(num_heads))
+    slopes = 2.0 ** (-max_bias * np.arange(1, power + 1) / power)
+    if power == num_heads:
+        return slopes
+    between = alibi_slopes(2 * power, max_bias)[::2]
+    return np.concatenate([slopes, between[: num_heads - power]])

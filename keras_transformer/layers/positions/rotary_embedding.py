@@ -1,0 +1,84 @@
+"""Rotary position embedding."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.positions.angles import position_angles
+from keras_transformer.layers.positions.scheme import (
+    PositionScheme,
+    sequence_positions,
+)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class RotaryEmbedding(PositionScheme):
+    """Turns queries and keys by angles that grow with their position.
+
+    Dimensions `i` and `i + key_dim / 2` are the coordinates of a point, which is
+    turned by `position / max_wavelength^(2i / key_dim)` (the pairs of
+    `keras_nlp.layers.RotaryEmbedding`, LLaMA and GPT-NeoX; the paper pairs
+    neighbours, which is the same up to the order of the dimensions). The product
+    of a turned query and a turned key depends on the difference of their
+    positions alone. Any length works, whatever was seen in training. The
+    rotation is computed in float32 and cast last.
+
+    Args:
+        max_wavelength: float, the longest wavelength divided by 2π.
+        **kwargs: `name`, `dtype` and the other arguments of
+            `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(batch, length, num_heads, key_dim)`, queries or
+            keys; `key_dim` is even.
+        start_index: int or int scalar tensor, position of the first token
+            (cached decoding).
+        positions: int tensor `(length,)` or `(batch, length)`, explicit
+            positions in the place of `start_index + 0, 1, 2, …`.
+
+    Returns:
+        Tensor of the shape and dtype of `inputs`.
+
+    Raises:
+        ValueError: if `key_dim` is odd.
+
+    Example:
+
+    >>> layer = RotaryEmbedding()
+    >>> heads = np.array([[[[1.0, 0.0]], [[1.0, 0.0]]]], "float32")
+    >>> ops.convert_to_numpy(layer(heads))[0, :, 0].round(3).tolist()
+    [[1.0, 0.0], [0.5400000214576721, 0.8410000205039978]]
+
+    References:
+        - [Su et al., 2021](https://arxiv.org/abs/2104.09864), section 3.2,
+          equations 15 and 34
+    """
+
+    def __init__(self, max_wavelength: float = 10000, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.max_wavelength = max_wavelength
+        self.built = True
+
+    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
+        if positions is None:
+            positions = sequence_positions(inputs, start_index)
+        return self.rotate(inputs, positions)
+
+    def rotate(self, heads: Any, positions: Any) -> Any:
+        key_dim = heads.shape[-1]
+        if key_dim % 2:
+            raise ValueError(
+                "`key_dim` must be even, its dimensions are turned in pairs; received "
+                f"`key_dim={key_dim}`. Choose another width or number of heads."
+            )
+        angles = position_angles(positions, key_dim, self.max_wavelength)
+        sin, cos = (ops.expand_dims(f(angles), -2) for f in (ops.sin, ops.cos))
+        x, y = ops.split(heads, 2, axis=-1)
+        turned_x = ops.multiply(x, cos) - ops.multiply(y, sin)
+        turned_y = ops.multiply(x, sin) + ops.multiply(y, cos)
+        turned = ops.concatenate([turned_x, turned_y], axis=-1)
+        return ops.cast(turned, heads.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "max_wavelength": self.max_wavelength}

@@ -1,0 +1,219 @@
+"""Scaled dot-product attention."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.masking import causal_mask, merge_masks, with_head_axis
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any = None,
+    return_attention_scores: bool = False,
+    dropout: Callable[[Any], Any] | None = None,
+    flash_attention: bool | None = None,
+    bias: Any = None,
+    use_causal_mask: bool = False,
+) -> Any:
+    """Computes `softmax(query · keyᵀ / √key_dim + bias) · value` for every head.
+
+    The softmax is computed in float32. A query with nothing to attend to has
+    scores and an output of exactly zero, and finite gradients. The backend's
+    fused kernel is used unless scores or dropout are asked for. Keys and values
+    may have fewer heads than the queries: then each serves as many consecutive
+    heads of the queries as it takes, without being repeated.
+
+    Args:
+        query: float tensor `(batch, query_length, num_heads, key_dim)`.
+        key: float tensor `(batch, key_length, num_key_value_heads, key_dim)`.
+        value: float tensor `(batch, key_length, num_key_value_heads, value_dim)`.
+        attention_mask: boolean tensor, `True` = attend, that broadcasts to
+            `(batch, query_length, key_length)` or, with an axis for the heads,
+            to `(batch, num_heads, query_length, key_length)`.
+        return_attention_scores: whether to return the scores as well.
+        dropout: a function applied to the scores before they weigh the values.
+        flash_attention: as in `keras.ops.dot_product_attention`.
+        bias: float tensor `(num_heads, query_length, key_length)`, or with an
+            axis for the batch in front, added to the logits.
+        use_causal_mask: whether a query attends only to keys up to its own
+            position.
+
+    Returns:
+        The output `(batch, query_length, num_heads, value_dim)`; with
+        `return_attention_scores=True` the pair of it and the scores (after the
+        softmax, before dropout)
+        `(batch, num_heads, query_length, key_length)`. Both have the dtype of
+        `query`.
+
+    Raises:
+        ValueError: if the shapes do not fit each other.
+
+    Example:
+
+    >>> x = np.ones((2, 5, 3, 7), "float32")
+    >>> output, scores = scaled_dot_product_attention(
+    ...     x, x, x, return_attention_scores=True
+    ... )
+    >>> output.shape == (2, 5, 3, 7), scores.shape == (2, 3, 5, 5)
+    (True, True)
+
+    References:
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), equation 1
+        - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) (fewer heads
+          of keys and values)
+    """
+    _check_shapes(query.shape, key.shape, value.shape)
+    group = query.shape[2] // key.shape[2]
+    lengths = ops.shape(query)[1], ops.shape(key)[1]
+    fused = not return_attention_scores and dropout is None
+    fused = fused and (flash_attention or _fused_kernel_fits(query, key, value))
+    kernel_masks = fused and attention_mask is None and bias is None and group == 1
+    if use_causal_mask and not kernel_masks:
+        attention_mask = merge_masks(attention_mask, causal_mask(*lengths))
+    mask = with_head_axis(merge_masks(attention_mask))
+    bias = bias if bias is None or len(bias.shape) == 4 else ops.expand_dims(bias, 0)
+    if group > 1:
+        query = _heads_to_length(query, group)
+        mask, bias = (_pairs_to_length(x, group, lengths[0]) for x in (mask, bias))
+    if fused:
+        causal = use_causal_mask and kernel_masks
+        output = _fused(query, key, value, mask, bias, causal, flash_attention)
+    else:
+        scores = _attention_scores(query, key, mask, bias)
+        weights = scores if dropout is None else dropout(scores)
+        output = ops.einsum("bhqk,bkhd->bqhd", weights, value)
+    output = _zero_where_nothing_attended(output, mask)
+    output = output if group == 1 else _length_to_heads(output, group)
+    if not return_attention_scores:
+        return output
+    scores = scores if mask is None else ops.where(mask, scores, 0.0)
+    heads = key.shape[2] * group
+    return output, ops.reshape(scores, (ops.shape(key)[0], heads, *lengths))
+
+
+def _fused(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    bias: Any,
+    use_causal_mask: bool,
+    flash_attention: bool | None,
+) -> Any:
+    """Calls the backend's kernel, which takes a mask or a bias, not both."""
+    if bias is not None:
+        bias = bias if mask is None else ops.where(mask, bias, _lowest(query.dtype))
+        bias, mask = ops.cast(bias, query.dtype), None
+    return ops.dot_product_attention(
+        query,
+        key,
+        value,
+        bias=bias,
+        mask=mask,
+        scale=1.0 / math.sqrt(query.shape[-1]),
+        is_causal=use_causal_mask,
+        flash_attention=flash_attention,
+    )
+
+
+def _fused_kernel_fits(query: Any, key: Any, value: Any) -> bool:
+    """TensorFlow has none; JAX's wants `value_dim = key_dim`, and a GPU for float16."""
+    if keras.backend.backend() != "jax":
+        return keras.backend.backend() == "torch"
+    if keras.backend.standardize_dtype(query.dtype) == "float16" and not _on_gpu():
+        return False
+    return key.shape[-1] == value.shape[-1]
+
+
+def _on_gpu() -> bool:
+    return any("gpu" in name for name in keras.distribution.list_devices())
+
+
+def _attention_scores(query: Any, key: Any, mask: Any, bias: Any) -> Any:
+    query = query * (1.0 / math.sqrt(query.shape[-1]))
+    logits = ops.cast(ops.einsum("bqhd,bkhd->bhqk", query, key), "float32")
+    if bias is not None:
+        logits = logits + ops.cast(bias, "float32")
+    if mask is not None:
+        logits = ops.where(mask, logits, _lowest("float32"))
+    return ops.cast(_softmax(logits), query.dtype)
+
+
+def _lowest(dtype: Any) -> float:
+    """A logit that no other one is below, and that is finite."""
+    return -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
+
+
+def _softmax(logits: Any) -> Any:
+    """The softmax over the keys; Keras's own warns where there is but one key."""
+    if logits.shape[-1] == 1:
+        return ops.exp(ops.log_softmax(logits, axis=-1))
+    return ops.softmax(logits, axis=-1)
+
+
+def _zero_where_nothing_attended(output: Any, mask: Any) -> Any:
+    if mask is None:
+        return output
+    attended = ops.any(mask, axis=-1, keepdims=True)
+    return ops.where(ops.transpose(attended, (0, 2, 1, 3)), output, 0.0)
+
+
+def _heads_to_length(query: Any, group: int) -> Any:
+    """Makes the heads that share keys queries of one head.
+
+    From `(batch, length, heads * group, dim)` to
+    `(batch, group * length, heads, dim)`.
+    """
+    batch, length, num_heads, dim = ops.shape(query)
+    x = ops.reshape(query, (batch, length, num_heads // group, group, dim))
+    x = ops.transpose(x, (0, 3, 1, 2, 4))
+    return ops.reshape(x, (batch, group * length, num_heads // group, dim))
+
+
+def _length_to_heads(output: Any, group: int) -> Any:
+    batch, length, num_heads, dim = ops.shape(output)
+    x = ops.reshape(output, (batch, group, length // group, num_heads, dim))
+    x = ops.transpose(x, (0, 2, 3, 1, 4))
+    return ops.reshape(x, (batch, length // group, num_heads * group, dim))
+
+
+def _pairs_to_length(x: Any, group: int, query_length: Any) -> Any:
+    """Does to a mask or bias what `_heads_to_length` does to the queries."""
+    if x is None or x.shape[1] == x.shape[2] == 1:
+        return x
+    batch, heads, _, keys = ops.shape(x)
+    heads = group if x.shape[1] == 1 else heads
+    x = ops.broadcast_to(x, (batch, heads, query_length, keys))
+    return ops.reshape(x, (batch, heads // group, group * query_length, keys))
+
+
+def _check_shapes(query_shape: Any, key_shape: Any, value_shape: Any) -> None:
+    def differ(a: int | None, b: int | None) -> bool:
+        return a is not None and b is not None and a != b
+
+    shapes = (
+        f"received `query.shape={tuple(query_shape)}`, "
+        f"`key.shape={tuple(key_shape)}`, `value.shape={tuple(value_shape)}`."
+    )
+    if not len(query_shape) == len(key_shape) == len(value_shape) == 4:
+        raise ValueError(
+            "`query`, `key` and `value` must have 4 axes (batch, length, num_heads, "
+            f"dim); {shapes}"
+        )
+    if differ(query_shape[-1], key_shape[-1]):
+        raise ValueError(f"`query` and `key` must have the same key_dim; {shapes}")
+    if differ(key_shape[1], value_shape[1]):
+        raise ValueError(f"`key` and `value` must have the same length; {shapes}")
+    if differ(key_shape[2], value_shape[2]):
+        raise ValueError(f"`key` and `value` must have the same num_heads; {shapes}")
+    if query_shape[2] % key_shape[2]:
+        raise ValueError(
+            "the num_heads of `query` must be that of `key` or a multiple of it; "
+            f"{shapes}"
+        )

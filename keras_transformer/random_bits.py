@@ -1,0 +1,62 @@
+"""The one place that draws raw random bits from each backend's generator."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+
+def random_int16(shape: tuple[Any, ...], seed: keras.random.SeedGenerator) -> Any:
+    """Draws integers uniformly from all values that 16 bits can have.
+
+    The generators of all backends are made of words of 32 or 64 bits.
+    `keras.random` spends a word on every number; here it is cut into pieces.
+
+    Args:
+        shape: ints or int scalar tensors.
+        seed: the source of randomness; its state goes on by one.
+
+    Returns:
+        int16 tensor of the shape, values in [-32768, 32767].
+    """
+    return _DRAW[keras.backend.backend()](shape, seed.next())
+
+
+def _jax(shape: tuple[int, ...], key: Any) -> Any:
+    import jax
+
+    size = math.prod(shape)
+    words = jax.random.bits(key, (-(-size // 2),), "uint32")
+    pieces = jax.lax.bitcast_convert_type(words, "int16")
+    return pieces.reshape(-1)[:size].reshape(shape)
+
+
+def _tensorflow(shape: tuple[Any, ...], seed: Any) -> Any:
+    import tensorflow as tf
+
+    size = tf.reduce_prod(shape)
+    words = tf.random.stateless_uniform(
+        [(size + 1) // 2], tf.cast(seed, "int32"), None, None, dtype="int32"
+    )
+    return tf.reshape(tf.reshape(tf.bitcast(words, "int16"), [-1])[:size], shape)
+
+
+def _torch(shape: tuple[int, ...], seed: Any) -> Any:
+    import torch
+
+    device = keras.src.backend.torch.core.get_device()
+    if device == "meta":
+        return torch.empty(shape, dtype=torch.int16, device=device)
+    size = math.prod(shape)
+    generator = torch.Generator(device=device).manual_seed(int(seed.sum()))
+    words = torch.empty(-(-size // 4), dtype=torch.int64, device=device)
+    words.random_(-(2**63), None, generator=generator)
+    return words.view(torch.int16)[:size].reshape(shape)
+
+
+_DRAW: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {
+    "jax": _jax,
+    "tensorflow": _tensorflow,
+    "torch": _torch,
+}

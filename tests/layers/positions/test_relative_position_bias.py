@@ -1,0 +1,128 @@
+import math
+
+import numpy as np
+import pytest
+from four_axes_contract import check_scheme
+from keras_hub.src.models.t5.t5_multi_head_attention import T5MultiHeadAttention
+from layer_contract import to_numpy, weight_gradients, with_random_weights
+
+from keras_transformer.layers import RelativePositionBias
+from keras_transformer.layers.positions.relative_position_bias import (
+    bucket_of_each_distance,
+)
+
+RNG = np.random.default_rng(31)
+LOGITS = RNG.normal(size=(2, 3, 5, 7)).astype("float32")
+
+
+def bucket(relative, num_buckets, max_distance):
+    """Section 2.1, by logarithms; the addend stands above their rounding error."""
+    side = num_buckets // 2
+    exact = side // 2
+    first = side if relative > 0 else 0
+    distance = abs(relative)
+    if distance < exact:
+        return first + distance
+    octaves = math.log(distance / exact) / math.log(max_distance / exact)
+    return first + min(side - 1, exact + int(octaves * (side - exact) + 1e-9))
+
+
+def built(num_heads=3, **options):
+    layer = RelativePositionBias(**options)
+    layer.build((None, num_heads, None, None))
+    return with_random_weights(layer)
+
+
+def test_contract():
+    arguments = {"num_buckets": 6, "max_distance": 11}
+    shape = (3, None, None)
+    check_scheme(RelativePositionBias, arguments, LOGITS, shape, [(6, 3)])
+
+
+# 32 buckets, of which 16 for later keys: 0-7 exactly, then from 8 · 16^(j/8) on.
+def test_buckets_by_hand():
+    first_distances = [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
+    *earlier, now = bucket_of_each_distance(32, 128)[:129]
+    later = bucket_of_each_distance(32, 128)[129:]
+    by_distance = np.array([now, *earlier[::-1]])
+    starts = np.flatnonzero(np.diff(by_distance, prepend=-1))
+    assert starts.tolist() == first_distances
+    assert (by_distance[starts] == np.arange(16)).all()
+    assert (later == by_distance[1:] + 16).all()
+
+
+@pytest.mark.parametrize(
+    "num_buckets, max_distance",
+    [(4, 2), (4, 3), (6, 7), (8, 5), (10, 100), (16, 17), (32, 128), (64, 1000)],
+)
+def test_buckets_equal_the_reference(num_buckets, max_distance):
+    expected = [
+        bucket(relative, num_buckets, max_distance)
+        for relative in range(-max_distance, max_distance + 1)
+    ]
+    buckets = bucket_of_each_distance(num_buckets, max_distance)
+    assert buckets.tolist() == expected
+
+
+def test_equals_the_reference():
+    layer = built(num_buckets=8, max_distance=11)
+    (table,) = layer.get_weights()
+    queries, keys = [[4, 900], [0, 3]], [[5, 2, 17], [1000, 0, 3]]
+    expected = np.zeros((2, 3, 2, 3))
+    for row, head, query, key in np.ndindex(*expected.shape):
+        relative = keys[row][key] - queries[row][query]
+        expected[row, head, query, key] = table[bucket(relative, 8, 11), head]
+    output = to_numpy(layer.bias(np.array(queries), np.array(keys)))
+    np.testing.assert_allclose(output, expected, rtol=1e-6)
+
+
+def test_equals_t5_of_keras_hub():
+    peer = T5MultiHeadAttention(
+        is_decoder=False,
+        hidden_dim=6,
+        key_value_dim=2,
+        num_heads=3,
+        dropout=0.0,
+        use_relative_attention_bias=True,
+    )
+    layer = built()
+    peer.relative_attention_bias.assign(layer.get_weights()[0])
+    theirs = to_numpy(peer.compute_bias(200, 173))[0]
+    ours = to_numpy(layer.bias(np.arange(200), np.arange(173)))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_shifting_all_positions_changes_nothing():
+    layer, positions = built(), np.arange(17)
+    near = to_numpy(layer.bias(positions, positions[:13]))
+    far = to_numpy(layer.bias(positions + 500, positions[:13] + 500))
+    np.testing.assert_array_equal(far, near)
+    assert not np.array_equal(near[:, :13], np.swapaxes(near[:, :13], 1, 2))
+
+
+def test_gradients_go_to_the_buckets_in_use():
+    layer = built(num_buckets=8, max_distance=11)
+    (table,) = layer.get_weights()
+    expected = np.zeros((8, 3))
+    for row, head, query, key in np.ndindex(*LOGITS.shape):
+        index = bucket(key - query, 8, 11), head
+        expected[index] += 2 * (LOGITS[row, head, query, key] + table[index])
+    (gradient,) = weight_gradients(layer, LOGITS)
+    np.testing.assert_allclose(gradient, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_buckets", [2, 7, 8.0, None])
+def test_num_buckets_out_of_range(num_buckets):
+    with pytest.raises(
+        ValueError, match=f"even int of 4 or more; .*`num_buckets={num_buckets}`"
+    ):
+        RelativePositionBias(num_buckets=num_buckets)
+
+
+@pytest.mark.parametrize("max_distance", [8, 100.0])
+def test_max_distance_out_of_range(max_distance):
+    with pytest.raises(
+        ValueError,
+        match=f"int above `num_buckets / 4`; .*`max_distance={max_distance}`, .*=32",
+    ):
+        RelativePositionBias(max_distance=max_distance)

@@ -1,0 +1,151 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layer_contract import to_numpy, with_random_weights
+
+from keras_transformer.compiling import compile_function
+from keras_transformer.layers import (
+    AlibiBias,
+    LearnedPositionalEncoding,
+    PositionalEncoding,
+    PositionScheme,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
+
+RNG = np.random.default_rng(17)
+INPUTS = RNG.normal(size=(2, 3, 10)).astype("float32")
+HEADS = RNG.normal(size=(2, 3, 5, 4)).astype("float32")
+LOGITS_SHAPE = (None, 5, None, None)
+POSITIONS = np.array([[0, 1, 2], [7, 3, 11]], "int32")
+
+
+def encode(scheme, positions):
+    return scheme.encode(ops.convert_to_tensor(INPUTS), positions)
+
+
+def rotate(scheme, positions):
+    return scheme.rotate(ops.convert_to_tensor(HEADS), positions)
+
+
+def bias(scheme, positions):
+    return scheme.bias(positions, positions[..., :2])
+
+
+SCHEMES = {
+    PositionalEncoding: ({}, INPUTS.shape, encode),
+    LearnedPositionalEncoding: ({"max_length": 13}, INPUTS.shape, encode),
+    RotaryEmbedding: ({}, HEADS.shape, rotate),
+    AlibiBias: ({}, LOGITS_SHAPE, bias),
+    RelativePositionBias: ({}, LOGITS_SHAPE, bias),
+}
+every_scheme = pytest.mark.parametrize("scheme_class", SCHEMES)
+
+
+def built(scheme_class, **options):
+    init_kwargs, shape, use = SCHEMES[scheme_class]
+    scheme = scheme_class(**init_kwargs, **options)
+    scheme.build(shape)
+    return with_random_weights(scheme), use
+
+
+def test_a_scheme_does_nothing_until_a_method_is_overridden():
+    scheme = PositionScheme()
+    assert scheme.encode(INPUTS, POSITIONS) is INPUTS
+    assert scheme.rotate(HEADS, POSITIONS) is HEADS
+    assert bias(scheme, POSITIONS) is None
+    assert not scheme.added_to_inputs
+
+
+@every_scheme
+def test_overrides_one_method(scheme_class):
+    own = {"encode", "rotate", "bias"} & set(vars(scheme_class))
+    assert own == {SCHEMES[scheme_class][2].__name__}
+    assert scheme_class.added_to_inputs == (own == {"encode"})
+    assert issubclass(scheme_class, PositionScheme)
+
+
+@every_scheme
+@pytest.mark.parametrize("rows", [POSITIONS, POSITIONS[1]], ids=["rows", "shared"])
+def test_traced_positions(scheme_class, rows):
+    scheme, use = built(scheme_class)
+    compiled = compile_function(lambda positions: use(scheme, positions), scheme)
+    traced = to_numpy(compiled(ops.convert_to_tensor(rows)))
+    np.testing.assert_allclose(traced, to_numpy(use(scheme, rows)), atol=1e-5)
+
+
+@every_scheme
+def test_a_row_of_positions_is_as_positions_alone(scheme_class):
+    scheme, use = built(scheme_class)
+    for row, positions in enumerate(POSITIONS):
+        alone = to_numpy(use(scheme, positions))
+        alone = alone if use is bias else alone[row]
+        np.testing.assert_allclose(
+            to_numpy(use(scheme, POSITIONS))[row], alone, atol=1e-6
+        )
+
+
+@every_scheme
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integer_types(scheme_class, dtype):
+    scheme, use = built(scheme_class)
+    expected = to_numpy(use(scheme, POSITIONS))
+    assert np.isfinite(expected).all()
+    positions = ops.convert_to_tensor(POSITIONS.astype(dtype))
+    np.testing.assert_array_equal(to_numpy(use(scheme, positions)), expected)
+
+
+@pytest.mark.parametrize("scheme_class", [AlibiBias, RelativePositionBias])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_bias_is_float32_within_a_layer_of_half_precision(scheme_class, policy):
+    class Outer(keras.layers.Layer):
+        def call(self, inputs, scheme):
+            return scheme.bias(POSITIONS[0], POSITIONS[1])
+
+    scheme, _ = built(scheme_class, dtype=policy)
+    output = Outer(dtype=policy)(INPUTS, scheme=scheme)
+    assert keras.backend.standardize_dtype(output.dtype) == "float32"
+    expected = scheme.bias(POSITIONS[0], POSITIONS[1])
+    np.testing.assert_array_equal(to_numpy(output), to_numpy(expected))
+    np.testing.assert_array_equal(output.shape, (5, 3, 3))
+
+
+@pytest.mark.parametrize("scheme_class", [AlibiBias, RelativePositionBias])
+def test_only_one_of_the_positions_has_rows(scheme_class):
+    scheme, _ = built(scheme_class)
+    both = to_numpy(scheme.bias(POSITIONS, np.stack([POSITIONS[1]] * 2)))
+    shared_keys = to_numpy(scheme.bias(POSITIONS, POSITIONS[1]))
+    np.testing.assert_array_equal(shared_keys, both)
+    both = to_numpy(scheme.bias(np.stack([POSITIONS[1]] * 2), POSITIONS))
+    shared_queries = to_numpy(scheme.bias(POSITIONS[1], POSITIONS))
+    np.testing.assert_array_equal(shared_queries, both)
+
+
+@pytest.mark.parametrize("scheme_class", [AlibiBias, RelativePositionBias])
+def test_bias_is_added_to_logits_of_any_precision_and_rounded_once(scheme_class):
+    logits = RNG.normal(size=(2, 5, 3, 2)).astype("float32")
+    scheme, use = built(scheme_class)
+    expected = logits + to_numpy(use(scheme, POSITIONS))
+    half, _ = built(scheme_class, dtype="mixed_float16")
+    output = half(logits, POSITIONS, POSITIONS[:, :2])
+    np.testing.assert_allclose(to_numpy(output), expected, rtol=2**-10, atol=1e-3)
+    output = scheme(logits, query_positions=POSITIONS, key_positions=POSITIONS[:, :2])
+    np.testing.assert_allclose(to_numpy(output), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "scheme_class", [LearnedPositionalEncoding, RelativePositionBias]
+)
+def test_initial_weights(scheme_class):
+    def weights(seed, **options):
+        keras.utils.set_random_seed(seed)
+        init_kwargs, shape, _ = SCHEMES[scheme_class]
+        scheme = scheme_class(**init_kwargs, **options)
+        scheme.build(shape)
+        return scheme.get_weights()[0]
+
+    np.testing.assert_array_equal(weights(3), weights(3))
+    assert not np.array_equal(weights(3), weights(5))
+    assert 0.03 < np.std(weights(3)) < 0.07
+    assert (weights(3, embeddings_initializer="ones") == 1).all()

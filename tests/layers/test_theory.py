@@ -1,0 +1,209 @@
+"""What the theory promises of the layers, and Keras of those of anyone."""
+
+import gc
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layer_contract import gradients, to_numpy, with_random_weights
+
+from keras_transformer import Seq2Seq
+from keras_transformer.layers import (
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    MultiHeadAttention,
+    PositionalEncoding,
+    scaled_dot_product_attention,
+)
+
+RNG = np.random.default_rng(37)
+BATCH, LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM, INTERMEDIATE_DIM = 2, 5, 7, 3, 2, 11
+HIDDEN_DIM = NUM_HEADS * KEY_DIM
+INPUTS = RNG.normal(size=(BATCH, LENGTH, HIDDEN_DIM)).astype("float32")
+SOURCE = RNG.normal(size=(BATCH, SOURCE_LENGTH, HIDDEN_DIM)).astype("float32")
+BLOCK = {"intermediate_dim": INTERMEDIATE_DIM, "num_heads": NUM_HEADS}
+STACK = {"num_layers": 2, **BLOCK}
+
+each_norm = pytest.mark.parametrize("normalize_first", [False, True])
+
+
+def build(cls, *inputs, **arguments):
+    layer = cls(**arguments)
+    layer.build(*(x.shape for x in inputs))
+    return with_random_weights(layer)
+
+
+def largest_difference(one, other):
+    return np.abs(to_numpy(one) - to_numpy(other)).max()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("key_dim", [13, 61])
+def test_logits_have_variance_one(key_dim, fused):
+    """Section 3.2.1: each logit is the sum of `key_dim` terms of variance 1."""
+    query = RNG.normal(size=(3, 211, 7, key_dim)).astype("float32")
+    key = RNG.normal(size=(3, key_dim, 7, key_dim)).astype("float32")
+    # With unit vectors for values, the output is the scores.
+    value = np.broadcast_to(np.eye(key_dim, dtype="float32")[:, None], key.shape)
+    if fused:
+        output = scaled_dot_product_attention(query, key, value)
+        scores = np.swapaxes(to_numpy(output), 1, 2)
+    else:
+        _, scores = scaled_dot_product_attention(
+            query, key, value, return_attention_scores=True
+        )
+    logits_up_to_a_constant = np.log(to_numpy(scores))
+    variance = logits_up_to_a_constant.var(axis=-1, ddof=1).mean()
+    np.testing.assert_allclose(variance, 1.0, atol=0.1)
+
+
+@each_norm
+@pytest.mark.parametrize(
+    ("cls", "arguments"), [(EncoderBlock, BLOCK), (EncoderStack, STACK)]
+)
+def test_an_encoder_knows_order_by_positions_alone(cls, arguments, normalize_first):
+    layer = build(cls, INPUTS, normalize_first=normalize_first, **arguments)
+    order = np.array([3, 0, 4, 1, 2])
+    inputs, permuted = INPUTS, INPUTS[:, order]
+    without = largest_difference(layer(permuted), to_numpy(layer(inputs))[:, order])
+    assert without < 1e-5
+    inputs, permuted = map(PositionalEncoding(), (inputs, permuted))
+    with_them = largest_difference(layer(permuted), to_numpy(layer(inputs))[:, order])
+    assert with_them > 0.01
+
+
+@each_norm
+def test_a_decoder_s_output_depends_on_the_tokens_so_far(normalize_first):
+    layer = build(
+        DecoderStack, INPUTS, SOURCE, normalize_first=normalize_first, **STACK
+    )
+    # Row t of the batch tells what output t depends on.
+    own_output = np.eye(LENGTH, dtype="float32")[:, :, None]
+    by_inputs, by_source = gradients(
+        lambda *x: ops.sum(ops.multiply(ops.sin(layer(*x)), own_output)),
+        np.stack([INPUTS[0]] * LENGTH),
+        np.stack([SOURCE[0]] * LENGTH),
+    )
+    depends = np.abs(by_inputs).max(axis=-1)
+    so_far = np.tri(LENGTH, dtype=bool)
+    assert (depends[so_far] > 1e-6).all() and (depends[~so_far] == 0).all()
+    assert (np.abs(by_source).max(axis=-1) > 1e-6).all()
+
+
+@each_norm
+def test_positions_beyond_the_training_length(normalize_first):
+    model = Seq2Seq(
+        hidden_dim=HIDDEN_DIM,
+        vocabulary_size=13,
+        normalize_first=normalize_first,
+        **STACK,
+    )
+    source, target = (
+        RNG.integers(4, 13, (BATCH, 400)),
+        RNG.integers(4, 13, (BATCH, 300)),
+    )
+
+    def logits(source, target):
+        return to_numpy(
+            model({"encoder_token_ids": source, "decoder_token_ids": target})
+        )
+
+    short = logits(source[:, :LENGTH], target[:, :LENGTH])
+    long = logits(source[:, :LENGTH], target)
+    np.testing.assert_allclose(long[:, :LENGTH], short, atol=1e-5)
+    assert np.isfinite(logits(source, target)).all()
+
+
+@pytest.fixture
+def little_garbage():
+    """Keras looks through all garbage at every layer that it quantizes."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class TestProjections:
+    """Ours are changed in place as those of Keras are, and give the same."""
+
+    @pytest.fixture(params=["self", "cross"])
+    def pair(self, request):
+        value = INPUTS if request.param == "self" else SOURCE
+        ours, theirs = (
+            build(cls, INPUTS, value, num_heads=NUM_HEADS, key_dim=KEY_DIM)
+            for cls in (MultiHeadAttention, keras.layers.MultiHeadAttention)
+        )
+        return ours, theirs, (INPUTS, value)
+
+    @staticmethod
+    def projections(layer):
+        return (
+            layer.query_dense,
+            layer.key_dense,
+            layer.value_dense,
+            layer.output_dense,
+        )
+
+    def test_lora(self, pair):
+        *layers, inputs = pair
+        before = layers[0](*inputs)
+        for layer in layers:
+            for projection in self.projections(layer):
+                projection.enable_lora(rank=2)
+        ours, theirs = layers
+        assert largest_difference(ours(*inputs), before) < 1e-6
+        names = [[w.path.split("/", 1)[1] for w in x.trainable_weights] for x in layers]
+        assert names[0] == names[1] and sum("lora" in name for name in names[0]) == 8
+        for layer in layers:
+            with_random_weights(layer)
+        assert largest_difference(ours(*inputs), before) > 0.01
+        np.testing.assert_allclose(
+            to_numpy(ours(*inputs)), to_numpy(theirs(*inputs)), atol=1e-5, rtol=1e-5
+        )
+
+    @pytest.mark.usefixtures("little_garbage")
+    def test_int8(self, pair):
+        *layers, inputs = pair
+        before = layers[0](*inputs)
+        for layer in layers:
+            for projection in self.projections(layer):
+                projection.quantize("int8")
+                assert projection.quantization_mode == "int8"
+        ours, theirs = layers
+        np.testing.assert_allclose(
+            to_numpy(ours(*inputs)), to_numpy(theirs(*inputs)), atol=1e-5, rtol=1e-5
+        )
+        assert 1e-5 < largest_difference(ours(*inputs), before) < 0.1
+
+
+def blocks_model():
+    inputs, source = (keras.Input((None, HIDDEN_DIM)) for _ in range(2))
+    encoded = EncoderBlock(**BLOCK)(source)
+    model = keras.Model([inputs, source], DecoderBlock(**BLOCK)(inputs, encoded))
+    return with_random_weights(model)
+
+
+@pytest.mark.usefixtures("little_garbage")
+def test_a_model_is_quantized_as_a_whole():
+    model = blocks_model()
+    before = to_numpy(model([INPUTS, SOURCE]))
+    dense = keras.layers.Dense, keras.layers.EinsumDense
+    model.quantize("int8", filters=lambda layer: isinstance(layer, dense))
+    after = to_numpy(model([INPUTS, SOURCE]))
+    kernels = [w for w in model.weights if w.path.endswith("kernel")]
+    assert {keras.backend.standardize_dtype(w.dtype) for w in kernels} == {"int8"}
+    assert 1e-5 < largest_difference(after, before) < 0.1 * np.abs(before).max()
+
+
+@pytest.mark.parametrize(
+    "jit_compile",
+    [False] if keras.backend.backend() == "torch" else [False, True],
+)
+def test_jit_changes_nothing(jit_compile):
+    model = blocks_model()
+    expected = to_numpy(model([INPUTS, SOURCE]))
+    model.compile(jit_compile=jit_compile)
+    output = model.predict([INPUTS, SOURCE], verbose=0)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
