@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import keras_transformer
+from keras_transformer import layers
 from keras_transformer.seq2seq import PRESETS
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -250,7 +251,26 @@ def readme_blocks():
     return blocks
 
 
+DOCUMENTATION = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", DOCUMENTATION, ids=relative)
+def test_documentation_code_runs_and_prints_what_it_says(page, capsys):
+    text = page.read_text("utf-8")
+    namespace = {}
+    for _, code in python_blocks(text):
+        exec(compile(code, page.name, "exec"), namespace)
+        said = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
+        assert capsys.readouterr().out.splitlines() == said
+
+
+def test_documentation_has_every_layer():
+    text = (ROOT / "docs/layers.md").read_text("utf-8")
+    assert [name for name in layers.__all__ if f"`{name}" not in text] == []
+
+
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += DOCUMENTATION
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -258,7 +278,16 @@ def test_what_a_page_names_exists(page):
     text = page.read_text("utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     files = re.findall(r"\b[\w/]+/\w+\.(?:py|md|toml)\b", text)
-    assert not [name for name in {*links, *files} if not (ROOT / name).exists()]
+    assert not [name for name in links if not (page.parent / name).exists()]
+    assert not [name for name in files if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_sections_that_a_page_links_to_exist(page):
+    text = page.read_text("utf-8")
+    headings = re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE)
+    sections = {re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= sections
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -279,7 +308,7 @@ def test_pages_name_the_two_commands():
 
 SOURCES = [
     path
-    for folder in ("keras_transformer", "examples", "tests", "benchmarks")
+    for folder in ("keras_transformer", "examples", "tests", "benchmarks", "docs")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 

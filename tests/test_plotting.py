@@ -1,4 +1,6 @@
 import io
+import pathlib
+import runpy
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from keras_transformer.plotting import (
     plot_attention,
     plot_attention_heads,
+    plot_attention_pattern,
     plot_positional_encoding,
     plot_positional_encoding_waves,
     plot_schedule,
@@ -127,6 +130,38 @@ def test_odd_token_as_query(token):
     render(plot_token_attention(np.ones(len(ODD_TOKENS)), ODD_TOKENS, token))
 
 
+class TestAttentionPattern:
+    MASK = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
+
+    def test_queries_go_down_and_keys_across(self):
+        figure = render(plot_attention_pattern(self.MASK))
+        [axes] = figure.axes
+        np.testing.assert_array_equal(drawn(axes) > 0, self.MASK)
+        assert len(np.unique(drawn(axes))) == 2
+        assert axes.yaxis_inverted() and not axes.xaxis_inverted()
+        assert axes.get_aspect() == 1
+        assert axes.get_title() == "Attention pattern"
+        assert (figure.get_supylabel(), figure.get_supxlabel()) == ("queries", "keys")
+
+    def test_a_position_s_own_key_is_darker(self):
+        causal = np.tri(7, dtype=bool)
+        causal[3, 3] = False
+        [axes] = plot_attention_pattern(causal).axes
+        shades = drawn(axes)
+        assert (shades[np.eye(7, dtype=bool) & causal] > shades[1, 0]).all()
+        np.testing.assert_array_equal(shades > 0, causal)
+
+    def test_several_patterns_of_any_sizes(self):
+        masks = {f"${n}": np.ones((n, 13 - n)) for n in (1, 2, 3, 5, 7)}
+        figure = render(plot_attention_pattern(masks))
+        assert [axes.get_title() for axes in figure.axes] == list(masks)
+        for axes, mask in zip(figure.axes, masks.values(), strict=True):
+            assert drawn(axes).shape == mask.shape
+
+    def test_a_long_sequence(self):
+        render(plot_attention_pattern(np.eye(499)))
+
+
 class TestPositionalEncoding:
     def test_map(self):
         encoding = np.sin(np.arange(11 * 7).reshape(11, 7))
@@ -172,6 +207,16 @@ class TestSchedule:
         render(plot_schedule([0.0, 0.0]))
 
 
+def test_pictures_of_the_documentation(tmp_path):
+    docs = pathlib.Path(__file__).parents[1] / "docs"
+    runpy.run_path(str(docs / "images.py"))["main"](tmp_path)
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made == {path.name for path in (docs / "images").iterdir()}
+    assert all(path.stat().st_size < 60_000 for path in tmp_path.iterdir())
+    text = (docs / "layers.md").read_text("utf-8")
+    assert [name for name in made if f"(images/{name})" not in text] == []
+
+
 def test_pyplot_and_its_settings_are_left_alone(scores):
     before = dict(plt.rcParams)
     figures = plt.get_fignums()
@@ -200,6 +245,18 @@ def test_pyplot_and_its_settings_are_left_alone(scores):
         (
             lambda: plot_attention([[np.nan] * 5] * 3, QUERIES, KEYS),
             "`attention_scores` must be finite; received `attention_scores=nan`",
+        ),
+        (
+            lambda: plot_attention_pattern(np.ones((1, 3, 5))),
+            r"`mask` must have the shape \(query_length, key_length\); received",
+        ),
+        (
+            lambda: plot_attention_pattern({"a": np.eye(3), "b": [[0, 0.5]]}),
+            "`mask` must be boolean, True = attend; received `0.5` in the mask of 'b'",
+        ),
+        (
+            lambda: plot_attention_pattern({}),
+            "`mask` must be one mask or more; received `mask={}`",
         ),
         (
             lambda: plot_positional_encoding(np.ones((2, 3, 5))),

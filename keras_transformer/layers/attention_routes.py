@@ -155,7 +155,7 @@ def _attend_densely(
 
 def _repeat_rows(x: Any, batch: Any) -> Any:
     """From `(rows, …)` to `(batch, …)`, all rows again and again; 1 row broadcasts."""
-    if x.shape[0] in (1, batch):
+    if x.shape[0] == 1:
         return x
     rows, *dims = ops.shape(x)
     x = ops.broadcast_to(ops.expand_dims(x, 0), (batch // rows, rows, *dims))

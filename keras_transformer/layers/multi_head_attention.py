@@ -248,7 +248,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self._dropout_layer = Dropout(
             self.dropout, dtype=self.dtype_policy, seed=self.seed
         )
-        if self.positions is not None:
+        if self.positions is not None and not self.positions.built:
             self.positions.build((None, heads, None, None))
 
     def _projection(

@@ -1,4 +1,4 @@
-"""Draws attention, positional encodings and schedules: arrays in, a figure out.
+"""Draws attention, positions and schedules: arrays in, a figure out.
 
 Every function returns a `matplotlib.figure.Figure` that pyplot does not know: a
 notebook shows it, `figure.savefig("attention.png")` writes it, and nothing has to be
@@ -10,6 +10,7 @@ from keras_transformer.plotting.attention import (
     plot_attention_heads,
     plot_token_attention,
 )
+from keras_transformer.plotting.attention_pattern import plot_attention_pattern
 from keras_transformer.plotting.positional_encoding import (
     plot_positional_encoding,
     plot_positional_encoding_waves,
@@ -19,6 +20,7 @@ from keras_transformer.plotting.schedule import plot_schedule
 __all__ = [
     "plot_attention",
     "plot_attention_heads",
+    "plot_attention_pattern",
     "plot_positional_encoding",
     "plot_positional_encoding_waves",
     "plot_schedule",

@@ -152,13 +152,18 @@ def _windows(x: Any, size: int, before: int, after: int) -> Any:
     padded = (num_blocks + num_neighbours) * size
     x = _pad(x, before, padded - before - length)
     x = ops.reshape(x, (batch, num_blocks + num_neighbours, size, *dims))
-    shifted = [x[:, i : i + num_blocks] for i in range(num_neighbours + 1)]
-    windows = ops.concatenate(shifted, axis=2)[:, :, : before + size + after]
-    return ops.reshape(windows, (batch * num_blocks, *ops.shape(windows)[2:]))
+    window = before + size + after
+    parts = [
+        x[:, i : i + num_blocks, : window - i * size] for i in range(num_neighbours + 1)
+    ]
+    x = ops.concatenate(parts, axis=2)
+    return ops.reshape(x, (batch * num_blocks, window, *dims))
 
 
 def _pad(x: Any, before: Any, after: Any) -> Any:
     """Pads the length with zeros."""
+    if isinstance(after, int) and before == after == 0:
+        return x
     return ops.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (len(x.shape) - 2))
 
 

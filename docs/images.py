@@ -1,0 +1,94 @@
+"""Makes the pictures of the documentation, in docs/images.
+
+python docs/images.py
+"""
+
+import pathlib
+
+import numpy as np
+from keras import ops
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from keras_transformer.layers import (
+    AttentionPattern,
+    GlobalLocal,
+    LocalWindow,
+    PositionalEncoding,
+    Strided,
+)
+from keras_transformer.plotting import (
+    plot_attention_pattern,
+    plot_positional_encoding,
+)
+
+FOLDER = pathlib.Path(__file__).parent / "images"
+
+
+def main(folder: pathlib.Path = FOLDER) -> None:
+    """Writes every picture to a file of its own."""
+    figures = {
+        "attention_patterns": attention_patterns(),
+        "blocks": blocks(),
+        "positional_encoding": positional_encoding(),
+    }
+    for name, figure in figures.items():
+        figure.savefig(folder / f"{name}.png", pil_kwargs={"optimize": True})
+
+
+def attention_patterns(length: int = 16) -> Figure:
+    """Draws the patterns above, and each under a causal mask below."""
+    patterns = {
+        "LocalWindow(3)": mask_of(LocalWindow(3), length),
+        "Strided(2, 6)": mask_of(Strided(stride=2, radius=6), length),
+        "GlobalLocal(2, 2)": mask_of(GlobalLocal(radius=2, global_tokens=2), length),
+    }
+    causal = np.tri(length, dtype=bool)
+    masks = {"all to all": np.ones_like(causal), **patterns, "causal": causal}
+    masks |= {f"causal {name}": mask & causal for name, mask in patterns.items()}
+    return plot_attention_pattern(masks)
+
+
+def blocks(length: int = 32, radius: int = 4) -> Figure:
+    """Frames the scores that each route computes for the same local window."""
+    local = mask_of(LocalWindow(radius), length)
+    figure = plot_attention_pattern(
+        {
+            f"dense: {length} × {length} scores": local,
+            f"in blocks: {length} × {3 * radius}": local,
+            f"causal: {length} × {2 * radius}": local & np.tri(length, dtype=bool),
+        }
+    )
+    dense, blocked, causal = figure.axes
+    frame(dense, range(length), range(length))
+    for start in range(0, length, radius):
+        queries = range(start, start + radius)
+        before, after = max(start - radius, 0), min(start + 2 * radius, length)
+        frame(blocked, queries, range(before, after))
+        frame(causal, queries, range(before, start + radius))
+    return figure
+
+
+def frame(axes: Axes, queries: range, keys: range) -> None:
+    """Draws a line around the scores of some queries and keys."""
+    corner = keys.start, queries.start
+    axes.add_patch(
+        Rectangle(corner, len(keys), len(queries), fill=False, clip_on=False)
+    )
+
+
+def positional_encoding(length: int = 64, hidden_dim: int = 64) -> Figure:
+    """Draws the sinusoids."""
+    encoded = PositionalEncoding()(np.zeros((1, length, hidden_dim), "float32"))
+    return plot_positional_encoding(ops.convert_to_numpy(encoded)[0])
+
+
+def mask_of(pattern: AttentionPattern, length: int) -> np.ndarray:
+    """Returns the mask of a pattern, boolean `(length, length)`."""
+    positions = np.arange(length)
+    return ops.convert_to_numpy(pattern.mask(positions, positions))
+
+
+if __name__ == "__main__":
+    main()

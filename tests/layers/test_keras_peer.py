@@ -1,0 +1,68 @@
+"""Keras's own tests of `keras.layers.MultiHeadAttention`, with ours in its place."""
+
+import gc
+import types
+import unittest
+
+import keras
+import pytest
+from keras.src import layers
+
+from keras_transformer.layers import MultiHeadAttention
+
+with pytest.MonkeyPatch.context() as patch:
+    # A mark of Keras's own test suite, which pytest does not know here.
+    patch.setitem(vars(pytest.mark), "requires_trainable_backend", lambda test: test)
+    from keras.src.layers.attention import multi_head_attention_test as keras_tests
+
+CASES = set(unittest.TestLoader().getTestCaseNames(keras_tests.MultiHeadAttentionTest))
+
+# Cases that fail, each with its reason and the words it fails with.
+FAILING = {
+    "test_causal_only_skipped_for_subclass": (
+        "overrides the private `_compute_attention` with an older signature",
+        "unexpected keyword argument 'use_causal_mask'",
+    ),
+}
+
+# Cases that Keras itself leaves out.
+LEFT_OUT = {
+    "tensorflow": {
+        "test_basics_with_flash_attention",
+        "test_flash_attention_with_errors",
+    }
+}
+
+
+@pytest.fixture
+def run(monkeypatch):
+    ours = {**vars(layers), "MultiHeadAttention": MultiHeadAttention}
+    monkeypatch.setattr(keras_tests, "layers", types.SimpleNamespace(**ours))
+    gc.freeze()  # Keras looks through all garbage at every layer that it quantizes.
+    yield lambda case: keras_tests.MultiHeadAttentionTest(case).debug()
+    gc.unfreeze()
+    keras.config.enable_flash_attention()
+
+
+@pytest.mark.filterwarnings(
+    "ignore:When providing `inputs` as a dict:UserWarning",
+    "ignore:Skipping variable loading for optimizer:UserWarning",
+)
+@pytest.mark.parametrize(
+    "case", sorted(CASES - {*FAILING} - LEFT_OUT.get(keras.backend.backend(), set()))
+)
+def test_passes(case, run):
+    run(case)
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_fails_for_its_reason_still(case, run):
+    _, message = FAILING[case]
+    with pytest.raises(TypeError, match=message):
+        run(case)
+
+
+def test_are_all_run():
+    assert len(CASES) == 50
+    assert len(FAILING) <= 6
+    assert {*FAILING, *LEFT_OUT["tensorflow"]} < CASES
