@@ -146,10 +146,9 @@ class _Served(tf.Module):
 
     def _pad(self, tokens: Any) -> Any:
         rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
-        shape = [
-            _round_up(rows, 1, LARGEST_BATCH),
-            _round_up(longest, SMALLEST_LENGTH, self._limit),
-        ]
+        length = _round_up(longest, SMALLEST_LENGTH, self._limit)
+        length = tf.minimum(length, tf.constant(self._limit, tf.int64))
+        shape = [_round_up(rows, 1, LARGEST_BATCH), length]
         return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
 
 

@@ -93,7 +93,7 @@ class Generator:
         results = []
         for start in range(0, len(rows), size):
             chosen = [rows[i] for i in order[start : start + size]]
-            batch = _pad(chosen, size, self._model.pad_token_id)
+            batch = _pad(chosen, size, self._model)
             result = compiled(keras.ops.convert_to_tensor(batch))
             results.append(
                 [keras.ops.convert_to_numpy(part)[: len(chosen)] for part in result]
@@ -152,9 +152,10 @@ def _power_of_two(number: int, smallest: int = 1) -> int:
     return max(smallest, 1 << (max(number, 1) - 1).bit_length())
 
 
-def _pad(rows: list[list[int]], batch: int, pad_token_id: int) -> np.ndarray:
+def _pad(rows: list[list[int]], batch: int, model: Any) -> np.ndarray:
     length = _power_of_two(max(map(len, rows)), SMALLEST_LENGTH)
-    padded = np.full((batch, length), pad_token_id, "int32")
+    length = min(length, model.max_source_length or length)
+    padded = np.full((batch, length), model.pad_token_id, "int32")
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
     return padded
