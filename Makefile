@@ -37,7 +37,7 @@ test: $(BACKENDS:%=test-%)
 
 test-%: $(VENV)/.installed-dev
 	@echo "Tests on $*:"
-	@KERAS_BACKEND=$* $(BIN)/python -m pytest
+	@KERAS_BACKEND=$* $(BIN)/python -m pytest --numprocesses auto --dist loadscope
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .

@@ -8,9 +8,11 @@ position sees 128 others, 64 under the causal mask, and the global ones. A step 
 `train_on_batch`: forward, backward and a plain SGD update, compiled as `fit` does
 it on the backend (by XLA on JAX and TensorFlow, not at all on torch).
 
-Routes and lengths take turns, each time in a new process, whose first step, which
-compiles, is not counted. The extra memory of a step is its peak less what was
-resident before it; it is read as Linux tells it.
+Routes and lengths take turns, each time in a new process, in which the first step
+compiles and is not timed. The extra memory is the peak of all steps less what was
+resident before them, after a step over a short sequence. Linux reports it, and its
+malloc is told to keep what is freed, as others do by themselves: else a buffer of
+more than 32 MB is mapped anew at every step, and that is what would be timed.
 
     KERAS_BACKEND=jax python benchmarks/attention_scaling.py
 """
@@ -20,6 +22,7 @@ import ctypes
 import itertools
 import json
 import multiprocessing
+import os
 import pathlib
 import re
 import statistics
@@ -34,6 +37,8 @@ import numpy as np
 from keras_transformer import GlobalLocal, LocalWindow, MultiHeadAttention, Strided
 
 NUM_HEADS, KEY_DIM, HIDDEN_DIM, RADIUS = 8, 64, 64, 64
+WARM_UP_LENGTH = 512
+MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 PATTERNS = {
     "LocalWindow": LocalWindow(RADIUS),
     "LocalWindow causal": LocalWindow(RADIUS),
@@ -85,6 +90,7 @@ def measure(runs: list[Run], repeats: int, num_steps: int) -> dict[Run, Figures]
     """Medians of all steps of each run, the runs taken in turns."""
     steps: dict[Run, list[Figures]] = {run: [] for run in runs}
     spawn = multiprocessing.get_context("spawn")
+    os.environ.update(MALLOC)
     for _, run in itertools.product(range(repeats), runs):
         with ProcessPoolExecutor(1, spawn) as process:
             steps[run] += process.submit(measured_steps, *run, num_steps).result()
@@ -97,10 +103,16 @@ def measure(runs: list[Run], repeats: int, num_steps: int) -> dict[Run, Figures]
 
 
 def measured_steps(route: str, length: int, num_steps: int) -> list[Figures]:
-    """Some steps after the first."""
+    """Milliseconds of each step, and MB on top of what a short sequence leaves."""
+    training_step(route, WARM_UP_LENGTH)()
     step = training_step(route, length)
+    ctypes.CDLL(None).malloc_trim(0)
+    before = resident("VmRSS")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
     step()
-    return [measured_step(step) for _ in range(num_steps)]
+    times = [milliseconds(step) for _ in range(num_steps)]
+    extra_mb = resident("VmHWM") - before
+    return [{"ms": ms, "extra_mb": extra_mb} for ms in times]
 
 
 def training_step(route: str, length: int) -> Callable[[], Any]:
@@ -123,15 +135,10 @@ def attention(route: str, inputs: Any) -> Any:
     return layer(inputs, inputs, use_causal_mask="causal" in route)
 
 
-def measured_step(step: Callable[[], Any]) -> Figures:
-    """Milliseconds of a step, and the MB that it needed on top of what there was."""
-    ctypes.CDLL(None).malloc_trim(0)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
+def milliseconds(step: Callable[[], Any]) -> float:
     started = time.perf_counter()
     step()
-    milliseconds = 1000 * (time.perf_counter() - started)
-    return {"ms": milliseconds, "extra_mb": resident("VmHWM") - before}
+    return 1000 * (time.perf_counter() - started)
 
 
 def resident(field: str) -> float:

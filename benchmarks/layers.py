@@ -203,12 +203,17 @@ def torch_step(
 def measure(
     steps: list[Callable[[], Any]], warmups: int = 3, repeats: int = 15
 ) -> list[list[float]]:
-    """Milliseconds of each repeat of each step, taken in turns."""
+    """Milliseconds of each repeat of each step, taken in turns.
+
+    Each turn begins with another one, so that what a step leaves behind, such as
+    threads that still wait busily, is not always met by the same one.
+    """
     times: list[list[float]] = [[] for _ in steps]
     for repeat in range(warmups + repeats):
-        for index, run in enumerate(steps):
+        for turn in range(len(steps)):
+            index = (turn * (1 + 2 * (repeat % 2)) + repeat) % len(steps)
             started = time.perf_counter()
-            run()
+            steps[index]()
             if repeat >= warmups:
                 times[index].append(1000 * (time.perf_counter() - started))
     return times

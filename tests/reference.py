@@ -23,26 +23,32 @@ def positional_encoding(
     return table
 
 
-def scaled_dot_product_attention(query, key, value, mask=None):
+def scaled_dot_product_attention(query, key, value, mask=None, bias=None):
     """Equation 1: the output, and the scores `(batch, num_heads, query, key)`.
 
-    A query with nothing to attend to has scores and an output of zero.
+    A query with nothing to attend to has scores and an output of zero. Where
+    keys and values have fewer heads, each serves as many consecutive heads of the
+    queries as it takes (Ainslie et al., 2023). The bias is added to the logits.
     """
     query, key, value = (np.asarray(x, "float64") for x in (query, key, value))
     batch, query_length, num_heads, key_dim = query.shape
+    group = num_heads // key.shape[2]
     scores = np.zeros((batch, num_heads, query_length, key.shape[1]))
     if mask is None:
         mask = True
     elif np.ndim(mask) == 3:
         mask = np.expand_dims(mask, 1)
     mask = np.broadcast_to(mask, scores.shape)
+    bias = np.broadcast_to(0.0 if bias is None else bias, scores.shape)
     for b, h, q in np.ndindex(batch, num_heads, query_length):
         seen = np.flatnonzero(mask[b, h, q])
         if seen.size:
-            logits = key[b, seen, h] @ query[b, q, h] / math.sqrt(key_dim)
+            logits = key[b, seen, h // group] @ query[b, q, h] / math.sqrt(key_dim)
+            logits += bias[b, h, q, seen]
             exponentials = np.exp(logits - logits.max())
             scores[b, h, q, seen] = exponentials / exponentials.sum()
-    return np.einsum("bhqk,bkhd->bqhd", scores, value), scores
+    values = [value[:, :, h // group] for h in range(num_heads)]
+    return np.einsum("bhqk,hbkd->bqhd", scores, values), scores
 
 
 def multi_head_attention(weights, query, value, mask=None, key=None):

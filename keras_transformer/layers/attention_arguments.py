@@ -67,13 +67,31 @@ def check_lengths(value_shape: Any, key_shape: Any) -> None:
         )
 
 
-def check_cache_is_given(cache: Any, cache_update_index: Any) -> None:
-    """Raises a `ValueError` if there is no cache to update."""
+def check_cache(
+    cache: Any, cache_update_index: Any, key_dim: int, value_dim: int
+) -> None:
+    """Raises a `ValueError` if there is no cache to update, or none is possible."""
+    if cache is not None and key_dim != value_dim:
+        raise ValueError(
+            "`value_dim` must be equal to `key_dim` for a `cache`, which holds keys "
+            f"and values side by side; received `key_dim={key_dim}`, "
+            f"`value_dim={value_dim}`."
+        )
     if cache is None and cache_update_index is not None:
         raise ValueError(
             "`cache_update_index` must be `None` when `cache` is; received "
             f"`cache_update_index={cache_update_index}`. Pass the cache too."
         )
+
+
+def check_three_axes(query_shape: Any, **arguments: Any) -> None:
+    """Raises a `ValueError` if one of the arguments is given with more axes."""
+    for name, argument in arguments.items():
+        if argument is not None:
+            raise ValueError(
+                f"`{name}` must be `None` for inputs with more than three axes; "
+                f"received one with `query.shape={tuple(query_shape)}`."
+            )
 
 
 def one_pattern(

@@ -81,7 +81,7 @@ def attend(
         and is_self_attention
         and not return_attention_scores
         and _is_for_every_query(attention_mask)
-        and pattern.pays(query.shape[1])
+        and _blocks_pay(pattern, query.shape[1])
     ):
 
         def attend_block(*block: Any) -> Any:
@@ -160,6 +160,11 @@ def _repeat_rows(x: Any, batch: Any) -> Any:
     rows, *dims = ops.shape(x)
     x = ops.broadcast_to(ops.expand_dims(x, 0), (batch // rows, rows, *dims))
     return ops.reshape(x, (batch, *dims))
+
+
+def _blocks_pay(pattern: AttentionPattern, length: Any) -> bool:
+    """A length may be a symbol of JAX, which no number can be compared with."""
+    return (length is None or isinstance(length, int)) and pattern.pays(length)
 
 
 def _is_for_every_query(mask: Any) -> bool:

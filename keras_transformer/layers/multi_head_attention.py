@@ -8,12 +8,13 @@ from keras import ops
 from keras_transformer.layers.attention_arguments import (
     as_shape,
     check_acts_in_attention,
-    check_cache_is_given,
+    check_cache,
     check_dropout,
     check_key_value_heads,
     check_lengths,
     check_positive,
     check_scores_wanted,
+    check_three_axes,
     one_pattern,
 )
 from keras_transformer.layers.attention_axes import (
@@ -305,13 +306,19 @@ class MultiHeadAttention(keras.layers.Layer):
         key_positions: Any = None,
     ) -> Any:
         key = value if key is None else key
-        check_cache_is_given(cache, cache_update_index)
+        check_cache(cache, cache_update_index, self.key_dim, self.value_dim)
         options: dict[str, Any] = {
             "return_attention_scores": return_attention_scores,
             "training": training,
             "use_causal_mask": use_causal_mask,
         }
         if len(query.shape) > 3:
+            check_three_axes(
+                query.shape,
+                cache=cache,
+                query_positions=query_positions,
+                key_positions=key_positions,
+            )
             masks = (query_mask, value_mask, key_mask, attention_mask)
             return self._call_over_axes(query, value, key, masks, options)
         if cache_update_index is not None and query_positions is None:
@@ -415,6 +422,8 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def compute_cache(self, value: Any, key: Any = None, positions: Any = None) -> Any:
         """Projects keys and values once, to be attended to in many calls.
+
+        `value_dim` must be equal to `key_dim`.
 
         Args:
             value: float tensor `(batch, key_length, any)`.

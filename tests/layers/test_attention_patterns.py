@@ -207,8 +207,11 @@ class TestBlocks:
                         seen[sequence, i] |= counts
             return block[0]
 
-        tensors = [ops.convert_to_tensor(labels)] * 3
-        pattern.attend(attend, *tensors, use_causal_mask=use_causal_mask)
+        heads, everything = (
+            ops.convert_to_tensor(labels),
+            np.ones((BATCH, LENGTH), bool),
+        )
+        pattern.attend(attend, *[heads] * 3, everything, use_causal_mask)
         needed = definition(pattern, range(LENGTH), range(LENGTH), use_causal_mask)
         assert (seen.astype(bool) >= needed).all()
 

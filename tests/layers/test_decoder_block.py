@@ -1,8 +1,11 @@
+import json
+
 import keras
 import keras_hub
 import numpy as np
 import pytest
 import reference
+from designs import DESIGNS
 from keras import ops
 from layer_contract import (
     check_layer,
@@ -13,7 +16,13 @@ from layer_contract import (
     with_random_weights,
 )
 
-from keras_transformer.layers import DecoderBlock
+from keras_transformer.layers import (
+    DecoderBlock,
+    LearnedPositionalEncoding,
+    LocalWindow,
+    PositionalEncoding,
+    RotaryEmbedding,
+)
 
 RNG = np.random.default_rng(19)
 BATCH, TARGET_LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM = 2, 5, 7, 3, 4
@@ -263,6 +272,73 @@ class TestCaches:
         )
         expected = layer(TARGET, decoder_attention_mask=mask[:, :, :TARGET_LENGTH])
         assert_close(output, expected)
+
+
+class TestDesign:
+    @with_and_without_source
+    @pytest.mark.parametrize("design", DESIGNS)
+    def test_cached_equals_uncached(self, design, source):
+        arguments = {"normalize_first": True, **DESIGNS[design]()}
+        layer = decoder(source=source, **arguments)
+        expected = to_numpy(layer(TARGET, source))
+        key_value_heads = layer.self_attention.num_key_value_heads
+        cache, index = empty_cache(length=11)[..., :key_value_heads, :], 0
+        options = {}
+        if source is not None:
+            cross_cache = layer.compute_cross_attention_cache(source)
+            options["cross_attention_cache"] = cross_cache
+        for length in (2, 1, 1, 1):
+            rows = slice(index, index + length)
+            output, cache, *_ = layer(
+                TARGET[:, rows],
+                self_attention_cache=cache,
+                self_attention_cache_update_index=index,
+                **options,
+            )
+            assert_close(output, expected[:, rows], atol=3e-5)
+            index += length
+        assert tuple(cache.shape) == (BATCH, 2, 11, key_value_heads, KEY_DIM)
+
+    @pytest.mark.parametrize("design", DESIGNS)
+    def test_comes_back_from_its_config(self, design):
+        layer = DecoderBlock(INTERMEDIATE_DIM, NUM_HEADS, **DESIGNS[design]())
+        stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+        restored = keras.saving.deserialize_keras_object(stored)
+        assert restored.get_config() == layer.get_config()
+        layer.build(TARGET.shape, SOURCE.shape)
+        restored.build(TARGET.shape, SOURCE.shape)
+        with_random_weights(layer)
+        restored.set_weights(layer.get_weights())
+        assert_close(restored(TARGET, SOURCE), layer(TARGET, SOURCE), atol=0)
+
+    def test_an_encoding_is_added_at_the_given_positions(self):
+        layer, plain = decoder(positions=PositionalEncoding()), decoder()
+        positions = [3, 7, 11, 2, 0]
+        encoded = TARGET + reference.positional_encoding(positions, HIDDEN_DIM)
+        output = layer(
+            TARGET, SOURCE, positions=np.array(positions), use_causal_mask=False
+        )
+        assert_close(output, plain(encoded, SOURCE, use_causal_mask=False))
+
+    def test_pattern_and_positions_are_for_the_self_attention_alone(self):
+        options = {"pattern": LocalWindow(1), "num_key_value_heads": 1}
+        layer = decoder(positions=RotaryEmbedding(), attention_options=options)
+        assert layer.self_attention.pattern == LocalWindow(1)
+        assert layer.self_attention.positions is layer.positions
+        assert layer.cross_attention.pattern is None
+        assert layer.cross_attention.positions is None
+        assert layer.cross_attention.num_key_value_heads == 1
+        _, scores = layer(TARGET, SOURCE, return_attention_scores=True)
+        assert (to_numpy(scores["cross_attention"]) > 0).all()
+        window = np.tri(5, k=0, dtype=bool) & ~np.tri(5, k=-2, dtype=bool)
+        assert ((to_numpy(scores["self_attention"]) > 0) == window).all()
+
+    def test_more_tokens_than_positions(self):
+        layer = decoder(positions=LearnedPositionalEncoding(max_length=5))
+        assert np.isfinite(to_numpy(layer(TARGET, SOURCE))).all()
+        message = "`max_length` must be at least .*`max_length=5`.* 6 tokens"
+        with pytest.raises(ValueError, match=message):
+            layer(np.pad(TARGET, ((0, 0), (0, 1), (0, 0))), SOURCE)
 
 
 @pytest.mark.parametrize("changed", range(TARGET_LENGTH))

@@ -1,8 +1,11 @@
+import json
+
 import keras
 import keras_hub
 import numpy as np
 import pytest
 import reference
+from designs import DESIGNS
 from layer_contract import (
     check_layer,
     get_mask,
@@ -12,7 +15,13 @@ from layer_contract import (
     with_random_weights,
 )
 
-from keras_transformer.layers import EncoderBlock
+from keras_transformer.layers import (
+    EncoderBlock,
+    LearnedPositionalEncoding,
+    LocalWindow,
+    PositionalEncoding,
+    PositionScheme,
+)
 
 RNG = np.random.default_rng(17)
 BATCH, LENGTH, NUM_HEADS, HIDDEN_DIM, INTERMEDIATE_DIM = 2, 5, 3, 6, 11
@@ -178,6 +187,70 @@ def test_symbolic_shape_of_the_scores():
     )
     assert output.shape == (None, None, HIDDEN_DIM)
     assert scores.shape == (None, NUM_HEADS, None, None)
+
+
+class TestDesign:
+    @pytest.mark.parametrize("design", DESIGNS)
+    def test_comes_back_from_its_config(self, design):
+        layer = EncoderBlock(INTERMEDIATE_DIM, NUM_HEADS, **DESIGNS[design]())
+        stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+        restored = keras.saving.deserialize_keras_object(stored)
+        assert restored.get_config() == layer.get_config()
+        layer.build(INPUTS.shape)
+        restored.build(INPUTS.shape)
+        with_random_weights(layer)
+        restored.set_weights(layer.get_weights())
+        np.testing.assert_array_equal(
+            to_numpy(restored(INPUTS)), to_numpy(layer(INPUTS))
+        )
+
+    @each_norm
+    def test_an_encoding_is_added_to_the_inputs(self, normalize_first):
+        layer = encoder(positions=PositionalEncoding(), normalize_first=normalize_first)
+        expected = encoder(normalize_first=normalize_first)(
+            INPUTS + reference.positional_encoding(range(LENGTH), HIDDEN_DIM)
+        )
+        np.testing.assert_allclose(
+            to_numpy(layer(INPUTS)), to_numpy(expected), atol=1e-5
+        )
+
+    def test_a_scheme_is_copied_with_the_dtype_of_the_block(self):
+        scheme = LearnedPositionalEncoding(max_length=7)
+        layers = [encoder(positions=scheme, dtype="mixed_bfloat16") for _ in range(2)]
+        assert scheme.weights == []
+        assert layers[0].positions is not layers[1].positions
+        assert {x.positions.dtype_policy.name for x in layers} == {"mixed_bfloat16"}
+
+    def test_a_scheme_of_one_s_own(self):
+        @keras.saving.register_keras_serializable("tests")
+        class OnlyThePast(PositionScheme):
+            def bias(self, query_positions, key_positions):
+                later = key_positions[None, :] > query_positions[:, None]
+                return keras.ops.cast(later, "float32")[None] * -1e9
+
+        layer = encoder(positions=OnlyThePast())
+        expected, expected_scores = reference.encoder_block(
+            layer.get_weights(), INPUTS, reference.causal_mask(LENGTH, LENGTH)
+        )
+        output, scores = layer(INPUTS, return_attention_scores=True)
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+        np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-6)
+
+    def test_a_pattern(self):
+        layer = encoder(attention_options={"pattern": LocalWindow(1)})
+        distances = np.subtract.outer(np.arange(LENGTH), np.arange(LENGTH))
+        mask = (np.abs(distances) <= 1) & PADDING[:, None]
+        expected, _ = reference.encoder_block(layer.get_weights(), INPUTS, mask)
+        output = layer(INPUTS, padding_mask=PADDING)
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+    @pytest.mark.parametrize("part", ["attention", "feed_forward", "residual"])
+    def test_an_unknown_option_is_named(self, part):
+        layer = EncoderBlock(
+            INTERMEDIATE_DIM, NUM_HEADS, **{f"{part}_options": {"x": 1}}
+        )
+        with pytest.raises(ValueError, match=r"Unrecognized .*\{'x': 1\}"):
+            layer(INPUTS)
 
 
 def test_hidden_dim_that_the_heads_do_not_divide_is_an_error():

@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -7,13 +9,20 @@ from layer_contract import (
     HALF_POLICIES,
     check_layer,
     get_mask,
-    gradients,
     to_numpy,
     with_mask,
     with_random_weights,
 )
 
-from keras_transformer.layers import MultiHeadAttention, scaled_dot_product_attention
+from keras_transformer.compiling import compile_function
+from keras_transformer.layers import (
+    GlobalLocal,
+    LocalWindow,
+    MultiHeadAttention,
+    PositionalEncoding,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
 
 RNG = np.random.default_rng(13)
 BATCH, QUERY_LENGTH, KEY_LENGTH, NUM_HEADS, KEY_DIM, VALUE_DIM = 2, 5, 7, 3, 11, 4
@@ -41,24 +50,7 @@ MASKS = {
     "causal": reference.causal_mask(QUERY_LENGTH, KEY_LENGTH, offset=2),
     "nothing": np.zeros((1, 1, 1), bool),
 }
-TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
-
 each_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-each_dtype = pytest.mark.parametrize("dtype", TOLERANCE)
-each_path = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
-
-
-def heads(length, dim, dtype="float32"):
-    values = RNG.normal(size=(BATCH, length, NUM_HEADS, dim)).astype("float32")
-    return ops.cast(values, dtype)
-
-
-def query_key_value(dtype="float32"):
-    return (
-        heads(QUERY_LENGTH, KEY_DIM, dtype),
-        heads(KEY_LENGTH, KEY_DIM, dtype),
-        heads(KEY_LENGTH, KEY_DIM, dtype),
-    )
 
 
 def attention(cls=MultiHeadAttention, **arguments):
@@ -93,116 +85,6 @@ def test_contract():
     check_layer(MultiHeadAttention, arguments, [QUERY, SOURCE], weight_shapes)
 
 
-class TestScaledDotProductAttention:
-    def test_by_hand(self):
-        query = np.array([2 * np.log(3.0), 0, 0, 0], "float32").reshape(1, 1, 1, 4)
-        keys = np.array([[1, 0, 0, 0], [0, 5, 0, 0], [0, 0, 9, 9]], "float32")
-        values = np.array([4, 8, 70], "float32")
-        output, scores = scaled_dot_product_attention(
-            query,
-            keys.reshape(1, 3, 1, 4),
-            values.reshape(1, 3, 1, 1),
-            np.array([[[True, True, False]]]),
-            return_attention_scores=True,
-        )
-        np.testing.assert_allclose(to_numpy(scores), [[[[0.75, 0.25, 0]]]], atol=1e-6)
-        np.testing.assert_allclose(to_numpy(output), [[[[5.0]]]], atol=1e-5)
-
-    @each_dtype
-    @each_mask
-    def test_equals_the_reference_with_and_without_scores(self, mask, dtype):
-        inputs = query_key_value(dtype)
-        expected, expected_scores = reference.scaled_dot_product_attention(
-            *map(to_numpy, inputs), mask
-        )
-        fused = scaled_dot_product_attention(*inputs, mask)
-        output, scores = scaled_dot_product_attention(
-            *inputs, mask, return_attention_scores=True
-        )
-        atol = TOLERANCE[dtype]
-        for tensor in (fused, output, scores):
-            assert keras.backend.standardize_dtype(tensor.dtype) == dtype
-        np.testing.assert_allclose(to_numpy(fused), expected, atol=atol)
-        np.testing.assert_allclose(to_numpy(output), expected, atol=atol)
-        np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=atol)
-
-    @each_path
-    @each_dtype
-    def test_nothing_to_attend_to_gives_exact_zeros(self, fused, dtype):
-        attended = scaled_dot_product_attention(
-            *query_key_value(dtype), NOTHING_SEEN, return_attention_scores=not fused
-        )
-        output, *scores = (attended,) if fused else attended
-        empty = ~NOTHING_SEEN.any(-1)
-        output = to_numpy(output)
-        assert (output[empty] == 0).all() and (output[~empty] != 0).all()
-        for score in map(to_numpy, scores):
-            by_query = score.transpose(0, 2, 1, 3)
-            assert (by_query[empty] == 0).all()
-            np.testing.assert_allclose(by_query[~empty].sum(-1), 1, atol=1e-2)
-
-    @each_path
-    @each_dtype
-    def test_nothing_to_attend_to_has_finite_gradients(self, fused, dtype):
-        def loss(query, key, value):
-            attended = scaled_dot_product_attention(
-                query, key, value, NOTHING_SEEN, return_attention_scores=not fused
-            )
-            output = attended if fused else attended[0]
-            return ops.sum(ops.square(ops.cast(output, "float32")))
-
-        of_query, *others = gradients(loss, *query_key_value(dtype))
-        assert (of_query[~NOTHING_SEEN.any(-1)] == 0).all()
-        assert all(np.isfinite(g).all() and g.any() for g in (of_query, *others))
-
-    @each_mask
-    def test_fused_and_unfused_gradients_agree(self, mask):
-        def loss(*inputs, **options):
-            output = scaled_dot_product_attention(*inputs, mask, **options)
-            return ops.sum(ops.sin(output))
-
-        inputs = query_key_value()
-        fused = gradients(loss, *inputs)
-        unfused = gradients(lambda *x: loss(*x, dropout=lambda scores: scores), *inputs)
-        for one, other in zip(fused, unfused, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-
-    def test_large_logits_stay_finite_in_half_precision(self):
-        query = np.full((1, 1, 1, 64), 60.0)
-        key = np.stack([np.full((1, 1, 64), 60.0), np.full((1, 1, 64), -60.0)], axis=1)
-        value = np.array([[[[3.0]], [[5.0]]]])
-        inputs = [ops.cast(x, "float16") for x in (query, key, value)]
-        output, scores = scaled_dot_product_attention(
-            *inputs, return_attention_scores=True
-        )
-        assert to_numpy(output).item() == 3.0
-        assert to_numpy(scores).ravel().tolist() == [1.0, 0.0]
-
-    def test_dropout_weighs_the_values_but_not_the_scores(self):
-        inputs = query_key_value()
-        output, scores = scaled_dot_product_attention(
-            *inputs, return_attention_scores=True, dropout=lambda scores: 2 * scores
-        )
-        expected, expected_scores = reference.scaled_dot_product_attention(*inputs)
-        np.testing.assert_allclose(to_numpy(output), 2 * expected, atol=1e-5)
-        np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-5)
-
-    @pytest.mark.parametrize(
-        ("shapes", "message"),
-        [
-            ([(2, 5, 3), (2, 7, 3, 4), (2, 7, 3, 4)], "must have 4 axes"),
-            ([(2, 5, 3, 6), (2, 7, 3, 4), (2, 7, 3, 4)], "the same key_dim"),
-            ([(2, 5, 3, 4), (2, 7, 3, 4), (2, 11, 3, 4)], "the same length"),
-            ([(2, 5, 4, 4), (2, 7, 3, 4), (2, 7, 3, 4)], "or a multiple of it"),
-            ([(2, 5, 3, 4), (2, 7, 3, 4), (2, 7, 1, 4)], "the same num_heads"),
-        ],
-    )
-    def test_shapes_that_do_not_fit_are_named(self, shapes, message):
-        with pytest.raises(ValueError, match=message) as error:
-            scaled_dot_product_attention(*map(np.zeros, shapes))
-        assert all(str(shape) in str(error.value) for shape in shapes)
-
-
 class TestAgainstOtherImplementations:
     @each_mask
     @pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
@@ -227,6 +109,9 @@ class TestAgainstOtherImplementations:
             ({"output_shape": (2, 13)}, {"value_mask": KEY_MASK}),
             ({"output_shape": 17}, {"key_mask": KEY_MASK, "use_causal_mask": True}),
             ({"dropout": 0.5}, {"use_causal_mask": True}),
+            ({"use_gate": True}, {"value_mask": KEY_MASK}),
+            ({"use_gate": True, "value_dim": VALUE_DIM}, {"use_causal_mask": True}),
+            ({"use_gate": True, "use_bias": False}, {"query_mask": QUERY_MASK}),
             ({"sliding_window": 3}, {}),
             ({"sliding_window": 2}, {"use_causal_mask": True}),
             ({"sliding_window": 3}, {"attention_mask": HOLES}),
@@ -247,7 +132,7 @@ class TestAgainstOtherImplementations:
         )
         # Keras takes the average of all values where a query sees nothing.
         seen = to_numpy(scores).any(axis=(1, 3))
-        assert seen.sum() >= BATCH * (QUERY_LENGTH - 1)
+        assert seen.sum() >= QUERY_MASK.sum()
         for one, other in ((output, expected), (ours(QUERY, SOURCE, **call), expected)):
             np.testing.assert_allclose(
                 to_numpy(one)[seen], to_numpy(other)[seen], atol=1e-5, rtol=1e-5
@@ -313,6 +198,82 @@ class TestAgainstOtherImplementations:
             np.testing.assert_allclose(to_numpy(one), other, atol=1e-5, rtol=1e-5)
 
 
+class TestGroupedQueries:
+    """Heads of keys and values that serve several heads of queries each."""
+
+    NUM_HEADS = 6
+    CALLS = {
+        "no mask": {},
+        "causal": {"use_causal_mask": True},
+        "keys": {"value_mask": KEY_MASK},
+        "queries and keys": {"attention_mask": HOLES},
+    }
+
+    def attention(self, key_value_heads, **arguments):
+        return attention(
+            num_heads=self.NUM_HEADS, num_key_value_heads=key_value_heads, **arguments
+        )
+
+    @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+    @pytest.mark.parametrize("key_value_heads", [6, 2, 1])
+    @pytest.mark.parametrize("use_gate", [False, True])
+    def test_keras(self, key_value_heads, call, use_gate):
+        ours = self.attention(key_value_heads, use_gate=use_gate)
+        theirs = keras.layers.GroupQueryAttention(
+            KEY_DIM, self.NUM_HEADS, key_value_heads, use_gate=use_gate
+        )
+        theirs.build(QUERY.shape, SOURCE.shape)
+        theirs.set_weights(ours.get_weights())
+        expected = theirs(QUERY, SOURCE, return_attention_scores=True, **call)
+        actual = ours(QUERY, SOURCE, return_attention_scores=True, **call)
+        fused = ours(QUERY, SOURCE, **call), actual[1]
+        for pair in (actual, fused):
+            for one, other in zip(pair, expected, strict=True):
+                np.testing.assert_allclose(
+                    to_numpy(one), to_numpy(other), atol=1e-5, rtol=1e-5
+                )
+
+    @each_mask
+    @pytest.mark.parametrize("key_value_heads", [2, 1])
+    def test_repeated_projections(self, mask, key_value_heads):
+        mask = np.repeat(mask, 2, 1) if mask is PER_HEAD else mask
+        layer = self.attention(key_value_heads)
+        repeated = layer.get_weights()
+        for index, weight in enumerate(repeated[2:6], 2):
+            group = self.NUM_HEADS // key_value_heads
+            repeated[index] = np.repeat(weight, group, axis=-2)
+        expected, expected_scores = reference.multi_head_attention(
+            repeated, QUERY, SOURCE, mask
+        )
+        output, scores = layer(
+            QUERY, SOURCE, attention_mask=mask, return_attention_scores=True
+        )
+        np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-5)
+
+    @pytest.mark.parametrize("key_value_heads", [2, 1])
+    def test_the_cache_holds_the_heads_unrepeated(self, key_value_heads):
+        layer = MultiHeadAttention(
+            self.NUM_HEADS, KEY_DIM, num_key_value_heads=key_value_heads
+        )
+        layer.build(QUERY.shape, QUERY.shape)
+        with_random_weights(layer)
+        shape = (BATCH, 2, QUERY_LENGTH, key_value_heads, KEY_DIM)
+        assert tuple(layer.compute_cache(QUERY).shape) == shape
+        cache, outputs = np.zeros(shape, "float32"), []
+        for index in range(QUERY_LENGTH):
+            x = QUERY[:, index : index + 1]
+            output, cache = layer(
+                x, x, use_causal_mask=True, cache=cache, cache_update_index=index
+            )
+            assert tuple(cache.shape) == shape
+            outputs.append(to_numpy(output))
+        expected = layer(QUERY, QUERY, use_causal_mask=True)
+        np.testing.assert_allclose(
+            np.concatenate(outputs, axis=1), to_numpy(expected), atol=1e-5, rtol=1e-5
+        )
+
+
 class TestMasks:
     def test_all_of_them_are_joined(self):
         layer = attention()
@@ -350,6 +311,20 @@ class TestMasks:
         *_, output_bias = layer.get_weights()
         np.testing.assert_allclose(output[0, 0], output_bias, atol=1e-6)
         assert np.abs(output[0, 4] - output_bias).max() > 0.01
+
+    @pytest.mark.parametrize("dropout", [0.0, 0.5])
+    def test_masked_queries_have_zero_scores_and_attend_to_nothing(self, dropout):
+        layer = attention(dropout=dropout)
+        options = {"query_mask": QUERY_MASK, "training": True}
+        plain = to_numpy(layer(QUERY, SOURCE, **options))
+        output, scores = layer(QUERY, SOURCE, return_attention_scores=True, **options)
+        *_, output_bias = layer.get_weights()
+        for outputs in (plain, to_numpy(output)):
+            assert (outputs[~QUERY_MASK] == output_bias).all()
+            assert (outputs[QUERY_MASK] != output_bias).any(-1).all()
+        by_query = to_numpy(scores).transpose(0, 2, 1, 3)
+        assert (by_query[~QUERY_MASK] == 0).all()
+        np.testing.assert_allclose(by_query[QUERY_MASK].sum(-1), 1, atol=1e-5)
 
     def test_embedding_masks_in_a_functional_model(self):
         token_ids = np.array([[3, 1, 4, 0, 0], [1, 5, 0, 0, 0]])
@@ -430,22 +405,19 @@ class TestCache:
         np.testing.assert_array_equal(to_numpy(output), to_numpy(layer(QUERY, SOURCE)))
         np.testing.assert_array_equal(to_numpy(same), to_numpy(cache))
 
-    def test_an_update_index_without_a_cache_is_an_error(self):
-        with pytest.raises(ValueError, match="`cache_update_index` must be `None`"):
-            attention()(QUERY, SOURCE, cache_update_index=2)
-
 
 class TestDropout:
     def test_leaves_the_fused_path_on_at_inference(self, monkeypatch):
         layer, calls = attention(dropout=0.5), count_fused_calls(monkeypatch)
         plain = attention(dropout=0.0)(QUERY, SOURCE)
-        calls.clear()
+        num_fused = len(calls)
+        assert num_fused == (keras.backend.backend() != "tensorflow")
         output = layer(QUERY, SOURCE)
-        assert len(calls) == 1
+        assert len(calls) == 2 * num_fused
         np.testing.assert_array_equal(to_numpy(output), to_numpy(plain))
         layer(QUERY, SOURCE, training=True)
         layer(QUERY, SOURCE, return_attention_scores=True)
-        assert len(calls) == 1
+        assert len(calls) == 2 * num_fused
 
     def test_drops_in_training_alone_and_leaves_the_scores_whole(self):
         layer = attention(dropout=0.5, seed=3)
@@ -465,7 +437,107 @@ class TestDropout:
         assert not np.array_equal(first, other)
 
 
-def test_symbolic_shapes_of_output_and_scores():
+class TestScoresUnderJit:
+    """The scores are an output: nothing is stored that a trace could leave behind."""
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [{}, {"dropout": 0.5}, {"pattern": LocalWindow(2)}, {"num_key_value_heads": 1}],
+    )
+    def test_are_those_without(self, arguments):
+        layer = attention(**arguments)
+
+        def call(query, source):
+            return layer(query, source, return_attention_scores=True)
+
+        expected, before = call(QUERY, SOURCE), dict(vars(layer))
+        compiled = compile_function(call, layer)(
+            ops.convert_to_tensor(QUERY), ops.convert_to_tensor(SOURCE)
+        )
+        for one, other in zip(compiled, expected, strict=True):
+            np.testing.assert_allclose(to_numpy(one), to_numpy(other), atol=1e-5)
+        assert vars(layer).keys() == before.keys()
+        assert all(vars(layer)[name] is value for name, value in before.items())
+
+    @pytest.mark.parametrize(
+        "jit_compile",
+        [False] if keras.backend.backend() == "torch" else [False, True],
+    )
+    def test_in_a_model(self, jit_compile):
+        inputs = [keras.Input((QUERY_LENGTH, QUERY_DIM)) for _ in range(2)]
+        layer = MultiHeadAttention(NUM_HEADS, KEY_DIM)
+        outputs = layer(*inputs, return_attention_scores=True)
+        model = keras.Model(inputs, outputs)
+        model.compile(jit_compile=jit_compile)
+        predicted = model.predict([QUERY, QUERY[::-1]], verbose=0)
+        expected = layer(QUERY, QUERY[::-1], return_attention_scores=True)
+        for one, other in zip(predicted, expected, strict=True):
+            np.testing.assert_allclose(one, to_numpy(other), atol=1e-5)
+
+
+class TestConfig:
+    ARGUMENTS = {
+        "num_heads": 6,
+        "key_dim": 4,
+        "num_key_value_heads": 2,
+        "use_gate": True,
+        "attention_axes": (1,),
+        "output_shape": (3, 5),
+        "dropout": 0.2,
+    }
+
+    def restore(self, layer):
+        config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+        return keras.saving.deserialize_keras_object(config)
+
+    def test_holds_every_argument(self):
+        layer = MultiHeadAttention(**self.ARGUMENTS)
+        assert self.ARGUMENTS.items() <= layer.get_config().items()
+        assert self.restore(layer).get_config()["num_key_value_heads"] == 2
+
+    @pytest.mark.parametrize(
+        "pattern", [None, LocalWindow(3), GlobalLocal(radius=2, global_tokens=1)]
+    )
+    @pytest.mark.parametrize(
+        "positions",
+        [None, RotaryEmbedding(max_wavelength=100), RelativePositionBias(8, 13)],
+        ids=["none", "rotary", "relative"],
+    )
+    def test_holds_pattern_and_positions(self, pattern, positions):
+        layer = MultiHeadAttention(
+            NUM_HEADS, 4, pattern=pattern, positions=positions, dtype="mixed_bfloat16"
+        )
+        restored = self.restore(layer)
+        assert restored.pattern == pattern
+        assert type(restored.positions) is type(positions)
+        assert restored.get_config() == layer.get_config()
+
+    def test_holds_the_sliding_window_alone(self):
+        layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, sliding_window=4)
+        assert layer.pattern == LocalWindow(3)
+        config = layer.get_config()
+        assert (config["sliding_window"], config["pattern"]) == (4, None)
+        assert self.restore(layer).pattern == LocalWindow(3)
+
+    def test_a_model_is_saved_whole(self, tmp_path):
+        inputs = keras.Input((QUERY_LENGTH, QUERY_DIM))
+        layer = MultiHeadAttention(
+            num_heads=2,
+            key_dim=KEY_DIM,
+            num_key_value_heads=1,
+            pattern=LocalWindow(2),
+            positions=RelativePositionBias(num_buckets=8, max_distance=13),
+            use_gate=True,
+        )
+        model = keras.Model(inputs, layer(inputs, inputs))
+        with_random_weights(layer)
+        model.save(tmp_path / "model.keras")
+        restored = keras.saving.load_model(tmp_path / "model.keras")
+        assert len(restored.weights) == len(model.weights) == 11
+        np.testing.assert_array_equal(to_numpy(restored(QUERY)), to_numpy(model(QUERY)))
+
+
+def test_symbolic_shapes_of_output_scores_and_cache():
     lengths = {"given": (5, 7), "free": (None, None)}
     for query_length, key_length in lengths.values():
         output, scores = MultiHeadAttention(NUM_HEADS, KEY_DIM)(
@@ -475,6 +547,12 @@ def test_symbolic_shapes_of_output_and_scores():
         )
         assert output.shape == (None, query_length, QUERY_DIM)
         assert scores.shape == (None, NUM_HEADS, query_length, key_length)
+    cache = keras.Input((2, 13, NUM_HEADS, KEY_DIM))
+    x = keras.Input((1, QUERY_DIM))
+    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM)
+    output, cache = layer(x, x, cache=cache, cache_update_index=0)
+    assert output.shape == (None, 1, QUERY_DIM)
+    assert cache.shape == (None, 2, 13, NUM_HEADS, KEY_DIM)
 
 
 def test_length_one_attends_to_itself():
@@ -514,18 +592,94 @@ def test_regularizers_and_constraints_reach_every_projection():
     assert config == layer.get_config()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_heads": 0}, "`num_heads` must be a positive int; .*`num_heads=0`"),
-        ({"key_dim": 2.5}, "`key_dim` must be a positive int; .*`key_dim=2.5`"),
-        ({"value_dim": -1}, "`value_dim` must be a positive int; .*`value_dim=-1`"),
-        ({"value_dim": 0}, "`value_dim` must be a positive int; .*`value_dim=0`"),
-        ({"sliding_window": 0}, "`sliding_window` must be .*`sliding_window=0`"),
-        ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\); .*`dropout=1.0`"),
-        ({"dropout": -0.1}, r"`dropout` must be in \[0, 1\); .*`dropout=-0.1`"),
-    ],
-)
-def test_arguments_out_of_range_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(**{"num_heads": 2, "key_dim": 3, **arguments})
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"num_heads": 0}, "`num_heads` must be a positive int; .*`num_heads=0`"),
+            ({"key_dim": 2.5}, "`key_dim` must be a positive int; .*`key_dim=2.5`"),
+            ({"value_dim": -1}, "`value_dim` must be a positive int; .*`value_dim=-1`"),
+            ({"value_dim": 0}, "`value_dim` must be a positive int; .*`value_dim=0`"),
+            ({"sliding_window": 0}, "`sliding_window` must be .*`sliding_window=0`"),
+            (
+                {"num_key_value_heads": 0},
+                "`num_key_value_heads` must be a positive int; .*heads=0`",
+            ),
+            (
+                {"num_key_value_heads": 4},
+                "must be a multiple of `num_key_value_heads`; .*`num_heads=2`, "
+                "`num_key_value_heads=4`",
+            ),
+            ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\); .*`dropout=1.0`"),
+            ({"dropout": -0.1}, r"`dropout` must be in \[0, 1\); .*`dropout=-0.1`"),
+            (
+                {"dropout": 0.1, "flash_attention": True},
+                "Dropout is not supported when flash .*`dropout=0.1`",
+            ),
+            (
+                {"sliding_window": 3, "pattern": LocalWindow(2)},
+                "`sliding_window` must be `None` when a `pattern` is given; "
+                r"received `sliding_window=3`, `pattern=LocalWindow\(radius=2\)`",
+            ),
+            (
+                {"positions": PositionalEncoding(name="waves")},
+                "`positions` must be a scheme that acts in attention, .*waves",
+            ),
+            (
+                {"output_shape": 2.5},
+                "Invalid `output_shape`: .*; received `output_shape=2.5`",
+            ),
+        ],
+    )
+    def test_arguments(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            MultiHeadAttention(**{"num_heads": 2, "key_dim": 3, **arguments})
+
+    def test_keys_and_values_of_different_lengths(self):
+        message = (
+            r"must be equal; .*`value.shape=\(2, 7, 10\)`, `key.shape=\(2, 5, 6\)`"
+        )
+        layer = MultiHeadAttention(NUM_HEADS, KEY_DIM)
+        with pytest.raises(ValueError, match=message):
+            layer(QUERY, SOURCE, QUERY)
+        with pytest.raises(ValueError, match=message):
+            layer.compute_output_shape(QUERY.shape, SOURCE.shape, QUERY.shape)
+
+    def test_an_update_index_without_a_cache(self):
+        message = "`cache_update_index` must be `None` .*`cache_update_index=2`"
+        with pytest.raises(ValueError, match=message):
+            attention()(QUERY, SOURCE, cache_update_index=2)
+
+    def test_a_cache_of_values_wider_than_keys(self):
+        layer, cache = attention(value_dim=VALUE_DIM), np.ones((BATCH, 2, 7, 3, 11))
+        message = "`value_dim` must be equal to `key_dim` .*`value_dim=4`"
+        with pytest.raises(ValueError, match=message):
+            layer(QUERY, SOURCE, cache=cache)
+
+    @pytest.mark.parametrize("name", ["cache", "query_positions", "key_positions"])
+    def test_what_needs_three_axes(self, name):
+        inputs = np.ones((2, 3, 5, 7), "float32")
+        message = rf"`{name}` must be `None` for .*`query.shape=\(2, 3, 5, 7\)`"
+        with pytest.raises(ValueError, match=message):
+            MultiHeadAttention(NUM_HEADS, KEY_DIM)(
+                inputs, inputs, **{name: np.arange(5)}
+            )
+
+    def test_scores_of_flash_attention(self):
+        layer = attention(flash_attention=True)
+        message = "Returning attention scores is not supported when flash"
+        with pytest.raises(ValueError, match=message):
+            layer(QUERY, SOURCE, return_attention_scores=True)
+
+    def test_an_odd_width_of_rotated_heads(self):
+        layer = attention(positions=RotaryEmbedding())
+        with pytest.raises(ValueError, match="`key_dim` must be even.*`key_dim=11`"):
+            layer(QUERY, SOURCE)
+
+    @pytest.mark.parametrize("axes", [0, 3, (1, -1)])
+    def test_attention_axes(self, axes):
+        inputs = np.ones((2, 3, 5, 7), "float32")
+        layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, attention_axes=axes)
+        message = "`attention_axes` must be axes between .*for inputs with 4 axes"
+        with pytest.raises(ValueError, match=message):
+            layer(inputs, inputs)

@@ -10,6 +10,7 @@ from keras_transformer import (
     MaskedTokenAccuracy,
     Seq2Seq,
 )
+from keras_transformer.layers import LocalWindow, RotaryEmbedding
 
 START, END, SYMBOLS, LONGEST = 2, 3, range(4, 9), 3
 WORDS = [
@@ -42,8 +43,20 @@ class CountingSeq2Seq(Seq2Seq):
         return super().search(*arguments)
 
 
-@pytest.fixture
-def model():
+DESIGNS = {
+    "the paper's": {},
+    "modern": {
+        "positions": RotaryEmbedding(),
+        "attention_options": {"num_key_value_heads": 2, "pattern": LocalWindow(3)},
+        "feed_forward_options": {"gated": True, "use_bias": False},
+        "residual_options": {"normalization": "rms"},
+        "activation": "silu",
+    },
+}
+
+
+@pytest.fixture(params=DESIGNS)
+def model(request):
     return CountingSeq2Seq(
         num_layers=1,
         hidden_dim=32,
@@ -53,6 +66,7 @@ def model():
         dropout=0.0,
         normalize_first=True,
         max_target_length=LONGEST + 1,
+        **DESIGNS[request.param],
     )
 
 

@@ -62,8 +62,9 @@ class AttentionPattern(ABC):
                 `query (batch * rows, block, num_heads, key_dim)`, `key` and
                 `value (batch * rows, window, …)`, int32 `query_positions
                 (rows, block)` and `key_positions (rows, window)`, and boolean
-                `key_mask (batch * rows, window)`, `False` also where there is
-                no key. It returns `(batch * rows, block, num_heads, value_dim)`.
+                `key_mask (batch * rows, window)`, or `None`, `False` also
+                where there is no key. It returns
+                `(batch * rows, block, num_heads, value_dim)`.
             query: float tensor `(batch, length, num_heads, key_dim)`.
             key: float tensor `(batch, length, num_heads, key_dim)`.
             value: float tensor `(batch, length, num_heads, value_dim)`; keys

@@ -42,6 +42,7 @@ def cut(
     use_causal_mask: bool,
     radius: int,
     stride: int = 1,
+    num_first: int = 0,
 ) -> Blocks:
     """Cuts sequences into blocks whose queries reach `radius` keys either way.
 
@@ -56,23 +57,30 @@ def cut(
         use_causal_mask: whether the keys after a block are left out.
         radius: int >= 0, in steps of `stride`.
         stride: int >= 1.
+        num_first: int >= 0, how many of a sequence's first keys come before each
+            of its windows, and no longer inside one.
 
     Returns:
         The blocks, in the order of the sequences, remainders and positions.
     """
     size, after = _block_size(radius), 0 if use_causal_mask else radius
 
-    def windows(x: Any, before: int = 0, after: int = 0) -> Any:
-        return _windows(_by_remainder(x, stride), size, before, after)
+    def blocks_of(x: Any) -> Any:
+        return _windows(_by_remainder(x, stride), size)
+
+    def windows_of(x: Any) -> Any:
+        return _windows(_by_remainder(x, stride), size, radius, after, num_first)
 
     positions = positions_of(query)
+    if key_mask is None:
+        key_mask = ops.ones(ops.shape(key)[:2], "bool")
     return Blocks(
-        query=windows(query),
-        key=windows(key, radius, after),
-        value=windows(value, radius, after),
-        query_positions=windows(positions),
-        key_positions=windows(positions, radius, after),
-        key_mask=windows(mask_of(key, key_mask), radius, after),
+        query=blocks_of(query),
+        key=windows_of(key),
+        value=windows_of(value),
+        query_positions=blocks_of(positions),
+        key_positions=windows_of(positions),
+        key_mask=windows_of(ops.cast(key_mask, "bool")),
     )
 
 
@@ -93,41 +101,27 @@ def join(blocks: Any, like: Any, stride: int = 1) -> Any:
     return ops.reshape(x, (batch, steps * stride, *dims))[:, :length]
 
 
-def pay(length: int, radius: int, stride: int = 1, keys_for_all: int = 0) -> bool:
+def pay(length: int, radius: int, stride: int = 1, num_first: int = 0) -> bool:
     """Tells whether blocks cost less than dense attention, by the scores of both.
 
     Args:
         length: int, number of positions.
         radius: int >= 0, as for `cut`.
         stride: int >= 1, as for `cut`.
-        keys_for_all: int, keys that every block has besides its window.
+        num_first: int >= 0, as for `cut`.
 
     Returns:
         Whether they do.
     """
     size = _block_size(radius)
     num_queries = _ceil_div(_ceil_div(length, stride), size) * size * stride
-    num_scores = num_queries * (size + 2 * radius + keys_for_all)
+    num_scores = num_queries * (num_first + size + 2 * radius)
     return _WORTH * num_scores < length**2
-
-
-def mask_of(key: Any, key_mask: Any) -> Any:
-    """Returns `key_mask`, boolean `(batch, length)`: all keys if it is `None`."""
-    if key_mask is None:
-        return ops.ones(ops.shape(key)[:2], "bool")
-    return ops.cast(key_mask, "bool")
 
 
 def positions_of(x: Any) -> Any:
     """Returns the positions `(1, length)`, int32, of a tensor `(batch, length, …)`."""
     return ops.arange(ops.shape(x)[1], dtype="int32")[None]
-
-
-def repeat(x: Any, rows: Any) -> Any:
-    """Repeats each sequence for its blocks: `(batch, …)` to `(batch * rows, …)`."""
-    batch, *dims = ops.shape(x)
-    x = ops.broadcast_to(ops.expand_dims(x, 1), (batch, rows, *dims))
-    return ops.reshape(x, (batch * rows, *dims))
 
 
 def _block_size(radius: int) -> int:
@@ -144,25 +138,36 @@ def _by_remainder(x: Any, stride: int) -> Any:
     return ops.reshape(x, (batch * stride, steps, *dims))
 
 
-def _windows(x: Any, size: int, before: int, after: int) -> Any:
-    """From `(batch, length, …)` to `(batch * blocks, before + size + after, …)`."""
+def _windows(
+    x: Any, size: int, before: int = 0, after: int = 0, num_first: int = 0
+) -> Any:
+    """From `(batch, length, …)` to `(batch * num_blocks, window, …)`.
+
+    Block by block of `size` positions: the first ones, those before the block, the
+    block, and those after it.
+    """
     batch, length, *dims = ops.shape(x)
     num_blocks = _ceil_div(length, size)
-    num_neighbours = _ceil_div(before + after, size)
-    padded = (num_blocks + num_neighbours) * size
+    parts = []
+    if num_first:
+        first = ops.expand_dims(x[:, :num_first], 1)
+        num_first = ops.shape(first)[2]
+        parts.append(ops.broadcast_to(first, (batch, num_blocks, num_first, *dims)))
+        x = _pad(x[:, num_first:], num_first, 0)
+    reach = before + size + after
+    num_parts = _ceil_div(reach, size)
+    padded = (num_blocks + num_parts - 1) * size
     x = _pad(x, before, padded - before - length)
-    x = ops.reshape(x, (batch, num_blocks + num_neighbours, size, *dims))
-    window = before + size + after
-    parts = [
-        x[:, i : i + num_blocks, : window - i * size] for i in range(num_neighbours + 1)
-    ]
+    x = ops.reshape(x, (batch, padded // size, size, *dims))
+    for i in range(num_parts):
+        parts.append(x[:, i : i + num_blocks, : reach - i * size])
     x = ops.concatenate(parts, axis=2)
-    return ops.reshape(x, (batch * num_blocks, window, *dims))
+    return ops.reshape(x, (batch * num_blocks, ops.shape(x)[2], *dims))
 
 
 def _pad(x: Any, before: Any, after: Any) -> Any:
     """Pads the length with zeros."""
-    if isinstance(after, int) and before == after == 0:
+    if isinstance(before + after, int) and before + after == 0:
         return x
     return ops.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (len(x.shape) - 2))
 

@@ -56,14 +56,14 @@ class GlobalLocal(AttentionPattern):
 
     def mask(self, query_positions: Any, key_positions: Any) -> Any:
         distance = ops.abs(distances(query_positions, key_positions))
-        from_global = ops.expand_dims(self._are_global(query_positions), -1)
-        to_global = ops.expand_dims(self._are_global(key_positions), -2)
+        from_global = ops.less(query_positions, self.global_tokens)[..., :, None]
+        to_global = ops.less(key_positions, self.global_tokens)[..., None, :]
         near = ops.less_equal(distance, self.radius)
         return ops.logical_or(near, ops.logical_or(from_global, to_global))
 
     def pays(self, length: int | None) -> bool:
         return length is None or blocks.pay(
-            length, self.radius, keys_for_all=self.global_tokens
+            length, self.radius, num_first=self.global_tokens
         )
 
     def attend(
@@ -75,47 +75,19 @@ class GlobalLocal(AttentionPattern):
         key_mask: Any = None,
         use_causal_mask: bool = False,
     ) -> Any:
-        key_mask = blocks.mask_of(key, key_mask)
-        positions = blocks.positions_of(key)
         first, rest = slice(self.global_tokens), slice(self.global_tokens, None)
+        positions = blocks.positions_of(query)
         from_first = attend(
             query[:, first], key, value, positions[:, first], positions, key_mask
         )
-        cut = self._cut(query, key, value, positions, key_mask, use_causal_mask)
-        from_rest = blocks.join(attend(*cut), query)[:, rest]
-        return ops.concatenate([from_first, from_rest], axis=1)
-
-    def _cut(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        positions: Any,
-        key_mask: Any,
-        use_causal_mask: bool,
-    ) -> blocks.Blocks:
-        """Cuts the window; its global keys move to the front of every block."""
-        not_global = ops.logical_not(self._are_global(positions))
         cut = blocks.cut(
             query,
             key,
             value,
-            ops.logical_and(key_mask, not_global),
+            key_mask,
             use_causal_mask,
             self.radius,
+            num_first=self.global_tokens,
         )
-        rows = ops.shape(cut.key_positions)[0]
-
-        def in_front(x: Any, windows: Any) -> Any:
-            first = blocks.repeat(x[:, : self.global_tokens], rows)
-            return ops.concatenate([first, windows], axis=1)
-
-        return cut._replace(
-            key=in_front(key, cut.key),
-            value=in_front(value, cut.value),
-            key_positions=in_front(positions, cut.key_positions),
-            key_mask=in_front(key_mask, cut.key_mask),
-        )
-
-    def _are_global(self, positions: Any) -> Any:
-        return ops.less(positions, self.global_tokens)
+        from_rest = blocks.join(attend(*cut), query)[:, rest]
+        return ops.concatenate([from_first, from_rest], axis=1)

@@ -1,0 +1,330 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from designs import DESIGNS, SCHEMES
+from keras import ops
+from layer_contract import (
+    HALF_POLICIES,
+    check_layer,
+    to_numpy,
+    weight_gradients,
+    with_random_weights,
+)
+
+from keras_transformer.compiling import compile_function
+from keras_transformer.layers import (
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    LearnedPositionalEncoding,
+)
+
+RNG = np.random.default_rng(53)
+BATCH, LENGTH, SOURCE_LENGTH, NUM_LAYERS, NUM_HEADS, KEY_DIM = 2, 5, 7, 3, 2, 4
+HIDDEN_DIM, INTERMEDIATE_DIM = NUM_HEADS * KEY_DIM, 11
+SIZES = {
+    "num_layers": NUM_LAYERS,
+    "intermediate_dim": INTERMEDIATE_DIM,
+    "num_heads": NUM_HEADS,
+}
+TARGET = RNG.normal(size=(BATCH, LENGTH, HIDDEN_DIM)).astype("float32")
+SOURCE = RNG.normal(size=(BATCH, SOURCE_LENGTH, HIDDEN_DIM)).astype("float32")
+PADDING = np.arange(SOURCE_LENGTH) < [[SOURCE_LENGTH], [4]]
+
+each_design = pytest.mark.parametrize("design", DESIGNS)
+each_scheme = pytest.mark.parametrize("scheme", SCHEMES)
+each_stack = pytest.mark.parametrize("stack_class", [EncoderStack, DecoderStack])
+
+
+def inputs_of(stack_class):
+    return [SOURCE] if stack_class is EncoderStack else [TARGET, SOURCE]
+
+
+def stack(stack_class, **arguments):
+    """Pre-norm by default: with random weights, post-norm forgets its inputs."""
+    layer = stack_class(**{**SIZES, "normalize_first": True, **arguments})
+    layer.build(*(x.shape for x in inputs_of(stack_class)))
+    return with_random_weights(layer)
+
+
+def assert_close(actual, expected, atol=2e-5):
+    np.testing.assert_allclose(to_numpy(actual), to_numpy(expected), atol=atol)
+
+
+class TestEncoder:
+    @each_design
+    def test_is_its_blocks_in_a_row(self, design):
+        layer = stack(EncoderStack, **{"normalize_first": False, **DESIGNS[design]()})
+        x, expected_scores = SOURCE, []
+        for block in layer.blocks:
+            assert type(block) is EncoderBlock
+            x, scores = block(x, padding_mask=PADDING, return_attention_scores=True)
+            expected_scores.append(scores)
+        expected = x if layer.norm is None else layer.norm(x)
+        output, scores = layer(
+            SOURCE, padding_mask=PADDING, return_attention_scores=True
+        )
+        assert_close(layer(SOURCE, padding_mask=PADDING), expected)
+        assert_close(output, expected)
+        assert len(scores) == NUM_LAYERS
+        for one, other in zip(scores, expected_scores, strict=True):
+            assert_close(one, other)
+
+    @each_design
+    def test_padding_changes_nothing(self, design):
+        layer = stack(EncoderStack, **DESIGNS[design]())
+        expected = to_numpy(layer(SOURCE, padding_mask=PADDING))
+        wider = np.pad(SOURCE, ((0, 0), (0, 4), (0, 0)), constant_values=9.0)
+        output = layer(wider, padding_mask=np.pad(PADDING, ((0, 0), (0, 4))))
+        assert_close(output[:, :SOURCE_LENGTH], expected)
+        assert_close(layer(SOURCE[1:, :4])[0], expected[1, :4])
+
+    @each_scheme
+    def test_knows_order(self, scheme):
+        layer = stack(EncoderStack, positions=SCHEMES[scheme]())
+        order = np.array([3, 0, 6, 1, 5, 2, 4])
+        permuted = to_numpy(layer(SOURCE))[:, order]
+        assert np.abs(to_numpy(layer(SOURCE[:, order])) - permuted).max() > 0.01
+
+
+class TestDecoder:
+    def steps(self, layer, histories, source, parents):
+        """Outputs of every beam at every step, `histories` following `parents`.
+
+        `histories (length, batch, num_beams, hidden_dim)` are the newest tokens.
+        """
+        num_beams = histories.shape[2]
+        entries = np.arange(len(histories) * num_beams)
+        ancestors = np.zeros((BATCH, num_beams, len(entries)), bool)
+        caches = layer.empty_caches(source, len(entries))
+        for step, newest in enumerate(histories):
+            ancestors = np.take_along_axis(ancestors, parents[step][..., None], axis=1)
+            ancestors |= entries == step * num_beams + np.arange(num_beams)[:, None]
+            output, caches = layer.step(
+                newest,
+                caches,
+                step * num_beams,
+                attention_mask=ancestors,
+                encoder_padding_mask=PADDING,
+                positions=np.full(num_beams, step),
+                cache_positions=entries // num_beams,
+            )
+            yield to_numpy(output)
+
+    @each_design
+    def test_is_its_blocks_in_a_row(self, design):
+        layer = stack(DecoderStack, **{"normalize_first": False, **DESIGNS[design]()})
+        x, expected_scores = TARGET, []
+        for block in layer.blocks:
+            assert type(block) is DecoderBlock
+            x, scores = block(
+                x, SOURCE, encoder_padding_mask=PADDING, return_attention_scores=True
+            )
+            expected_scores.append(scores)
+        expected = x if layer.norm is None else layer.norm(x)
+        output, scores = layer(TARGET, SOURCE, PADDING, return_attention_scores=True)
+        assert_close(layer(TARGET, SOURCE, PADDING), expected)
+        assert_close(output, expected)
+        for one, other in zip(scores, expected_scores, strict=True):
+            assert one.keys() == {"self_attention", "cross_attention"}
+            assert_close(one["self_attention"], other["self_attention"])
+            assert_close(one["cross_attention"], other["cross_attention"])
+
+    @each_design
+    def test_steps_of_beams_are_whole_calls(self, design):
+        num_beams, rng = 3, np.random.default_rng(5)
+        layer = stack(DecoderStack, **DESIGNS[design]())
+        source = ops.convert_to_tensor(SOURCE)
+        shape = LENGTH, BATCH, num_beams
+        newest = rng.normal(size=(*shape, HIDDEN_DIM)).astype("float32")
+        parents = rng.integers(0, num_beams, shape)
+        histories = np.zeros((BATCH, num_beams, LENGTH, HIDDEN_DIM), "float32")
+        sources = [np.repeat(x, num_beams, axis=0) for x in (SOURCE, PADDING)]
+        for step, output in enumerate(self.steps(layer, newest, source, parents)):
+            own = parents[step][..., None, None]
+            histories = np.take_along_axis(histories, own, axis=1)
+            histories[:, :, step] = newest[step]
+            whole = layer(histories.reshape(-1, LENGTH, HIDDEN_DIM), *sources)
+            assert_close(output.reshape(-1, HIDDEN_DIM), whole[:, step], atol=5e-5)
+
+    @each_design
+    def test_the_future_does_not_leak(self, design):
+        layer = stack(DecoderStack, **DESIGNS[design]())
+        other = TARGET.copy()
+        other[:, 3] *= -1.0
+        before, after = to_numpy(layer(TARGET, SOURCE)), to_numpy(layer(other, SOURCE))
+        assert_close(after[:, :3], before[:, :3], atol=1e-6)
+        assert (np.abs(after - before)[:, 3].max(axis=-1) > 0.01).all()
+
+    @pytest.mark.parametrize("key_value_heads", [NUM_HEADS, 1])
+    def test_empty_caches(self, key_value_heads):
+        options = {"num_key_value_heads": key_value_heads}
+        layer = stack(DecoderStack, attention_options=options)
+        caches = layer.empty_caches(ops.convert_to_tensor(SOURCE), cache_length=13)
+        assert len(caches) == NUM_LAYERS
+        for own, cross in caches:
+            assert tuple(own.shape) == (BATCH, 2, 13, key_value_heads, KEY_DIM)
+            assert (to_numpy(own) == 0).all()
+            shape = (BATCH, 2, SOURCE_LENGTH, key_value_heads, KEY_DIM)
+            assert tuple(cross.shape) == shape
+
+
+@each_stack
+class TestDesign:
+    def test_contract(self, stack_class):
+        arguments = {
+            **SIZES,
+            "num_layers": 1,
+            "dropout": 0.2,
+            "activation": "gelu",
+            "layer_norm_epsilon": 1e-3,
+            "normalize_first": True,
+            "attention_options": {"num_key_value_heads": 1},
+        }
+        inputs = inputs_of(stack_class)
+        attention = [(8, 2, 4), (2, 4), *[(8, 1, 4), (1, 4)] * 2, (2, 4, 8), (8,)]
+        norm, feed_forward = [(8,), (8,)], [(8, 11), (11,), (11, 8), (8,)]
+        if stack_class is EncoderStack:
+            block = [*attention, *norm, *norm, *feed_forward]
+        else:
+            block = [*[*attention, *norm] * 2, *feed_forward, *norm]
+        check_layer(stack_class, arguments, inputs, [*block, *norm])
+
+    @each_design
+    def test_comes_back_from_its_config(self, stack_class, design):
+        layer = stack_class(**SIZES, **DESIGNS[design](), dtype="mixed_bfloat16")
+        stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+        restored = keras.saving.deserialize_keras_object(stored)
+        assert restored.get_config() == layer.get_config()
+        assert type(restored.positions) is type(layer.positions)
+
+    @pytest.mark.parametrize("design", ["learned", "relative", "modern"])
+    def test_a_model_is_saved_whole(self, stack_class, design, tmp_path):
+        inputs = inputs_of(stack_class)
+        symbolic = [keras.Input(x.shape[1:]) for x in inputs]
+        layer = stack_class(**SIZES, **DESIGNS[design]())
+        model = keras.Model(symbolic, layer(*symbolic))
+        with_random_weights(layer)
+        model.save(tmp_path / "model.keras")
+        restored = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_array_equal(
+            to_numpy(restored(inputs)), to_numpy(model(inputs))
+        )
+
+    @each_scheme
+    def test_positions_are_copied_for_each_block(self, stack_class, scheme):
+        given = SCHEMES[scheme]()
+        layer = stack(stack_class, positions=given)
+        schemes = [block.positions for block in layer.blocks]
+        assert given not in schemes and given.weights == []
+        added = given.added_to_inputs
+        if added:
+            assert schemes[1:] == [None] * (NUM_LAYERS - 1)
+        own = schemes[:1] if added else schemes
+        assert len(set(map(id, own))) == (1 if added else NUM_LAYERS)
+        assert all(type(copy) is type(given) for copy in own)
+        plain = len(stack(stack_class).weights)
+        assert len(layer.weights) == plain + sum(len(copy.weights) for copy in own)
+
+    @each_design
+    def test_every_weight_is_trained(self, stack_class, design):
+        layer = stack(stack_class, **DESIGNS[design]())
+        gradients = weight_gradients(layer, *inputs_of(stack_class))
+        for weight, gradient in zip(layer.trainable_weights, gradients, strict=True):
+            assert np.isfinite(gradient).all(), weight.path
+            # A bias of the keys moves all logits of a query alike.
+            assert gradient.any() or "key/bias" in weight.path, weight.path
+
+    @pytest.mark.parametrize(("policy", "dtype"), HALF_POLICIES.items())
+    @pytest.mark.parametrize("design", ["modern", "relative"])
+    def test_half_precision(self, stack_class, design, policy, dtype):
+        layer = stack(stack_class, **DESIGNS[design](), dtype=policy)
+        output = layer(*inputs_of(stack_class))
+        assert keras.backend.standardize_dtype(output.dtype) == dtype
+        assert np.isfinite(to_numpy(output)).all()
+        expected = stack(stack_class, **DESIGNS[design]())(*inputs_of(stack_class))
+        difference = to_numpy(output) - to_numpy(expected)
+        assert np.abs(difference).max() < 0.1 * np.abs(to_numpy(expected)).max()
+
+    def test_stochastic_depth_rises_linearly(self, stack_class):
+        layer = stack(stack_class, residual_options={"stochastic_depth": 0.3})
+        rates = [
+            residual.stochastic_depth
+            for block in layer.blocks
+            for residual in (block.self_attention_residual, block.feed_forward_residual)
+        ]
+        np.testing.assert_allclose(rates, [0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
+        assert layer.residual_options == {"stochastic_depth": 0.3}
+
+    def test_options_reach_every_sub_layer(self, stack_class):
+        design = DESIGNS["modern"]()
+        layer = stack(stack_class, **design)
+        for block in layer.blocks:
+            own = block.self_attention
+            assert own.pattern == design["attention_options"]["pattern"]
+            assert type(own.positions) is type(design["positions"])
+            attentions = [own]
+            if stack_class is DecoderStack:
+                cross = block.cross_attention
+                assert cross.pattern is cross.positions is None
+                attentions.append(cross)
+            for attention in attentions:
+                assert attention.num_key_value_heads == 1
+                assert (attention.dropout, attention.use_bias) == (0.3, False)
+            assert block.feed_forward.gated and block.feed_forward.dropout == 0.1
+            assert block.feed_forward_residual.normalization == "rms"
+            assert block.feed_forward_residual.dropout == 0.2
+        assert type(layer.norm) is keras.layers.RMSNormalization
+
+    def test_without_normalization_there_is_no_last_one(self, stack_class):
+        options = {"normalization": None}
+        layer = stack(stack_class, residual_options=options, normalize_first=True)
+        assert layer.norm is None
+        assert not [w for w in layer.weights if "norm" in w.path]
+
+    def test_dropout_of_every_kind_is_for_training_alone(self, stack_class):
+        design, inputs = DESIGNS["modern"](), inputs_of(stack_class)
+        layer, plain = (stack(stack_class, **x) for x in (design, without_any(design)))
+        assert_close(layer(*inputs), plain(*inputs), atol=1e-6)
+        dropped = to_numpy(layer(*inputs, training=True))
+        assert np.abs(dropped - to_numpy(plain(*inputs))).max() > 0.01
+
+    @pytest.mark.parametrize("design", ["modern", "relative"])
+    def test_scores_under_jit(self, stack_class, design):
+        layer = stack(stack_class, **DESIGNS[design]())
+
+        def call(*inputs):
+            return layer(*inputs, return_attention_scores=True)
+
+        inputs = list(map(ops.convert_to_tensor, inputs_of(stack_class)))
+        outputs = keras.tree.flatten(compile_function(call, layer)(*inputs))
+        expected = keras.tree.flatten(call(*inputs))
+        blocks = 1 if stack_class is EncoderStack else 2
+        assert len(outputs) == len(expected) == 1 + blocks * NUM_LAYERS
+        for one, other in zip(outputs, expected, strict=True):
+            assert_close(one, other)
+
+    def test_a_sequence_longer_than_the_positions(self, stack_class):
+        layer = stack_class(**SIZES, positions=LearnedPositionalEncoding(max_length=4))
+        message = "`max_length` must be at least .*`max_length=4`.* [57] tokens"
+        with pytest.raises(ValueError, match=message):
+            layer(*inputs_of(stack_class))
+
+    def test_heads_that_do_not_divide_hidden_dim(self, stack_class):
+        layer = stack_class(**{**SIZES, "num_heads": 3})
+        with pytest.raises(ValueError, match="`hidden_dim=8`, `num_heads=3`"):
+            layer(*inputs_of(stack_class))
+
+
+def without_any(design):
+    """The design with every rate of dropout zero."""
+    rates = {"dropout": 0.0, "stochastic_depth": 0.0}
+    return {
+        name: {key: rates.get(key, value) for key, value in option.items()}
+        if isinstance(option, dict)
+        else rates.get(name, option)
+        for name, option in design.items()
+    }
