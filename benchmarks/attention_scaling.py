@@ -11,8 +11,8 @@ it on the backend (by XLA on JAX and TensorFlow, not at all on torch).
 Routes and lengths take turns, each time in a new process, in which the first step
 compiles and is not timed. The extra memory is the peak of all steps less what was
 resident before them, after a step over a short sequence. Linux reports it, and its
-malloc is told to keep what is freed, as others do by themselves: else a buffer of
-more than 32 MB is mapped anew at every step, and that is what would be timed.
+malloc is told to use huge pages: it maps a buffer of more than 32 MB anew at every
+step, and page by page that takes as long as the attention.
 
     KERAS_BACKEND=jax python benchmarks/attention_scaling.py
 """
@@ -38,7 +38,6 @@ from keras_transformer import GlobalLocal, LocalWindow, MultiHeadAttention, Stri
 
 NUM_HEADS, KEY_DIM, HIDDEN_DIM, RADIUS = 8, 64, 64, 64
 WARM_UP_LENGTH = 512
-MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 PATTERNS = {
     "LocalWindow": LocalWindow(RADIUS),
     "LocalWindow causal": LocalWindow(RADIUS),
@@ -90,7 +89,7 @@ def measure(runs: list[Run], repeats: int, num_steps: int) -> dict[Run, Figures]
     """Medians of all steps of each run, the runs taken in turns."""
     steps: dict[Run, list[Figures]] = {run: [] for run in runs}
     spawn = multiprocessing.get_context("spawn")
-    os.environ.update(MALLOC)
+    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     for _, run in itertools.product(range(repeats), runs):
         with ProcessPoolExecutor(1, spawn) as process:
             steps[run] += process.submit(measured_steps, *run, num_steps).result()
