@@ -174,3 +174,10 @@ def test_a_limit_past_the_learned_positions_is_refused(name):
     with pytest.raises(ValueError, match=f"`{name}` must not be greater than"):
         Seq2Seq(**SIZES, positions=positions, **{name: 6})
     assert getattr(Seq2Seq(**SIZES, positions=positions, **{name: 4}), name) == 4
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_summary_names_the_parts(name):
+    lines = []
+    model_of(name).summary(print_fn=lines.append)
+    assert "target_embedding" in "".join(lines)

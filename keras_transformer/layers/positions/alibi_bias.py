@@ -54,8 +54,8 @@ class AlibiBias(PositionScheme):
         super().__init__(**kwargs)
         self.max_bias = max_bias
 
-    def build(self, logits_shape: Any) -> None:
-        self.slopes = alibi_slopes(logits_shape[1], self.max_bias)
+    def build(self, input_shape: Any) -> None:
+        self.slopes = alibi_slopes(input_shape[1], self.max_bias)
 
     def call(
         self,

@@ -73,10 +73,10 @@ class LearnedPositionalEncoding(PositionScheme):
         self.max_length = max_length
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, input_shape: Any) -> None:
         self.embeddings = self.add_weight(
             name="embeddings",
-            shape=(self.max_length, inputs_shape[-1]),
+            shape=(self.max_length, input_shape[-1]),
             initializer=self.embeddings_initializer,
             autocast=False,
         )

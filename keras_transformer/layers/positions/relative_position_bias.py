@@ -80,11 +80,11 @@ class RelativePositionBias(PositionScheme):
         self.max_distance = max_distance
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
-    def build(self, logits_shape: Any) -> None:
+    def build(self, input_shape: Any) -> None:
         self.buckets = bucket_of_each_distance(self.num_buckets, self.max_distance)
         self.embeddings = self.add_weight(
             name="embeddings",
-            shape=(self.num_buckets, logits_shape[1]),
+            shape=(self.num_buckets, input_shape[1]),
             initializer=self.embeddings_initializer,
             autocast=False,
         )

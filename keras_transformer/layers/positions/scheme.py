@@ -97,8 +97,8 @@ class PositionScheme(keras.layers.Layer):
             positions = sequence_positions(inputs, start_index)
         return self.encode(inputs, positions)
 
-    def compute_output_shape(self, inputs_shape: Any) -> Any:
-        return inputs_shape
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
 
 
 def copy_scheme(scheme: PositionScheme | None, dtype: Any) -> PositionScheme | None:
