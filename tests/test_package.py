@@ -41,13 +41,21 @@ MAY_IMPORT = {
     "__init__": {"decoding", "layers", "seq2seq", "training"},
     "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
     "dataset": {"numpy", "tensorflow", "text"},
-    "layers": {"keras", "numpy", "random_bits"},
-    "seq2seq": {"compiling", "decoding", "generation", "keras", "layers", "numpy"},
+    "layers": {
+        *("keras", "materialization", "numpy", "random_bits", "rematerialization"),
+    },
+    "seq2seq": {
+        *("compiling", "decoding", "generation", "layers", "training"),
+        *("keras", "numpy"),
+    },
     "generation": {"compiling", "decoding", "keras", "numpy"},
-    "training": {"keras", "numpy"},
+    "training": {"keras", "micro_batches", "numpy"},
     "decoding": {"keras", "numpy"},
     "compiling": {"keras"},
+    "materialization": {"keras"},
+    "micro_batches": {"keras"},
     "random_bits": {"keras"},
+    "rematerialization": {"keras"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
         *("compiling", "decoding", "generation", "seq2seq", "text"),
@@ -55,7 +63,10 @@ MAY_IMPORT = {
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
 }
-KNOW_BACKENDS = {"compiling", "dataset", "export", "random_bits", "text"}
+KNOW_BACKENDS = {
+    *("compiling", "materialization", "micro_batches", "random_bits"),
+    *("dataset", "export", "rematerialization", "text"),
+}
 
 
 def relative(path):

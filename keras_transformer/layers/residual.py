@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.materialization import materialized
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -105,7 +106,8 @@ class Residual(keras.layers.Layer):
 
     def call(self, inputs: Any, outputs: Any, training: bool | None = None) -> Any:
         outputs = self.dropout_layer(outputs, training=training)
-        total = inputs + self.stochastic_depth_layer(outputs, training=training)
+        outputs = self.stochastic_depth_layer(outputs, training=training)
+        total = materialized(inputs + outputs)
         return total if self.normalize_first else self._normalize(total)
 
     def _normalize(self, x: Any) -> Any:

@@ -1,13 +1,11 @@
 """The encoder-decoder Transformer."""
 
-import os
-import pathlib
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer import generation
+from keras_transformer import generation, scoring
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.layers import (
     DecoderStack,
@@ -19,7 +17,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
-from keras_transformer.seq2seq import stepping
+from keras_transformer.seq2seq import saving, stepping
 from keras_transformer.seq2seq.limits import check_limit
 from keras_transformer.seq2seq.presets import PRESETS
 from keras_transformer.seq2seq.vocabularies import (
@@ -29,10 +27,11 @@ from keras_transformer.seq2seq.vocabularies import (
     special_tokens,
     tokenizer_sizes,
 )
+from keras_transformer.training.token_trainer import TokenTrainer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Seq2Seq(keras.Model):
+class Seq2Seq(TokenTrainer):
     """Encoder-decoder Transformer, from token ids (or text) to token ids.
 
     Token embeddings times √hidden_dim plus sinusoidal positions, a stack of
@@ -74,6 +73,8 @@ class Seq2Seq(keras.Model):
         residual_options: dictionary of further arguments of every `Residual`,
             such as `normalization` or `stochastic_depth` (of the last blocks; it
             rises linearly from the first).
+        rematerialize: whether training keeps the inputs of the blocks alone and
+            computes what is in them again for the gradient, to save memory.
         max_source_length: int, longest source in tokens, the end token
             included; a longer one is refused. `None` = the limit of
             `positions`, if it has one.
@@ -151,6 +152,7 @@ class Seq2Seq(keras.Model):
         attention_options: dict[str, Any] | None = None,
         feed_forward_options: dict[str, Any] | None = None,
         residual_options: dict[str, Any] | None = None,
+        rematerialize: bool = False,
         max_source_length: int | None = None,
         max_target_length: int | None = None,
         pad_token_id: int = 0,
@@ -173,6 +175,7 @@ class Seq2Seq(keras.Model):
         self.attention_options = attention_options or {}
         self.feed_forward_options = feed_forward_options or {}
         self.residual_options = residual_options or {}
+        self.rematerialize = rematerialize
         longest = self.positions.max_length
         self.max_source_length = check_limit(
             max_source_length, longest, "max_source_length"
@@ -201,6 +204,7 @@ class Seq2Seq(keras.Model):
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self._build_layers()
         self._generator = generation.Generator(self)
+        self._scorer = scoring.Scorer(self)
 
     @classmethod
     def from_preset(cls, preset: str, **overrides: Any) -> "Seq2Seq":
@@ -250,6 +254,7 @@ class Seq2Seq(keras.Model):
             "attention_options": self.attention_options,
             "feed_forward_options": self.feed_forward_options,
             "residual_options": self.residual_options,
+            "rematerialize": self.rematerialize,
             "dtype": policy,
         }
         shape = (None, None, self.hidden_dim)
@@ -405,25 +410,8 @@ class Seq2Seq(keras.Model):
             inputs, search or BeamSearch(), max_length, batch_size, return_scores
         )
 
-    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Saves the model as `keras.Model.save` does, the file whole or not at all.
-
-        Args:
-            filepath: a path that ends in `.keras`.
-            overwrite: whether to replace a file that is there without asking.
-            **kwargs: further arguments of `keras.Model.save`.
-        """
-        path = pathlib.Path(filepath)
-        remote = "://" in str(filepath)
-        if remote or path.suffix != ".keras" or (path.exists() and not overwrite):
-            super().save(filepath, overwrite=overwrite, **kwargs)
-            return
-        temporary = path.with_name(f".{os.getpid()}-{path.name}")
-        try:
-            super().save(temporary, **kwargs)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    score = scoring.score
+    save = saving.save
 
     def export(
         self, filepath: Any, search: Search | None = None, **options: Any
@@ -453,6 +441,7 @@ class Seq2Seq(keras.Model):
             "dropout",
             "normalize_first",
             "layer_norm_epsilon",
+            "rematerialize",
             "max_source_length",
             "max_target_length",
             "pad_token_id",

@@ -141,10 +141,22 @@ def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0)
     Returns:
         A float32 tensor `(tokens,)`, in nats.
     """
-    vocabulary_size = ops.shape(logits)[-1]
-    known = ops.logical_and(targets >= 0, targets < vocabulary_size)
+    known = in_vocabulary(targets, logits)
     cross_entropy = _cross_entropy_of(ops.where(known, targets, 0), label_smoothing)
     return ops.where(known, cross_entropy(logits), math.inf)
+
+
+def in_vocabulary(targets: Any, logits: Any) -> Any:
+    """Tells which targets are ids that the logits know.
+
+    Args:
+        targets: Int32 tensor `(tokens,)`, the target ids.
+        logits: Floating tensor `(tokens, vocabulary_size)`.
+
+    Returns:
+        A boolean tensor `(tokens,)`.
+    """
+    return ops.logical_and(targets >= 0, targets < ops.shape(logits)[-1])
 
 
 def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
@@ -157,7 +169,7 @@ def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
 
     @ops.custom_gradient
     def cross_entropy(logits):
-        expected = (1 - label_smoothing) * _pick(logits, targets)
+        expected = (1 - label_smoothing) * pick(logits, targets)
         if label_smoothing:  # 0 * -inf, of a masked logit, would be NaN
             expected += label_smoothing * ops.mean(logits, axis=-1)
 
@@ -165,7 +177,7 @@ def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
             upstream = args[0] if upstream is None else upstream
             spread = label_smoothing / logits.shape[-1]
             result = (ops.softmax(logits) - spread) * upstream[:, None]
-            hits = _pick(result, targets) - (1 - label_smoothing) * upstream
+            hits = pick(result, targets) - (1 - label_smoothing) * upstream
             rows = ops.arange(ops.shape(targets)[0], dtype="int32")
             return ops.scatter_update(result, ops.stack([rows, targets], -1), hits)
 
@@ -174,8 +186,16 @@ def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
     return cross_entropy
 
 
-def _pick(values: Any, indices: Any) -> Any:
-    """`values[i, indices[i]]` of each row i."""
+def pick(values: Any, indices: Any) -> Any:
+    """Takes one value of each row.
+
+    Args:
+        values: Tensor `(rows, columns)`.
+        indices: Integer tensor `(rows,)`, a column for each row.
+
+    Returns:
+        Tensor `(rows,)` of the type of `values`.
+    """
     return ops.take_along_axis(values, indices[:, None], axis=-1)[:, 0]
 
 

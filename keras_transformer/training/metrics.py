@@ -5,12 +5,17 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.training.losses import flatten_tokens, token_cross_entropy
+from keras_transformer.training.losses import (
+    flatten_tokens,
+    in_vocabulary,
+    pick,
+    token_cross_entropy,
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MaskedTokenAccuracy(keras.metrics.Mean):
-    """Fraction of the real target tokens that have the highest logit.
+    """Fraction of the real target tokens than which none has a higher logit.
 
     Positions whose target is `pad_token_id` do not count; a Keras mask on the logits
     is not used. Tokens are totalled over the batches, whatever their lengths; without
@@ -58,8 +63,12 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
         targets, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_token_id
         )
-        predicted = ops.cast(ops.argmax(logits, axis=-1), "int32")
-        super().update_state(ops.equal(predicted, targets), weights)
+        logits = ops.stop_gradient(logits)
+        known = in_vocabulary(targets, logits)
+        # Not argmax: the maximum is what the loss computes anyway.
+        chosen = pick(logits, ops.where(known, targets, 0))
+        right = ops.logical_and(known, chosen >= ops.max(logits, axis=-1))
+        super().update_state(right, weights)
 
     def get_config(self) -> dict[str, Any]:
         return {"pad_token_id": self.pad_token_id, **super().get_config()}
@@ -116,7 +125,8 @@ class Perplexity(keras.metrics.Mean):
         targets, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_token_id
         )
-        losses = token_cross_entropy(targets, ops.cast(logits, "float32"))
+        logits = ops.cast(ops.stop_gradient(logits), "float32")
+        losses = token_cross_entropy(targets, logits)
         super().update_state(losses, weights)
 
     def result(self) -> Any:

@@ -1,0 +1,164 @@
+"""The one place that knows how each backend adds up gradients over parts of a batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops, tree
+from keras.utils import unpack_x_y_sample_weight
+
+
+def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
+    """Does what `keras.Model.train_step` does, in `model.micro_batches` parts.
+
+    The gradient of the update is that of the whole batch: the mean of the parts'
+    gradients, weighted with `model.batch_weight`.
+
+    Args:
+        model: a compiled and built `TokenTrainer`.
+        *args: what the backend hands to `train_step`: the data, on JAX after the
+            state.
+
+    Returns:
+        What the backend wants of `train_step`: the logs, on JAX with the state.
+    """
+    *state, data = args
+    parts = _split(unpack_x_y_sample_weight(data), model)
+    return _STEPS[keras.backend.backend()](model, parts, *state)
+
+
+def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
+    """Makes of each tensor `(batch, …)` one of `(micro_batches, rows, …)`.
+
+    Rows that are missing to a whole number are filled with padding.
+    """
+    count = model.micro_batches
+
+    def split(tensor: Any, filler: float) -> Any:
+        batch, *rest = ops.shape(tensor)
+        rows = -(-batch // count)
+        missing = ops.full((rows * count - batch, *rest), filler, tensor.dtype)
+        return ops.reshape(ops.concatenate([tensor, missing]), (count, rows, *rest))
+
+    x, y, sample_weight = data
+    x, y = tree.map_structure(lambda ids: split(ids, model.pad_token_id), (x, y))
+    return x, y, None if sample_weight is None else split(sample_weight, 0.0)
+
+
+def _part(parts: tuple[Any, ...], index: Any) -> tuple[Any, ...]:
+    x, y, sample_weight = parts
+    x, y = tree.map_structure(lambda tensor: tensor[index], (x, y))
+    return x, y, None if sample_weight is None else sample_weight[index]
+
+
+def _mean(gradients: list[Any], weight: Any) -> list[Any]:
+    return [ops.divide_no_nan(gradient, weight) for gradient in gradients]
+
+
+def _log(model: Any, loss: Any, weight: Any, parts: tuple[Any, ...]) -> Any:
+    """Adds the loss of the whole batch to its metric, as Keras does."""
+    count, rows = ops.shape(parts[1])[:2]
+    model._loss_tracker.update_state(
+        ops.divide_no_nan(loss, weight), sample_weight=count * rows
+    )
+    return model.get_metrics_result()
+
+
+def _jax(model: Any, parts: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
+    import jax
+
+    trainable, non_trainable, optimizer_variables, metrics = state
+    gradients_of = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+
+    def update(metrics: Any, function: Callable[..., Any], *args: Any) -> Any:
+        mapping = list(zip(model.metrics_variables, metrics, strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            logs = function(*args)
+        return logs, [scope.get_current_value(v) for v in model.metrics_variables]
+
+    def step(carry: Any, part: Any) -> Any:
+        gradients, total, total_loss, non_trainable, metrics = carry
+        x, y, sample_weight = part
+        (_, aux), new = gradients_of(
+            trainable,
+            non_trainable,
+            metrics,
+            *part,
+            training=True,
+            optimizer_variables=optimizer_variables,
+        )
+        loss, y_pred, non_trainable, metrics = aux
+        weight = model.batch_weight(y, sample_weight)
+        gradients = [a + weight * b for a, b in zip(gradients, new, strict=True)]
+        _, metrics = update(metrics, model.compute_metrics, x, y, y_pred, sample_weight)
+        total, total_loss = total + weight, total_loss + weight * loss
+        return (gradients, total, total_loss, non_trainable, metrics), None
+
+    nothing = [jax.numpy.zeros_like(value) for value in trainable]
+    carry, _ = jax.lax.scan(step, (nothing, 0.0, 0.0, non_trainable, metrics), parts)
+    gradients, total, total_loss, non_trainable, metrics = carry
+    trainable, optimizer_variables = model.optimizer.stateless_apply(
+        optimizer_variables, _mean(gradients, total), trainable
+    )
+    logs, metrics = update(metrics, _log, model, total_loss, total, parts)
+    return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def _tensorflow(model: Any, parts: tuple[Any, ...]) -> Any:
+    import tensorflow as tf
+
+    weights = model.trainable_weights
+
+    def step(index: Any, total: Any, total_loss: Any, *gradients: Any) -> Any:
+        x, y, sample_weight = _part(parts, index)
+        with tf.GradientTape() as tape:
+            y_pred = model(x, training=True)
+            loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
+            scaled = model.optimizer.scale_loss(loss)
+        new = tape.gradient(scaled, weights, unconnected_gradients="zero")
+        weight = model.batch_weight(y, sample_weight)
+        gradients = [
+            a + weight * tf.convert_to_tensor(b)
+            for a, b in zip(gradients, new, strict=True)
+        ]
+        model.compute_metrics(x, y, y_pred, sample_weight)
+        return index + 1, total + weight, total_loss + weight * loss, *gradients
+
+    nothing = [tf.zeros_like(weight) for weight in weights]
+    _, total, total_loss, *gradients = tf.while_loop(
+        lambda index, *_: index < model.micro_batches,
+        step,
+        (0, 0.0, 0.0, *nothing),
+        parallel_iterations=1,
+    )
+    model.optimizer.apply(_mean(gradients, total), weights)
+    return _log(model, total_loss, total, parts)
+
+
+def _torch(model: Any, parts: tuple[Any, ...]) -> Any:
+    import torch
+
+    weights = model.trainable_weights
+    values = [variable.value for variable in weights]
+    gradients = [torch.zeros_like(value) for value in values]
+    total = total_loss = 0.0
+    for index in range(model.micro_batches):
+        x, y, sample_weight = _part(parts, index)
+        y_pred = model(x, training=True)
+        loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
+        scaled = model.optimizer.scale_loss(loss)
+        new = torch.autograd.grad(scaled, values, materialize_grads=True)
+        weight = model.batch_weight(y, sample_weight)
+        gradients = [a + weight * b for a, b in zip(gradients, new, strict=True)]
+        total, total_loss = total + weight, total_loss + weight * loss.detach()
+        model.compute_metrics(x, y, y_pred, sample_weight)
+    with torch.no_grad():
+        model.optimizer.apply(_mean(gradients, total), weights)
+    return _log(model, total_loss, total, parts)
+
+
+_STEPS: dict[str, Callable[..., Any]] = {
+    "jax": _jax,
+    "tensorflow": _tensorflow,
+    "torch": _torch,
+}

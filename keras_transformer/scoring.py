@@ -1,0 +1,143 @@
+"""How probable the targets of a corpus are, given their sources."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.compiling import compile_function
+from keras_transformer.layers import padding_mask
+from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
+
+
+class ScoreResult(NamedTuple):
+    """The scores of the targets of a corpus.
+
+    Attributes:
+        scores: float32 array `(batch,)`, sum of the log-probabilities (natural
+            logarithm) of each target's tokens, the end token included.
+        lengths: int32 array `(batch,)`, the number of these tokens.
+    """
+
+    scores: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def perplexity(self) -> float:
+        """`exp` of the mean negative log-probability of all tokens; 1 without any."""
+        tokens = max(int(self.lengths.sum()), 1)
+        return math.exp(-self.scores.sum(dtype="float64") / tokens)
+
+
+def score(model: Any, sources: Any, targets: Any, batch_size: int = 64) -> ScoreResult:
+    """Computes how probable each target is, given its source.
+
+    The score of one pair does not depend on the others. There is no label
+    smoothing and no length penalty in it.
+
+    Args:
+        model: the `Seq2Seq` whose method this is.
+        sources: a text or a list of texts, if the model has tokenizers; or token
+            ids, each with its end token: a list of lists of ints, or an int array
+            `(batch, source_length)` with padding.
+        targets: as many texts or lists of token ids, likewise; the start token is
+            not one of them. `generate(ids).token_ids[:, 0]` is of this form.
+        batch_size: int, pairs scored together.
+
+    Returns:
+        A `ScoreResult` of NumPy arrays, with the `perplexity` of the corpus.
+
+    Raises:
+        ValueError: if there are more sources or targets, a token id is not in the
+            vocabulary, a row is longer than `max_source_length` or
+            `max_target_length`, or texts come to a model without tokenizers.
+
+    Example:
+
+    ```python
+    result = model.score(["A man sleeps."], ["Ein Mann schläft."])
+    print(result.scores, result.lengths, result.perplexity)
+    ```
+    """
+    return model._scorer(sources, targets, batch_size)
+
+
+class Scorer:
+    """Scores with one model; keeps what it has compiled.
+
+    Pairs are sorted by length and scored in batches whose sizes are powers of two, so
+    that few shapes are ever compiled.
+
+    Args:
+        model: a `Seq2Seq`.
+    """
+
+    def __init__(self, model: Any):
+        self._model = model
+        self._compiled = compile_function(self._log_probabilities, model)
+
+    def __call__(self, sources: Any, targets: Any, batch_size: int) -> ScoreResult:
+        """Scores; see `Seq2Seq.score`."""
+        if batch_size < 1:
+            raise ValueError(
+                f"`batch_size` must be at least 1; received `batch_size={batch_size}`."
+            )
+        model = self._model
+        sources = self._rows("source", sources, model.source_tokenizer)
+        targets = self._rows("target", targets, model.target_tokenizer)
+        if len(sources) != len(targets):
+            raise ValueError(
+                "`targets` must have one entry for each source; received "
+                f"{len(targets)} targets and {len(sources)} sources."
+            )
+        lengths = np.array([len(row) for row in targets], "int32")
+        order = sorted(
+            range(len(targets)), key=lambda i: (len(targets[i]), len(sources[i]))
+        )
+        size = min(batch_size, power_of_two(len(order)))
+        scores = np.zeros(len(order), "float32")
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            rows = [sources[i] for i in chosen], [targets[i] for i in chosen]
+            result = self._compiled(*self._batch(*rows, size))
+            scores[chosen] = ops.convert_to_numpy(result)[: len(chosen)]
+        return ScoreResult(scores, lengths)
+
+    def _rows(self, side: str, inputs: Any, tokenizer: Any) -> list[list[int]]:
+        model, argument = self._model, f"{side}s"
+        rows = token_rows(inputs, argument, tokenizer, model.pad_token_id)
+        size = getattr(model, f"{side}_vocabulary_size")
+        limit = getattr(model, f"max_{side}_length")
+        check_rows(rows, argument, side, size, limit)
+        return rows
+
+    def _batch(
+        self, sources: list[list[int]], targets: list[list[int]], size: int
+    ) -> list[Any]:
+        """Encoder, decoder and target token ids: int32 `(size, length)` tensors."""
+        model = self._model
+        starts = [[model.start_token_id, *row][: len(row)] for row in targets]
+        limited = [
+            (sources, model.max_source_length),
+            (starts, model.max_target_length),
+            (targets, model.max_target_length),
+        ]
+        return [
+            ops.convert_to_tensor(pad_rows(rows, size, limit, model.pad_token_id))
+            for rows, limit in limited
+        ]
+
+    def _log_probabilities(
+        self, encoder_token_ids: Any, decoder_token_ids: Any, target_token_ids: Any
+    ) -> Any:
+        """Of each row, summed over its tokens: float32 `(size,)`."""
+        inputs = {
+            "encoder_token_ids": encoder_token_ids,
+            "decoder_token_ids": decoder_token_ids,
+        }
+        logits = ops.cast(self._model(inputs, training=False), "float32")
+        chosen = ops.take_along_axis(logits, target_token_ids[:, :, None], axis=-1)
+        log_probabilities = chosen[:, :, 0] - ops.logsumexp(logits, axis=-1)
+        real = padding_mask(target_token_ids, self._model.pad_token_id)
+        return ops.sum(ops.where(real, log_probabilities, 0.0), axis=1)

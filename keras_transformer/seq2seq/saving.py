@@ -1,0 +1,29 @@
+"""Saving a model whole or not at all: a method of `Seq2Seq`."""
+
+import os
+import pathlib
+from typing import Any
+
+import keras
+
+
+def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+    """Saves the model as `keras.Model.save` does, the file whole or not at all.
+
+    Args:
+        model: the `Seq2Seq` whose method this is.
+        filepath: a path that ends in `.keras`.
+        overwrite: whether to replace a file that is there without asking.
+        **kwargs: further arguments of `keras.Model.save`.
+    """
+    path = pathlib.Path(filepath)
+    remote = "://" in str(filepath)
+    if remote or path.suffix != ".keras" or (path.exists() and not overwrite):
+        keras.Model.save(model, filepath, overwrite=overwrite, **kwargs)
+        return
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        keras.Model.save(model, temporary, **kwargs)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""From a user's texts or token ids to padded batches of few shapes."""
+
+from typing import Any
+
+import numpy as np
+
+SMALLEST_LENGTH = 16
+
+
+def token_rows(
+    inputs: Any, argument: str, tokenizer: Any, pad_token_id: int
+) -> list[list[int]]:
+    """Makes lists of token ids, without padding, of what the user gave.
+
+    Args:
+        inputs: a text or a list of texts; or token ids: a list of lists of ints, or
+            an int array `(batch, length)` with padding.
+        argument: name of the argument, for error messages.
+        tokenizer: tokenizer of the texts or `None`.
+        pad_token_id: int, what is left out.
+
+    Returns:
+        Lists of ints; those of texts end with the end token.
+
+    Raises:
+        ValueError: if `inputs` are something else, or texts without a tokenizer.
+    """
+    inputs = [inputs] if isinstance(inputs, str) else inputs
+    if len(inputs) > 0 and isinstance(inputs[0], str | bytes):
+        if tokenizer is None:
+            raise ValueError(
+                f"`{argument}` must be token ids for a model without tokenizers; "
+                "received texts. Give the model `source_tokenizer` and "
+                "`target_tokenizer`."
+            )
+        return tokenizer.tokenize(list(inputs), add_end=True).to_list()
+    rows = [np.asarray(row) for row in inputs]
+    for row in rows:
+        if row.ndim != 1 or (row.size and not np.issubdtype(row.dtype, np.integer)):
+            raise ValueError(
+                f"`{argument}` must be texts, lists of int token ids or an int array "
+                f"(batch, length); received a row {row!r}."
+            )
+    return [row[row != pad_token_id].tolist() for row in rows]
+
+
+def check_rows(
+    rows: list[list[int]], argument: str, side: str, size: int, limit: int | None
+) -> None:
+    """Makes sure that a model can take the rows.
+
+    Args:
+        rows: lists of token ids.
+        argument: name of the argument, for error messages.
+        side: `"source"` or `"target"`.
+        size: int, size of the side's vocabulary.
+        limit: int, greatest length of the side, or `None`.
+
+    Raises:
+        ValueError: if a token id is not in the vocabulary, or a row is too long.
+    """
+    for number, row in enumerate(rows):
+        if row and not 0 <= min(row) <= max(row) < size:
+            raise ValueError(
+                f"`{argument}` must hold token ids from 0 to {size - 1} (the {side} "
+                f"vocabulary has {size} entries); received "
+                f"{[t for t in row if not 0 <= t < size]} in row {number}."
+            )
+        if limit is not None and len(row) > limit:
+            raise ValueError(
+                f"`{argument}` must have at most `max_{side}_length={limit}` tokens "
+                f"each; received {len(row)} tokens in row {number}. Shorten or split "
+                f"it, or build the model with a larger `max_{side}_length`."
+            )
+
+
+def power_of_two(number: int, smallest: int = 1) -> int:
+    """Returns the least power of two that is at least `number` and `smallest`.
+
+    Args:
+        number: int.
+        smallest: int, a power of two.
+
+    Returns:
+        int.
+    """
+    return max(smallest, 1 << (max(number, 1) - 1).bit_length())
+
+
+def pad_rows(
+    rows: list[list[int]], batch: int, limit: int | None, pad_token_id: int
+) -> np.ndarray:
+    """Makes a batch whose length is a power of two, or `limit` if that is less.
+
+    Args:
+        rows: lists of token ids.
+        batch: int, rows of the batch; those that are missing are padding.
+        limit: int, greatest length, or `None`.
+        pad_token_id: int, fills the rows.
+
+    Returns:
+        int32 array `(batch, length)`.
+    """
+    length = power_of_two(max(map(len, rows)), SMALLEST_LENGTH)
+    padded = np.full((batch, min(length, limit or length)), pad_token_id, "int32")
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded

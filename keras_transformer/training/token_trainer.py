@@ -1,0 +1,126 @@
+"""How a batch becomes an update of the weights."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.micro_batches import train_in_micro_batches
+from keras_transformer.training.consistency import consistency_loss
+
+
+class TokenTrainer(keras.Model):
+    """A Keras model of token sequences with more ways to train.
+
+    `compile` takes two further arguments; `fit` and the rest are Keras's.
+    The model has a `pad_token_id`, and is called on integer tensors.
+    """
+
+    def compile(
+        self,
+        *args: Any,
+        micro_batches: int = 1,
+        consistency: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        """Configures the training, as `keras.Model.compile` does.
+
+        Args:
+            *args: arguments of `keras.Model.compile`.
+            micro_batches: int, parts into which the rows of a batch are divided
+                in each step. They go through the model one after the other, so
+                that a batch needs the memory of a part; the one update has the
+                gradient of the whole batch, each part counting by its tokens.
+                There is nothing else to set: optimizer, schedule and callbacks
+                see whole batches.
+            consistency: float, weight α of R-Drop. If it is not 0, every batch
+                goes through the model twice, with different dropout, and the
+                loss is the mean of both plus α / 2 times the divergence of the
+                two predictions (`consistency_loss`): half of the paper's eq. 4.
+                A step takes twice the time.
+            **kwargs: further arguments of `keras.Model.compile`.
+
+        Raises:
+            ValueError: if an argument is out of its range.
+
+        Example:
+
+        ```python
+        model.compile(
+            optimizer=keras.optimizers.Adam(schedule, beta_2=0.98),
+            loss=LabelSmoothedCrossEntropy(0.1),
+            micro_batches=4,
+            consistency=5.0,
+        )
+        ```
+
+        References:
+            - [Liang et al., 2021](https://arxiv.org/abs/2106.14448) (R-Drop)
+            - [Ott et al., 2018](https://arxiv.org/abs/1806.00187), section 3.3
+              (large batches in parts)
+        """
+        if not isinstance(micro_batches, int) or micro_batches < 1:
+            raise ValueError(
+                "`micro_batches` must be an integer of at least 1; received "
+                f"`micro_batches={micro_batches!r}`."
+            )
+        if not 0.0 <= consistency < float("inf"):
+            raise ValueError(
+                "`consistency` must be a finite number of at least 0; received "
+                f"`consistency={consistency!r}`."
+            )
+        self.micro_batches = micro_batches
+        self.consistency = float(consistency)
+        super().compile(*args, **kwargs)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if not (training and self.consistency):
+            return loss
+        again = self(x, training=True)
+        loss = (loss + super().compute_loss(x, y, again, sample_weight, training)) / 2
+        apart = consistency_loss(y, y_pred, again, sample_weight, self.pad_token_id)
+        return loss + self.consistency / 2 * apart
+
+    def train_step(self, *args: Any) -> Any:
+        if self.micro_batches == 1:
+            return super().train_step(*args)
+        return train_in_micro_batches(self, *args)
+
+    def batch_weight(self, y: Any, sample_weight: Any = None) -> Any:
+        """What a batch counts for: the weights of its real tokens, added up.
+
+        Args:
+            y: int tensor `(batch, target_length)`, the target ids.
+            sample_weight: `None`, or a float tensor `(batch, target_length)` or
+                `(batch,)`.
+
+        Returns:
+            Float32 scalar tensor.
+        """
+        real = ops.cast(ops.not_equal(y, self.pad_token_id), "float32")
+        if sample_weight is None:
+            return ops.sum(real)
+        weights = ops.cast(sample_weight, "float32")
+        return ops.sum(
+            real * (weights[:, None] if len(weights.shape) == 1 else weights)
+        )
+
+    def get_compile_config(self) -> dict[str, Any]:
+        config = super().get_compile_config()
+        if config:
+            config["micro_batches"] = self.micro_batches
+            config["consistency"] = self.consistency
+        return config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)

@@ -1,0 +1,168 @@
+"""Micro-batches against the whole batch, and R-Drop against a loss by hand."""
+
+import keras
+import numpy as np
+import pytest
+from layer_contract import to_numpy
+
+from keras_transformer import LabelSmoothedCrossEntropy, Perplexity, Seq2Seq
+from keras_transformer.training import MaskedTokenAccuracy, consistency_loss
+
+RNG = np.random.default_rng(5)
+ROWS, SOURCE_LENGTH, TARGET_LENGTH, VOCABULARY = 7, 5, 6, 13
+LENGTHS = (6, 2, 3, 6, 1, 4, 5)  # parts of a batch hold unequal numbers of tokens
+SOURCE = RNG.integers(1, VOCABULARY, (ROWS, SOURCE_LENGTH)).astype("int32")
+TARGET = RNG.integers(1, VOCABULARY, (ROWS, TARGET_LENGTH)).astype("int32")
+TARGET[np.arange(TARGET_LENGTH) >= np.array(LENGTHS)[:, None]] = 0
+INPUTS = {
+    "encoder_token_ids": SOURCE,
+    "decoder_token_ids": np.where(TARGET == 0, 0, np.roll(TARGET, 1, axis=1)),
+}
+WEIGHTS = RNG.uniform(0.5, 2, (ROWS, TARGET_LENGTH)).astype("float32")
+JIT = [True, False] if keras.backend.backend() == "tensorflow" else ["auto"]
+
+
+def compiled(optimizer=None, dropout=0.0, dtype=None, **options):
+    keras.utils.set_random_seed(3)
+    model = Seq2Seq(
+        num_layers=1,
+        hidden_dim=8,
+        intermediate_dim=12,
+        num_heads=2,
+        vocabulary_size=VOCABULARY,
+        dropout=dropout,
+        normalize_first=True,
+        dtype=dtype,
+    )
+    model.compile(
+        optimizer=optimizer or keras.optimizers.SGD(1.0),
+        loss=LabelSmoothedCrossEntropy(0.1),
+        metrics=[MaskedTokenAccuracy(), Perplexity()],
+        **options,
+    )
+    return model
+
+
+def one_step(model, weights=None):
+    before = [to_numpy(weight) for weight in model.trainable_weights]
+    logs = model.train_on_batch(INPUTS, TARGET, weights, return_dict=True)
+    after = [to_numpy(weight) for weight in model.trainable_weights]
+    return logs, [a - b for a, b in zip(after, before, strict=True)]
+
+
+def check_equal(result, expected):
+    (logs, updates), (expected_logs, expected_updates) = result, expected
+    assert logs.keys() == expected_logs.keys()
+    for name, value in logs.items():
+        np.testing.assert_allclose(value, expected_logs[name], rtol=1e-5)
+    for ours, theirs in zip(updates, expected_updates, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", JIT)
+@pytest.mark.parametrize("micro_batches", [2, 3, 7, 10])
+def test_micro_batches_make_the_update_of_the_batch(micro_batches, jit_compile):
+    expected = one_step(compiled())
+    model = compiled(micro_batches=micro_batches, jit_compile=jit_compile)
+    check_equal(one_step(model), expected)
+
+
+def test_weighted_tokens_count_by_their_weights():
+    expected = one_step(compiled(), WEIGHTS)
+    check_equal(one_step(compiled(micro_batches=3), WEIGHTS), expected)
+    rows = WEIGHTS[:, 0]
+    check_equal(one_step(compiled(micro_batches=3), rows), one_step(compiled(), rows))
+
+
+def test_an_equal_mean_of_parts_would_be_another_update():
+    """What Keras's own accumulation does; the parts here differ enough to tell."""
+    _, expected = one_step(compiled())
+    parts = [slice(0, 3), slice(3, 6), slice(6, 7)]
+    updates = []
+    for part in parts:
+        model = compiled()
+        before = to_numpy(model.trainable_weights[0])
+        inputs = {name: ids[part] for name, ids in INPUTS.items()}
+        model.train_on_batch(inputs, TARGET[part])
+        updates.append(to_numpy(model.trainable_weights[0]) - before)
+    assert np.abs(np.mean(updates, axis=0) - expected[0]).max() > 1e-3
+
+
+def test_clipping_sees_the_whole_gradient():
+    clipped = [keras.optimizers.SGD(1.0, global_clipnorm=0.1) for _ in range(2)]
+    expected = one_step(compiled(clipped[0]))
+    check_equal(one_step(compiled(clipped[1], micro_batches=4)), expected)
+
+
+def test_loss_scaling_of_half_precision_is_undone():
+    options = {"dtype": "mixed_float16"}
+    (_, expected), (_, updates) = (
+        one_step(compiled(**options, micro_batches=count)) for count in (1, 3)
+    )
+    for ours, theirs in zip(updates, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-3)
+    assert max(np.abs(update).max() for update in updates) > 0.01
+
+
+def test_fit_in_micro_batches_counts_each_batch_once():
+    model = compiled(keras.optimizers.Adam(1e-2), micro_batches=2, dropout=0.1)
+    history = model.fit(INPUTS, TARGET, batch_size=4, epochs=12, verbose=0)
+    assert int(model.optimizer.iterations) == 2 * 12
+    assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
+
+
+def test_consistency_is_the_mean_loss_and_the_divergence():
+    model = compiled(dropout=0.4, consistency=3.0)
+    seeds = [variable for variable in model.variables if "seed" in variable.path]
+    states = [np.array(keras.ops.convert_to_numpy(seed)) for seed in seeds]
+    first, second = (model(INPUTS, training=True) for _ in range(2))
+    for seed, state in zip(seeds, states, strict=True):
+        seed.assign(state)
+    loss = LabelSmoothedCrossEntropy(0.1)
+    expected = (loss(TARGET, first) + loss(TARGET, second)) / 2
+    apart = consistency_loss(TARGET, first, second)
+    assert to_numpy(apart) > 1e-3
+    logs, _ = one_step(model)
+    np.testing.assert_allclose(
+        logs["loss"], to_numpy(expected) + 1.5 * to_numpy(apart), rtol=1e-5
+    )
+
+
+def test_consistency_is_for_training_alone():
+    model, plain = compiled(dropout=0.4, consistency=3.0), compiled()
+    weights = plain.get_weights()
+    model.set_weights(weights)
+    logs = model.evaluate(INPUTS, TARGET, verbose=0, return_dict=True)
+    expected = plain.evaluate(INPUTS, TARGET, verbose=0, return_dict=True)
+    np.testing.assert_allclose(logs["loss"], expected["loss"], rtol=1e-6)
+
+
+def test_consistency_and_micro_batches_go_together():
+    model = compiled(
+        keras.optimizers.Adam(1e-2), dropout=0.2, consistency=1.0, micro_batches=3
+    )
+    history = model.fit(INPUTS, TARGET, batch_size=ROWS, epochs=25, verbose=0)
+    assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
+
+
+def test_a_saved_model_is_compiled_as_before(tmp_path):
+    model = compiled(keras.optimizers.Adam(1e-2), micro_batches=3, consistency=2.5)
+    one_step(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert (loaded.micro_batches, loaded.consistency) == (3, 2.5)
+    assert int(loaded.optimizer.iterations) == 1
+    one_step(loaded)
+    assert int(loaded.optimizer.iterations) == 2
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, None])
+def test_micro_batches_must_be_a_positive_integer(value):
+    with pytest.raises(ValueError, match=f"`micro_batches` must .*=({value})`"):
+        compiled(micro_batches=value)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
+def test_consistency_must_be_finite_and_not_negative(value):
+    with pytest.raises(ValueError, match=f"`consistency` must .*=({value})`"):
+        compiled(consistency=value)
