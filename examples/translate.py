@@ -8,9 +8,10 @@ backend, and a SavedModel that takes and returns strings.
     python examples/translate.py --train train.en train.de \
         --valid val.en val.de --test test.en test.de --output runs/en-de
 
-Choices are made on the validation set: the epoch with the lowest loss is kept,
-and the length penalty with the highest BLEU. A run that was stopped goes on
-where it was, at the last whole epoch, when the same command is given again.
+The weights of the last epochs are averaged, and the length penalty is the one
+with the highest BLEU on the validation set. A run that was stopped goes on where
+it was, in the middle of an epoch too, when the same command is given again.
+docs/training.md explains the options.
 """
 
 import argparse
@@ -23,13 +24,19 @@ import keras
 
 from keras_transformer import (
     BeamSearch,
+    Checkpoints,
+    GreedySearch,
     LabelSmoothedCrossEntropy,
     MaskedTokenAccuracy,
+    NonFiniteLoss,
     Perplexity,
     SentencePieceTokenizer,
     Seq2Seq,
     Tokenizer,
+    TrainingProgress,
+    TranslationQuality,
     WarmupInverseSquareRoot,
+    average_checkpoints,
     parallel_dataset,
 )
 from keras_transformer.dataset import ParallelDataset, read_pairs
@@ -47,7 +54,14 @@ def main(arguments: list[str] | None = None) -> float:
     output.mkdir(parents=True, exist_ok=True)
 
     tokenizer = load_or_train_tokenizer(options, output / "tokenizer.json")
-    train = make_dataset(options.train, tokenizer, options, shuffle=True)
+    sampling = options.subword_sampling
+    train = make_dataset(
+        options.train,
+        tokenizer,
+        options,
+        source_sampling=sampling,
+        target_sampling=sampling,
+    )
     valid = make_dataset(options.valid, tokenizer, options, shuffle=False)
     print(f"training data\n{train}\nvalidation data\n{valid}")
 
@@ -100,9 +114,27 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     fit = parser.add_argument_group("training")
     fit.add_argument("--epochs", type=int, default=40, metavar="N")
     fit.add_argument("--tokens-per-batch", type=int, default=4096, metavar="N")
+    fit.add_argument("--max-shapes", type=int, default=12, metavar="N")
     fit.add_argument("--learning-rate", type=float, default=4e-3, metavar="PEAK")
     fit.add_argument("--warmup-steps", type=int, default=2000, metavar="N")
     fit.add_argument("--label-smoothing", type=float, default=0.1, metavar="EPS")
+    fit.add_argument(
+        "--consistency", type=float, default=0.0, metavar="ALPHA", help="R-Drop"
+    )
+    fit.add_argument(
+        "--subword-sampling",
+        type=float,
+        metavar="ALPHA",
+        help="split texts anew in each epoch (BPE-dropout)",
+    )
+    fit.add_argument("--micro-batches", type=int, default=1, metavar="N")
+    fit.add_argument(
+        "--average", type=int, default=10, metavar="N", help="epochs to average"
+    )
+    fit.add_argument(
+        "--bleu-every", type=int, default=1, metavar="EPOCHS", help="validation BLEU"
+    )
+    fit.add_argument("--save-every", type=int, default=500, metavar="BATCHES")
     fit.add_argument("--seed", type=int, default=1, metavar="N")
     fit.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     search = parser.add_argument_group("search")
@@ -126,7 +158,7 @@ def load_or_train_tokenizer(
 
 
 def make_dataset(
-    files: list[str], tokenizer: Tokenizer, options: argparse.Namespace, shuffle: bool
+    files: list[str], tokenizer: Tokenizer, options: argparse.Namespace, **further: Any
 ) -> ParallelDataset:
     """Makes batches of two files, or of one with two columns."""
     source, target = (*files, None)[:2]
@@ -138,8 +170,9 @@ def make_dataset(
         tokens_per_batch=options.tokens_per_batch,
         max_source_length=options.max_length,
         max_target_length=options.max_length,
-        shuffle=shuffle,
+        max_shapes=options.max_shapes,
         seed=options.seed,
+        **further,
     )
 
 
@@ -165,6 +198,8 @@ def build_model(tokenizer: Tokenizer, options: argparse.Namespace) -> Seq2Seq:
         optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
         loss=LabelSmoothedCrossEntropy(options.label_smoothing),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
+        micro_batches=options.micro_batches,
+        consistency=options.consistency,
     )
     return model
 
@@ -176,8 +211,8 @@ def train_model(
     options: argparse.Namespace,
     output: pathlib.Path,
 ) -> None:
-    """Trains; leaves the model with the weights of its best epoch."""
-    best = output / "best.weights.h5"
+    """Trains; leaves the model with the mean weights of its last epochs."""
+    checkpoints = output / "checkpoints"
     model.fit(
         train.dataset,
         validation_data=valid.dataset,
@@ -185,17 +220,22 @@ def train_model(
         shuffle=False,  # the dataset shuffles itself
         verbose=options.verbose,
         callbacks=[
-            keras.callbacks.BackupAndRestore(
-                output / "backup", delete_checkpoint=False
+            NonFiniteLoss(data=train, folder=output),
+            TranslationQuality(
+                *read_columns(options.valid),
+                search=GreedySearch(),
+                every=options.bleu_every,
+                lowercase=options.lowercase,
             ),
-            keras.callbacks.ModelCheckpoint(
-                best, monitor="val_loss", save_best_only=True, save_weights_only=True
-            ),
+            TrainingProgress(train.tokens_per_epoch),
             keras.callbacks.CSVLogger(output / "history.csv", append=True),
-            keras.callbacks.TerminateOnNaN(),
+            Checkpoints(
+                checkpoints, train, save_every=options.save_every, keep=options.average
+            ),
         ],
     )
-    model.load_weights(best)
+    averaged = average_checkpoints(model, checkpoints, last=options.average)
+    print(f"the model is the mean of {len(averaged)} checkpoints")
 
 
 def choose_search(model: Seq2Seq, options: argparse.Namespace) -> BeamSearch:

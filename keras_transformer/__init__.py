@@ -5,7 +5,8 @@ The package in the order in which data passes through it:
 - `text`: strings to token ids and back, inside the TensorFlow graph
 - `dataset`: parallel lines to bucketed, shifted `tf.data` batches
 - `layers`: attention, positions, encoder and decoder blocks
-- `seq2seq`: the model; `generation` decodes with it, `compiling` compiles
+- `seq2seq`: the model; `generation` decodes with it, `scoring` scores with it,
+  `compiling` compiles
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search over a step function
 - `evaluation`: BLEU, chrF, error rates
@@ -44,12 +45,20 @@ from keras_transformer.layers import (
     Strided,
     scaled_dot_product_attention,
 )
+from keras_transformer.scoring import ScoreResult
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.training import (
+    Checkpoints,
     LabelSmoothedCrossEntropy,
     MaskedTokenAccuracy,
+    NonFiniteLoss,
     Perplexity,
+    SkipNonFinite,
+    TrainingProgress,
+    TranslationQuality,
     WarmupInverseSquareRoot,
+    average_checkpoints,
+    freeze,
 )
 
 __version__ = "0.1.0"
@@ -68,6 +77,7 @@ __all__ = [
     "AttentionPattern",
     "BeamSearch",
     "CharacterTokenizer",
+    "Checkpoints",
     "DecoderBlock",
     "DecoderStack",
     "EncoderBlock",
@@ -80,19 +90,26 @@ __all__ = [
     "LocalWindow",
     "MaskedTokenAccuracy",
     "MultiHeadAttention",
+    "NonFiniteLoss",
     "Perplexity",
     "PositionScheme",
     "PositionalEncoding",
     "RelativePositionBias",
     "RotaryEmbedding",
+    "ScoreResult",
     "SearchResult",
     "SentencePieceTokenizer",
     "Seq2Seq",
+    "SkipNonFinite",
     "Strided",
     "Tokenizer",
+    "TrainingProgress",
+    "TranslationQuality",
     "WarmupInverseSquareRoot",
     "WordTokenizer",
+    "average_checkpoints",
     "export_saved_model",
+    "freeze",
     "length_penalty",
     "parallel_dataset",
     "scaled_dot_product_attention",

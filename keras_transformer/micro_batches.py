@@ -117,12 +117,12 @@ def _tensorflow(model: Any, parts: tuple[Any, ...]) -> Any:
             scaled = model.optimizer.scale_loss(loss)
         new = tape.gradient(scaled, weights, unconnected_gradients="zero")
         weight = model.batch_weight(y, sample_weight)
-        gradients = [
+        sums = [
             a + weight * tf.convert_to_tensor(b)
             for a, b in zip(gradients, new, strict=True)
         ]
         model.compute_metrics(x, y, y_pred, sample_weight)
-        return index + 1, total + weight, total_loss + weight * loss, *gradients
+        return index + 1, total + weight, total_loss + weight * loss, *sums
 
     nothing = [tf.zeros_like(weight) for weight in weights]
     _, total, total_loss, *gradients = tf.while_loop(

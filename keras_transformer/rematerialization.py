@@ -8,9 +8,7 @@ from keras import ops
 from keras.src.backend import AutocastScope, get_keras_mask, set_keras_mask
 
 
-def rematerialized_call(
-    layer: keras.layers.Layer, *inputs: Any, **options: Any
-) -> Any:
+def rematerialized_call(layer: keras.layers.Layer, *inputs: Any, **options: Any) -> Any:
     """Calls a layer and keeps its inputs alone for the gradient.
 
     What the layer computes on the way is computed again when the gradient needs

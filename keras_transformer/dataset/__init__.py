@@ -7,6 +7,7 @@ meets no more shapes than there are buckets.
 
 from keras_transformer.dataset.buckets import BatchShape
 from keras_transformer.dataset.pairs import read_pairs
-from keras_transformer.dataset.parallel_dataset import ParallelDataset, parallel_dataset
+from keras_transformer.dataset.parallel_dataset import ParallelDataset
+from keras_transformer.dataset.parallel_text import parallel_dataset
 
 __all__ = ["BatchShape", "ParallelDataset", "parallel_dataset", "read_pairs"]

@@ -1,11 +1,15 @@
 """Sorts pairs by length into buckets of one batch shape each."""
 
+import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import numpy as np
 
-_CANDIDATES = 256  # Bucket limits to choose from: quantiles of the lengths.
+from keras_transformer.dataset.lengths import choose_lengths
+
+FILLER = -1  # The number of an empty pair, which fills up a batch.
 
 
 class BatchShape(NamedTuple):
@@ -24,59 +28,107 @@ class BatchShape(NamedTuple):
     batches: int
 
 
-def fill_buckets(
-    kept: np.ndarray, lengths: np.ndarray, tokens_per_batch: int, max_shapes: int
-) -> list[tuple[BatchShape, np.ndarray]]:
-    """Batch shapes and the pair numbers of each bucket, filled up to whole batches.
+class Batch(NamedTuple):
+    """What a batch is made of.
 
-    The longest pairs of a bucket that make no whole batch move to the next one. The
-    last bucket is filled up with the number `len(lengths)`, an empty pair.
+    Attributes:
+        bucket: Its bucket, which has its shape.
+        numbers: Numbers of its pairs, `FILLER` where there is none: `(rows,)`.
     """
-    longest = lengths[kept].max(axis=1)
-    order = kept[np.argsort(longest, kind="stable")]
-    chosen = _choose_lengths(lengths[kept], max_shapes)
-    ends = np.searchsorted(np.sort(longest), chosen.max(axis=1), side="right")
-    buckets, start = [], 0
-    for (source_length, target_length), end in zip(
-        chosen.tolist(), ends.tolist(), strict=True
-    ):
-        rows = max(1, tokens_per_batch // max(source_length, target_length))
-        batches = (end - start) // rows
-        if end == len(order):
-            batches = math.ceil((end - start) / rows)
-            rows = math.ceil((end - start) / batches)
-        numbers = order[start : start + batches * rows]
-        filler = [len(lengths)] * (batches * rows - len(numbers))
-        if batches:
-            shape = BatchShape(rows, source_length, target_length, batches)
-            buckets.append((shape, np.append(numbers, filler).astype(np.int64)))
-        start += batches * rows
-    return buckets
+
+    bucket: int
+    numbers: np.ndarray
 
 
-def _choose_lengths(lengths: np.ndarray, max_shapes: int) -> np.ndarray:
-    """The rising (source, target) lengths (shapes, 2) that need the least padding.
+@dataclasses.dataclass(frozen=True)
+class Buckets:
+    """The narrowest first; the last one holds every pair.
 
-    A pair belongs to the first bucket as long as its longer side. Dynamic programming
-    over the bucket limits: `size[j]` is the least number of ids in the batches of
-    pairs up to limit j, in as many buckets as there were steps.
+    Attributes:
+        lengths: Longest source and target of each bucket: integer `(buckets, 2)`.
+        rows: Pairs in a batch of each bucket.
     """
-    longest = lengths.max(axis=1)
-    quantiles = np.linspace(0, 1, _CANDIDATES + 1)
-    limits = np.unique(np.quantile(longest, quantiles, method="higher"))
-    bins = np.searchsorted(limits, longest)
-    widest = np.zeros((len(limits), 2), np.int64)
-    np.maximum.at(widest, bins, lengths)
-    widest = np.maximum.accumulate(widest)
-    pairs = np.cumsum(np.bincount(bins))
-    between = pairs - np.concatenate([[0], pairs[:-1]])[:, None]
-    cost = np.where(between > 0, between * widest.sum(axis=1), np.inf)
-    size, steps = cost[0], []
-    for _ in range(min(max_shapes, len(limits)) - 1):
-        sizes = size[:-1, None] + cost[1:]
-        size = sizes.min(axis=0)
-        steps.append(sizes.argmin(axis=0))
-    chosen = [len(limits) - 1]
-    for step in reversed(steps):
-        chosen.append(step[chosen[-1]])
-    return widest[chosen[::-1]]
+
+    lengths: np.ndarray
+    rows: list[int]
+
+    @classmethod
+    def choose(
+        cls,
+        lengths: np.ndarray,
+        tokens_per_batch: int,
+        max_shapes: int,
+        longest: np.ndarray | None = None,
+    ) -> Self:
+        """Buckets that hold pairs like these with little padding.
+
+        Rows are made as few as lets nearly all of these pairs stay in their bucket.
+
+        Args:
+            lengths: Tokens a side: integer `(pairs, 2)`.
+            tokens_per_batch: Most ids of a batch on either side.
+            max_shapes: Most buckets.
+            longest: Longest source and target that other pairs, which come later, may
+                have. `None`: no others come.
+        """
+        more = [] if longest is None else [longest[None]]
+        limits = choose_lengths(np.concatenate([lengths, *more]), max_shapes)
+        most = np.maximum(1, tokens_per_batch // limits.max(axis=1)).tolist()
+
+        def even(place: int, count: int) -> int:
+            batches = math.ceil(count / most[place])
+            if place < len(most) - 1:
+                return count // batches if count >= most[place] else most[place]
+            return most[place] if more or not count else math.ceil(count / batches)
+
+        batches = _fill(lengths, limits, even)
+        used = [place for place, numbers in enumerate(batches[:-1]) if len(numbers)]
+        used.append(len(batches) - 1)
+        return cls(limits[used], [batches[place].shape[1] for place in used])
+
+    def fill(self, lengths: np.ndarray) -> list[np.ndarray]:
+        """Numbers of the pairs in each bucket's batches, `(batches, rows)`.
+
+        The longest pairs of a bucket that make no whole batch move to the narrowest
+        of the next ones that holds them. The last bucket is filled up with `FILLER`.
+        """
+        return _fill(lengths, self.lengths, lambda place, count: self.rows[place])
+
+    def batches(
+        self, lengths: np.ndarray, random: np.random.Generator | None
+    ) -> list[Batch]:
+        """The batches of these pairs, shuffled in their buckets and across them."""
+        filled = self.fill(lengths)
+        if random is not None:
+            filled = [random.permuted(n.ravel()).reshape(n.shape) for n in filled]
+        batches = [
+            Batch(bucket, row) for bucket, rows in enumerate(filled) for row in rows
+        ]
+        if random is not None:
+            random.shuffle(batches)
+        return batches
+
+
+def _fill(
+    lengths: np.ndarray, limits: np.ndarray, choose_rows: Callable[[int, int], int]
+) -> list[np.ndarray]:
+    """See `Buckets.fill`; `choose_rows(bucket, pairs in it)` gives a batch's rows."""
+    bucket = _narrowest(lengths, limits)
+    batches = []
+    for place in range(len(limits)):
+        numbers = np.flatnonzero(bucket == place)
+        numbers = numbers[np.argsort(lengths[numbers].sum(axis=1), kind="stable")]
+        rows = choose_rows(place, len(numbers))
+        surplus = len(numbers) % rows
+        if surplus and place == len(limits) - 1:
+            numbers = np.pad(numbers, (0, rows - surplus), constant_values=FILLER)
+        elif surplus:
+            numbers, moved = numbers[:-surplus], numbers[-surplus:]
+            bucket[moved] = place + 1 + _narrowest(lengths[moved], limits[place + 1 :])
+        batches.append(numbers.reshape(-1, rows))
+    return batches
+
+
+def _narrowest(lengths: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """The first of the buckets that holds each pair."""
+    return (lengths[:, None] <= limits).all(axis=-1).argmax(axis=1)

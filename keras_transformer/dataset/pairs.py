@@ -1,17 +1,141 @@
 """Reads sentence pairs: parallel files, two-column files, or pairs in memory."""
 
+import abc
+import functools
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 
+from keras_transformer.dataset.line_files import LineIndex, LineReader
 from keras_transformer.text import Paths, path_list, read_lines
 
+Pair = tuple[str, str]
+ReadPairs = Callable[[int, int], list[Pair]]
 
-def read_pairs(
-    source: Paths | None = None,
-    target: Paths | None = None,
-    pairs: Iterable[tuple[str, str]] | None = None,
-) -> list[tuple[str, str]]:
-    """The (source, target) texts of files or of `pairs`, whichever is given."""
+
+class Corpus(Iterable[Pair], Sized):
+    """Pairs of one file, of two parallel ones, or in memory."""
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Pair]:
+        """All pairs in order."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of pairs; files are read to find it, but once."""
+
+    @abc.abstractmethod
+    def reader(self) -> ReadPairs:
+        """A function `(start, stop)` to the pairs between, which likes to go on."""
+
+
+class ListedPairs(Corpus):
+    """Pairs in memory."""
+
+    def __init__(self, pairs: Iterable[Pair]):
+        self._pairs = list(pairs)
+        for number, pair in enumerate(self._pairs):
+            if isinstance(pair, str) or [type(text) for text in pair] != [str, str]:
+                raise ValueError(
+                    "`pairs` must hold (source, target) tuples of two strings; "
+                    f"received `pairs[{number}]={pair!r}`."
+                )
+        if not self._pairs:
+            raise ValueError("`pairs` must hold at least one pair; received none.")
+
+    def __iter__(self):
+        return iter(self._pairs)
+
+    def __len__(self):
+        return len(self._pairs)
+
+    def reader(self):
+        return lambda start, stop: self._pairs[start:stop]
+
+
+class ColumnFile(Corpus):
+    """A file with a source, a tab and a target in each line."""
+
+    def __init__(self, path: os.PathLike):
+        self._path = path
+
+    def __iter__(self):
+        return itertools.starmap(self._split, enumerate(read_lines(self._path)))
+
+    def __len__(self):
+        return self._index.lines
+
+    def reader(self):
+        lines = LineReader(self._path, self._index)
+
+        def read(start, stop):
+            return list(map(self._split, range(start, stop), lines.read(start, stop)))
+
+        return read
+
+    @functools.cached_property
+    def _index(self) -> LineIndex:
+        for _ in self:  # Every line has two columns: better known now than later.
+            pass
+        return LineIndex.of(self._path)
+
+    def _split(self, number: int, line: str) -> Pair:
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise ValueError(
+                "`source` without `target` must have two columns separated by a tab; "
+                f"line {number + 1} of `{self._path}` has {len(columns)}. Mend the "
+                "line, or pass the translations as `target`."
+            )
+        return columns[0], columns[1]
+
+
+class AlignedFiles(Corpus):
+    """Two files, line by line translations of each other."""
+
+    def __init__(self, source: os.PathLike, target: os.PathLike):
+        self._paths = source, target
+
+    def __iter__(self):
+        rows = itertools.zip_longest(*map(read_lines, self._paths))
+        for number, (source, target) in enumerate(rows):
+            if source is None or target is None:
+                more = number + 1 + sum(1 for _ in rows)
+                self._refuse((number, more) if source is None else (more, number))
+            yield source, target
+
+    def __len__(self):
+        return self._indexes[0].lines
+
+    def reader(self):
+        sides = [
+            LineReader(*side) for side in zip(self._paths, self._indexes, strict=True)
+        ]
+
+        def read(start, stop):
+            return list(zip(*(side.read(start, stop) for side in sides), strict=True))
+
+        return read
+
+    @functools.cached_property
+    def _indexes(self) -> list[LineIndex]:
+        indexes = list(map(LineIndex.of, self._paths))
+        if indexes[0].lines != indexes[1].lines:
+            self._refuse((indexes[0].lines, indexes[1].lines))
+        return indexes
+
+    def _refuse(self, lines: tuple[int, int]) -> None:
+        raise ValueError(
+            "`source` and `target` must have the same number of lines; received "
+            f"{lines[0]:,} in `{self._paths[0]}` and {lines[1]:,} in "
+            f"`{self._paths[1]}`. Line n of one must translate line n of the other."
+        )
+
+
+def open_corpora(
+    source: Paths | None, target: Paths | None, pairs: Iterable[Pair] | None
+) -> list[Corpus]:
+    """The corpora that are given: one for each file, or pair of files, or `pairs`."""
     if (source is None) == (pairs is None) or (source is None and target is not None):
         raise ValueError(
             "Either `source` (with `target`, unless it has two columns) or `pairs` "
@@ -19,10 +143,10 @@ def read_pairs(
             f"{'no' if pairs is None else 'also'} `pairs`."
         )
     if source is None:
-        return _check_pairs(list(pairs or ()))
+        return [ListedPairs(pairs or ())]
     sources = path_list(source)
     if target is None:
-        return [pair for path in sources for pair in _read_columns(path)]
+        return [ColumnFile(path) for path in sources]
     targets = path_list(target)
     if len(sources) != len(targets):
         raise ValueError(
@@ -30,45 +154,13 @@ def read_pairs(
             f"{len(sources)} and {len(targets)} paths. Pair each source file with its "
             "target file."
         )
-    return [
-        pair
-        for files in zip(sources, targets, strict=True)
-        for pair in _read_aligned(*files)
-    ]
+    return [AlignedFiles(*files) for files in zip(sources, targets, strict=True)]
 
 
-def _check_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    for number, pair in enumerate(pairs):
-        if isinstance(pair, str) or [type(text) for text in pair] != [str, str]:
-            raise ValueError(
-                "`pairs` must hold (source, target) tuples of two strings; received "
-                f"`pairs[{number}]={pair!r}`."
-            )
-    if not pairs:
-        raise ValueError("`pairs` must hold at least one pair; received none.")
-    return pairs
-
-
-def _read_columns(path: os.PathLike) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise ValueError(
-                "`source` without `target` must have two columns separated by a tab; "
-                f"line {number} of `{path}` has {len(columns)}. Mend the line, or pass "
-                "the translations as `target`."
-            )
-        yield columns[0], columns[1]
-
-
-def _read_aligned(
-    source: os.PathLike, target: os.PathLike
-) -> Iterator[tuple[str, str]]:
-    sources, targets = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(targets):
-        raise ValueError(
-            "`source` and `target` must have the same number of lines; received "
-            f"{len(sources):,} in `{source}` and {len(targets):,} in `{target}`. Line "
-            "n of one must translate line n of the other."
-        )
-    return zip(sources, targets, strict=True)
+def read_pairs(
+    source: Paths | None = None,
+    target: Paths | None = None,
+    pairs: Iterable[Pair] | None = None,
+) -> list[Pair]:
+    """The (source, target) texts of files or of `pairs`, whichever is given."""
+    return list(itertools.chain.from_iterable(open_corpora(source, target, pairs)))

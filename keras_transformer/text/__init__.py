@@ -7,17 +7,29 @@ and built of core TensorFlow operations and tensorflow-text's SentencePiece oper
 only, so that a SavedModel can hold it.
 """
 
-from keras_transformer.text.lines import Paths, path_list, read_lines
+from keras_transformer.text.lines import (
+    Paths,
+    decode_line,
+    open_text,
+    path_list,
+    read_lines,
+)
 from keras_transformer.text.lookup_tokenizers import CharacterTokenizer, WordTokenizer
-from keras_transformer.text.sentence_piece_tokenizer import SentencePieceTokenizer
+from keras_transformer.text.sentence_piece_tokenizer import (
+    SentencePieceTokenizer,
+    Subwords,
+)
 from keras_transformer.text.tokenizer import Tokenizer
 
 __all__ = [
     "CharacterTokenizer",
     "Paths",
     "SentencePieceTokenizer",
+    "Subwords",
     "Tokenizer",
     "WordTokenizer",
+    "decode_line",
+    "open_text",
     "path_list",
     "read_lines",
 ]

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, cast
 
 Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
@@ -31,20 +32,33 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
     Raises:
         ValueError: If the file is empty or a line is not valid UTF-8.
     """
-    path = pathlib.Path(path)
     number = 0
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, start=1):
-            try:
-                yield line.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"A text file must be valid UTF-8; line {number} of `{path}` is "
-                    f"not ({error.reason}). Convert the file, for example with "
-                    "`iconv -f latin1 -t utf-8`, or remove the line."
-                ) from error
+            yield decode_line(line, path, number)
     if not number:
         raise ValueError(f"A text file must hold lines; `{path}` is empty.")
+
+
+def open_text(path: str | os.PathLike) -> IO[bytes]:
+    """Opens a plain or gzip file."""
+    path = pathlib.Path(path)
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    return path.open("rb")
+
+
+def decode_line(line: bytes, path: str | os.PathLike, number: int) -> str:
+    """The text of the line of this number, counted from 1."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A text file must be valid UTF-8; line {number} of `{path}` is not "
+            f"({error.reason}). Convert the file, for example with `iconv -f latin1 "
+            "-t utf-8`, or remove the line."
+        ) from error
+    return text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
 
 
 def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator[str]:

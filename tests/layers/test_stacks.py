@@ -183,6 +183,7 @@ class TestDesign:
             "layer_norm_epsilon": 1e-3,
             "normalize_first": True,
             "attention_options": {"num_key_value_heads": 1},
+            "rematerialize": True,
         }
         inputs = inputs_of(stack_class)
         attention = [(8, 2, 4), (2, 4), *[(8, 1, 4), (1, 4)] * 2, (2, 4, 8), (8,)]

@@ -43,6 +43,7 @@ def test_config_round_trip():
         "activation": "gelu",
         "normalize_first": True,
         "layer_norm_epsilon": 1e-3,
+        "rematerialize": True,
         "max_source_length": 17,
         "max_target_length": 19,
         "pad_token_id": 7,

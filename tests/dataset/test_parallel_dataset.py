@@ -1,5 +1,5 @@
 import gzip
-import itertools
+import json
 
 import keras
 import numpy as np
@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.dataset import parallel_dataset
-from keras_transformer.dataset.buckets import fill_buckets
 from keras_transformer.text import CharacterTokenizer
 
 SOURCE = CharacterTokenizer.train(lines=["abcdefg"])
@@ -132,39 +131,6 @@ def test_padding_fraction_is_counted():
     assert data.padding_fraction == pytest.approx(np.mean(ids == 0))
 
 
-def test_bucket_lengths_need_the_least_padding():
-    """Against all choices of bucket limits."""
-    lengths = np.random.default_rng(5).integers(2, 13, [151, 2])
-    longest = lengths.max(axis=1)
-
-    def size(limits):
-        numbers = np.searchsorted(limits, longest)
-        widest = [lengths[longest <= limit].max(axis=0) for limit in limits]
-        return sum(widest[number].sum() for number in numbers)
-
-    distinct = np.unique(longest)
-    best = min(
-        size(np.array([*limits, distinct[-1]]))
-        for limits in itertools.combinations(distinct[:-1], 2)
-    )
-    buckets = fill_buckets(np.arange(151), lengths, 1, 3)
-    assert [shape.rows for shape, _ in buckets] == [1, 1, 1]
-    found = sum(
-        shape.batches * (shape.source_length + shape.target_length)
-        for shape, _ in buckets
-    )
-    assert found == best
-
-
-def test_many_distinct_lengths():
-    lengths = np.stack([np.arange(2, 2003)] * 2, axis=1)
-    buckets = fill_buckets(np.arange(2001), lengths, 1, 5)
-    assert [shape.source_length for shape, _ in buckets][-1] == 2002
-    assert np.concatenate([numbers for _, numbers in buckets]).tolist() == list(
-        range(2001)
-    )
-
-
 def test_epochs_differ_and_repeat_with_the_seed():
     pairs = make_pairs(101)
 
@@ -208,6 +174,8 @@ def test_dropped_pairs_are_counted():
         "empty": 2,
         "max_source_length": 2,
         "max_target_length": 1,
+        "max_length_ratio": 0,
+        "duplicate": 0,
     }
     assert (data.pairs_read, data.pairs_kept) == (7, 2)
 
@@ -216,7 +184,7 @@ def test_account():
     data = make_dataset(pairs=[("ab", "x"), ("c", "gfe"), ("", "x")])
     assert str(data).splitlines() == [
         "3 pairs read, 2 kept (dropped: empty 1, max_source_length 0, "
-        "max_target_length 0)",
+        "max_target_length 0, max_length_ratio 0, duplicate 0)",
         "1 batches an epoch in 1 shapes, 21.4% padding",
         "source_length target_length   rows batches",
         "            3             4      2       1",
@@ -340,3 +308,101 @@ def test_fit():
     ]
     assert history[-1] < 0.9 * history[0]
     assert int(model.optimizer.iterations) == 3 * data.batches_per_epoch
+
+
+# Positions.
+
+
+def texts(batches):
+    return [
+        (spell(SOURCE, inputs["encoder_token_ids"]), spell(TARGET, targets))
+        for inputs, targets in batches
+    ]
+
+
+def epoch(data):
+    return texts(data.dataset.as_numpy_iterator())
+
+
+@pytest.fixture
+def data():
+    return make_dataset(pairs=make_pairs(97), tokens_per_batch=53, max_shapes=3)
+
+
+def test_an_iterator_that_was_not_used_is_no_epoch(data):
+    first = epoch(data)
+    data.start_epoch(0)
+    iter(data.dataset)
+    assert epoch(data) == first
+
+
+def test_epochs_can_be_chosen(data):
+    epochs = [epoch(data) for _ in range(3)]
+    data.start_epoch(1)
+    assert [epoch(data), epoch(data)] == epochs[1:]
+    data.start_epoch(0)
+    assert epoch(data) == epochs[0]
+
+
+def test_restored_position(data):
+    epochs = [epoch(data) for _ in range(4)]
+    data.start_epoch(2)
+    iterator = data.dataset.as_numpy_iterator()
+    next(iterator)
+    state = json.loads(json.dumps(data.state(5)))
+    assert state == {"epoch": 2, "batch": 5}
+    other = make_dataset(pairs=make_pairs(97), tokens_per_batch=53, max_shapes=3)
+    other.restore(state)
+    assert other.state(7) == {"epoch": 2, "batch": 7}
+    assert [epoch(other), epoch(other)] == [epochs[2][5:], epochs[3]]
+    assert len(other.dataset) == other.batches_per_epoch
+
+
+def test_end_of_an_epoch_is_the_start_of_the_next(data):
+    epoch(data)
+    state = data.state(data.batches_per_epoch)
+    assert state == {"epoch": 1, "batch": 0}
+    data.restore(state)
+    restored = epoch(data)
+    data.start_epoch(1)
+    assert restored == epoch(data)
+
+
+def test_batch_and_lines_at_a_position(data):
+    batches = epoch(data)
+    for number in (0, 3, len(batches) - 1):
+        state = data.state(number)
+        assert texts([data.batch(state)]) == [batches[number]]
+        assert data.lines(state) == list(zip(*batches[number], strict=True))
+    assert data.state(2) == {"epoch": 0, "batch": 2}
+
+
+def test_lines_of_files(tmp_path):
+    pairs = make_pairs(11)
+    sources, targets = zip(*pairs, strict=True)
+    first = (
+        write(tmp_path / "a.txt", sources[:5]),
+        write(tmp_path / "b.txt", targets[:5]),
+    )
+    second = (
+        write(tmp_path / "c.txt", sources[5:]),
+        write(tmp_path / "d.txt", targets[5:]),
+    )
+    data = make_dataset(*map(list, zip(first, second, strict=True)), max_shapes=1)
+    assert sorted(data.lines({"epoch": 3, "batch": 0})) == sorted(pairs)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"epoch": 0},
+        {"epoch": 0, "batch": -1},
+        {"epoch": 0, "batch": 10**6},
+        {"epoch": "0", "batch": 0},
+        {"epoch": 0, "batch": 0, "step": 0},
+        {"epoch": -1, "batch": 0},
+    ],
+)
+def test_bad_state(data, state):
+    with pytest.raises(ValueError, match="`state` must be what `state"):
+        data.restore(state)

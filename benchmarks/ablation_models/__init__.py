@@ -1,0 +1,1 @@
+"""The models of `ablations.py`, and what trains and shows them."""

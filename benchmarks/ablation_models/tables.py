@@ -1,0 +1,93 @@
+"""The figures of the rows as tables and curves."""
+
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+
+from ablation_models.rows import ABLATIONS, ARCHITECTURES
+
+Figures = dict[str, Any]
+Curve = tuple[list[float], list[float]]  # seconds, perplexities
+
+
+def print_ablations(figures: dict[str, Figures]) -> None:
+    columns = ["parameters", "loss", "perplexity", "accuracy", "BLEU", "s an epoch"]
+    print_header(["row", *columns, "s of all cores"])
+    for name in [row.name for row in ABLATIONS if row.name in figures]:
+        print_row([name, *cells(figures[name])])
+
+
+def print_architectures(figures: dict[str, Figures], perplexity: float | None) -> None:
+    """With the seconds to a perplexity, by default the lowest that all reach."""
+    lowest = [min(perplexities(row)) for row in best_rows(figures).values()]
+    goal = perplexity or max(filter(math.isfinite, lowest), default=1.0)
+    columns = ["parameters", "loss", "perplexity", "accuracy", "BLEU", "s an epoch"]
+    print_header(["row", *columns, "s of all cores", f"s to perplexity {goal:.2f}"])
+    for name in [row.name for rows in ARCHITECTURES.values() for row in rows]:
+        if name in figures:
+            seconds = seconds_to(goal, figures[name])
+            reached = "never" if seconds is None else f"{seconds:,.0f}"
+            print_row([name, *cells(figures[name]), reached])
+
+
+def print_header(names: list[str]) -> None:
+    print()
+    print_row(names)
+    print_row(["---"] * len(names))
+
+
+def print_row(cells: list[str]) -> None:
+    print("|", " | ".join(cells), "|")
+
+
+def cells(row: Figures) -> list[str]:
+    history = row["history"]
+    times = [f"{median(row, name):,.0f}" for name in ("seconds", "processor_seconds")]
+    if row["bleu"] is None:
+        quality = ["diverged", "", "", ""]
+    else:
+        perplexity = history["val_perplexity"][-1]
+        accuracy = history["val_token_accuracy"][-1]
+        quality = [f"{math.log(perplexity):.3f}", f"{perplexity:.2f}"]
+        quality += [f"{accuracy:.1%}", f"{row['bleu']:.1f}"]
+    return [f"{row['parameters']:,}", *quality, *times]
+
+
+def median(row: Figures, name: str) -> float:
+    return statistics.median(row["history"][name])
+
+
+def perplexities(row: Figures) -> list[float]:
+    """One for each epoch, infinite from where training diverged."""
+    values = row["history"]["val_perplexity"]
+    return [math.inf if value is None else value for value in values]
+
+
+def curve(row: Figures) -> Curve:
+    """Seconds of training by the end of each epoch, and the perplexity then."""
+    seconds = np.arange(1, len(perplexities(row)) + 1) * median(row, "seconds")
+    return seconds.tolist(), perplexities(row)
+
+
+def seconds_to(perplexity: float, row: Figures) -> float | None:
+    """None if it is never reached."""
+    seconds, reached = curve(row)
+    lowest = np.minimum.accumulate(reached)
+    if lowest[-1] > perplexity:
+        return None
+    return float(np.interp(-math.log(perplexity), -np.log(lowest), seconds))
+
+
+def best_rows(figures: dict[str, Figures]) -> dict[str, Figures]:
+    """The row of each architecture with the lowest perplexity."""
+    found = {
+        architecture: [figures[row.name] for row in rows if row.name in figures]
+        for architecture, rows in ARCHITECTURES.items()
+    }
+    return {
+        architecture: min(rows, key=lambda row: min(perplexities(row)))
+        for architecture, rows in found.items()
+        if rows
+    }

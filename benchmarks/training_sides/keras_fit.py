@@ -1,0 +1,46 @@
+"""Training by `fit`."""
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+import keras_transformer as kt
+from training_sides.batches import Batch
+
+
+def adam() -> keras.optimizers.Optimizer:
+    schedule = kt.WarmupInverseSquareRoot(peak_learning_rate=1e-3, warmup_steps=2000)
+    return keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9)
+
+
+def fit(model: keras.Model, dataset: tf.data.Dataset, done: Callable[[], None]) -> None:
+    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    model.fit(dataset, shuffle=False, callbacks=[StepDone(done)])
+
+
+class StepDone(keras.callbacks.Callback):
+    """Calls a function after a step, where the progress bar learns of it."""
+
+    async_safe = True  # JAX goes on with the next step, as without this callback.
+
+    def __init__(self, done: Callable[[], None]):
+        super().__init__()
+        self.done = done
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.done()
+
+
+def as_dataset(batches: list[Batch]) -> tf.data.Dataset:
+    """The batches as `parallel_dataset` would give them."""
+
+    def elements():
+        for batch in batches:
+            ids = dict(vars(batch))
+            yield ids, ids.pop("target_token_ids")
+
+    ids = tf.TensorSpec((None, None), tf.int32)
+    inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids}
+    dataset = tf.data.Dataset.from_generator(elements, output_signature=(inputs, ids))
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))

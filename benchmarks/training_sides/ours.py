@@ -1,0 +1,30 @@
+"""Our model, trained as the README shows."""
+
+from typing import Any
+
+import keras
+
+import keras_transformer as kt
+from training_sides.keras_fit import adam, as_dataset, fit
+from training_sides.setting import Setting, Train
+
+
+def build(setting: Setting, jit_compile: Any = "auto") -> Train:
+    model = compiled_model(setting, jit_compile)
+    return lambda batches, done: fit(model, as_dataset(batches), done)
+
+
+def compiled_model(setting: Setting, jit_compile: Any = "auto") -> keras.Model:
+    model = kt.Seq2Seq.from_preset(
+        f"transformer_{setting.size}",
+        normalize_first=True,
+        dropout=setting.dropout,
+        vocabulary_size=setting.vocabulary_size,
+    )
+    model.compile(
+        optimizer=adam(),
+        loss=kt.LabelSmoothedCrossEntropy(setting.label_smoothing),
+        metrics=[kt.MaskedTokenAccuracy(), kt.Perplexity()],
+        jit_compile=jit_compile,
+    )
+    return model

@@ -1,0 +1,110 @@
+"""An endless stream of batches, cut into epochs, and positions in it."""
+
+import bisect
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from keras_transformer.dataset.buckets import Batch
+from keras_transformer.dataset.windows import Window
+
+
+class Position(NamedTuple):
+    """A place in the stream.
+
+    Attributes:
+        epoch: Epochs before it.
+        batch: Batches of its epoch before it.
+        window: Window to start from.
+        offset: Batches from the start of that window up to the place; where they are
+            more than the window has, the place is in a window after it.
+    """
+
+    epoch: int
+    batch: int
+    window: int
+    offset: int
+
+
+class BatchStream:
+    """Batches of window after window; so many of them are an epoch.
+
+    Args:
+        load: Makes a window of its number, counted from 0, and of nothing else.
+        batches_per_epoch: Batches in an epoch.
+        aligned: Whether each window is one epoch.
+    """
+
+    def __init__(
+        self, load: Callable[[int], Window], batches_per_epoch: int, aligned: bool
+    ):
+        self.batches_per_epoch = batches_per_epoch
+        self._load = load
+        self._aligned = aligned
+        self._known = [Position(0, 0, 0, 0)]  # In order.
+        self._epoch = 0
+        self._start: Position | None = self._known[0]  # Of the next epoch, if chosen.
+
+    def epoch(self) -> Iterator[tuple[Window, Batch]]:
+        """The batches from where the stream is to the end of that epoch."""
+        position = self._start or self._find(self._epoch + 1, 0)
+        self._start = None
+        self._epoch = position.epoch
+        yield from self._from(position)
+
+    def state(self, batches: int) -> dict[str, int]:
+        """The position after so many batches of the running epoch."""
+        epochs, batch = divmod(batches, self.batches_per_epoch)
+        position = self._find(self._epoch + epochs, batch)
+        fields = position._fields[:2] if self._aligned else position._fields
+        return {name: getattr(position, name) for name in fields}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Makes `epoch` start from a position that `state` gave."""
+        self._start = self._parse(state)
+        self._epoch = self._start.epoch
+        self._learn(self._start)
+
+    def at(self, state: dict[str, int]) -> tuple[Window, Batch]:
+        """The batch at a position that `state` gave."""
+        return next(self._from(self._parse(state)))
+
+    def _from(self, position: Position) -> Iterator[tuple[Window, Batch]]:
+        epoch, batch, number, offset = position
+        while batch < self.batches_per_epoch:
+            window = self._load(number)
+            if offset < len(window.batches):
+                self._learn(Position(epoch, batch, number, offset))
+            for found in window.batches[offset:][: self.batches_per_epoch - batch]:
+                yield window, found
+                batch += 1
+            offset = max(0, offset - len(window.batches))
+            number += 1
+
+    def _learn(self, position: Position) -> None:
+        place = bisect.bisect_left(self._known, position)
+        if self._known[place : place + 1] != [position]:
+            self._known.insert(place, position)
+
+    def _find(self, epoch: int, batch: int) -> Position:
+        """The position, from the nearest one known before it."""
+        if self._aligned:
+            return Position(epoch, batch, epoch, batch)
+        wanted = Position(epoch, batch + 1, 0, 0)
+        near = self._known[bisect.bisect_left(self._known, wanted) - 1]
+        epochs, batches = epoch - near.epoch, batch - near.batch
+        offset = near.offset + epochs * self.batches_per_epoch + batches
+        return Position(epoch, batch, near.window, offset)
+
+    def _parse(self, state: dict[str, int]) -> Position:
+        if (
+            set(state) not in (set(Position._fields[:2]), set(Position._fields))
+            or not all(isinstance(v, int) and v >= 0 for v in state.values())
+            or state["batch"] >= self.batches_per_epoch
+        ):
+            raise ValueError(
+                "`state` must be what `state(batches)` of such a dataset gave, with a "
+                f"`batch` below {self.batches_per_epoch}; received `state={state}`."
+            )
+        if self._aligned or "window" not in state:
+            return self._find(state["epoch"], state["batch"])
+        return Position(**state)

@@ -1,0 +1,73 @@
+"""Finds pairs that were there before."""
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+
+from keras_transformer.dataset.pairs import Pair
+
+_CHUNK = 1 << 18  # Pairs looked up at a time: a multiple of 8.
+
+
+class Flags:
+    """A truth value for each of any number of pairs, a bit each.
+
+    Args:
+        packed: The values as `np.packbits` gives them.
+    """
+
+    def __init__(self, packed: np.ndarray):
+        self._packed = packed
+
+    @classmethod
+    def unset(cls, count: int) -> "Flags":
+        """As many times false."""
+        return cls(np.broadcast_to(np.uint8(0), count // 8 + 1))
+
+    def between(self, start: int, stop: int) -> np.ndarray:
+        """The values from `start` up to and without `stop`: boolean."""
+        first = start // 8
+        bits = np.unpackbits(self._packed[first : -(-stop // 8)])
+        return bits[start - 8 * first : stop - 8 * first].astype(bool)
+
+
+def find_duplicates(corpora: Iterable[Iterable[Pair]]) -> list[Flags]:
+    """For each corpus, which pairs it or one before it has further up.
+
+    Hashes of 64 bits stand for the pairs: 8 bytes for each distinct pair, 16 while
+    new ones are added. Among ten million distinct pairs the odds that any two are
+    taken for the same are 1 to 370,000.
+    """
+    seen = np.empty(0, np.uint64)
+    found = []
+    for corpus in corpora:
+        packed = [np.empty(0, np.uint8)]
+        pairs = iter(corpus)
+        while len(hashes := _hashes(itertools.islice(pairs, _CHUNK))):
+            distinct, first = np.unique(hashes, return_index=True)
+            new = ~_contains(seen, distinct)
+            duplicate = np.ones(len(hashes), bool)
+            duplicate[first[new]] = False
+            packed.append(np.packbits(duplicate))
+            seen = np.concatenate([seen, distinct[new]])
+            seen.sort(kind="stable")  # Merges the two sorted parts in place.
+        found.append(Flags(np.concatenate(packed)))
+    return found
+
+
+def _hashes(pairs: Iterable[Pair]) -> np.ndarray:
+    digests = [
+        hashlib.blake2b("\n".join(pair).encode(), digest_size=8).digest()
+        for pair in pairs
+    ]
+    return np.frombuffer(b"".join(digests), np.uint64)
+
+
+def _contains(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Whether `ordered` has each of the values."""
+    if not len(ordered):
+        return np.zeros(len(values), bool)
+    places = np.searchsorted(ordered, values)
+    return ordered.take(places, mode="clip") == values

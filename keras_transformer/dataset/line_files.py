@@ -1,0 +1,69 @@
+"""Text files of any size, read from any line on."""
+
+import dataclasses
+import itertools
+import os
+import weakref
+from typing import Self
+
+from keras_transformer.text import decode_line, open_text
+
+_STRIDE = 4096  # Lines from one known place to the next.
+
+
+@dataclasses.dataclass(frozen=True)
+class LineIndex:
+    """Where the lines of a text file are.
+
+    Attributes:
+        lines: Lines in the file.
+        offsets: Byte, of the text where it is compressed, at which every 4096th line
+            begins.
+    """
+
+    lines: int
+    offsets: tuple[int, ...]
+
+    @classmethod
+    def of(cls, path: str | os.PathLike) -> Self:
+        """Reads the file once and checks that it holds lines of UTF-8."""
+        number, offset, offsets = 0, 0, [0]
+        with open_text(path) as file:
+            for number, line in enumerate(file, start=1):
+                decode_line(line, path, number)
+                offset += len(line)
+                if number % _STRIDE == 0:
+                    offsets.append(offset)
+        if not number:
+            raise ValueError(f"A text file must hold lines; `{path}` is empty.")
+        return cls(number, tuple(offsets))
+
+
+class LineReader:
+    """Reads the lines of a file, fastest in their order.
+
+    Args:
+        path: The file, plain or gzip (`.gz`).
+        index: Where its lines are.
+    """
+
+    def __init__(self, path: str | os.PathLike, index: LineIndex):
+        self._path = path
+        self._index = index
+        self._file = open_text(path)
+        self._line = 0
+        weakref.finalize(self, self._file.close)
+
+    def read(self, start: int, stop: int) -> list[str]:
+        """The lines from `start` up to and without `stop`, counted from 0."""
+        if start != self._line:
+            known, skip = divmod(start, _STRIDE)
+            self._file.seek(self._index.offsets[known])
+            for _ in itertools.islice(self._file, skip):
+                pass
+        self._line = stop
+        lines = itertools.islice(self._file, stop - start)
+        return [
+            decode_line(line, self._path, number)
+            for number, line in enumerate(lines, start=start + 1)
+        ]

@@ -1,0 +1,62 @@
+"""Pairs that are tokenized once and kept in memory."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_transformer.dataset.filters import Account
+from keras_transformer.dataset.mixture import Draw, Mixture, draw_lines
+from keras_transformer.dataset.pair_source import Limits
+from keras_transformer.dataset.pairs import Corpus
+from keras_transformer.dataset.preparation import Preparation
+from keras_transformer.dataset.token_rows import TokenPairs
+
+
+class MemoryPairs:
+    """A `PairSource` of all pairs that are kept; each window is an epoch of them.
+
+    Args:
+        corpora: The corpora.
+        weights: Share of each in an epoch; `None`: its size.
+        preparation: What happens to the pairs.
+    """
+
+    def __init__(
+        self,
+        corpora: Sequence[Corpus],
+        weights: Sequence[float] | None,
+        preparation: Preparation,
+    ):
+        texts = [list(corpus) for corpus in corpora]
+        lines, _ = draw_lines([Draw(i, 0, 0, len(t)) for i, t in enumerate(texts)])
+        duplicates = [
+            flags.between(0, len(pairs))
+            for flags, pairs in zip(preparation.duplicates(texts), texts, strict=True)
+        ]
+        every = [pair for pairs in texts for pair in pairs]
+        self._pairs, kept, faults = preparation.prepare(
+            every, lines, np.concatenate(duplicates)
+        )
+        self.account = Account()
+        self.account.add(faults)
+        self.limits = preparation.pair_filter.max_lengths
+        self.varies = bool(preparation.sampling) or weights is not None
+        self._sampling = preparation.sampling
+        sizes = np.bincount(self._pairs.lines[:, 0], minlength=len(corpora))
+        self._firsts = np.cumsum(sizes) - sizes
+        self._mixture = Mixture(sizes.tolist(), weights, len(kept))
+
+    @property
+    def longest(self) -> Limits:
+        """Most tokens that a source and a target have as the tokenizers split them."""
+        source, target = self._pairs.lengths.max(axis=0).tolist()
+        return source, target
+
+    def draw(self, number: int, limits: Limits) -> TokenPairs:
+        """The pairs of the epoch of this number."""
+        if not self.varies:
+            return self._pairs
+        places, repetitions = draw_lines(self._mixture.window(number))
+        numbers = self._firsts[places[:, 0]] + places[:, 1]
+        pairs = self._pairs.take(numbers)
+        return self._sampling.sample(pairs, repetitions, limits)

@@ -1,0 +1,84 @@
+"""Divides the pairs of several corpora into windows."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Draw(NamedTuple):
+    """Pairs of one corpus.
+
+    Attributes:
+        corpus: Number of the corpus.
+        repetition: How often the corpus was gone through before.
+        start: The first pair.
+        stop: The pair after the last.
+    """
+
+    corpus: int
+    repetition: int
+    start: int
+    stop: int
+
+
+class Mixture:
+    """Each corpus is repeated without end; a window has the next pairs of each.
+
+    Args:
+        sizes: Pairs in each corpus.
+        weights: Share of each corpus in a window, in any unit; `None`: its size, so
+            that all corpora end at the same time.
+        window: Pairs in a window, give or take one for each corpus.
+    """
+
+    def __init__(self, sizes: list[int], weights: Sequence[float] | None, window: int):
+        if weights is not None:
+            _check_weights(weights, sizes)
+        exact = [Fraction(weight) for weight in weights or sizes]
+        self._sizes = sizes
+        self._steps = [window * weight / sum(exact) for weight in exact]
+
+    def window(self, number: int) -> list[Draw]:
+        """What the window of this number consists of."""
+        return [
+            draw
+            for corpus, step in enumerate(self._steps)
+            for draw in self._draws(
+                corpus, int(number * step), int((number + 1) * step)
+            )
+        ]
+
+    def _draws(self, corpus: int, start: int, stop: int) -> list[Draw]:
+        size = max(1, self._sizes[corpus])  # Nothing is drawn where nothing is.
+        cuts = [start, *range((start // size + 1) * size, stop, size), stop]
+        return [
+            Draw(corpus, first // size, first % size, first % size + last - first)
+            for first, last in zip(cuts, cuts[1:], strict=False)
+            if first < last
+        ]
+
+
+def draw_lines(draws: list[Draw]) -> tuple[np.ndarray, np.ndarray]:
+    """Corpus and line, and the repetition, of each pair: `(pairs, 2)`, `(pairs,)`."""
+    counts = [draw.stop - draw.start for draw in draws]
+    corpora = np.repeat([draw.corpus for draw in draws], counts)
+    lines = np.concatenate([np.arange(draw.start, draw.stop) for draw in draws])
+    repetitions = np.repeat([draw.repetition for draw in draws], counts)
+    return np.stack([corpora, lines], axis=1), repetitions
+
+
+def _check_weights(weights: Sequence[float], sizes: list[int]) -> None:
+    if len(weights) != len(sizes) or not all(0 < weight < inf for weight in weights):
+        raise ValueError(
+            "`weights` must be a number above 0 for each source file; received "
+            f"`weights={weights}` for {len(sizes)}. Leave out files that you do not "
+            "want."
+        )
+    if not all(sizes):
+        raise ValueError(
+            "With `weights` pairs of each file must be left; they were all dropped of "
+            f"file number {sizes.index(0)}, counted from 0. Leave it out, or check it."
+        )

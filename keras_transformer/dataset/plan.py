@@ -1,0 +1,62 @@
+"""Plans the batches of an epoch by the first window."""
+
+import dataclasses
+from typing import Self
+
+import numpy as np
+
+from keras_transformer.dataset.buckets import BatchShape, Buckets
+from keras_transformer.dataset.pair_source import PairSource
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """Batch shapes for all windows, and what the first window makes of them.
+
+    Attributes:
+        buckets: The buckets.
+        lengths: Tokens a side of the pairs of the window: integer `(pairs, 2)`.
+        counts: Batches that these make in each bucket.
+    """
+
+    buckets: Buckets
+    lengths: np.ndarray
+    counts: list[int]
+
+    @classmethod
+    def of(cls, source: PairSource, tokens_per_batch: int, max_shapes: int) -> Self:
+        """The plan for these pairs."""
+        lengths = source.draw(0, source.limits).lengths
+        longest = None
+        if source.varies:
+            longest = np.maximum(source.longest, lengths.max(axis=0))
+        buckets = Buckets.choose(lengths, tokens_per_batch, max_shapes, longest)
+        return cls(buckets, lengths, list(map(len, buckets.fill(lengths))))
+
+    @property
+    def batches(self) -> int:
+        """Batches of the first window."""
+        return sum(self.counts)
+
+    @property
+    def padding_fraction(self) -> float:
+        """Share of padding among all ids of these batches, from 0 to 1."""
+        rows = np.multiply(self.counts, self.buckets.rows)
+        return 1 - int(self.lengths.sum()) / int((rows @ self.buckets.lengths).sum())
+
+    def tokens(self, batches: int) -> int:
+        """Target tokens in so many batches."""
+        return round(int(self.lengths[:, 1].sum()) * batches / self.batches)
+
+    def shapes(self, batches: int) -> tuple[BatchShape, ...]:
+        """The shapes, and how many of so many batches have each."""
+        return tuple(
+            BatchShape(rows, source, target, round(count * batches / self.batches))
+            for rows, (source, target), count in zip(
+                self.buckets.rows,
+                self.buckets.lengths.tolist(),
+                self.counts,
+                strict=True,
+            )
+            if count
+        )

@@ -1,0 +1,73 @@
+"""One model from the last checkpoints of a run."""
+
+import itertools
+import os
+import pathlib
+
+import keras
+import numpy as np
+
+from keras_transformer.training.checkpoints import files, run_state
+from keras_transformer.training.checkpoints.checkpoints import check_count
+
+
+def average_checkpoints(
+    model: keras.Model, folder: str | os.PathLike, last: int = 10
+) -> list[pathlib.Path]:
+    """Sets the weights of a model to the mean of its last checkpoints.
+
+    The steps of training wander around a minimum, and the mean of several places lies
+    nearer to it than each of them. Only checkpoints at the end of an epoch count. The
+    mean is taken in float64; weights that are not floating-point numbers come from
+    the newest checkpoint. Optimizer and random generators stay as they are.
+
+    Args:
+        model: a built model, of the architecture that was trained.
+        folder: path of the folder that was given to `Checkpoints`.
+        last: int, how many checkpoints, or as many as there are: `Checkpoints` keeps
+            10 unless its `keep` says otherwise.
+
+    Returns:
+        The files that were averaged, newest first. A damaged one is passed over, with
+        a warning.
+
+    Raises:
+        ValueError: if there is no checkpoint, or if it is of another model.
+
+    Example:
+
+    ```python
+    checkpoints = Checkpoints("runs/en-de", data=train)
+    model.fit(train.dataset, epochs=40, callbacks=[checkpoints])
+    average_checkpoints(model, "runs/en-de", last=10)
+    model.save("en-de.keras")
+    ```
+
+    References:
+        Vaswani et al. 2017, Attention Is All You Need, section 6.1.
+    """
+    check_count("last", last)
+    found = files.checkpoint_files(pathlib.Path(folder))
+    ends = [path for position, path in found.items() if not position.batch]
+    readable = files.readable_checkpoints(reversed(ends), "model")
+    newest: list[np.ndarray] = []
+    sums: list[np.ndarray] = []
+    averaged = []
+    for path, state in itertools.islice(readable, last):
+        run_state.check_same(model.variables, state["model"], path)
+        values = [entry["value"] for entry in state["model"]]
+        newest = newest or values
+        doubles = [value.astype("float64") for value in values]
+        sums = [a + b for a, b in zip(sums, doubles, strict=True)] if sums else doubles
+        averaged.append(path)
+    if not averaged:
+        raise ValueError(
+            "`folder` must have a checkpoint at the end of an epoch; received "
+            f"`folder={str(folder)!r}`, which has none. `Checkpoints` writes them."
+        )
+    weights = {id(weight) for weight in model.weights}
+    for variable, total, value in zip(model.variables, sums, newest, strict=True):
+        is_float = keras.backend.is_float_dtype(variable.dtype)
+        if id(variable) in weights:
+            variable.assign(total / len(averaged) if is_float else value)
+    return averaged

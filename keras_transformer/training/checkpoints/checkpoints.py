@@ -1,0 +1,280 @@
+"""The callback that saves a run and resumes it."""
+
+import inspect
+import os
+import pathlib
+import warnings
+from numbers import Integral
+from typing import Any
+
+import keras
+
+from keras_transformer.training.checkpoints import files, run_state
+from keras_transformer.training.checkpoints.files import Position
+
+# Keras leaves its loop if `stop_training` is true; callbacks set it to True.
+_REST_IS_DONE = "The rest of the resumed epoch is done."
+
+
+class Checkpoints(keras.callbacks.Callback):
+    """Saves a run as it goes on; the same command resumes it, whatever stopped it.
+
+    Give it to `fit` as the last of the callbacks. It writes a checkpoint at the end
+    of each epoch and, if asked to, every `save_every` batches. When `folder` holds
+    checkpoints already, `fit` starts from the newest, and every loss equals that of
+    a run that was never stopped. A run that has all its epochs behind it, or that
+    `EarlyStopping` has ended, does nothing more and says so.
+
+    A checkpoint has everything that a run consists of: weights, the states of random
+    generators, the optimizer with its averages and its loss scale, metrics, the
+    position in the data, the history, and what `EarlyStopping`, `ModelCheckpoint`,
+    `ReduceLROnPlateau`, `SwapEMAWeights` and `TensorBoard` remember. Other callbacks
+    name the attributes to keep in a class attribute `checkpointed_attributes`.
+
+    A file is written whole or not at all. If that fails, because the disk is full,
+    say, a warning tells so, training goes on and the next checkpoint is tried. A
+    damaged file is passed over for the one before it, with a warning. Weights that
+    are not finite are never saved, nor is the end of an epoch that was cut short.
+
+    Args:
+        folder: path of a folder for the checkpoints of this run and no other; it is
+            made if need be.
+        data: the `ParallelDataset` whose `dataset` is given to `fit`. With it, each
+            epoch has the batches of its number, and a run resumes amid an epoch. With
+            `None`, a run resumes at the start of an epoch only, and only data that
+            give the same batches in a new process make it an exact continuation.
+        save_every: int, batches between checkpoints within an epoch; needs `data`.
+            `None` = at the ends of epochs only.
+        keep: int, how many ends of epochs to keep for `average_checkpoints`. The two
+            newest checkpoints of any kind are kept as well.
+
+    Raises:
+        ValueError: if an argument has a bad value, or if `fit` finds checkpoints of
+            another model, or itself not at the end of the callbacks.
+        OSError: if there are checkpoints and none can be read.
+
+    Example:
+
+    ```python
+    model.fit(
+        train.dataset,
+        epochs=40,
+        callbacks=[
+            keras.callbacks.EarlyStopping("val_loss", patience=5),
+            Checkpoints("runs/en-de", data=train, save_every=500),
+        ],
+    )
+    ```
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        data: Any = None,
+        save_every: int | None = None,
+        keep: int = 10,
+    ):
+        super().__init__()
+        check_count("keep", keep)
+        if save_every is not None:
+            check_count("save_every", save_every)
+        _check_data(data, save_every)
+        self.folder = pathlib.Path(folder)
+        self.data = data
+        self.save_every = save_every
+        self.keep = keep
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        # Keras tells a callback nothing of the others, but their list calls it.
+        frame: Any = inspect.currentframe()
+        self._list = _check_last(frame.f_back.f_locals.get("self"), self)
+        self._fit_params = self.params
+        self._steps_at_once = self.model.steps_per_execution
+        _check_steps(self.data, self.params["steps"])
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files.remove_unfinished(self.folder)
+        self._resumed: dict[str, Any] | None = None
+        if newest := self._newest_checkpoint():
+            self._resume(*newest)
+
+    def _newest_checkpoint(self) -> tuple[pathlib.Path, dict[str, Any]] | None:
+        paths = [*files.checkpoint_files(self.folder).values()]
+        newest = next(files.readable_checkpoints(reversed(paths)), None)
+        if paths and newest is None:
+            raise OSError(
+                "`folder` must have a checkpoint that can be read; received "
+                f"`folder={str(self.folder)!r}`, where all {len(paths)} are damaged. "
+                "Move them away to start from the beginning."
+            )
+        return newest
+
+    def _resume(self, path: pathlib.Path, state: dict[str, Any]) -> None:
+        if state["batch"] and self.data is None:
+            raise ValueError(
+                f"`data` must be given to resume from {path}, which is amid an epoch; "
+                "received `data=None`."
+            )
+        model, epochs = self.model, self.params["epochs"]
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        run_state.restore_variables(model.variables, state["model"], path)
+        run_state.restore_variables(model.optimizer.variables, state["optimizer"], path)
+        run_state.restore_callbacks(self._list.callbacks, state["callbacks"])
+        early = run_state.stopped_early(self._list.callbacks)
+        model._initial_epoch = epochs if early else min(epochs, state["epoch"])
+        self._resumed = state
+        if self.params["verbose"]:
+            at = f"epoch {state['epoch'] + 1}, batch {state['batch'] + 1}"
+            over = model._initial_epoch == epochs
+            what = "The run is complete" if over else f"Resuming at {at}"
+            print(f"{what}: {path}")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model._initial_epoch = None  # or the next `fit` would begin there too
+        self._epoch, self._first_batch, self._is_last = epoch, 0, False
+        self._list.set_params(self._fit_params)
+        state, self._resumed = self._resumed, None
+        if self.data is not None:
+            self._go_to(state["data"] if state else None)
+        if state and state["batch"]:
+            self._enter_epoch(state)
+        if state:
+            vars(self.model.history).update(state["history"])
+            run_state.restore_random_state(state["random"])
+        self._random_state = state["random"] if self._first_batch else None
+        self._last_saved = self._first_batch
+
+    def _go_to(self, position: Any) -> None:
+        if position is None:
+            self.data.start_epoch(self._epoch)
+        else:
+            self.data.restore(position)
+
+    def _enter_epoch(self, state: dict[str, Any]) -> None:
+        """Goes to the middle of an epoch, for which Keras has no notion."""
+        if len(self.model.metrics_variables) < len(state["metrics"]):
+            run_state.build_metrics(self.model, self.data.batch(state["data"]))
+        metrics = self.model.metrics_variables
+        run_state.restore_variables(metrics, state["metrics"], self.folder)
+        self._first_batch = state["batch"]
+        left = self.data.batches_per_epoch - self._first_batch
+        rest = {"steps": left, "first_batch": self._first_batch}
+        self._list.set_params({**self._fit_params, **rest})
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        # Not at a batch's end, which would make JAX wait for the result of each.
+        steps = self.params["steps"]
+        self._is_last = steps is not None and batch + self._steps_at_once >= steps
+        if self._is_last:
+            self._prepare_the_end()
+        if batch == 0 and self._random_state:  # Making the iterator may have drawn.
+            run_state.restore_random_state(self._random_state)
+        done = self._first_batch + batch
+        if self.save_every and done - self._last_saved >= self.save_every:
+            self._last_saved = done
+            history = run_state.save_history(self.model)
+            self._save(Position(self._epoch, done), self.data.state(done), history)
+
+    def _prepare_the_end(self) -> None:
+        if self.data is not None:
+            self._end = self.data.state(self.data.batches_per_epoch)
+        if self._first_batch:
+            # Keras would go on for a whole epoch. On TensorFlow a step without data
+            # moves random states and the optimizer's counter all the same.
+            self.model.stop_training = _REST_IS_DONE
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.model.stop_training is _REST_IS_DONE:
+            self.model.stop_training = False
+        cut_short = self.model.stop_training and not self._is_last
+        if not cut_short or self.params["steps"] is None:
+            history = run_state.save_history(self.model, epoch, logs or {})
+            position = None if self.data is None else self._end
+            self._save(Position(epoch + 1), position, history)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.model._initial_epoch = None
+        if self._resumed is not None:  # There was nothing left to do.
+            vars(self.model.history).update(self._resumed["history"])
+
+    def _save(self, position: Position, data: Any, history: dict[str, Any]) -> None:
+        path = self.folder / position.file_name
+        state = {**self._state(position), "data": data, "history": history}
+        if not run_state.all_finite(state["model"]):
+            warnings.warn(
+                f"Not saved, as weights are NaN or infinite: {path}", stacklevel=2
+            )
+            return
+        try:
+            files.write_checkpoint(path, state)
+            files.remove_superseded(self.folder, position, self.keep)
+        except OSError as error:
+            warnings.warn(f"Not saved, training goes on: {path}: {error}", stacklevel=2)
+
+    def _state(self, position: Position) -> dict[str, Any]:
+        model = self.model
+        metrics = model.metrics_variables if position.batch else []
+        return {
+            **position._asdict(),
+            "model": run_state.save_variables(model.variables),
+            "optimizer": run_state.save_variables(model.optimizer.variables),
+            "metrics": run_state.save_variables(metrics),
+            "callbacks": run_state.save_callbacks(self._list.callbacks),
+            "random": run_state.save_random_state(),
+        }
+
+
+def check_count(name: str, value: Any) -> None:
+    """Checks that an argument counts something.
+
+    Args:
+        name: its name.
+        value: its value.
+
+    Raises:
+        ValueError: if it is no integer of at least 1.
+    """
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(
+            f"`{name}` must be an integer of at least 1; received `{name}={value!r}`."
+        )
+
+
+def _check_data(data: Any, save_every: int | None) -> None:
+    if data is None and save_every is not None:
+        raise ValueError(
+            "`data` must be given with `save_every`, or a run cannot resume amid an "
+            f"epoch; received `data=None` and `save_every={save_every}`."
+        )
+    if data is not None and not hasattr(data, "restore"):
+        raise ValueError(
+            "`data` must be a `ParallelDataset`, whose `dataset` goes to `fit`; "
+            f"received `data={data!r}`."
+        )
+
+
+def _check_steps(data: Any, steps: int | None) -> None:
+    if data is not None and steps != data.batches_per_epoch:
+        raise ValueError(
+            "`data` must be the `ParallelDataset` whose `dataset` is given to `fit`, "
+            f"without `steps_per_epoch`; received `data` of {data.batches_per_epoch} "
+            f"batches an epoch, where `fit` makes {steps} steps."
+        )
+
+
+def _check_last(callback_list: Any, callback: Checkpoints) -> Any:
+    """Returns the list, if what others remember is complete when ours is called."""
+    if not isinstance(callback_list, keras.callbacks.CallbackList):
+        raise ValueError(
+            "`Checkpoints` must be one of the `callbacks` given to `fit`; received a "
+            f"call from {callback_list!r}."
+        )
+    callbacks = callback_list.callbacks
+    later = callbacks[callbacks.index(callback) + 1 :]
+    late = [type(each).__name__ for each in later if run_state.remembered(each)]
+    if late:
+        raise ValueError(
+            "`Checkpoints` must come after the callbacks that remember something of "
+            f"the run; received {', '.join(late)} after it. Put it last."
+        )
+    return callback_list

@@ -1,0 +1,182 @@
+"""Checkpoints on disk: one file each, whole or absent, checked when read.
+
+A file is an `.npz`, which `numpy.load` opens: the arrays, and before them a JSON text
+that says where each belongs. The zip format has a checksum for each of its members.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+_NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?\.npz")
+_UNFINISHED = ".unfinished"
+
+
+class Position(NamedTuple):
+    """How far a run has come: whole epochs, and batches of the next one."""
+
+    epoch: int
+    batch: int = 0
+
+    @property
+    def file_name(self) -> str:
+        """Name of the checkpoint."""
+        batch = f"-batch-{self.batch:06}" if self.batch else ""
+        return f"epoch-{self.epoch:04}{batch}.npz"
+
+
+def checkpoint_files(folder: pathlib.Path) -> dict[Position, pathlib.Path]:
+    """Finds the checkpoints in a folder.
+
+    Args:
+        folder: where to look; it need not exist.
+
+    Returns:
+        The files by position, oldest first.
+    """
+    found = {}
+    for path in folder.glob("*.npz"):
+        if match := _NAME.fullmatch(path.name):
+            epoch, batch = match.groups(default="0")
+            found[Position(int(epoch), int(batch))] = path
+    return dict(sorted(found.items()))
+
+
+def write_checkpoint(path: pathlib.Path, state: dict[str, Any]) -> None:
+    """Writes a checkpoint, whole or not at all.
+
+    Args:
+        path: the file, which is replaced if it is there.
+        state: dictionaries and lists of what JSON knows and of NumPy arrays.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    arrays: list[np.ndarray] = []
+    text = json.dumps(_without_arrays(state, arrays)).encode()
+    with written_whole(path) as file:
+        np.savez(file, np.frombuffer(text, "uint8"), *arrays)
+
+
+@contextlib.contextmanager
+def written_whole(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """Opens a file that is there once it is complete, and not before.
+
+    Args:
+        path: the file, which is replaced if it is there.
+
+    Yields:
+        The file to write to, which has another name as yet.
+    """
+    temporary = path.with_name(path.name + _UNFINISHED)
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
+    """Reads a checkpoint, or a part of it.
+
+    Args:
+        path: the file.
+        *names: the entries to read; all if there are none.
+
+    Returns:
+        What was written. Tuples have become lists.
+
+    Raises:
+        OSError: if the file is damaged.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            state = json.loads(arrays["arr_0"].tobytes())
+            return {name: _with_arrays(state[name], arrays) for name in names or state}
+    except Exception as error:  # a damaged zip file can raise almost anything
+        raise OSError(f"{path} is not a whole checkpoint: {error}") from error
+
+
+def readable_checkpoints(
+    paths: Iterable[pathlib.Path], *names: str
+) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
+    """Reads checkpoints one after the other and passes over the damaged ones.
+
+    Args:
+        paths: the files.
+        *names: the entries to read; all if there are none.
+
+    Yields:
+        Each file with its content. A warning names a damaged one.
+    """
+    for path in paths:
+        try:
+            state = read_checkpoint(path, *names)
+        except OSError as error:
+            warnings.warn(f"Passed over a checkpoint: {error}", stacklevel=2)
+        else:
+            yield path, state
+
+
+def remove_superseded(folder: pathlib.Path, newest: Position, keep: int) -> None:
+    """Removes the checkpoints that are not needed any more.
+
+    The two newest stay, as does every one at the end of one of the last `keep`
+    epochs. What is beyond `newest` was damaged: the run had to start before it.
+
+    Args:
+        folder: where the checkpoints are.
+        newest: the one written last.
+        keep: int, how many ends of epochs to keep.
+    """
+    files = checkpoint_files(folder)
+    positions = [position for position in files if position <= newest]
+    ends = [position for position in positions if not position.batch]
+    for position in files.keys() - {*positions[-2:], *ends[-keep:]}:
+        files[position].unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: pathlib.Path) -> None:
+    """Removes what a process left that was killed while it wrote.
+
+    Args:
+        folder: where the checkpoints are.
+    """
+    for path in folder.glob("*" + _UNFINISHED):
+        path.unlink(missing_ok=True)
+
+
+def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
+    """`value` for JSON; its arrays go to the end of `arrays`."""
+    if isinstance(value, dict):
+        return {name: _without_arrays(item, arrays) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_arrays(item, arrays) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return {"array": f"arr_{len(arrays)}", "dtype": value.dtype.name}
+    return value
+
+
+def _with_arrays(value: Any, arrays: Any) -> Any:
+    """The inverse of `_without_arrays`."""
+    if isinstance(value, list):
+        return [_with_arrays(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"array", "dtype"}:
+        # NumPy's format knows bfloat16 as two bytes of something.
+        return arrays[value["array"]].view(value["dtype"])
+    return {name: _with_arrays(item, arrays) for name, item in value.items()}

@@ -1,0 +1,236 @@
+"""What a run consists of besides its code: taken from Keras, and put back."""
+
+import itertools
+import random
+import re
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+# Attributes of Keras's own callbacks that `on_train_begin` resets. Others name theirs
+# in a class attribute `checkpointed_attributes`.
+_ATTRIBUTES: dict[type, tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: (
+        *("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    ),
+    keras.callbacks.ModelCheckpoint: ("best",),
+    keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
+    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
+}
+
+Saved = list[dict[str, Any]]
+
+
+def save_variables(variables: list[Any]) -> Saved:
+    """Copies variables.
+
+    Args:
+        variables: Keras variables.
+
+    Returns:
+        For each a dictionary of its `"name"` and `"value"`, a NumPy array.
+    """
+    return [
+        {"name": _name(variable), "value": ops.convert_to_numpy(variable)}
+        for variable in variables
+    ]
+
+
+def restore_variables(variables: list[Any], saved: Saved, where: Any) -> None:
+    """Sets variables to saved values.
+
+    Args:
+        variables: Keras variables.
+        saved: what `save_variables` gave for variables of the same names and shapes.
+        where: the file they are from, for the error message.
+
+    Raises:
+        ValueError: if the variables are others.
+    """
+    check_same(variables, saved, where)
+    for variable, entry in zip(variables, saved, strict=True):
+        variable.assign(entry["value"])
+
+
+def check_same(variables: list[Any], saved: Saved, where: Any) -> None:
+    """Checks that saved values are those of certain variables.
+
+    Args:
+        variables: Keras variables.
+        saved: what `save_variables` gave.
+        where: the file they are from, for the error message.
+
+    Raises:
+        ValueError: if names or shapes differ; it names the first difference.
+    """
+    ours = [f"{_name(variable)} {tuple(variable.shape)}" for variable in variables]
+    theirs = [f"{entry['name']} {entry['value'].shape}" for entry in saved]
+    for our, their in itertools.zip_longest(ours, theirs, fillvalue="nothing"):
+        # On TensorFlow, `fit` builds an optimizer within one more name scope.
+        if not (our.endswith(their) or their.endswith(our)):
+            raise ValueError(
+                "`folder` must hold checkpoints of the same model and optimizer; "
+                f"received {where}, which has {their} where there is {our} now. "
+                "Give each run a folder of its own."
+            )
+
+
+def _name(variable: Any) -> str:
+    """Its path without the numbers, which depend on what else was made before."""
+    return re.sub(r"_\d+", "", variable.path)
+
+
+def all_finite(saved: Saved) -> bool:
+    """Tells whether saved values are free of NaN and infinity.
+
+    Args:
+        saved: what `save_variables` gave.
+
+    Returns:
+        A bool.
+    """
+    return all(np.isfinite(entry["value"]).all() for entry in saved)
+
+
+def build_metrics(model: keras.Model, batch: Any) -> None:
+    """Makes a compiled model create the variables of its metrics.
+
+    TensorFlow's `fit` creates them with the first step, too late to set them.
+
+    Args:
+        model: a compiled model.
+        batch: what its data gives.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    y_pred = model(x)
+    model.compute_loss(x, y, y_pred, sample_weight, training=False)
+    model.compute_metrics(x, y, y_pred, sample_weight)
+
+
+def save_callbacks(callbacks: list[Any]) -> list[dict[str, Any]]:
+    """Copies what callbacks know of the run so far.
+
+    Args:
+        callbacks: Keras callbacks.
+
+    Returns:
+        For each that knows something its class and its attributes.
+    """
+    return [
+        {
+            "class": type(callback).__name__,
+            "attributes": {name: getattr(callback, name) for name in names},
+        }
+        for callback in callbacks
+        if (names := remembered(callback))
+    ]
+
+
+def restore_callbacks(callbacks: list[Any], saved: list[dict[str, Any]]) -> None:
+    """Gives callbacks back what they knew.
+
+    The n-th callback of a class gets the attributes of the n-th of that class; one
+    that is new in the list stays as it is.
+
+    Args:
+        callbacks: Keras callbacks.
+        saved: what `save_callbacks` gave.
+    """
+    by_class: dict[str, list[dict[str, Any]]] = {}
+    for entry in saved:
+        by_class.setdefault(entry["class"], []).append(entry["attributes"])
+    for callback in filter(remembered, callbacks):
+        if waiting := by_class.get(type(callback).__name__):
+            vars(callback).update(waiting.pop(0))
+
+
+def remembered(callback: Any) -> tuple[str, ...]:
+    """Names the attributes in which a callback keeps what it knows of the run.
+
+    Args:
+        callback: a Keras callback.
+
+    Returns:
+        Names, none for most callbacks.
+    """
+    for kind, names in _ATTRIBUTES.items():
+        if isinstance(callback, kind):
+            return names
+    return getattr(callback, "checkpointed_attributes", ())
+
+
+def stopped_early(callbacks: list[Any]) -> bool:
+    """Tells whether `EarlyStopping` has ended the run and would not go on.
+
+    Args:
+        callbacks: Keras callbacks.
+
+    Returns:
+        A bool.
+    """
+    return any(
+        isinstance(callback, keras.callbacks.EarlyStopping)
+        and callback.stopped_epoch > 0
+        and callback.wait >= callback.patience
+        for callback in callbacks
+    )
+
+
+def save_history(
+    model: keras.Model, epoch: int | None = None, logs: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Copies the history.
+
+    Args:
+        model: a model that is being trained.
+        epoch: int, one that has ended and may not be in the history yet.
+        logs: its logs.
+
+    Returns:
+        The two attributes of `keras.callbacks.History`.
+    """
+    epochs = [*model.history.epoch]
+    history = {name: [*values] for name, values in model.history.history.items()}
+    if epoch is not None and epoch not in epochs:
+        epochs.append(epoch)
+        for name, value in (logs or {}).items():
+            history.setdefault(name, []).append(value)
+    return {"epoch": epochs, "history": history}
+
+
+def save_random_state() -> dict[str, Any]:
+    """Copies the states of the process's own random generators.
+
+    The layers' are variables of the model. But Keras shuffles arrays with these, and
+    on torch its `Dropout` without a seed draws from torch's.
+
+    Returns:
+        The states of Python, NumPy and, where it is loaded, PyTorch.
+    """
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),
+    }
+    if torch := sys.modules.get("torch"):
+        state["torch"] = torch.get_rng_state().numpy()
+        on_devices = torch.cuda.is_initialized() and torch.cuda.get_rng_state_all()
+        state["cuda"] = [each.numpy() for each in on_devices or ()]
+    return state
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Sets the process's own random generators.
+
+    Args:
+        state: what `save_random_state` gave.
+    """
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    np.random.set_state(state["numpy"])
+    if (torch := sys.modules.get("torch")) and "torch" in state:
+        torch.set_rng_state(torch.from_numpy(state["torch"]))
+        torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])

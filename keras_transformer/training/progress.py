@@ -1,0 +1,121 @@
+"""What a person wants to know of a run that goes on."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class TrainingProgress(keras.callbacks.Callback):
+    """Adds learning rate, time left and tokens a second to the logs.
+
+    They are in Keras's progress bar after every batch, and in the logs of every epoch
+    for the callbacks that come later in the list (`CSVLogger`, `TensorBoard`) and for
+    the history:
+
+    - `learning_rate`: that of the next update.
+    - `minutes_left`: until the last epoch has ended. In the first epoch the time of
+      the batches so far counts for those to come, later the time of the whole epoch
+      before, validation and all else included.
+    - `tokens_per_second`: tokens trained on in the epoch so far, by the time since it
+      began. The first epoch has the compilation in it; validation never counts.
+
+    Nothing waits for a device because of it.
+
+    Args:
+        tokens_per_epoch: Integer >= 1, such as `ParallelDataset.tokens_per_epoch`, the
+            real target tokens. Without it there is no `tokens_per_second`.
+
+    Raises:
+        ValueError: If `tokens_per_epoch` is out of its range.
+
+    Example:
+
+    ```python
+    progress = TrainingProgress(tokens_per_epoch=train.tokens_per_epoch)
+    model.fit(train.dataset, epochs=40, callbacks=[progress])
+    ```
+    """
+
+    # Keras may call the end of a batch from another thread, so that none waits.
+    async_safe = True
+
+    def __init__(self, tokens_per_epoch: int | None = None) -> None:
+        super().__init__()
+        if tokens_per_epoch is not None and tokens_per_epoch < 1:
+            raise ValueError(
+                "`tokens_per_epoch` must be at least 1; received "
+                f"`tokens_per_epoch={tokens_per_epoch}`."
+            )
+        self.tokens_per_epoch = tokens_per_epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._seconds_per_batch: float | None = None
+        self._steps: int | None = None
+        self._epoch_began = 0.0
+        self._done = 0, 0.0  # batches of the epoch, and seconds since it began
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._set_seconds_per_batch()
+        self._epoch, self._epoch_began = epoch, time.perf_counter()
+        self._done = 0, 0.0
+        self._steps = self.params["steps"] or self._steps
+        self._learning_rate: Any = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._learning_rate is None:  # On JAX the optimizer is out of reach later.
+            self._learning_rate = _learning_rates(self.model.optimizer)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch >= self._done[0]:
+            self._done = batch + 1, time.perf_counter() - self._epoch_began
+        logs["learning_rate"] = self._learning_rate(batch + 1)
+        self._add_times(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._set_seconds_per_batch()
+        self._steps = self._steps or self._done[0]
+        logs["learning_rate"] = _to_float(self.model.optimizer.learning_rate)
+        self._add_times(logs)
+
+    def _set_seconds_per_batch(self) -> None:
+        """Takes the mean over the epoch so far, its validation included."""
+        if self._done[0]:
+            seconds = time.perf_counter() - self._epoch_began
+            self._seconds_per_batch = seconds / self._done[0]
+
+    def _add_times(self, logs: dict[str, Any]) -> None:
+        batches, seconds = self._done
+        if not (self._steps and batches):  # Data of unknown size, before their end.
+            return
+        done_before = self.params.get("first_batch", 0)  # by a run that is resumed
+        steps = self._steps + done_before
+        to_do = (self.params["epochs"] - self._epoch) * steps - done_before - batches
+        seconds_per_batch = self._seconds_per_batch or seconds / batches
+        logs["minutes_left"] = to_do * seconds_per_batch / 60
+        if self.tokens_per_epoch is not None:
+            tokens = self.tokens_per_epoch / steps * batches
+            logs["tokens_per_second"] = tokens / seconds
+
+
+def _learning_rates(optimizer: Any) -> Callable[[int], float]:
+    """Tells the learning rate after so many batches more."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    rate = optimizer._learning_rate
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        constant = _to_float(optimizer.learning_rate)
+        return lambda batches: constant
+    iterations = int(ops.convert_to_numpy(optimizer.iterations))
+
+    def scheduled(batches: int) -> float:
+        with keras.device("cpu"):  # so as not to wait for what an accelerator has to do
+            return _to_float(rate(ops.convert_to_tensor(iterations + batches)))
+
+    return scheduled
+
+
+def _to_float(tensor: Any) -> float:
+    return float(ops.convert_to_numpy(tensor))

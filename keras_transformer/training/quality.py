@@ -1,0 +1,137 @@
+"""How good the translations of a validation set are while training goes on."""
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+_LOGS = ("val_bleu", "val_chrf")
+
+
+class TranslationQuality(keras.callbacks.Callback):
+    """Translates a validation set after each epoch and logs BLEU and chrF.
+
+    The logs of the epoch get `val_bleu` and `val_chrf`, sacreBLEU's figures from 0 to
+    100, for the callbacks that come later in the list: `EarlyStopping("val_bleu",
+    mode="max")`, `ModelCheckpoint`, `CSVLogger`, `TensorBoard`; and for the progress
+    bar and the history. Some translations are printed, unless `fit` has `verbose=0`.
+
+    The model generates with the weights that it has at that moment. To judge the
+    moving averages of an optimizer with `use_ema=True`, put
+    `keras.callbacks.SwapEMAWeights(swap_on_epoch=True)` before this callback; it
+    leaves them in the model until the next epoch begins. The search is compiled in the
+    first epoch alone.
+
+    Args:
+        sources: List of str, the texts to translate.
+        references: List of str, or of lists of str where several answers are right,
+            one entry a source.
+        search: How to search, giving one hypothesis; what `Seq2Seq.generate` takes by
+            default (a beam of 4) if `None`. `GreedySearch()` is several times faster.
+        every: Integer >= 1, epochs between translations.
+        lowercase: Boolean, whether letter case is ignored (sacreBLEU's `-lc`).
+        samples: Integer >= 0, how many translations to print, from the first on.
+
+    Raises:
+        ValueError: If an argument has a bad value; by `fit`, if the model has no
+            tokenizers, or a callback before this one monitors what it logs.
+
+    Example:
+
+    ```python
+    quality = TranslationQuality(valid_sources, valid_references, GreedySearch())
+    best = keras.callbacks.ModelCheckpoint(
+        "best.keras", monitor="val_bleu", mode="max", save_best_only=True
+    )
+    stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=5)
+    model.fit(train.dataset, epochs=40, callbacks=[quality, best, stop])
+    ```
+
+    References:
+        Papineni et al. 2002, BLEU; Popović 2015, chrF; Post 2018, sacreBLEU.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        references: Sequence[str | Sequence[str]],
+        search: Any = None,
+        every: int = 1,
+        lowercase: bool = False,
+        samples: int = 3,
+    ) -> None:
+        super().__init__()
+        _check_corpus(sources, references)
+        if search is not None and search.num_hypotheses != 1:
+            raise ValueError(
+                "`search` must give one hypothesis; received a search with "
+                f"`num_hypotheses={search.num_hypotheses}`."
+            )
+        if every < 1 or samples < 0:
+            raise ValueError(
+                "`every` must be at least 1 and `samples` at least 0; received "
+                f"`every={every}` and `samples={samples}`."
+            )
+        # Here, so that a missing sacreBLEU shows before an epoch of training.
+        from keras_transformer import evaluation
+
+        self._evaluation = evaluation
+        self.sources = sources
+        self.references = references
+        self.search = search
+        self.every = every
+        self.lowercase = lowercase
+        self.samples = samples
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.model.source_tokenizer is None:
+            raise ValueError(
+                "The model must have tokenizers to translate texts; it has none. Give "
+                "it `source_tokenizer` and `target_tokenizer`."
+            )
+        # Keras tells a callback nothing of the others, but their list calls it.
+        frame: Any = inspect.currentframe()
+        callbacks = getattr(frame.f_back.f_locals.get("self"), "callbacks", [])
+        for callback in itertools.takewhile(lambda other: other is not self, callbacks):
+            if getattr(callback, "monitor", None) in _LOGS:
+                raise ValueError(
+                    "`TranslationQuality` must come before the callbacks that monitor "
+                    f"what it logs; received {type(callback).__name__} with "
+                    f"`monitor={callback.monitor!r}` before it."
+                )
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if (epoch + 1) % self.every:
+            return
+        translations = self.model.generate(self.sources, search=self.search)
+        for name in ("bleu", "chrf"):
+            score = getattr(self._evaluation, name)
+            corpus = translations, self.references, self.lowercase
+            logs[f"val_{name}"] = score(*corpus).score
+        if self.params["verbose"] and self.samples:
+            self._print(translations)
+
+    def _print(self, translations: list[str]) -> None:
+        lines = []
+        rows = zip(self.sources, self.references, translations, strict=True)
+        for source, reference, translation in [*rows][: self.samples]:
+            right = reference if isinstance(reference, str) else reference[0]
+            lines += ["", f"  source:    {source}", f"  reference: {right}"]
+            lines += [f"  model:     {translation}"]
+        print(*lines, sep="\n")
+
+
+def _check_corpus(sources: Any, references: Any) -> None:
+    for name, value in (("sources", sources), ("references", references)):
+        if isinstance(value, str) or not len(value):
+            raise ValueError(
+                f"`{name}` must be a list with one entry a sentence, of at least one "
+                f"sentence; received `{name}={value!r}`."
+            )
+    if len(sources) != len(references):
+        raise ValueError(
+            f"`references` must have one entry for each of the {len(sources)} sources; "
+            f"received `len(references)={len(references)}`."
+        )

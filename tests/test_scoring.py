@@ -1,0 +1,145 @@
+import keras
+import numpy as np
+import pytest
+from layer_contract import to_numpy, with_random_weights
+
+from keras_transformer import GreedySearch, Perplexity, Seq2Seq
+from keras_transformer.scoring import ScoreResult
+from keras_transformer.text import CharacterTokenizer
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
+TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])
+SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+SOURCES = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3], [5, 5, 3], [8, 3]]
+TARGETS = [[9, 3], [4, 10, 7, 3], [5, 3], [3], [8, 8, 8, 9, 9, 3]]
+
+
+def seq2seq(**arguments):
+    model = Seq2Seq(
+        **SIZES,
+        normalize_first=True,
+        source_tokenizer=SOURCE,
+        target_tokenizer=TARGET,
+        **arguments,
+    )
+    return with_random_weights(model)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return seq2seq(max_source_length=9, max_target_length=7)
+
+
+@pytest.fixture(scope="module")
+def result(model):
+    return model.score(SOURCES, TARGETS, batch_size=2)
+
+
+def reference_score(model, source, target):
+    """One pair alone, in float64 from the logits."""
+    decoder = [model.start_token_id, *target[:-1]]
+    inputs = {"encoder_token_ids": [source], "decoder_token_ids": [decoder]}
+    inputs = {name: np.array(ids) for name, ids in inputs.items()}
+    logits = to_numpy(model(inputs))[0].astype("float64")
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return log_probabilities[np.arange(len(target)), target].sum()
+
+
+def test_scores_are_sums_of_log_probabilities(model, result):
+    assert isinstance(result, ScoreResult)
+    pairs = zip(SOURCES, TARGETS, strict=True)
+    expected = [reference_score(model, *pair) for pair in pairs]
+    np.testing.assert_allclose(result.scores, expected, rtol=1e-5)
+    np.testing.assert_array_equal(result.lengths, [2, 4, 2, 1, 6])
+    assert (result.scores.dtype, result.lengths.dtype) == ("float32", "int32")
+    np.testing.assert_allclose(result.perplexity, np.exp(-sum(expected) / 15))
+
+
+def test_perplexity_is_that_of_evaluate(model, result):
+    def padded(rows, length):
+        return np.array([row + [0] * (length - len(row)) for row in rows])
+
+    inputs = {
+        "encoder_token_ids": padded(SOURCES, 11),
+        "decoder_token_ids": padded([[2, *row[:-1]] for row in TARGETS], 7),
+    }
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=loss, metrics=[Perplexity()])
+    logs = model.evaluate(
+        inputs, padded(TARGETS, 7), batch_size=3, return_dict=True, verbose=0
+    )
+    np.testing.assert_allclose(result.perplexity, logs["perplexity"], rtol=1e-5)
+
+
+def test_texts_are_scored_as_their_token_ids(model, result):
+    sources, targets = (
+        [text.decode() for text in tokenizer.detokenize(padded(rows)).numpy()]
+        for tokenizer, rows in ((SOURCE, SOURCES), (TARGET, TARGETS))
+    )
+    assert targets[3] == ""
+    scored = model.score(sources, targets)
+    np.testing.assert_allclose(scored.scores, result.scores, rtol=1e-5)
+    np.testing.assert_array_equal(scored.lengths, result.lengths)
+    one = model.score(sources[1], targets[1])
+    np.testing.assert_allclose(one.scores, result.scores[1:2], rtol=1e-5)
+
+
+def padded(rows):
+    return np.array([row + [0] * (11 - len(row)) for row in rows])
+
+
+def test_padded_arrays(model, result):
+    scored = model.score(padded(SOURCES), padded(TARGETS))
+    np.testing.assert_allclose(scored.scores, result.scores, rtol=1e-5)
+
+
+def test_scores_of_a_greedy_search_are_the_same(model):
+    found = model.generate(SOURCES, GreedySearch(), max_length=7)
+    scored = model.score(SOURCES, found.token_ids[:, 0])
+    np.testing.assert_array_equal(scored.lengths, found.lengths[:, 0])
+    np.testing.assert_allclose(scored.scores, found.scores[:, 0], rtol=1e-5)
+
+
+def test_half_precision_sums_in_float32(model, result):
+    half = seq2seq(dtype="mixed_bfloat16")
+    scored = half.score(SOURCES, TARGETS)
+    assert scored.scores.dtype == "float32"
+    np.testing.assert_allclose(scored.scores, result.scores, rtol=0.05)
+
+
+def test_weights_are_those_of_the_moment(model, result):
+    model = seq2seq()
+    np.testing.assert_allclose(
+        model.score(SOURCES, TARGETS).scores, result.scores, rtol=1e-5
+    )
+    model.set_weights([0 * weight for weight in model.get_weights()])
+    expected = -np.log(11) * result.lengths
+    np.testing.assert_allclose(model.score(SOURCES, TARGETS).scores, expected, 1e-5)
+
+
+def test_no_pairs(model):
+    scored = model.score([], [])
+    assert scored.scores.shape == scored.lengths.shape == (0,)
+    assert scored.perplexity == 1.0
+
+
+def test_errors(model):
+    with pytest.raises(ValueError, match="received 1 targets and 2 sources"):
+        model.score(["a", "b"], ["U"])
+    message = r"`targets` must hold token ids from 0 to 10 .* received \[11\] in row 1"
+    with pytest.raises(ValueError, match=message):
+        model.score([[4, 3], [4, 3]], [[4, 3], [11, 3]])
+    message = "`sources` must have at most `max_source_length=9` tokens each; .* row 0"
+    with pytest.raises(ValueError, match=message):
+        model.score(["abcdefabc"], ["U"])
+    message = "`targets` must have at most `max_target_length=7` tokens each; .* 8"
+    with pytest.raises(ValueError, match=message):
+        model.score(["a"], ["UVWXYZU"])
+    with pytest.raises(ValueError, match="`targets` must be texts, lists of int"):
+        model.score([[4, 3]], [[4.5, 3.0]])
+    with pytest.raises(ValueError, match="`batch_size` must be at least 1; .*=0`"):
+        model.score(["a"], ["U"], batch_size=0)
+    plain = Seq2Seq(**SIZES, vocabulary_size=11)
+    with pytest.raises(ValueError, match="`sources` must be token ids for a model"):
+        plain.score(["a"], [[4, 3]])

@@ -1,0 +1,161 @@
+import os
+import re
+import resource
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.training.checkpoints.files import (
+    Position,
+    checkpoint_files,
+    read_checkpoint,
+    readable_checkpoints,
+    remove_superseded,
+    remove_unfinished,
+    write_checkpoint,
+)
+
+STATE = {
+    "model": [
+        {"name": "kernel", "value": np.arange(6, dtype="float32").reshape(2, 3)},
+        {"name": "scalar", "value": np.array(7, "int64")},
+    ],
+    "history": {"loss": [1 / 3, float("inf"), 1e-300], "epoch": [0, 1, 2]},
+    "nothing": None,
+    "flags": {"stopped": True, "name": "ünïcode", "empty": {}},
+}
+
+
+def assert_same(found, expected):
+    """Equal in structure, types and values."""
+    keras.tree.assert_same_structure(found, expected)
+    for a, b in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
+        assert type(a) is type(b)
+        np.testing.assert_array_equal(a, b, strict=isinstance(b, np.ndarray))
+
+
+def test_round_trip(tmp_path):
+    write_checkpoint(tmp_path / "a.npz", STATE)
+    assert_same(read_checkpoint(tmp_path / "a.npz"), STATE)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_part_is_read_alone(tmp_path):
+    write_checkpoint(tmp_path / "a.npz", STATE)
+    part = read_checkpoint(tmp_path / "a.npz", "model", "nothing")
+    assert_same(part, {"model": STATE["model"], "nothing": None})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "uint32", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+def test_every_type_is_kept(tmp_path, dtype, shape):
+    value = np.ones(shape, "float32").astype(dtype)
+    write_checkpoint(tmp_path / "a.npz", {"value": value})
+    read = read_checkpoint(tmp_path / "a.npz")["value"]
+    np.testing.assert_array_equal(read, value, strict=True)
+
+
+def test_tuples_and_numpy_scalars_become_plain(tmp_path):
+    write_checkpoint(tmp_path / "a.npz", {"a": (1, np.float32(0.5)), "b": np.int8(3)})
+    assert_same(read_checkpoint(tmp_path / "a.npz"), {"a": [1, 0.5], "b": 3})
+
+
+def test_a_changed_byte_is_never_taken_for_content(tmp_path):
+    path = tmp_path / "a.npz"
+    write_checkpoint(path, STATE)
+    content = path.read_bytes()
+    detected = 0
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x55
+        path.write_bytes(damaged)
+        try:
+            assert_same(read_checkpoint(path), STATE)
+        except OSError:
+            detected += 1
+    assert detected > len(content) / 7 / 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_file(tmp_path, share):
+    path = tmp_path / "a.npz"
+    write_checkpoint(path, STATE)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(OSError, match=f"{re.escape(str(path))} is not a whole check"):
+        read_checkpoint(path)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.npz"
+    write_checkpoint(path, STATE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_checkpoint(path, {"large": np.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert_same(read_checkpoint(path), STATE)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_damaged_files_are_passed_over(tmp_path):
+    paths = [tmp_path / name for name in ("a.npz", "b.npz", "c.npz")]
+    for number, path in enumerate(paths):
+        write_checkpoint(path, {"number": number})
+    paths[1].write_bytes(b"PK")
+    with pytest.warns(UserWarning, match="Passed over a checkpoint: .*b.npz"):
+        found = list(readable_checkpoints(paths))
+    assert found == [(paths[0], {"number": 0}), (paths[2], {"number": 2})]
+
+
+# Names.
+
+
+def touch(folder, *positions):
+    for position in positions:
+        (folder / position.file_name).touch()
+
+
+def test_files_are_found_in_the_order_of_the_run(tmp_path):
+    positions = [Position(0, 20), Position(1), Position(1, 9), Position(12345)]
+    touch(tmp_path, *reversed(positions))
+    for other in ("model.npz", "epoch-1.keras", "epoch-0001.npz.unfinished"):
+        (tmp_path / other).touch()
+    found = checkpoint_files(tmp_path)
+    assert list(found) == positions
+    assert found[Position(1, 9)] == tmp_path / "epoch-0001-batch-000009.npz"
+    assert checkpoint_files(tmp_path / "missing") == {}
+
+
+@pytest.mark.parametrize(
+    "before, newest, keep, after",
+    [
+        # the mid-epoch ones but the two newest, when another comes
+        ([(0, 2), (0, 4), (0, 6)], (0, 6), 3, [(0, 4), (0, 6)]),
+        ([(1, 0), (1, 2), (1, 4), (1, 6)], (1, 6), 3, [(1, 0), (1, 4), (1, 6)]),
+        # the ends of the last epochs, and one more file than the newest
+        ([(1, 0), (2, 0), (3, 0), (3, 2), (4, 0)], (4, 0), 3, [2, 3, (3, 2), 4]),
+        ([(1, 0), (2, 0), (3, 0)], (3, 0), 1, [2, 3]),
+        # what is ahead of the run was damaged
+        ([(1, 0), (1, 2), (3, 0), (4, 0)], (1, 2), 3, [1, (1, 2)]),
+    ],
+)
+def test_what_is_superseded_is_removed(tmp_path, before, newest, keep, after):
+    touch(tmp_path, *(Position(*each) for each in before))
+    (tmp_path / "other.npz").touch()
+    remove_superseded(tmp_path, Position(*newest), keep)
+    after = [
+        Position(*each) if isinstance(each, tuple) else Position(each) for each in after
+    ]
+    assert list(checkpoint_files(tmp_path)) == after
+    assert (tmp_path / "other.npz").exists()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    touch(tmp_path, Position(1))
+    (tmp_path / "epoch-0002.npz.unfinished").touch()
+    remove_unfinished(tmp_path)
+    assert os.listdir(tmp_path) == ["epoch-0001.npz"]

@@ -1,0 +1,253 @@
+import re
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from small_run import BATCHES, EPOCHS, LossLog, make_data, make_model
+
+from keras_transformer import Checkpoints
+from keras_transformer.training.checkpoints import files
+from keras_transformer.training.checkpoints.files import Position
+
+
+class Stop(Exception):
+    """What stops a run from outside."""
+
+
+class StopAfter(keras.callbacks.Callback):
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.at = [epoch, batch]
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if [self.epoch, batch] == self.at:
+            raise Stop
+
+
+def stateful():
+    """Callbacks that remember something from epoch to epoch."""
+    return [
+        keras.callbacks.EarlyStopping("loss", patience=9, mode="max"),
+        keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+    ]
+
+
+def make_ema_model():
+    return make_model(keras.optimizers.Adam(1e-2, use_ema=True, ema_momentum=0.5))
+
+
+def fit(folder, others=(), data=None, model=None, **options):
+    """Trains; returns the model and the logs of its batches."""
+    data = data or make_data()
+    model = model or make_ema_model()
+    log = LossLog()
+    settings = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **options}
+    checkpoints = Checkpoints(folder, data=data, save_every=2)
+    model.fit(data.dataset, callbacks=[log, *others, checkpoints], **settings)
+    return model, log.logs
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that is not stopped: its folder, model, logs and callbacks."""
+    folder = tmp_path_factory.mktemp("whole")
+    keras.utils.set_random_seed(5)
+    callbacks = stateful()
+    return folder, *fit(folder, callbacks), callbacks
+
+
+def test_a_stopped_run_goes_on_exactly(whole, tmp_path, capsys):
+    _, model, logs, callbacks = whole
+    keras.utils.set_random_seed(5)
+    with pytest.raises(Stop):
+        fit(tmp_path, [*stateful(), StopAfter(1, 4)])
+    keras.utils.set_random_seed(6)
+    others = stateful()
+    resumed, resumed_logs = fit(tmp_path, others, verbose=2)
+    output = capsys.readouterr().out
+    newest = tmp_path / "epoch-0001-batch-000004.npz"
+    assert f"Resuming at epoch 2, batch 5: {newest}\n" in output
+    assert f"Epoch 2/3\n{BATCHES - 4}/{BATCHES - 4} " in output
+    assert f"Epoch 3/3\n{BATCHES}/{BATCHES} " in output
+    assert list(resumed_logs) == [key for key in logs if key >= (1, 4)]
+    for key, values in resumed_logs.items():
+        np.testing.assert_allclose(values, logs[key], rtol=0, atol=1e-6)
+    assert resumed.history.epoch == list(range(EPOCHS))
+    np.testing.assert_allclose(
+        resumed.history.history["loss"], model.history.history["loss"], atol=1e-6
+    )
+    assert (others[0].wait, others[0].best) == (callbacks[0].wait, callbacks[0].best)
+    assert others[0].wait == EPOCHS - 1
+    for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def test_a_complete_run_does_nothing(whole, tmp_path, capsys):
+    folder, model, _, _ = whole
+    again, logs = fit(folder, stateful(), verbose=2)
+    newest = folder / f"epoch-{EPOCHS:04}.npz"
+    assert capsys.readouterr().out == f"The run is complete: {newest}\n"
+    assert logs == {}
+    assert again.history.history == model.history.history
+    assert again.history.epoch == model.history.epoch
+    for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+    # Keras would begin another `fit` where this one did.
+    assert again._initial_epoch is None
+
+
+def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path, capsys):
+    shutil.copytree(whole[0], tmp_path / "run")
+    newest = tmp_path / f"run/epoch-{EPOCHS:04}.npz"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    (tmp_path / f"run/epoch-{EPOCHS - 1:04}-batch-000006.npz").unlink()
+    with pytest.warns(UserWarning, match=f"{newest.name} is not a whole checkpoint"):
+        fit(tmp_path / "run", stateful(), epochs=EPOCHS - 1, verbose=2)
+    before = tmp_path / f"run/epoch-{EPOCHS - 1:04}.npz"
+    assert capsys.readouterr().out == f"The run is complete: {before}\n"
+
+
+def test_none_can_be_read(tmp_path):
+    (tmp_path / "epoch-0001.npz").write_bytes(b"PK")
+    (tmp_path / "epoch-0002.npz").write_bytes(b"")
+    match = f"folder={str(tmp_path)!r}`, where all 2 are damaged"
+    with (
+        pytest.warns(UserWarning, match="Passed over"),
+        pytest.raises(OSError, match=re.escape(match)),
+    ):
+        fit(tmp_path)
+
+
+def test_checkpoints_of_another_model(whole):
+    other = make_model(keras.optimizers.SGD())
+    with pytest.raises(
+        ValueError, match="same model and optimizer; .* Give each run a"
+    ):
+        fit(whole[0], model=other)
+
+
+def test_a_run_goes_on_for_more_epochs_without_data(tmp_path):
+    """Arrays, float16 with its loss scale, and Keras's own dropout."""
+    keras.config.set_dtype_policy("mixed_float16")
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
+
+    def fit(epochs):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5)])
+        model.add(keras.layers.Dense(1))
+        model.compile("adam", "mse")
+        checkpoints = Checkpoints(tmp_path)
+        options = {"epochs": epochs, "shuffle": False, "verbose": 0, "batch_size": 4}
+        return model.fit(x, x[:, :1], callbacks=[checkpoints], **options), model
+
+    try:
+        keras.utils.set_random_seed(5)
+        whole, model = fit(2)
+        (tmp_path / "epoch-0002.npz").unlink()
+        keras.utils.set_random_seed(6)
+        resumed, again = fit(2)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert isinstance(again.optimizer, keras.optimizers.LossScaleOptimizer)
+    for a, b in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert resumed.history == whole.history
+    assert resumed.epoch == [0, 1]
+
+
+def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
+    write, failed = files.write_checkpoint, []
+
+    def fail(path, state):
+        if not failed:
+            failed.append(path.name)
+            raise OSError("No space left on device")
+        write(path, state)
+
+    monkeypatch.setattr(files, "write_checkpoint", fail)
+    with pytest.warns(UserWarning, match="training goes on: .*No space left on device"):
+        fit(tmp_path, epochs=1)
+    names = [path.name for path in files.checkpoint_files(tmp_path).values()]
+    assert failed == ["epoch-0000-batch-000002.npz"]
+    assert names == ["epoch-0000-batch-000006.npz", "epoch-0001.npz"]
+
+
+class EndEpoch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = batch == 3
+
+
+def test_an_epoch_that_was_cut_short_is_not_saved_as_whole(tmp_path):
+    fit(tmp_path, [EndEpoch()])
+    assert list(files.checkpoint_files(tmp_path)) == [Position(0, 2)]
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    model = make_model(keras.optimizers.SGD(float("inf")))
+    with pytest.warns(UserWarning, match="Not saved, as weights are NaN or infinite"):
+        fit(tmp_path, model=model, epochs=1)
+    assert files.checkpoint_files(tmp_path) == {}
+
+
+def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
+    def stopping():
+        options = {"mode": "max", "restore_best_weights": True}
+        return keras.callbacks.EarlyStopping("loss", patience=1, **options)
+
+    model, logs = fit(tmp_path, [stopping()])
+    assert max(logs) == (1, BATCHES - 1)
+    again, logs = fit(tmp_path, [stopping()], verbose=2)
+    newest = tmp_path / "epoch-0002.npz"
+    assert capsys.readouterr().out == f"The run is complete: {newest}\n"
+    assert logs == {}
+    for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# Arguments.
+
+
+def test_remembering_callbacks_come_first(tmp_path):
+    data, late = make_data(), keras.callbacks.EarlyStopping("loss")
+    match = "must come after .* received EarlyStopping after it. Put it last"
+    with pytest.raises(ValueError, match=match):
+        make_model().fit(
+            data.dataset, callbacks=[Checkpoints(tmp_path, data), late], shuffle=False
+        )
+
+
+def test_steps_per_epoch(tmp_path):
+    match = f"without `steps_per_epoch`; .* of {BATCHES} batches .* makes 3 steps"
+    with pytest.raises(ValueError, match=match):
+        fit(tmp_path, steps_per_epoch=3)
+
+
+def test_only_fit_calls_it(tmp_path):
+    with pytest.raises(
+        ValueError, match="must be one of the `callbacks` given to `fit`"
+    ):
+        Checkpoints(tmp_path).on_train_begin()
+
+
+def test_data_are_needed_to_resume_amid_an_epoch(tmp_path):
+    data, model = make_data(), make_model()
+    files.write_checkpoint(tmp_path / Position(1, 3).file_name, {"batch": 3})
+    with pytest.raises(ValueError, match="must be given to resume from .*000003.npz"):
+        model.fit(data.dataset, callbacks=[Checkpoints(tmp_path)], shuffle=False)
+
+
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        ({"keep": 0}, "`keep` must be an integer of at least 1; received `keep=0`"),
+        ({"save_every": 0.5}, "`save_every` must be an integer .*=0.5`"),
+        ({"save_every": 5}, "`data` must be given with `save_every`, .*=None` and"),
+        ({"data": [1]}, r"`data` must be a `ParallelDataset`, .*`data=\[1\]`"),
+    ],
+)
+def test_arguments(arguments, match):
+    with pytest.raises(ValueError, match=match):
+        Checkpoints("runs", **arguments)

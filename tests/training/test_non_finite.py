@@ -1,0 +1,208 @@
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from small_run import BATCHES, ROWS, LossLog, make_data, make_model
+
+from keras_transformer import (
+    Checkpoints,
+    LabelSmoothedCrossEntropy,
+    NonFiniteLoss,
+    SkipNonFinite,
+)
+
+
+class FaultyLoss(LabelSmoothedCrossEntropy):
+    """Wrong on the batch that has the x, in the loss or in the gradient as well."""
+
+    def __init__(self, fault_token_id, in_gradient):
+        super().__init__()
+        self.fault_token_id = fault_token_id
+        self.in_gradient = in_gradient
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        loss = super().__call__(y_true, y_pred, sample_weight)
+        fault = ops.any(ops.equal(y_true, self.fault_token_id))
+        if self.in_gradient:
+            return loss * ops.where(fault, float("nan"), 1.0)
+        return loss + ops.where(fault, float("inf"), 0.0)
+
+
+def faulty_model(data, optimizer, in_gradient=True):
+    return make_model(optimizer, FaultyLoss(x_token_id(data), in_gradient))
+
+
+def x_token_id(data):
+    """The id that stands in one batch of an epoch alone."""
+    counts = np.zeros(30, int)
+    for number in range(BATCHES):
+        counts[np.unique(data.batch({"epoch": 0, "batch": number})[1])] += 1
+    (found,) = np.flatnonzero(counts == 1)
+    return found
+
+
+def place_of_x(data, epoch):
+    """The number of the batch that has it."""
+    token_id = x_token_id(data)
+    states = [{"epoch": epoch, "batch": number} for number in range(BATCHES)]
+    (place,) = [s["batch"] for s in states if token_id in data.batch(s)[1]]
+    return place
+
+
+def fit(model, data, callbacks, **options):
+    settings = {"epochs": 2, "shuffle": False, "verbose": 0, **options}
+    return model.fit(data.dataset, callbacks=callbacks, **settings)
+
+
+# Stopping.
+
+
+def test_stops_and_saves_the_batch(tmp_path):
+    data = make_data()
+    data.start_epoch(1)
+    place = place_of_x(data, epoch=1)
+    path = tmp_path / f"new/non-finite-0002-{place + 1:06}.json"
+    model = faulty_model(data, keras.optimizers.SGD())
+    stop = NonFiniteLoss(data=data, folder=tmp_path / "new")
+    match = re.escape(f"infinite in epoch 2, batch {place + 1}, saved in {path}. Lower")
+    with pytest.raises(FloatingPointError, match=match):
+        fit(model, data, [stop, Checkpoints(tmp_path / "run", data)], initial_epoch=1)
+    (saved,) = json.loads(path.read_text("utf-8"))
+    assert saved["position"] == data.state(place)
+    ((_, faulty),) = [pair for pair in saved["lines"] if "x" in "".join(pair)]
+    assert faulty.index("x") == len(faulty) - 1
+    inputs, targets = data.batch(saved["position"])
+    np.testing.assert_array_equal(saved["batch"][1], targets)
+    np.testing.assert_array_equal(
+        saved["batch"][0]["encoder_token_ids"], inputs["encoder_token_ids"]
+    )
+
+
+class Logs:
+    """Hands logs to a callback, out of order if asked to."""
+
+    def __init__(self, steps_per_execution=1, **options):
+        self.callback = NonFiniteLoss(**options)
+        model = keras.Sequential()
+        model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+        self.callback.set_model(model)
+        self.callback.set_params({})
+        self.callback.on_train_begin()
+        self.callback.on_epoch_begin(0)
+
+    def end(self, batch, loss):
+        self.callback.on_train_batch_end(batch, {"loss": loss})
+
+    def begin(self, batch):
+        self.callback.on_train_batch_begin(batch)
+
+
+def test_logs_that_come_late_do_not_hide_the_first_batch():
+    logs = Logs()
+    logs.end(0, 1.0)
+    logs.end(3, float("nan"))
+    logs.end(1, 1.0)
+    logs.begin(4)
+    logs.end(2, float("nan"))
+    with pytest.raises(FloatingPointError, match="epoch 1, batch 3"):
+        logs.begin(5)
+
+
+@pytest.mark.parametrize("finite, match", [(3, "5 to 8"), (None, "1 to 4")])
+def test_batches_that_were_executed_at_once(finite, match):
+    logs = Logs(steps_per_execution=4)
+    logs.begin(0)
+    if finite is not None:
+        logs.end(finite, 1.0)
+    logs.end(7 if finite else 3, float("inf"))
+    with pytest.raises(FloatingPointError, match=f"one of the batches {match}"):
+        logs.callback.on_epoch_end(0)
+
+
+def test_batches_count_from_the_start_of_a_resumed_epoch():
+    logs = Logs()
+    logs.callback.set_params({"first_batch": 40})
+    logs.end(0, float("nan"))
+    with pytest.raises(FloatingPointError, match="batch 41[.] Lower"):
+        logs.begin(1)
+
+
+def test_a_batch_that_cannot_be_saved(tmp_path):
+    (tmp_path / "file").touch()
+    data = make_data()
+    logs = Logs(data=data, folder=tmp_path / "file/folder")
+    logs.end(0, float("nan"))
+    with pytest.raises(
+        FloatingPointError, match="could not be saved .*Not a directory"
+    ):
+        logs.begin(1)
+
+
+# Leaving out.
+
+
+class States(keras.callbacks.Callback):
+    """Keeps weights and optimizer variables before and after each step."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        model = self.model
+        model.optimizer.build(model.trainable_variables)
+        self.states = [self.state()]
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.states.append(self.state())
+
+    def state(self):
+        variables = self.model.weights + self.model.optimizer.variables
+        return np.concatenate([ops.convert_to_numpy(v).ravel() for v in variables])
+
+
+@pytest.mark.parametrize("place, in_gradient", [(0, True), (3, False), (6, True)])
+def test_skips_as_if_the_batch_were_not_there(place, in_gradient, tmp_path):
+    data = make_data()
+    epoch = next(e for e in range(99) if place_of_x(data, e) == place)
+    model = faulty_model(data, SkipNonFinite(keras.optimizers.Adam(0.1)), in_gradient)
+    callbacks = NonFiniteLoss("skip"), LossLog(), States(), Checkpoints(tmp_path, data)
+    with pytest.warns(
+        UserWarning, match=f"epoch {epoch + 1}, batch {place + 1}. It is"
+    ):
+        history = fit(model, data, callbacks, initial_epoch=epoch, epochs=epoch + 1)
+    assert history.history["skipped_batches"] == [1]
+    assert int(model.optimizer.iterations) == BATCHES - 1
+    states = callbacks[2].states
+    for number in range(BATCHES):
+        same = (states[number] == states[number + 1]).all()
+        assert same == (number == place)
+    logs = np.array([callbacks[1].logs[epoch, number] for number in range(BATCHES)])
+    without = logs[place - 1] if place else np.array([0.0, 1.0])
+    np.testing.assert_allclose(logs[place], without, rtol=1e-6)
+    np.testing.assert_allclose(history.history["loss"], [logs[-1, 0]], rtol=1e-6)
+    assert np.isfinite(logs).all()
+    assert float(model.metrics[0].count) == ROWS * (BATCHES - 1)
+
+
+def test_a_saved_model_has_its_optimizer(tmp_path):
+    model = make_model(SkipNonFinite(keras.optimizers.Adam(0.3)), loss="mse")
+    model.optimizer.learning_rate = 0.1
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(17)
+    model.save(tmp_path / "model.keras")
+    optimizer = keras.saving.load_model(tmp_path / "model.keras").optimizer
+    assert isinstance(optimizer, SkipNonFinite)
+    assert isinstance(optimizer.inner_optimizer, keras.optimizers.Adam)
+    assert int(optimizer.iterations) == 17
+    np.testing.assert_allclose(float(optimizer.learning_rate), 0.1, rtol=1e-6)
+
+
+def test_skipping_needs_an_optimizer_that_can():
+    data = make_data()
+    with pytest.raises(ValueError, match="leave an update out; .* optimizer SGD"):
+        fit(make_model(keras.optimizers.SGD()), data, [NonFiniteLoss("skip")])
+
+
+def test_action():
+    with pytest.raises(ValueError, match="must be 'stop' or 'skip'; .*='go'"):
+        NonFiniteLoss("go")

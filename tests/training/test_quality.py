@@ -1,0 +1,215 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import (
+    BeamSearch,
+    GreedySearch,
+    LabelSmoothedCrossEntropy,
+    Seq2Seq,
+    TranslationQuality,
+    evaluation,
+)
+from keras_transformer.text import WordTokenizer
+
+SOURCES = ["a b c d", "d c a b e", "e a b c", "b b d a", "c e d b"]
+REFERENCES = ["A B C D", ["D C A B E", "D C A B"], "E A B C", "B B D A", "C E D B"]
+FIRST = [
+    reference if isinstance(reference, str) else reference[0]
+    for reference in REFERENCES
+]
+SEARCH = GreedySearch()
+
+
+class Translator(keras.Sequential):
+    """Translates the n-th time as written in `script`."""
+
+    source_tokenizer = "any"
+
+    def __init__(self, script=()):
+        super().__init__([keras.Input((2,)), keras.layers.Dense(1)])
+        self.compile("sgd", "mse")
+        self.script = [list(texts) for texts in script]
+        self.asked = []
+
+    def generate(self, inputs, search=None):
+        self.asked.append((inputs, search))
+        return self.script[len(self.asked) - 1]
+
+    def learn(self, *callbacks, epochs=1, verbose=0):
+        arguments = {"epochs": epochs, "verbose": verbose, "callbacks": callbacks}
+        return self.fit(np.ones((4, 2)), np.ones((4, 1)), **arguments).history
+
+
+def quality(**arguments):
+    return TranslationQuality(SOURCES, REFERENCES, **arguments)
+
+
+def test_logs_are_sacrebleus():
+    partly = ["A B C D", "D C A B", "E A B", "x", "C E D B"]
+    model = Translator([FIRST, partly])
+    history = model.learn(quality(search=SEARCH), epochs=2)
+    assert model.asked == [(SOURCES, SEARCH)] * 2
+    for name in ("bleu", "chrf"):
+        score = getattr(evaluation, name)(partly, REFERENCES).score
+        assert 0 < score < 100
+        np.testing.assert_allclose(history[f"val_{name}"], [100, score])
+
+
+def test_letter_case():
+    lowercase = [text.lower() for text in FIRST]
+    model = Translator([lowercase, lowercase])
+    assert model.learn(quality())["val_bleu"] == [0.0]
+    ignoring = model.learn(quality(lowercase=True))
+    np.testing.assert_allclose(ignoring["val_bleu"] + ignoring["val_chrf"], [100, 100])
+
+
+def test_every_so_many_epochs():
+    model = Translator([FIRST, FIRST])
+    history = model.learn(quality(every=2), epochs=5)
+    assert len(model.asked) == len(history["val_bleu"]) == 2
+    assert len(history["loss"]) == 5
+
+
+def test_samples_are_printed(capsys):
+    model = Translator([FIRST, FIRST, FIRST])
+    model.learn(quality(samples=2), verbose=2)
+    shown = capsys.readouterr().out
+    assert shown.count("source:") == 2
+    expected = (
+        "  source:    d c a b e\n  reference: D C A B E\n  model:     D C A B E\n"
+    )
+    assert expected in shown
+    assert "val_bleu: 100.0000 - val_chrf: 100.0000" in shown
+    model.learn(quality(samples=0), verbose=2)
+    model.learn(quality(), verbose=0)
+    assert "source:" not in capsys.readouterr().out
+
+
+def test_stock_callbacks_go_by_it(tmp_path):
+    worse = ["A B C D", *FIRST[:-1]]
+    model = Translator([worse, FIRST, worse, worse, worse])
+    best = keras.callbacks.ModelCheckpoint(
+        tmp_path / "{epoch}.weights.h5",
+        monitor="val_bleu",
+        mode="max",
+        save_best_only=True,
+        save_weights_only=True,
+    )
+    stop = keras.callbacks.EarlyStopping("val_chrf", mode="max", patience=2)
+    log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    history = model.learn(quality(), best, stop, log, epochs=5)
+    assert len(history["val_bleu"]) == 4
+    assert sorted(path.name for path in tmp_path.glob("*.h5")) == [
+        "1.weights.h5",
+        "2.weights.h5",
+    ]
+    header, *rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert header == "epoch,loss,val_bleu,val_chrf"
+    assert len(rows) == 4
+
+
+def test_a_monitor_before_it():
+    stop = keras.callbacks.EarlyStopping("val_bleu", mode="max")
+    message = (
+        "`TranslationQuality` must come before the callbacks that monitor what it "
+        "logs; received EarlyStopping with `monitor='val_bleu'` before it"
+    )
+    with pytest.raises(ValueError, match=message):
+        Translator().learn(stop, quality())
+
+
+def test_a_model_without_tokenizers():
+    model = Translator()
+    model.source_tokenizer = None
+    with pytest.raises(ValueError, match="The model must have tokenizers"):
+        model.learn(quality())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("abc", ["abc"]), "`sources` must be a list .* `sources='abc'`"),
+        (([], []), r"`sources` must be a list .* `sources=\[\]`"),
+        ((["a"], "A"), "`references` must be a list .* `references='A'`"),
+        ((["a", "b"], ["A"]), "for each of the 2 sources; .*`len.references.=1`"),
+        ((["a"], ["A"], BeamSearch(3, num_hypotheses=2)), "`num_hypotheses=2`"),
+        ((["a"], ["A"], None, 0), "`every` must be at least 1 .* `every=0`"),
+        ((["a"], ["A"], None, 1, False, -1), "`samples=-1`"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TranslationQuality(*arguments)
+
+
+class CountingSeq2Seq(Seq2Seq):
+    """Counts how often its search is traced; keeps the weights that generate."""
+
+    searches = 0
+
+    def search(self, *arguments):
+        self.searches += 1
+        return super().search(*arguments)
+
+    def generate(self, *arguments, **options):
+        self.generated_with.append([w.numpy() for w in self.trainable_weights])
+        return super().generate(*arguments, **options)
+
+
+@pytest.fixture
+def model():
+    special = ["<pad>", "<unk>", "<s>", "</s>"]
+    model = CountingSeq2Seq(
+        num_layers=1,
+        hidden_dim=8,
+        intermediate_dim=11,
+        num_heads=2,
+        source_tokenizer=WordTokenizer([*special, *"abcde"]),
+        target_tokenizer=WordTokenizer([*special, *"ABCDE"]),
+        max_target_length=6,
+    )
+    model.generated_with = []
+    return model
+
+
+def train(model, *callbacks):
+    source, target = model.source_tokenizer, model.target_tokenizer
+    rows = target.tokenize(FIRST, add_start=True, add_end=True).to_tensor().numpy()
+    inputs = {
+        "encoder_token_ids": source.tokenize(SOURCES, add_end=True).to_tensor().numpy(),
+        "decoder_token_ids": rows[:, :-1],
+    }
+    arguments = {"batch_size": 5, "epochs": 3, "verbose": 0, "callbacks": callbacks}
+    return model.fit(inputs, rows[:, 1:], **arguments).history
+
+
+def test_generates_with_the_weights_of_the_moment(model):
+    model.compile(keras.optimizers.Adam(0.1), LabelSmoothedCrossEntropy())
+    history = train(model, quality(search=SEARCH))
+    searches = model.searches
+    translations = model.generate(SOURCES, search=SEARCH)
+    for name in ("bleu", "chrf"):
+        score = getattr(evaluation, name)(translations, REFERENCES).score
+        np.testing.assert_allclose(history[f"val_{name}"][-1], score)
+    assert len(set(history["val_chrf"])) > 1
+    first, *_, last, afterwards = model.generated_with
+    assert any((a != b).any() for a, b in zip(first, last, strict=True))
+    for a, b in zip(last, afterwards, strict=True):
+        np.testing.assert_array_equal(a, b)
+    if keras.backend.backend() != "torch":  # which traces nothing
+        assert (searches, model.searches) == (1, 1)
+
+
+def test_generates_with_moving_averages(model):
+    """Which here stay what they are after the first update."""
+    optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=1.0)
+    model.compile(optimizer, LabelSmoothedCrossEntropy())
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    losses = train(model, swap, quality(search=SEARCH))["loss"]
+    assert losses[2] < losses[1] < losses[0]
+    first, *others = model.generated_with
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+    assert len(others) == 2
