@@ -33,17 +33,17 @@ def rematerialized_call(layer: keras.layers.Layer, *inputs: Any, **options: Any)
 
     def call(inputs: Any, weight_values: Any) -> tuple[Any, list[Any]]:
         values = zip([*weights, *seeds], [*weight_values, *seed_values], strict=True)
-        with AutocastScope(None), keras.StatelessScope() as scope:
+        with keras.StatelessScope() as scope:
             for update in values:
                 scope.add_update(update)
             _attach_masks(inputs, masks)
             outputs = layer(*inputs, **options)
         return outputs, [scope.get_current_value(seed) for seed in seeds]
 
-    with AutocastScope(None):
+    with AutocastScope(None):  # as they are, for sub-layers of full precision
         weight_values = [ops.convert_to_tensor(weight.value) for weight in weights]
-        # Copies, since the seeds go on before the gradient is computed.
-        seed_values = [ops.copy(seed.value) for seed in seeds]
+    # Copies, since the seeds go on before the gradient is computed.
+    seed_values = [ops.copy(seed.value) for seed in seeds]
     remat = _REMAT.get(keras.backend.backend(), keras.remat)
     outputs, new_values = remat(call)(list(inputs), weight_values)
     for seed, value in zip(seeds, new_values, strict=True):

@@ -9,6 +9,7 @@ from layer_contract import (
     get_mask,
     gradients,
     to_numpy,
+    weight_gradients,
     with_mask,
     with_random_weights,
 )
@@ -127,19 +128,26 @@ def test_half_precision_and_frozen_blocks():
     assert_all_close(actual, expected, rtol=0.1)
 
 
+def test_parts_of_full_precision():
+    whole = {"dtype": "float32"}
+    options = {f"{part}_options": whole for part in ("attention", "feed_forward")}
+    plain, layer = pair(EncoderStack, dtype="mixed_bfloat16", **options)
+    outputs = [to_numpy(own(SOURCE, training=True)) for own in (plain, layer)]
+    np.testing.assert_allclose(*outputs, atol=1e-6)
+
+
 @each_stack
 def test_masks_that_inputs_carry(stack_class):
-    plain, layer = pair(stack_class)
     arrays = INPUTS[stack_class]
-    outputs = []
-    for own in (plain, layer):
-        masks = [np.arange(x.shape[1]) < [[x.shape[1]], [3], [2]] for x in arrays]
-        tensors = [with_mask(x, mask) for x, mask in zip(arrays, masks, strict=True)]
-        outputs.append(own(*tensors, training=True))
-    np.testing.assert_allclose(*map(to_numpy, outputs), atol=1e-6)
-    np.testing.assert_array_equal(*map(get_mask, outputs))
-    unmasked = pair(stack_class)[0](*arrays, training=True)
-    assert np.abs(to_numpy(unmasked) - to_numpy(outputs[0])).max() > 0.01
+    masks = [np.arange(x.shape[1]) < [[x.shape[1]], [3], [2]] for x in arrays]
+    tensors = [with_mask(x, mask) for x, mask in zip(arrays, masks, strict=True)]
+    plain, layer = pair(stack_class)
+    expected = weight_gradients(plain, *tensors, training=True)
+    assert_all_close(weight_gradients(layer, *tensors, training=True), expected)
+    output = layer(*tensors, training=True)
+    np.testing.assert_array_equal(get_mask(output), masks[0])
+    unmasked = plain(*arrays, training=True)
+    assert np.abs(to_numpy(unmasked) - to_numpy(output)).max() > 0.01
 
 
 def test_attention_scores():

@@ -339,6 +339,34 @@ def test_unknown_model_type():
         SentencePieceTokenizer.train(lines=LINES, model_type="word")
 
 
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_sentence_piece_is_the_same_inside_of_graphs(model_type):
+    tokenizer = SentencePieceTokenizer.train(
+        lines=LINES * 3, vocabulary_size=37, model_type=model_type, lowercase=True
+    )
+    texts = [*LINES, "", "  A \t rïde ", "語語 red", "e\u0301 ﬁ Ⅳ", "\ufeff<s>", "a\0b"]
+    texts = [*(text.encode() for text in texts), b"a\xff\xc3", b"\xed\xa0\x80"]
+    compiled = tf.function(tokenizer.tokenize)
+    expected = compiled(tf.constant(texts), add_end=True)
+    found = tokenizer.tokenize(texts, add_end=True)
+    assert found.to_list() == expected.to_list()
+    assert found.dtype == expected.dtype
+    assert found.row_splits.dtype == expected.row_splits.dtype
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_subwords(model_type):
+    tokenizer = SentencePieceTokenizer.train(
+        lines=LINES, vocabulary_size=37, model_type=model_type
+    )
+    subwords = tokenizer.subwords()
+    assert subwords.model_type == model_type
+    assert subwords.tokens == tokenizer.get_vocabulary()
+    assert subwords.ordinary == [False] * 4 + [True] * 33
+    assert len(set(subwords.scores)) > 2
+    assert max(subwords.scores) <= 0
+
+
 # Vocabularies and models made elsewhere.
 
 

@@ -5,46 +5,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from keras_transformer.dataset import parallel_dataset
-from keras_transformer.text import CharacterTokenizer
-
-SOURCE = CharacterTokenizer.train(lines=["abcdefg"])
-TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "x", *"gfedcba"])
-
-
-def make_pairs(count, seed=0):
-    """Pairs of a text and its upside-down version, mostly of another length."""
-    random = np.random.default_rng(seed)
-    texts = ["".join(random.choice(list("abcdefg"), random.integers(1, 30)))
-             for _ in range(count)]  # fmt: skip
-    return [(text, text[::-1] + "x" * (len(text) % 3)) for text in texts]
-
-
-def make_dataset(*args, **kwargs):
-    kwargs = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET} | kwargs
-    return parallel_dataset(*args, **kwargs)
-
-
-def spell(tokenizer, token_ids):
-    tokens = tokenizer.get_vocabulary()
-    return ["".join(tokens[id] for id in row if id > 3) for row in token_ids.tolist()]
-
-
-def epoch_pairs(data):
-    """The texts of an epoch; filler rows are pairs of empty texts."""
-    pairs = []
-    for inputs, target_token_ids in data.dataset.as_numpy_iterator():
-        sources = spell(SOURCE, inputs["encoder_token_ids"])
-        targets = spell(TARGET, target_token_ids)
-        pairs += zip(sources, targets, strict=True)
-    return pairs
-
-
-def write(path, lines):
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
-
+from reversal import (
+    SOURCE,
+    TARGET,
+    batch_texts,
+    epoch_batches,
+    epoch_pairs,
+    make_dataset,
+    make_pairs,
+    write,
+    write_pairs,
+)
 
 # What a batch holds.
 
@@ -89,6 +60,18 @@ def test_padding_may_be_any_id():
     assert decoder == [[99, 4, 99, 99], [99, 5, 6, 7]]
     assert targets.numpy().tolist() == [[4, 3, 99, 99], [5, 6, 7, 3]]
     assert weights.numpy().tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+
+
+def test_shapes_are_static_where_they_can_be():
+    pairs = make_pairs(53)
+    one = make_dataset(pairs=pairs, max_shapes=1, sample_weights=True)
+    inputs, targets, weights = one.dataset.element_spec
+    rows, source_length, target_length, _ = one.shapes[0]
+    assert inputs["encoder_token_ids"].shape == [rows, source_length]
+    assert inputs["decoder_token_ids"].shape == [rows, target_length]
+    assert targets.shape == weights.shape == [rows, target_length]
+    several = make_dataset(pairs=pairs, tokens_per_batch=97)
+    assert several.dataset.element_spec[1].shape.as_list() == [None, None]
 
 
 # Buckets and epochs.
@@ -178,6 +161,19 @@ def test_dropped_pairs_are_counted():
         "duplicate": 0,
     }
     assert (data.pairs_read, data.pairs_kept) == (7, 2)
+
+
+def test_unequal_and_repeated_pairs():
+    pairs = [("ab", "xx"), ("ab", "x"), ("ab", "xxx"), ("ab", "xx"), ("ba", "x")]
+    data = make_dataset(pairs=pairs, max_length_ratio=1.5, drop_duplicates=True)
+    assert sorted(epoch_pairs(data)) == [("ab", "xx"), ("ab", "xxx")]
+    assert (data.dropped["max_length_ratio"], data.dropped["duplicate"]) == (2, 1)
+    assert make_dataset(pairs=pairs).pairs_kept == 5
+
+
+def test_tokens_per_epoch():
+    data = make_dataset(pairs=[("ab", "x"), ("c", "gfe"), ("", "x")])
+    assert data.tokens_per_epoch == 2 + 4
 
 
 def test_account():
@@ -279,12 +275,26 @@ def test_no_pairs():
 @pytest.mark.parametrize("value", [0, -1, 2.5])
 @pytest.mark.parametrize(
     "name",
-    ["tokens_per_batch", "max_shapes", "max_source_length", "max_target_length"],
+    [
+        *("tokens_per_batch", "max_shapes", "max_source_length", "max_target_length"),
+        *("window", "batches_per_epoch"),
+    ],
 )
 def test_bad_numbers(name, value):
     message = f"`{name}` must be an integer of 1 or more; received `{name}={value}`"
     with pytest.raises(ValueError, match=message):
         make_dataset(pairs=[("a", "x")], **{name: value})
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0, float("nan")])
+def test_bad_length_ratio(ratio):
+    with pytest.raises(ValueError, match=f"1 or more; .*`max_length_ratio={ratio}`"):
+        make_dataset(pairs=[("a", "x")], max_length_ratio=ratio)
+
+
+def test_bad_seed():
+    with pytest.raises(ValueError, match="`seed` must be 0 or more; .*`seed=-1`"):
+        make_dataset(pairs=[("a", "x")], seed=-1)
 
 
 # Use.
@@ -313,39 +323,28 @@ def test_fit():
 # Positions.
 
 
-def texts(batches):
-    return [
-        (spell(SOURCE, inputs["encoder_token_ids"]), spell(TARGET, targets))
-        for inputs, targets in batches
-    ]
-
-
-def epoch(data):
-    return texts(data.dataset.as_numpy_iterator())
-
-
 @pytest.fixture
 def data():
     return make_dataset(pairs=make_pairs(97), tokens_per_batch=53, max_shapes=3)
 
 
 def test_an_iterator_that_was_not_used_is_no_epoch(data):
-    first = epoch(data)
+    first = epoch_batches(data)
     data.start_epoch(0)
     iter(data.dataset)
-    assert epoch(data) == first
+    assert epoch_batches(data) == first
 
 
 def test_epochs_can_be_chosen(data):
-    epochs = [epoch(data) for _ in range(3)]
+    epochs = [epoch_batches(data) for _ in range(3)]
     data.start_epoch(1)
-    assert [epoch(data), epoch(data)] == epochs[1:]
+    assert [epoch_batches(data), epoch_batches(data)] == epochs[1:]
     data.start_epoch(0)
-    assert epoch(data) == epochs[0]
+    assert epoch_batches(data) == epochs[0]
 
 
 def test_restored_position(data):
-    epochs = [epoch(data) for _ in range(4)]
+    epochs = [epoch_batches(data) for _ in range(4)]
     data.start_epoch(2)
     iterator = data.dataset.as_numpy_iterator()
     next(iterator)
@@ -354,40 +353,33 @@ def test_restored_position(data):
     other = make_dataset(pairs=make_pairs(97), tokens_per_batch=53, max_shapes=3)
     other.restore(state)
     assert other.state(7) == {"epoch": 2, "batch": 7}
-    assert [epoch(other), epoch(other)] == [epochs[2][5:], epochs[3]]
+    assert [epoch_batches(other), epoch_batches(other)] == [epochs[2][5:], epochs[3]]
     assert len(other.dataset) == other.batches_per_epoch
 
 
 def test_end_of_an_epoch_is_the_start_of_the_next(data):
-    epoch(data)
+    epoch_batches(data)
     state = data.state(data.batches_per_epoch)
     assert state == {"epoch": 1, "batch": 0}
     data.restore(state)
-    restored = epoch(data)
+    restored = epoch_batches(data)
     data.start_epoch(1)
-    assert restored == epoch(data)
+    assert restored == epoch_batches(data)
 
 
 def test_batch_and_lines_at_a_position(data):
-    batches = epoch(data)
+    batches = epoch_batches(data)
     for number in (0, 3, len(batches) - 1):
         state = data.state(number)
-        assert texts([data.batch(state)]) == [batches[number]]
-        assert data.lines(state) == list(zip(*batches[number], strict=True))
+        assert batch_texts(data.batch(state)) == batches[number]
+        assert data.lines(state) == batches[number]
     assert data.state(2) == {"epoch": 0, "batch": 2}
 
 
 def test_lines_of_files(tmp_path):
     pairs = make_pairs(11)
-    sources, targets = zip(*pairs, strict=True)
-    first = (
-        write(tmp_path / "a.txt", sources[:5]),
-        write(tmp_path / "b.txt", targets[:5]),
-    )
-    second = (
-        write(tmp_path / "c.txt", sources[5:]),
-        write(tmp_path / "d.txt", targets[5:]),
-    )
+    first = write_pairs(tmp_path, "first", pairs[:5])
+    second = write_pairs(tmp_path, "second", pairs[5:])
     data = make_dataset(*map(list, zip(first, second, strict=True)), max_shapes=1)
     assert sorted(data.lines({"epoch": 3, "batch": 0})) == sorted(pairs)
 

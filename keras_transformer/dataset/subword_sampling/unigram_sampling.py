@@ -157,7 +157,7 @@ class _Lattice:
         ends = np.append(self._fields[1:], len(ids)) - 1
         sums = np.cumsum(probabilities)  # Each field adds 1.
         drawn = np.full(len(self._begins), _NONE, np.int32)
-        place = np.append(np.flatnonzero(self._begins)[1:], len(self._begins)) - 1
+        place = np.flatnonzero(np.append(self._begins, True)[1:])
         while len(place):
             field = field_of[place]
             token = np.searchsorted(sums, field + random[place], side="right")

@@ -1,6 +1,7 @@
 """The callback that saves a run and resumes it."""
 
 import inspect
+import math
 import os
 import pathlib
 import warnings
@@ -131,17 +132,14 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.model._initial_epoch = None  # or the next `fit` would begin there too
-        self._epoch, self._first_batch, self._is_last = epoch, 0, False
+        self._epoch, self._first_batch, self._is_last_batch = epoch, 0, False
+        self._next_epoch = self._random_state = None
         self._list.set_params(self._fit_params)
         state, self._resumed = self._resumed, None
         if self.data is not None:
-            self._go_to(state["data"] if state else None)
-        if state and state["batch"]:
-            self._enter_epoch(state)
-        if state:
-            vars(self.model.history).update(state["history"])
-            run_state.restore_random_state(state["random"])
-        self._random_state = state["random"] if self._first_batch else None
+            self._go_to(state and state["data"])
+        if state is not None:
+            self._take_up(state)
         self._last_saved = self._first_batch
 
     def _go_to(self, position: Any) -> None:
@@ -150,22 +148,29 @@ class Checkpoints(keras.callbacks.Callback):
         else:
             self.data.restore(position)
 
+    def _take_up(self, state: dict[str, Any]) -> None:
+        """Restores what Keras resets when it begins a run and an epoch."""
+        vars(self.model.history).update(state["history"])
+        run_state.restore_random_state(state["random"])
+        if state["batch"]:
+            self._enter_epoch(state)
+
     def _enter_epoch(self, state: dict[str, Any]) -> None:
         """Goes to the middle of an epoch, for which Keras has no notion."""
         if len(self.model.metrics_variables) < len(state["metrics"]):
             run_state.build_metrics(self.model, self.data.batch(state["data"]))
         metrics = self.model.metrics_variables
         run_state.restore_variables(metrics, state["metrics"], self.folder)
-        self._first_batch = state["batch"]
+        self._first_batch, self._random_state = state["batch"], state["random"]
         left = self.data.batches_per_epoch - self._first_batch
         rest = {"steps": left, "first_batch": self._first_batch}
         self._list.set_params({**self._fit_params, **rest})
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         # Not at a batch's end, which would make JAX wait for the result of each.
-        steps = self.params["steps"]
-        self._is_last = steps is not None and batch + self._steps_at_once >= steps
-        if self._is_last:
+        steps = self.params["steps"] or math.inf
+        self._is_last_batch = batch + self._steps_at_once >= steps
+        if self._is_last_batch:
             self._prepare_the_end()
         if batch == 0 and self._random_state:  # Making the iterator may have drawn.
             run_state.restore_random_state(self._random_state)
@@ -177,7 +182,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _prepare_the_end(self) -> None:
         if self.data is not None:
-            self._end = self.data.state(self.data.batches_per_epoch)
+            self._next_epoch = self.data.state(self.data.batches_per_epoch)
         if self._first_batch:
             # Keras would go on for a whole epoch. On TensorFlow a step without data
             # moves random states and the optimizer's counter all the same.
@@ -186,11 +191,11 @@ class Checkpoints(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.model.stop_training is _REST_IS_DONE:
             self.model.stop_training = False
-        cut_short = self.model.stop_training and not self._is_last
-        if not cut_short or self.params["steps"] is None:
-            history = run_state.save_history(self.model, epoch, logs or {})
-            position = None if self.data is None else self._end
-            self._save(Position(epoch + 1), position, history)
+        known = self.params["steps"] is not None
+        if known and self.model.stop_training and not self._is_last_batch:
+            return  # It was cut short.
+        history = run_state.save_history(self.model, epoch, logs or {})
+        self._save(Position(epoch + 1), self._next_epoch, history)
 
     def on_train_end(self, logs: Any = None) -> None:
         self.model._initial_epoch = None

@@ -1,0 +1,114 @@
+import collections
+
+import numpy as np
+import pytest
+from sampling_rows import LINES, as_tuples, make_rows, spelled, texts_of, tokenized
+
+from keras_transformer.dataset.subword_sampling import BPEDropout
+from keras_transformer.dataset.subword_sampling.hashing import mix
+from keras_transformer.text import SentencePieceTokenizer, Subwords
+
+
+def subwords(*tokens, special=("<unk>",)):
+    """A model in which the tokens of two or more letters merge in this order."""
+    scores = [-float(n) for n in range(len(special) + len(tokens))]
+    ordinary = [False] * len(special) + [True] * len(tokens)
+    return Subwords("bpe", [*special, *tokens], scores, ordinary)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return SentencePieceTokenizer.train(lines=LINES, vocabulary_size=97)
+
+
+def test_probabilities_worked_out_by_hand():
+    """Of a word with the merges 1. a+b, 2. b+c, 3. ab+c and a+bc."""
+    model = subwords("a", "b", "c", "ab", "bc", "abc")
+    count, p = 20_000, 0.3
+    rows = make_rows([[6]] * count)
+    split = BPEDropout(model).split(rows, mix(3, np.arange(count)), p)
+    found = collections.Counter(spelled(model, split))
+    expected = {
+        "a b c": p * p,
+        "ab c": (1 - p) * p,
+        "a bc": p * (1 - p) * p,
+        "abc": (1 - p) * (1 - p) + p * (1 - p) * (1 - p),
+    }
+    assert set(found) == set(expected)
+    for word, probability in expected.items():
+        assert found[word] / count == pytest.approx(probability, abs=0.015)
+
+
+def test_first_of_equal_merges_comes_first():
+    """As in SentencePiece: aaa is aa a, never a aa."""
+    model = subwords("a", "aa")
+    rows = make_rows([[2, 1], [2, 2, 1]])
+    split = BPEDropout(model).split(rows, mix(np.arange(2)), 0)
+    assert spelled(model, split) == ["aa a", "aa aa a"]
+
+
+def test_merges_stay_inside_words_and_rows():
+    model = subwords("▁", "a", "▁a", "aa")
+    rows = make_rows([[3, 2], [2], [3, 3]])
+    split = BPEDropout(model).split(rows, mix(np.arange(3)), 0)
+    assert spelled(model, split) == ["▁a a", "a", "▁a ▁a"]
+
+
+def test_words_may_hold_spaces():
+    """Models can be trained without splitting at white space."""
+    model = subwords("▁", "a", "▁a", "▁a▁a")
+    split = BPEDropout(model).split(make_rows([[4], [3]]), mix(np.arange(2)), 0)
+    assert spelled(model, split) == ["▁a▁a", "▁a"]
+
+
+def test_without_dropout_every_token_and_line_is_as_the_tokenizer_splits_it(tokenizer):
+    words = [token.replace("▁", " ") for token in tokenizer.get_vocabulary()]
+    rows = tokenized(tokenizer, [*words, *LINES, "", "über 語 Brückenbogen 語語"])
+    sampler = BPEDropout(tokenizer.subwords())
+    keys = mix(np.arange(len(rows.lengths)))
+    assert as_tuples(sampler.split(rows, keys, 0)) == as_tuples(rows)
+
+
+def test_with_full_dropout_all_is_letters(tokenizer):
+    rows = tokenized(tokenizer, LINES)
+    split = BPEDropout(tokenizer.subwords()).split(rows, mix(np.arange(3)), 1)
+    vocabulary = tokenizer.get_vocabulary()
+    for row, line in zip(as_tuples(split), LINES, strict=True):
+        letters = "▁" + line.replace(" ", "▁")
+        assert [vocabulary[id] for id in row] == ["<s>", *letters, "</s>"]
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5])
+def test_text_stays(tokenizer, dropout):
+    texts = [*LINES, "a 語 red 語 bridge"] * 5
+    rows = tokenized(tokenizer, texts)
+    keys = mix(3, np.arange(len(texts)))
+    split = BPEDropout(tokenizer.subwords()).split(rows, keys, dropout)
+    assert texts_of(tokenizer, split) == texts_of(tokenizer, rows)
+    assert len(set(as_tuples(split))) > len(LINES) + 1
+    assert split.token_ids.dtype == np.int32
+
+
+def test_a_split_depends_on_its_key_alone(tokenizer):
+    rows = tokenized(tokenizer, LINES * 7)
+    keys = mix(np.arange(21) // 2)
+    sampler = BPEDropout(tokenizer.subwords())
+    split = as_tuples(sampler.split(rows, keys, 0.3))
+    some = np.array([17, 3, 2, 20])
+    assert as_tuples(sampler.split(rows.take(some), keys[some], 0.3)) == [
+        split[number] for number in some
+    ]
+
+
+def test_other_tokens_are_left_alone():
+    model = subwords("a", "aa", "ab", special=("<unk>", "aaaa"))
+    rows = make_rows([[1, 3, 4, 1], [0]])  # The letter b is no token of its own.
+    for dropout in (0, 1):
+        split = BPEDropout(model).split(rows, mix(np.arange(2)), dropout)
+        middle = ["aa", "a a"][dropout]
+        assert spelled(model, split) == [f"aaaa {middle} ab aaaa", "<unk>"]
+
+
+def test_nothing_to_split():
+    split = BPEDropout(subwords("a", "aa")).split(make_rows([[], []]), mix([3, 5]), 0.1)
+    assert as_tuples(split) == [(), ()]

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+from sampling_rows import LINES, as_tuples, make_rows
+
+from keras_transformer.dataset.subword_sampling import SubwordSampling, subword_sampling
+from keras_transformer.dataset.token_rows import TokenPairs
+from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
+
+TOKENIZERS = [
+    SentencePieceTokenizer.train(lines=LINES, vocabulary_size=size, model_type=kind)
+    for kind, size in {"bpe": 61, "unigram": 41}.items()
+]
+SOURCES = TOKENIZERS[0].tokenize(LINES * 5, add_end=True).to_list()
+TARGETS = TOKENIZERS[1].tokenize(LINES * 5, add_start=True, add_end=True).to_list()
+COUNT = len(SOURCES)
+
+
+def make_pairs():
+    lines = np.stack([np.arange(COUNT) % 2, np.arange(COUNT) // 2], axis=1)
+    return TokenPairs(make_rows(SOURCES), make_rows(TARGETS), lines)
+
+
+def sample(alphas, pairs=None, repetitions=3, limits=(99, 99), seed=5):
+    pairs = pairs or make_pairs()
+    repetitions = np.full(len(pairs.lines), repetitions)
+    sampled = SubwordSampling(TOKENIZERS, alphas, seed).sample(
+        pairs, repetitions, limits
+    )
+    assert sampled.lines is pairs.lines
+    return as_tuples(sampled.source), as_tuples(sampled.target)
+
+
+def test_one_side_or_both():
+    plain = sample((None, None))
+    assert plain == (list(map(tuple, SOURCES)), list(map(tuple, TARGETS)))
+    both = sample((0.3, 0.2))
+    assert sample((0.3, None)) == (both[0], plain[1])
+    assert sample((None, 0.2)) == (plain[0], both[1])
+    assert not SubwordSampling(TOKENIZERS, (None, None), 5)
+    assert SubwordSampling(TOKENIZERS, (None, 0.2), 5)
+
+
+def test_seed_repetition_corpus_and_line_decide():
+    first, _ = sample((0.3, None))
+    assert len(set(first)) > len(LINES)
+    assert sample((0.3, None))[0] == first
+    assert sample((0.3, None), seed=7)[0] != first
+    assert sample((0.3, None), repetitions=4)[0] != first
+    some = np.array([11, 2, 7])
+    assert sample((0.3, None), make_pairs().take(some))[0] == [first[n] for n in some]
+    moved = make_pairs()._replace(lines=make_pairs().lines[::-1])
+    assert sample((0.3, None), moved)[0] != first
+
+
+def test_sides_are_independent():
+    rows = make_rows(SOURCES)
+    sampling = SubwordSampling(TOKENIZERS[:1] * 2, (0.3, 0.3), 5)
+    pairs = make_pairs()._replace(source=rows, target=rows)
+    sampled = sampling.sample(pairs, np.zeros(COUNT), (99, 99))
+    assert as_tuples(sampled.source) != as_tuples(sampled.target)
+
+
+def test_longer_splits_give_way():
+    sides = sample((0.5, 0))
+    longest = [int(np.median([len(row) for row in side])) for side in sides]
+    # The target's limit is the decoder's: the start token comes on top.
+    limited = sample((0.5, 0), limits=(longest[0], longest[1] - 1))
+    for most, found, free, plain in zip(
+        longest, limited, sides, (SOURCES, TARGETS), strict=True
+    ):
+        assert found == [
+            row if len(row) <= most else tuple(instead)
+            for row, instead in zip(free, plain, strict=True)
+        ]
+        assert found not in (free, list(map(tuple, plain)))
+
+
+def test_rows_are_split_in_chunks(monkeypatch):
+    expected = sample((0.3, 0.2))
+    monkeypatch.setattr(subword_sampling, "_CHUNK", 4)
+    assert sample((0.3, 0.2)) == expected
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+def test_bad_alpha(alpha):
+    message = (
+        f"`target_sampling` must be from 0 to 1; received `target_sampling={alpha}"
+    )
+    with pytest.raises(ValueError, match=message):
+        SubwordSampling(TOKENIZERS, (None, alpha), 5)
+
+
+def test_other_tokenizers():
+    words = WordTokenizer.train(lines=LINES)
+    message = "`source_sampling` must be `None` unless .* and a WordTokenizer"
+    with pytest.raises(ValueError, match=message):
+        SubwordSampling((words, words), (0.1, None), 5)

@@ -1,0 +1,113 @@
+"""Streams of windows whose batches are numbered through."""
+
+import json
+
+import pytest
+
+from keras_transformer.dataset.batch_stream import BatchStream
+from keras_transformer.dataset.windows import Window
+
+SIZES = [3, 0, 1, 11, 2]  # Batches of the windows, over and over.
+
+
+def make_stream(batches_per_epoch=5, aligned=False):
+    loaded = []
+
+    def load(number):
+        loaded.append(number)
+        if aligned:
+            return Window(number, [(number, n) for n in range(batches_per_epoch)])
+        return Window(number, [(number, n) for n in range(SIZES[number % len(SIZES)])])
+
+    stream = BatchStream(load, batches_per_epoch, aligned)
+    stream.loaded = loaded
+    return stream
+
+
+def read(stream):
+    return [batch for _, batch in stream.epoch()]
+
+
+def test_epochs_are_cut_from_the_stream():
+    stream = make_stream()
+    found = [batch for _ in range(9) for batch in read(stream)]
+    assert len(found) == 45
+    expected = [(w, n) for w in range(30) for n in range(SIZES[w % len(SIZES)])]
+    assert found == expected[:45]
+
+
+def test_going_on_loads_no_window_again_but_the_one_it_is_in():
+    stream = make_stream()
+    for _ in range(9):
+        read(stream)
+    assert all(stream.loaded.count(number) <= 4 for number in stream.loaded)
+    assert stream.loaded == sorted(stream.loaded)
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_restored_from_every_position(aligned):
+    stream = make_stream(aligned=aligned)
+    epochs, states = [], []
+    for _ in range(6):
+        epochs.append(read(stream))
+        states += [json.loads(json.dumps(stream.state(n))) for n in range(5)]
+    assert [(s["epoch"], s["batch"]) for s in states] == [
+        (epoch, batch) for epoch in range(6) for batch in range(5)
+    ]
+    for state in states[:25]:
+        other = make_stream(aligned=aligned)
+        other.restore(state)
+        assert other.state(state["batch"]) == state
+        assert read(other) == epochs[state["epoch"]][state["batch"] :]
+        assert other.loaded[0] >= state.get("window", state["epoch"])
+        assert read(other) == epochs[state["epoch"] + 1]
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_any_epoch_is_found(aligned):
+    stream = make_stream(aligned=aligned)
+    epochs = [read(stream) for _ in range(7)]
+    for number in (5, 2, 6, 0):
+        for found in (stream, make_stream(aligned=aligned)):
+            found.restore({"epoch": number, "batch": 3})
+            assert read(found) == epochs[number][3:]
+
+
+def test_an_abandoned_epoch_ends_all_the_same():
+    stream = make_stream()
+    epochs = [read(stream) for _ in range(3)]
+    stream = make_stream()
+    next(stream.epoch())
+    assert read(stream) == epochs[1]
+
+
+def test_state_while_an_epoch_runs():
+    stream = make_stream()
+    read(stream)
+    running = stream.epoch()
+    for _ in range(3):
+        next(running)
+    assert stream.state(3)["epoch"] == 1
+    assert stream.state(5) | {"window": 0, "offset": 0} == {
+        "epoch": 2,
+        "batch": 0,
+        "window": 0,
+        "offset": 0,
+    }
+    found = make_stream()
+    found.restore(stream.state(3))
+    assert read(found) == [batch for _, batch in running]
+
+
+def test_batch_at_a_position():
+    stream = make_stream()
+    epochs = [read(stream), read(stream)]
+    state = stream.state(4)
+    assert stream.at(state)[1] == epochs[1][4]
+    assert stream.state(0)["epoch"] == 1
+    assert read(stream) == read_epoch(2)
+
+
+def read_epoch(number):
+    stream = make_stream()
+    return [read(stream) for _ in range(number + 1)][-1]

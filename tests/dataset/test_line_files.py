@@ -1,0 +1,45 @@
+import gzip
+
+import pytest
+
+from keras_transformer.dataset import line_files
+from keras_transformer.dataset.line_files import LineIndex, LineReader
+
+LINES = [f"{'x' * (n % 7)}é{n}" for n in range(53)]
+
+
+@pytest.fixture(params=["lines.txt", "lines.txt.gz"])
+def path(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(line_files, "_STRIDE", 5)
+    text = "\n".join(LINES).encode()
+    path = tmp_path / request.param
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def test_read_from_anywhere(path):
+    index = LineIndex.of(path)
+    assert index.lines == len(LINES)
+    assert len(index.offsets) == 11
+    reader = LineReader(path, index)
+    for start, stop in [(0, 3), (3, 13), (11, 12), (40, 53), (0, 53), (7, 7), (52, 53)]:
+        assert reader.read(start, stop) == LINES[start:stop]
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_last_line_may_have_an_end(tmp_path, ending):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(f"a\r\n\r\nb{ending}".encode())
+    index = LineIndex.of(path)
+    assert index.lines == 3
+    assert LineReader(path, index).read(0, 3) == ["a", "", "b"]
+
+
+def test_faults_are_found_at_once(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"a\n\xff\n")
+    with pytest.raises(ValueError, match=r"UTF-8; line 2 of `.*lines\.txt`"):
+        LineIndex.of(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"lines\.txt` is empty"):
+        LineIndex.of(path)

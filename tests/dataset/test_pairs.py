@@ -1,0 +1,57 @@
+import gzip
+
+import pytest
+
+from keras_transformer.dataset import read_pairs
+from keras_transformer.dataset.pairs import AlignedFiles, ColumnFile, ListedPairs
+
+PAIRS = [("ab", "x"), ("", "yé"), ("c d", ""), ("e", "zz"), ("f", "z")]
+
+
+@pytest.fixture(params=[ListedPairs, ColumnFile, AlignedFiles])
+def corpus(request, tmp_path):
+    if request.param is ListedPairs:
+        return ListedPairs(PAIRS)
+    if request.param is ColumnFile:
+        path = tmp_path / "pairs.tsv"
+        path.write_text("".join(f"{s}\t{t}\n" for s, t in PAIRS), "utf-8")
+        return ColumnFile(path)
+    paths = [tmp_path / "source.txt", tmp_path / "target.txt.gz"]
+    texts = ["\n".join(side).encode() for side in zip(*PAIRS, strict=True)]
+    paths[0].write_bytes(texts[0])
+    paths[1].write_bytes(gzip.compress(texts[1]))
+    return AlignedFiles(*paths)
+
+
+def test_corpus(corpus):
+    assert list(corpus) == PAIRS
+    assert len(corpus) == len(PAIRS)
+    read = corpus.reader()
+    assert read(0, 2) == PAIRS[:2]
+    assert read(2, 5) == PAIRS[2:]
+    assert corpus.reader()(3, 4) == PAIRS[3:4]
+
+
+def test_bad_columns_are_found_before_they_are_reached(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tx\nb\tx\tx\n", "utf-8")
+    with pytest.raises(ValueError, match=r"line 2 of `.*pairs\.tsv` has 3\."):
+        len(ColumnFile(path))
+
+
+@pytest.mark.parametrize("count", [len, lambda corpus: len(list(corpus))])
+def test_unequal_line_counts(tmp_path, count):
+    short, long = tmp_path / "short.txt", tmp_path / "long.txt"
+    short.write_text("a\nb\n", "utf-8")
+    long.write_text("a\nb\nc\nd\ne\n", "utf-8")
+    with pytest.raises(ValueError, match=r"2 in `.*short\.txt` and 5 in `.*long\.txt`"):
+        count(AlignedFiles(short, long))
+    with pytest.raises(ValueError, match=r"5 in `.*long\.txt` and 2 in `.*short\.txt`"):
+        count(AlignedFiles(long, short))
+
+
+def test_read_pairs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tx\nb\ty\n", "utf-8")
+    assert read_pairs([path, path]) == [("a", "x"), ("b", "y")] * 2
+    assert read_pairs(pairs=iter(PAIRS)) == PAIRS

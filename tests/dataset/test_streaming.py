@@ -1,0 +1,204 @@
+"""Text that is streamed, a window at a time."""
+
+import collections
+import gzip
+
+import pytest
+from reversal import (
+    epoch_batches,
+    epoch_pairs,
+    make_dataset,
+    make_pairs,
+    write_pairs,
+)
+
+from keras_transformer.text import SentencePieceTokenizer
+
+PAIRS = list(dict.fromkeys(make_pairs(131)))[:97]
+
+
+def make_stream(*args, pairs=None, **kwargs):
+    kwargs = {
+        "tokens_per_batch": 64,
+        "max_source_length": 31,
+        "max_target_length": 33,
+        "window": 23,
+        "batches_per_epoch": 7,
+    } | kwargs
+    if not args:
+        kwargs["pairs"] = pairs or PAIRS
+    return make_dataset(*args, **kwargs)
+
+
+def read_pairs_of(data, count):
+    """The pairs that come first, without those that fill up batches."""
+    pairs = []
+    while len(pairs) < count:
+        pairs += filter(any, epoch_pairs(data))
+    return pairs
+
+
+def test_every_pair_once_in_each_repetition():
+    """Nothing is lost at the ends of windows and epochs, which differ."""
+    data = make_stream(batches_per_epoch=31)
+    pairs = read_pairs_of(data, 5 * 97)
+    counts = collections.Counter(pairs[: 4 * 97])
+    # Windows are shuffled, so that one of 23 pairs may have begun.
+    assert set(counts) == set(PAIRS)
+    assert max(counts.values()) <= 5
+    assert sum(abs(count - 4) for count in counts.values()) <= 2 * 23
+
+
+def test_windows_are_read_in_order_and_shuffled():
+    data = make_stream(batches_per_epoch=1, tokens_per_batch=10**5, max_shapes=1)
+    for number in range(3):
+        found = list(filter(any, epoch_pairs(data)))
+        window = PAIRS[23 * number : 23 * (number + 1)]
+        assert found != window
+        assert sorted(found) == sorted(window)
+
+
+def test_shapes_are_few_and_fixed():
+    data = make_stream(max_shapes=3)
+    shapes = [
+        (*inputs["encoder_token_ids"].shape, targets.shape[1])
+        for _ in range(9)
+        for inputs, targets in data.dataset
+    ]
+    assert len(shapes) == 9 * 7
+    assert len(set(shapes)) <= 3
+    for rows, *lengths in shapes:
+        assert rows == 1 or rows * max(lengths) <= 64
+    assert len(data.dataset) == data.batches_per_epoch == 7
+    assert sum(shape.batches for shape in data.shapes) == pytest.approx(7, abs=1)
+
+
+@pytest.fixture(params=["plain", "gzip"])
+def files(request, tmp_path):
+    """Two corpora, of 61 and 36 pairs."""
+    paths = [
+        write_pairs(tmp_path, name, pairs)
+        for name, pairs in {"1": PAIRS[:61], "2": PAIRS[61:]}.items()
+    ]
+    if request.param == "gzip":
+        for path in tmp_path.iterdir():
+            zipped = path.with_name(f"{path.name}.gz")
+            zipped.write_bytes(gzip.compress(path.read_bytes()))
+        paths = [[f"{path}.gz" for path in files] for files in paths]
+    return tuple(map(list, zip(*paths, strict=True)))
+
+
+TOKENIZER = SentencePieceTokenizer.train(
+    lines=[text for pair in PAIRS for text in pair], vocabulary_size=31
+)
+ALL = {
+    "weights": [1, 2],
+    "max_length_ratio": 1.5,
+    "drop_duplicates": True,
+    "source_sampling": 0.3,
+    "source_tokenizer": TOKENIZER,
+    "max_source_length": 61,
+}
+
+
+@pytest.mark.parametrize("kwargs", [{}, ALL], ids=["plainly", "with everything"])
+def test_resumed_at_any_position(files, kwargs):
+    def read(data):
+        return [
+            (inputs["encoder_token_ids"].tolist(), targets.tolist())
+            for inputs, targets in data.dataset.as_numpy_iterator()
+        ]
+
+    data = make_stream(*files, **kwargs)
+    epochs, states = [], []
+    for _ in range(4):
+        epochs.append(read(data))
+        states.append([data.state(n) for n in range(8)])
+    assert states[0][7]["epoch"] == 1
+    for epoch, batch in [(0, 3), (1, 0), (2, 6), (2, 7)]:
+        other = make_stream(*files, **kwargs)
+        other.restore(states[epoch][batch])
+        if batch < 7:
+            assert read(other) == epochs[epoch][batch:]
+        assert read(other) == epochs[epoch + 1]
+    other.start_epoch(2)
+    assert read(other) == epochs[2]
+    assert data.batch(states[1][4])[1].tolist() == epochs[1][4][1]
+
+
+def test_lines_of_a_batch(files):
+    data = make_stream(*files)
+    epochs = [epoch_batches(data) for _ in range(3)]
+    data.start_epoch(1)
+    assert data.lines({"epoch": 2, "batch": 4}) == epochs[2][4]
+    assert data.lines({"epoch": 0, "batch": 0}) == epochs[0][0]
+    assert epoch_batches(data) == epochs[1]
+
+
+def test_weights(files):
+    data = make_stream(*files, weights=[1, 3], window=40, batches_per_epoch=61)
+    pairs = read_pairs_of(data, 400)[:400]
+    second = [pair for pair in pairs if pair in PAIRS[61:]]
+    assert abs(len(second) - 300) < 40
+
+
+def test_workers_share_the_windows():
+    """Each reads whole windows: the first of two those of even number."""
+    kwargs = {"batches_per_epoch": 1, "tokens_per_batch": 10**5, "max_shapes": 1}
+    whole = make_stream(**kwargs)
+    shards = [make_stream(shard=(index, 2), **kwargs) for index in range(2)]
+    batches = [epoch_batches(whole) for _ in range(6)]
+    for index, shard in enumerate(shards):
+        assert [epoch_batches(shard) for _ in range(3)] == batches[index::2]
+    assert shards[0].shapes == shards[1].shapes
+
+
+def test_account_grows_with_what_is_read():
+    long = ("abcdefg" * 5, "x")
+    pairs = [*PAIRS[:23], long, ("a" * 7, "g"), PAIRS[2], ("", "x"), *PAIRS[23:]]
+    data = make_stream(
+        pairs=pairs, max_length_ratio=2, drop_duplicates=True, batches_per_epoch=61
+    )
+    assert data.pairs_read == 23
+    assert sum(data.dropped.values()) == 0
+    assert "23 pairs read, 23 kept" in str(data)
+    read_pairs_of(data, 4 * 101)
+    # Read again, the same lines are left out again.
+    assert data.pairs_read > 101
+    assert data.pairs_read % 23 == 0
+    assert data.dropped["max_target_length"] == 0
+    for reason in ("empty", "duplicate", "max_source_length", "max_length_ratio"):
+        assert data.dropped[reason] > 1
+
+
+def test_without_shuffling():
+    data = make_stream(shuffle=False, batches_per_epoch=1, window=5, max_shapes=1)
+    first = epoch_pairs(data)
+    data.start_epoch(0)
+    assert epoch_pairs(data) == first
+
+
+def test_nothing_left_of_the_first_window():
+    pairs = [("", "x")] * 23 + PAIRS
+    with pytest.raises(ValueError, match="all 23 were dropped: {'empty': 23"):
+        make_stream(pairs=pairs)
+
+
+def test_nothing_left_of_another_window():
+    pairs = PAIRS[:23] + [("", "x")] * 46
+    assert len(read_pairs_of(make_stream(pairs=pairs), 100)) >= 100
+
+
+def test_what_a_stream_needs():
+    message = "With `window` `batches_per_epoch`, `max_source_length` must be given"
+    with pytest.raises(ValueError, match=message):
+        make_stream(batches_per_epoch=None, max_source_length=None)
+    with pytest.raises(ValueError, match="`batches_per_epoch` must be `None` without"):
+        make_stream(window=None)
+
+
+def test_unequal_files_are_found_at_once(tmp_path):
+    source, target = write_pairs(tmp_path, "pairs", PAIRS)
+    target.write_text(target.read_text("utf-8") + "x\n", "utf-8")
+    with pytest.raises(ValueError, match=r"received 97 in `.*pairs\.a` and 98 in"):
+        make_stream(source, target)
