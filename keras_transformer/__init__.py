@@ -12,6 +12,7 @@ The package in the order in which data passes through it:
 - `evaluation`: BLEU, chrF, error rates
 - `export`: the SavedModel, strings in, strings out
 - `plotting`: pictures of attention, positions and schedules
+- `backend`: what only a backend's own API can do
 
 Layers, model, training and decoding are here at once, on every backend. What
 needs TensorFlow, sacreBLEU or Matplotlib is imported when it is first used.

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import decoding
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import Search
 from keras_transformer.generation import SMALLEST_LENGTH
 from keras_transformer.seq2seq import Seq2Seq

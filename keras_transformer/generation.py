@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import Search, SearchResult
 
 SMALLEST_LENGTH = 16

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import padding_mask
 from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
 

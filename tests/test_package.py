@@ -39,36 +39,27 @@ NAMES = {
 # apart. On the right, names without a dot are parts of the package or other packages.
 MAY_IMPORT = {
     "__init__": {"decoding", "layers", "scoring", "seq2seq", "training"},
+    "backend": {"keras"},
     "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
     "dataset": {"numpy", "tensorflow", "text"},
-    "layers": {
-        *("keras", "materialization", "numpy", "random_bits", "rematerialization"),
-    },
+    "layers": {"backend", "keras", "numpy"},
+    "training": {"backend", "keras", "numpy"},
+    "decoding": {"keras", "numpy"},
     "seq2seq": {
-        *("compiling", "decoding", "generation", "layers", "scoring", "training"),
+        *("backend", "decoding", "generation", "layers", "scoring", "training"),
         *("keras", "numpy"),
     },
-    "scoring": {"compiling", "keras", "layers", "numpy", "token_ids"},
+    "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
+    "scoring": {"backend", "keras", "layers", "numpy", "token_ids"},
     "token_ids": {"numpy"},
-    "generation": {"compiling", "decoding", "keras", "numpy"},
-    "training": {"keras", "micro_batches", "numpy"},
-    "decoding": {"keras", "numpy"},
-    "compiling": {"keras"},
-    "materialization": {"keras"},
-    "micro_batches": {"keras"},
-    "random_bits": {"keras"},
-    "rematerialization": {"keras"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
-        *("compiling", "decoding", "generation", "seq2seq", "text"),
+        *("backend", "decoding", "generation", "seq2seq", "text"),
         *("keras", "numpy", "tensorflow"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
 }
-KNOW_BACKENDS = {
-    *("compiling", "materialization", "micro_batches", "random_bits"),
-    *("dataset", "export", "rematerialization", "text"),
-}
+KNOW_BACKENDS = {"backend", "dataset", "export", "text"}
 
 
 def relative(path):

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.random_bits import random_int16
+from keras_transformer.backend.random_bits import random_int16
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.backend.materialization import materialized
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.materialization import materialized
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

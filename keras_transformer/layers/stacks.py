@@ -4,12 +4,12 @@ from typing import Any
 
 import keras
 
+from keras_transformer.backend.rematerialization import rematerialized_call
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
 from keras_transformer.layers.residual import make_normalization
-from keras_transformer.rematerialization import rematerialized_call
 
 
 class _Stack(keras.layers.Layer):

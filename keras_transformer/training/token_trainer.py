@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.micro_batches import train_in_micro_batches
+from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.training.consistency import consistency_loss
 
 

@@ -7,7 +7,7 @@ import reference
 from keras import ops
 from layer_contract import to_numpy, weight_gradients, with_random_weights
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import (
     AlibiBias,
     GlobalLocal,

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 from layer_contract import get_mask, gradients, to_numpy, with_mask
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import Dropout
 
 SHAPE = 101, 103, 7

@@ -14,7 +14,7 @@ from layer_contract import (
     with_random_weights,
 )
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import (
     GlobalLocal,
     LocalWindow,

@@ -7,7 +7,7 @@ from keras import ops
 from layer_contract import HALF_POLICIES, to_numpy, with_random_weights
 
 from keras_transformer import GreedySearch, Seq2Seq
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import PositionScheme
 
 RNG = np.random.default_rng(19)

@@ -10,7 +10,7 @@ from layer_contract import (
     with_random_weights,
 )
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import LearnedPositionalEncoding
 
 RNG = np.random.default_rng(19)

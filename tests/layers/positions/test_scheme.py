@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 from layer_contract import to_numpy, with_random_weights
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import (
     AlibiBias,
     LearnedPositionalEncoding,

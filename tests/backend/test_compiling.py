@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.compiling import compile_function
+from keras_transformer.backend.compiling import compile_function
 
 INPUTS = np.arange(10, dtype="float32").reshape(2, 5)
 KERNEL = np.linspace(-1.0, 1.0, 15, dtype="float32").reshape(5, 3)
