@@ -15,7 +15,7 @@ the lines, but for 16 bytes a line where duplicates are dropped.
 """
 
 import argparse
-import contextlib
+import base64
 import ctypes
 import itertools
 import json
@@ -26,7 +26,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -82,7 +82,9 @@ def write_corpus(folder: pathlib.Path, lines: int) -> Files:
     The last word of a line is its number, so that no two lines are equal.
     """
     random = np.random.default_rng(0)
-    syllables = ["".join(s) for s in itertools.product("bdfgklmnprstvz", "aeiou", " nr")]
+    syllables = [
+        "".join(s) for s in itertools.product("bdfgklmnprstvz", "aeiou", " nr")
+    ]
     words = [
         "".join(random.choice(syllables, random.integers(1, 4))).replace(" ", "")
         for _ in range(20_000)
@@ -91,7 +93,8 @@ def write_corpus(folder: pathlib.Path, lines: int) -> Files:
     for path in files:
         block = [
             " ".join(words[n % len(words)] for n in random.zipf(1.2, length))
-            for length in random.lognormal(2.5, 0.35, min(lines, 20_000)).astype(int) + 1
+            for length in random.lognormal(2.5, 0.35, min(lines, 20_000)).astype(int)
+            + 1
         ]
         with path.open("w", encoding="utf-8") as file:
             for number in range(lines):
@@ -123,7 +126,9 @@ def measure_speed(
         row = {
             "side": name,
             "pairs_a_second": statistics.median(p / clock for p, clock, _ in turns),
-            "pairs_a_processor_second": statistics.median(p / cpu for p, _, cpu in turns),
+            "pairs_a_processor_second": statistics.median(
+                p / cpu for p, _, cpu in turns
+            ),
             "ratio": statistics.median(
                 (a[0] / a[2]) / (b[0] / b[2]) for a, b in zip(turns, ours, strict=True)
             ),
@@ -140,12 +145,172 @@ def make_sides(
     files: Files, tokenizer: SentencePieceTokenizer
 ) -> dict[str, Callable[[], int]]:
     """Functions that go once through the text and give the number of pairs."""
+    source, target = map(str, files)
+    tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
+    in_memory = parallel_dataset(source, target, **tokenizers)
+    stream = {
+        **tokenizers,
+        "window": 10_000,
+        "batches_per_epoch": in_memory.batches_per_epoch,
+        "max_source_length": 128,
+        "max_target_length": 128,
+    }
+    streamed = parallel_dataset(source, target, **stream)
+    sampled = parallel_dataset(
+        source, target, source_sampling=0.1, target_sampling=0.1, **stream
+    )
     proto = tokenizer.get_config()["proto"]
     keras_tokenizer = keras_nlp.tokenizers.SentencePieceTokenizer(proto=proto)
+    by_sentence = keras_pipeline(source, target, keras_tokenizer, chunk=None)
+    by_chunk = keras_pipeline(source, target, keras_tokenizer, chunk=1024)
     processor = sentencepiece.SentencePieceProcessor(
-        model_proto=keras_nlp.tokenizers.SentencePieceTokenizer(proto=proto).proto
+        model_proto=base64.b64decode(proto)
     )
-    return {}
+    return {
+        "ours, streamed": lambda: count_pairs(streamed.dataset),
+        "ours, streamed, BPE-dropout 0.1": lambda: count_pairs(sampled.dataset),
+        "ours, in memory, first epoch": lambda: count_pairs(
+            parallel_dataset(source, target, **tokenizers).dataset
+        ),
+        "ours, in memory, later epochs": lambda: count_pairs(in_memory.dataset),
+        "keras-nlp, sentence by sentence": lambda: count_pairs(by_sentence),
+        "keras-nlp, 1,024 sentences at a time": lambda: count_pairs(by_chunk),
+        "sentencepiece, tokens only": lambda: tokenize(files, processor),
+    }
+
+
+def count_pairs(batches: tf.data.Dataset) -> int:
+    """The pairs of an epoch; rows of padding do not count."""
+    return sum(
+        int((inputs["decoder_token_ids"][:, 0] != 0).sum())
+        for inputs, _ in batches.as_numpy_iterator()
+    )
+
+
+def keras_pipeline(
+    source: str, target: str, tokenizer: Any, chunk: int | None
+) -> tf.data.Dataset:
+    """Batches of 4,096 tokens a side, as one would make them with keras-nlp."""
+
+    def shift(source_ids, target_ids):
+        inputs = {"encoder_token_ids": source_ids, "decoder_token_ids": target_ids[:-1]}
+        return inputs, target_ids[1:]
+
+    def tokenize(sources, targets):
+        start, end = [2], [3]
+        return (
+            tf.concat([tokenizer(sources), end], axis=0),
+            tf.concat([start, tokenizer(targets), end], axis=0),
+        )
+
+    def tokenize_chunk(sources, targets):
+        column = tf.ones_like(sources, tf.int32)[:, None]
+        return (
+            tf.concat([tokenizer(sources), 3 * column], axis=1),
+            tf.concat([2 * column, tokenizer(targets), 3 * column], axis=1),
+        )
+
+    lines = tf.data.Dataset.zip(*map(tf.data.TextLineDataset, (source, target)))
+    if chunk is None:
+        ids = lines.map(tokenize, num_parallel_calls=tf.data.AUTOTUNE)
+    else:
+        ids = lines.batch(chunk)
+        ids = ids.map(tokenize_chunk, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+        ids = ids.map(lambda *sides: tuple(side for side in sides))
+    return (
+        ids.map(shift)
+        .shuffle(10_000)
+        .bucket_by_sequence_length(
+            lambda inputs, targets: tf.maximum(
+                tf.size(inputs["encoder_token_ids"]), tf.size(targets)
+            ),
+            BUCKETS,
+            [4096 // limit for limit in (*BUCKETS, 128)],
+            pad_to_bucket_boundary=False,
+        )
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def tokenize(files: Files, processor: sentencepiece.SentencePieceProcessor) -> int:
+    """Tokenizes both files in chunks."""
+    for path in files:
+        with path.open(encoding="utf-8") as file:
+            count = 0
+            while lines := list(itertools.islice(file, 16384)):
+                count += len(processor.encode(lines))
+    return count
+
+
+# Memory.
+
+
+def measure_memory(folder: pathlib.Path, sizes: list[int]) -> list[dict[str, Any]]:
+    """Peak memory of streams, each in a process of its own."""
+    rows = []
+    print(
+        f"\n{'lines':>10}{'MB of text':>12}{'extra MB':>10}{'dropping duplicates':>21}",
+        end="",
+    )
+    print(f"{'bytes a line':>14}{'s to begin':>12}{'dropping':>10}")
+    context = multiprocessing.get_context("spawn")
+    for lines in sizes:
+        files = write_corpus(folder, lines)
+        figures = []
+        for drop_duplicates in (False, True):
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                future = pool.submit(stream_memory, folder, files, drop_duplicates)
+                figures.append(future.result())
+        (plain, begun), (dropping, begun_dropping) = figures
+        row = {
+            "lines": lines,
+            "text_mb": sum(path.stat().st_size for path in files) / 1e6,
+            "extra_mb": plain,
+            "extra_mb_dropping": dropping,
+            "bytes_a_line": 1024**2 * (dropping - plain) / lines,
+            "seconds_to_begin": begun,
+            "seconds_to_begin_dropping": begun_dropping,
+        }
+        rows.append(row)
+        print(
+            f"{lines:10,}{row['text_mb']:12,.0f}{plain:10,.0f}{dropping:21,.0f}"
+            f"{row['bytes_a_line']:14.1f}{begun:12.1f}{begun_dropping:10.1f}",
+            flush=True,
+        )
+        for path in files:
+            path.unlink()
+    return rows
+
+
+def stream_memory(
+    folder: pathlib.Path, files: Files, drop_duplicates: bool
+) -> tuple[float, float]:
+    """MB that a stream takes at most, and seconds until its first batch can come."""
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    tokenizer.tokenize(["warm up"])
+    ctypes.CDLL(None).malloc_trim(0)
+    before = resident("VmRSS")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    started = time.perf_counter()
+    data = parallel_dataset(
+        *files,
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        max_source_length=128,
+        max_target_length=128,
+        window=50_000,
+        batches_per_epoch=BATCHES,
+        drop_duplicates=drop_duplicates,
+    )
+    begun = time.perf_counter() - started
+    count_pairs(data.dataset)
+    return resident("VmHWM") - before, begun
+
+
+def resident(field: str) -> float:
+    """MB in memory now (`VmRSS`), or at most since the peak was reset (`VmHWM`)."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.findall(rf"{field}:\s*(\d+) kB", status)[0]) / 1024
 
 
 if __name__ == "__main__":

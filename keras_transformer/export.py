@@ -18,8 +18,8 @@ import tensorflow as tf
 from keras_transformer import decoding
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import Search
-from keras_transformer.generation import SMALLEST_LENGTH
 from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.token_ids import SMALLEST_LENGTH
 
 DEFAULT_MAX_SOURCE_LENGTH = 512
 LARGEST_BATCH = 64

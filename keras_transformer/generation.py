@@ -8,8 +8,7 @@ import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import Search, SearchResult
-
-SMALLEST_LENGTH = 16
+from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
 
 
 class Generator:
@@ -47,7 +46,8 @@ class Generator:
         elif _are_texts(inputs, self._model):
             texts, scores = self._texts(inputs, search, max_length, batch_size)
         else:
-            return self._ids(_rows(inputs, self._model), search, max_length, batch_size)
+            rows = token_rows(inputs, "inputs", None, self._model.pad_token_id)
+            return self._ids(rows, search, max_length, batch_size)
         return (texts, scores) if return_scores else texts
 
     def _texts(
@@ -57,13 +57,9 @@ class Generator:
         max_length: int | None,
         batch_size: int,
     ) -> tuple[list[Any], np.ndarray]:
-        source, target = self._model.source_tokenizer, self._model.target_tokenizer
-        if source is None:
-            raise ValueError(
-                "`inputs` must be token ids for a model without tokenizers; received "
-                "texts. Give the model `source_tokenizer` and `target_tokenizer`."
-            )
-        rows = source.tokenize(list(texts), add_end=True).to_list()
+        model = self._model
+        target = model.target_tokenizer
+        rows = token_rows(texts, "inputs", model.source_tokenizer, model.pad_token_id)
         result = self._ids(rows, search, max_length, batch_size)
         count, hypotheses, length = result.token_ids.shape
         token_ids = result.token_ids.reshape(count * hypotheses, length)
@@ -86,19 +82,21 @@ class Generator:
     ) -> SearchResult:
         if not rows:
             return _no_result(search.num_hypotheses)
-        _check_rows(rows, self._model)
+        model = self._model
+        limit = model.max_source_length
+        check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
         compiled = self._compiled_search(search, max_length)
         order = np.argsort([len(row) for row in rows], kind="stable")
-        size = min(batch_size, _power_of_two(len(rows)))
+        size = min(batch_size, power_of_two(len(rows)))
         results = []
         for start in range(0, len(rows), size):
             chosen = [rows[i] for i in order[start : start + size]]
-            batch = _pad(chosen, size, self._model)
+            batch = pad_rows(chosen, size, limit, model.pad_token_id)
             result = compiled(keras.ops.convert_to_tensor(batch))
             results.append(
                 [keras.ops.convert_to_numpy(part)[: len(chosen)] for part in result]
             )
-        return _join(results, np.argsort(order), self._model.pad_token_id)
+        return _join(results, np.argsort(order), model.pad_token_id)
 
     def _compiled_search(self, search: Search, max_length: int | None) -> Any:
         key = (search, max_length)
@@ -117,48 +115,6 @@ def _are_texts(inputs: Any, model: Any) -> bool:
     if len(inputs) > 0:
         return isinstance(inputs[0], (str, bytes))
     return isinstance(inputs, list) and model.source_tokenizer is not None
-
-
-def _rows(inputs: Any, model: Any) -> list[list[int]]:
-    """Makes lists of token ids, without padding, of what the user gave."""
-    rows = [np.asarray(row) for row in inputs]
-    for row in rows:
-        if row.ndim != 1 or (row.size and not np.issubdtype(row.dtype, np.integer)):
-            raise ValueError(
-                "`inputs` must be texts, lists of int token ids or an int array "
-                f"(batch, source_length); received a row {row!r}."
-            )
-    return [row[row != model.pad_token_id].tolist() for row in rows]
-
-
-def _check_rows(rows: list[list[int]], model: Any) -> None:
-    size, limit = model.source_vocabulary_size, model.max_source_length
-    for number, row in enumerate(rows):
-        if row and not 0 <= min(row) <= max(row) < size:
-            raise ValueError(
-                f"`inputs` must hold token ids from 0 to {size - 1} (the source "
-                f"vocabulary has {size} entries); received "
-                f"{[t for t in row if not 0 <= t < size]} in row {number}."
-            )
-        if limit is not None and len(row) > limit:
-            raise ValueError(
-                f"`inputs` must have at most `max_source_length={limit}` tokens each; "
-                f"received {len(row)} tokens in row {number}. Shorten or split it, or "
-                "build the model with a larger `max_source_length`."
-            )
-
-
-def _power_of_two(number: int, smallest: int = 1) -> int:
-    return max(smallest, 1 << (max(number, 1) - 1).bit_length())
-
-
-def _pad(rows: list[list[int]], batch: int, model: Any) -> np.ndarray:
-    length = _power_of_two(max(map(len, rows)), SMALLEST_LENGTH)
-    length = min(length, model.max_source_length or length)
-    padded = np.full((batch, length), model.pad_token_id, "int32")
-    for index, row in enumerate(rows):
-        padded[index, : len(row)] = row
-    return padded
 
 
 def _no_result(num_hypotheses: int) -> SearchResult:

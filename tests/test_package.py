@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "token_ids": {"numpy"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
-        *("backend", "decoding", "generation", "seq2seq", "text"),
+        *("backend", "decoding", "seq2seq", "text", "token_ids"),
         *("keras", "numpy", "tensorflow"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
