@@ -42,7 +42,7 @@ from typing import Any
 
 import keras
 from ablation_models.pictures import plot_rows
-from ablation_models.rows import ABLATIONS, ROWS
+from ablation_models.rows import ABLATIONS, BASE, ROWS
 from ablation_models.tables import (
     Figures,
     best_rows,
@@ -51,6 +51,7 @@ from ablation_models.tables import (
     print_architectures,
 )
 from ablation_models.training import Recipe, Text, train
+from matplotlib.figure import Figure
 
 
 def main() -> None:
@@ -67,14 +68,8 @@ def main() -> None:
     figures = read_figures(folder)
     print_ablations(figures)
     print_architectures(figures, options.perplexity)
-    if options.plot:
-        curves = {name: curve(row) for name, row in best_rows(figures).items()}
-        bleu = {
-            row.name: figures[row.name]["bleu"]
-            for row in ABLATIONS
-            if row.name in figures
-        }
-        plot_rows(curves, bleu).savefig(options.plot)
+    if options.plot and BASE.name in figures:
+        draw(figures).savefig(options.plot)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -98,7 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         help="of the validation set, to time; if not given, the lowest that all reach",
     )
-    parser.add_argument("--plot", metavar="FILE", help="picture to write")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="picture to write, once `base` is finished"
+    )
     parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=2)
     return parser
 
@@ -144,6 +141,12 @@ def read_figures(folder: pathlib.Path) -> dict[str, Figures]:
         for name, path in paths.items()
         if path.exists()
     }
+
+
+def draw(figures: dict[str, Figures]) -> Figure:
+    curves = {name: curve(row) for name, row in best_rows(figures).items()}
+    names = [row.name for row in ABLATIONS if row.name in figures]
+    return plot_rows(curves, {name: figures[name]["bleu"] for name in names})
 
 
 def result_path(folder: pathlib.Path, name: str) -> pathlib.Path:

@@ -216,7 +216,6 @@ def keras_pipeline(
     else:
         ids = lines.batch(chunk)
         ids = ids.map(tokenize_chunk, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
-        ids = ids.map(lambda *sides: tuple(side for side in sides))
     return (
         ids.map(shift)
         .shuffle(10_000)

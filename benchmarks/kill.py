@@ -12,7 +12,6 @@ of the epoch so far; a step that was made twice is compared twice.
 
 import argparse
 import importlib.util
-import itertools
 import json
 import os
 import pathlib
@@ -67,20 +66,27 @@ def measure(backend: str, kills: int, seed: int) -> dict[str, Any]:
     largest = 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        started = time.perf_counter()
-        wait(start(backend, folder / "whole"), folder / "whole")
-        longest = (time.perf_counter() - started) / 4
+        longest = time_of_training(backend, folder / "whole") / 2
         (whole,) = lives(folder / "whole")
-        for run in itertools.count():
+        run = 0
+        while counts["kills"] < kills:
             killed = folder / f"killed-{run}"
             kill_until_done(backend, killed, kills, longest, moments, counts)
             found = lives(killed)
             largest = max(largest, largest_difference(found, whole))
             counts["amid_an_epoch"] += sum(min(life)[1] > 0 for life in found)
             counts["steps"] += sum(map(len, found))
-            if counts["kills"] >= kills:
-                return counts | {"largest_difference": largest}
-    return counts
+            run += 1
+    return counts | {"largest_difference": largest}
+
+
+def time_of_training(backend: str, folder: pathlib.Path) -> float:
+    """Runs without interruption; returns the seconds after the first step."""
+    process = start(backend, folder)
+    wait_for_a_step(process, folder)
+    started = time.perf_counter()
+    wait(process, folder)
+    return time.perf_counter() - started
 
 
 def kill_until_done(

@@ -25,19 +25,9 @@ def plot_rows(curves: Mapping[str, Curve], bleu: Mapping[str, float | None]) -> 
 
 
 def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
-    for (name, (seconds, perplexities)), shade in zip(
-        curves.items(), SHADES, strict=False
-    ):
-        color = score_color(shade)
-        axes.plot(seconds, perplexities, marker="o", markersize=4, color=color)
-        axes.annotate(
-            name,
-            (seconds[-1], perplexities[-1]),
-            xytext=(7, 0),
-            textcoords="offset points",
-            verticalalignment="center",
-            color=color,
-        )
+    for (name, points), shade in zip(curves.items(), SHADES, strict=False):
+        axes.plot(*points, "o-", markersize=4, color=score_color(shade), label=name)
+    axes.legend(frameon=False)
     axes.set(
         yscale="log",
         xlim=(0, None),
@@ -51,7 +41,8 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
 
 def draw_bleu(axes: Axes, bleu: Mapping[str, float | None]) -> None:
     names = [
-        f"{name}: diverged" if score is None else name for name, score in bleu.items()
+        f"{name}  " + ("diverged" if score is None else f"{score:.1f}")
+        for name, score in bleu.items()
     ]
     scores = np.array(list(bleu.values()), "float64")  # NaN, not drawn, for None
     rows = np.arange(len(names))

@@ -12,34 +12,43 @@ Figures = dict[str, Any]
 Curve = tuple[list[float], list[float]]  # seconds, perplexities
 
 
+COLUMNS = [
+    "row",
+    "parameters",
+    "loss",
+    "perplexity",
+    "accuracy",
+    "BLEU",
+    "s an epoch",
+    "s of all cores",
+]
+
+
 def print_ablations(figures: dict[str, Figures]) -> None:
-    columns = ["parameters", "loss", "perplexity", "accuracy", "BLEU", "s an epoch"]
-    print_header(["row", *columns, "s of all cores"])
-    for name in [row.name for row in ABLATIONS if row.name in figures]:
-        print_row([name, *cells(figures[name])])
+    names = [row.name for row in ABLATIONS if row.name in figures]
+    print_table(COLUMNS, [[name, *cells(figures[name])] for name in names])
 
 
 def print_architectures(figures: dict[str, Figures], perplexity: float | None) -> None:
     """With the seconds to a perplexity, by default the lowest that all reach."""
     lowest = [min(perplexities(row)) for row in best_rows(figures).values()]
     goal = perplexity or max(filter(math.isfinite, lowest), default=1.0)
-    columns = ["parameters", "loss", "perplexity", "accuracy", "BLEU", "s an epoch"]
-    print_header(["row", *columns, "s of all cores", f"s to perplexity {goal:.2f}"])
-    for name in [row.name for rows in ARCHITECTURES.values() for row in rows]:
-        if name in figures:
-            seconds = seconds_to(goal, figures[name])
-            reached = "never" if seconds is None else f"{seconds:,.0f}"
-            print_row([name, *cells(figures[name]), reached])
+    names = [row.name for rows in ARCHITECTURES.values() for row in rows]
+    print_table(
+        [*COLUMNS, f"s to perplexity {goal:.2f}"],
+        [
+            [name, *cells(figures[name]), seconds_to(goal, figures[name])]
+            for name in names
+            if name in figures
+        ],
+    )
 
 
-def print_header(names: list[str]) -> None:
-    print()
-    print_row(names)
-    print_row(["---"] * len(names))
-
-
-def print_row(cells: list[str]) -> None:
-    print("|", " | ".join(cells), "|")
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    if rows:
+        print()
+        for cells in columns, ["---"] * len(columns), *rows:
+            print("|", " | ".join(cells), "|")
 
 
 def cells(row: Figures) -> list[str]:
@@ -71,13 +80,13 @@ def curve(row: Figures) -> Curve:
     return seconds.tolist(), perplexities(row)
 
 
-def seconds_to(perplexity: float, row: Figures) -> float | None:
-    """None if it is never reached."""
+def seconds_to(perplexity: float, row: Figures) -> str:
     seconds, reached = curve(row)
     lowest = np.minimum.accumulate(reached)
     if lowest[-1] > perplexity:
-        return None
-    return float(np.interp(-math.log(perplexity), -np.log(lowest), seconds))
+        return "never"
+    between = np.interp(-math.log(perplexity), -np.log(lowest), seconds)
+    return f"{between:,.0f}"
 
 
 def best_rows(figures: dict[str, Figures]) -> dict[str, Figures]:

@@ -99,7 +99,8 @@ def jax_steps(model: keras.Model) -> list[Step]:
     import jax
 
     def values(variables):
-        return [variable.value for variable in variables]
+        # Copies, as `fit` gives the variables' own buffers away.
+        return [jax.numpy.copy(variable.value) for variable in variables]
 
     weights = values(model.trainable_variables)
     others = values(model.non_trainable_variables)

@@ -28,23 +28,27 @@ class MemoryPairs:
         preparation: Preparation,
     ):
         texts = [list(corpus) for corpus in corpora]
-        lines, _ = draw_lines([Draw(i, 0, 0, len(t)) for i, t in enumerate(texts)])
+        sizes = list(map(len, texts))
         duplicates = [
-            flags.between(0, len(pairs))
-            for flags, pairs in zip(preparation.duplicates(texts), texts, strict=True)
+            flags.between(0, size)
+            for flags, size in zip(
+                preparation.duplicates(texts, sizes), sizes, strict=True
+            )
         ]
-        every = [pair for pairs in texts for pair in pairs]
+        lines, _ = draw_lines([Draw(i, 0, 0, size) for i, size in enumerate(sizes)])
         self._pairs, kept, faults = preparation.prepare(
-            every, lines, np.concatenate(duplicates)
+            [pair for pairs in texts for pair in pairs],
+            lines,
+            np.concatenate(duplicates),
         )
         self.account = Account()
         self.account.add(faults)
         self.limits = preparation.pair_filter.max_lengths
         self.varies = bool(preparation.sampling) or weights is not None
         self._sampling = preparation.sampling
-        sizes = np.bincount(self._pairs.lines[:, 0], minlength=len(corpora))
-        self._firsts = np.cumsum(sizes) - sizes
-        self._mixture = Mixture(sizes.tolist(), weights, len(kept))
+        left = np.bincount(self._pairs.lines[:, 0], minlength=len(corpora))
+        self._firsts = np.cumsum(left) - left
+        self._mixture = Mixture(left.tolist(), weights, len(kept))
 
     @property
     def longest(self) -> Limits:

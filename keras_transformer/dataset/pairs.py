@@ -4,7 +4,7 @@ import abc
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_transformer.dataset.line_files import LineIndex, LineReader
 from keras_transformer.text import Paths, path_list, read_lines
@@ -13,7 +13,7 @@ Pair = tuple[str, str]
 ReadPairs = Callable[[int, int], list[Pair]]
 
 
-class Corpus(Iterable[Pair], Sized):
+class Corpus(Iterable[Pair]):
     """Pairs of one file, of two parallel ones, or in memory."""
 
     @abc.abstractmethod
@@ -21,7 +21,7 @@ class Corpus(Iterable[Pair], Sized):
         """All pairs in order."""
 
     @abc.abstractmethod
-    def __len__(self) -> int:
+    def count(self) -> int:
         """The number of pairs; files are read to find it, but once."""
 
     @abc.abstractmethod
@@ -46,7 +46,7 @@ class ListedPairs(Corpus):
     def __iter__(self):
         return iter(self._pairs)
 
-    def __len__(self):
+    def count(self):
         return len(self._pairs)
 
     def reader(self):
@@ -62,7 +62,7 @@ class ColumnFile(Corpus):
     def __iter__(self):
         return itertools.starmap(self._split, enumerate(read_lines(self._path)))
 
-    def __len__(self):
+    def count(self):
         return self._index.lines
 
     def reader(self):
@@ -104,7 +104,7 @@ class AlignedFiles(Corpus):
                 self._refuse((number, more) if source is None else (more, number))
             yield source, target
 
-    def __len__(self):
+    def count(self):
         return self._indexes[0].lines
 
     def reader(self):

@@ -17,11 +17,13 @@ class BatchPlan:
         buckets: The buckets.
         lengths: Tokens a side of the pairs of the window: integer `(pairs, 2)`.
         counts: Batches that these make in each bucket.
+        varies: Whether other windows make other batches.
     """
 
     buckets: Buckets
     lengths: np.ndarray
     counts: list[int]
+    varies: bool
 
     @classmethod
     def of(cls, source: PairSource, tokens_per_batch: int, max_shapes: int) -> Self:
@@ -31,7 +33,8 @@ class BatchPlan:
         if source.varies:
             longest = np.maximum(source.longest, lengths.max(axis=0))
         buckets = Buckets.choose(lengths, tokens_per_batch, max_shapes, longest)
-        return cls(buckets, lengths, list(map(len, buckets.fill(lengths))))
+        counts = list(map(len, buckets.fill(lengths)))
+        return cls(buckets, lengths, counts, source.varies)
 
     @property
     def batches(self) -> int:
@@ -58,5 +61,5 @@ class BatchPlan:
                 self.counts,
                 strict=True,
             )
-            if count
+            if count or self.varies
         )

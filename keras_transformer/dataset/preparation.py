@@ -1,13 +1,13 @@
 """What happens to every pair between its text and a batch."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from keras_transformer.dataset.duplicates import Flags, find_duplicates
 from keras_transformer.dataset.filters import PairFilter
-from keras_transformer.dataset.pairs import Corpus, Pair
+from keras_transformer.dataset.pairs import Pair
 from keras_transformer.dataset.subword_sampling import SubwordSampling
 from keras_transformer.dataset.token_rows import TokenPairs
 from keras_transformer.dataset.tokenizing import Tokenizers, tokenize_pairs
@@ -29,11 +29,13 @@ class Preparation:
     drop_duplicates: bool
     sampling: SubwordSampling
 
-    def duplicates(self, corpora: Sequence[Sequence[Pair] | Corpus]) -> list[Flags]:
-        """For each corpus the pairs that were there before."""
+    def duplicates(
+        self, corpora: Sequence[Iterable[Pair]], sizes: Sequence[int]
+    ) -> list[Flags]:
+        """For each corpus, of this size, the pairs that were there before."""
         if self.drop_duplicates:
             return find_duplicates(corpora)
-        return [Flags.unset(len(corpus)) for corpus in corpora]
+        return [Flags.unset(size) for size in sizes]
 
     def prepare(
         self, texts: list[Pair], lines: np.ndarray, duplicates: np.ndarray

@@ -35,8 +35,9 @@ class StreamedPairs:
         self.limits = preparation.pair_filter.max_lengths
         self._counted: set[int] = set()
         self._preparation = preparation
-        self._duplicates = preparation.duplicates(corpora)
-        self._mixture = Mixture(list(map(len, corpora)), weights, window)
+        sizes = [corpus.count() for corpus in corpora]
+        self._duplicates = preparation.duplicates(corpora, sizes)
+        self._mixture = Mixture(sizes, weights, window)
         self._readers = [corpus.reader() for corpus in corpora]
 
     @property

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -70,17 +71,16 @@ class Ahead:
     def __init__(self, load: Callable[[int], Window]):
         self._load = load
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
+        self._lock = threading.Lock()
         self._futures: dict[int, concurrent.futures.Future[Window]] = {}
 
     def load(self, number: int) -> Window:
         """The window of this number; the next one is begun."""
-        known = self._futures
-        self._futures = {
-            wanted: known.pop(wanted)
-            if wanted in known
-            else self._pool.submit(self._load, wanted)
-            for wanted in (number, number + 1)
-        }
-        for future in known.values():
-            future.cancel()
-        return self._futures[number].result()
+        with self._lock:
+            self._futures = {
+                wanted: self._futures.get(wanted)
+                or self._pool.submit(self._load, wanted)
+                for wanted in (number, number + 1)
+            }
+            future = self._futures[number]
+        return future.result()

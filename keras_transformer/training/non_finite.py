@@ -193,12 +193,12 @@ class SkipNonFinite(keras.optimizers.Optimizer):
 
     Example:
 
-    >>> optimizer = SkipNonFinite(keras.optimizers.SGD(0.5))
-    >>> weight = keras.Variable(1.0)
-    >>> for gradient in (1.0, float("nan"), 2.0):
-    ...     optimizer.apply([ops.convert_to_tensor(gradient)], [weight])
-    >>> float(weight)
-    -0.5
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    >>> model.compile(SkipNonFinite(keras.optimizers.SGD()), loss="mse")
+    >>> before = model.get_weights()
+    >>> loss = model.train_on_batch(np.array([[np.nan]]), np.array([[1.0]]))
+    >>> np.array_equal(model.get_weights()[0], before[0])
+    True
     """
 
     def __init__(self, inner_optimizer: Any, name: str = "skip_non_finite"):

@@ -130,6 +130,12 @@ def test_epochs_differ_and_repeat_with_the_seed():
     assert plain[0] == plain[1]
 
 
+def test_shuffling_mixes_pairs_within_buckets():
+    data = make_dataset(pairs=make_pairs(61), tokens_per_batch=97, max_shapes=1)
+    first, second = ({frozenset(b) for b in epoch_batches(data)} for _ in range(2))
+    assert not first & second
+
+
 def test_shuffling_mixes_the_buckets():
     data = make_dataset(pairs=make_pairs(211), tokens_per_batch=64)
     lengths = [targets.shape[1] for _, targets in data.dataset]

@@ -84,7 +84,7 @@ def files(request, tmp_path):
         for path in tmp_path.iterdir():
             zipped = path.with_name(f"{path.name}.gz")
             zipped.write_bytes(gzip.compress(path.read_bytes()))
-        paths = [[f"{path}.gz" for path in files] for files in paths]
+        paths = [[p.with_name(f"{p.name}.gz") for p in files] for files in paths]
     return tuple(map(list, zip(*paths, strict=True)))
 
 
@@ -101,8 +101,9 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("kwargs", [{}, ALL], ids=["plainly", "with everything"])
-def test_resumed_at_any_position(files, kwargs):
+def test_resumed_at_any_position(files):
+    kwargs = ALL if "gz" in files[0][0].name else {}
+
     def read(data):
         return [
             (inputs["encoder_token_ids"].tolist(), targets.tolist())
@@ -186,7 +187,8 @@ def test_nothing_left_of_the_first_window():
 
 def test_nothing_left_of_another_window():
     pairs = PAIRS[:23] + [("", "x")] * 46
-    assert len(read_pairs_of(make_stream(pairs=pairs), 100)) >= 100
+    data = make_stream(pairs=pairs, batches_per_epoch=31)
+    assert len(read_pairs_of(data, 100)) >= 100
 
 
 def test_what_a_stream_needs():

@@ -8,7 +8,7 @@ from keras_transformer.dataset.subword_sampling.unigram_sampling import UnigramS
 from keras_transformer.dataset.token_rows import TokenPairs, TokenRows
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 
-_CHUNK = 4096  # Rows at a time: few enough for the processor's cache.
+_CHUNK = 1024  # Rows at a time: few enough for the processor's cache.
 
 
 class SubwordSampling:
