@@ -101,6 +101,7 @@ def translate_options(tmp_path):
         *("--train", *map(str, sides), "--valid", str(tmp_path / "valid.tsv")),
         *("--test", str(tmp_path / "test.tsv"), "--output", str(tmp_path / "results")),
         *("--vocabulary-size", "37", "--num-beams", "2", "--verbose", "0"),
+        *("--tokens-per-batch", "256", "--warmup-steps", "5"),
     ]
 
 

@@ -11,7 +11,6 @@ from ablation_models.rows import ABLATIONS, ARCHITECTURES
 Figures = dict[str, Any]
 Curve = tuple[list[float], list[float]]  # seconds, perplexities
 
-
 COLUMNS = [
     "row",
     "parameters",
@@ -47,8 +46,8 @@ def print_architectures(figures: dict[str, Figures], perplexity: float | None) -
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     if rows:
         print()
-        for cells in columns, ["---"] * len(columns), *rows:
-            print("|", " | ".join(cells), "|")
+        for line in columns, ["---"] * len(columns), *rows:
+            print("|", " | ".join(line), "|")
 
 
 def cells(row: Figures) -> list[str]:
