@@ -33,6 +33,7 @@ from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
+from keras_transformer.layers.projection import Projection
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -258,10 +259,10 @@ class MultiHeadAttention(keras.layers.Layer):
         input_shape: Any,
         output_shape: tuple[int, ...],
         activation: Any = None,
-    ) -> keras.layers.EinsumDense:
+    ) -> Projection:
         input_shape = as_shape(input_shape)
         bound, free = "hd"[-len(input_shape) :], "uvwxyz"[: len(output_shape)]
-        layer = keras.layers.EinsumDense(
+        layer = Projection(
             f"bt{bound},{bound}{free}->bt{free}",
             output_shape=(None, *output_shape),
             activation=activation,

@@ -1,0 +1,32 @@
+"""A dense layer between features and heads, as one matrix product."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class Projection(keras.layers.EinsumDense):
+    """`keras.layers.EinsumDense` for `(batch, length, …)`, with all tokens in one row.
+
+    Backends then see a product of two matrices, whose gradient with respect to the
+    kernel is a product too. The equation has them multiply a batch of matrices, and
+    TensorFlow's gradient of that is a kernel for each row of the batch, summed.
+    """
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        bound = len(inputs.shape) - 2
+        free = self.kernel.shape[bound:]
+        width = math.prod(self.kernel.shape[:bound])
+        tokens = ops.reshape(inputs, (-1, width))
+        output = ops.matmul(tokens, ops.reshape(self.kernel, (width, math.prod(free))))
+        if self.bias is not None:
+            output = ops.add(output, ops.reshape(self.bias, (-1,)))
+        if self.activation is not None:
+            output = self.activation(output)
+        return ops.reshape(output, (*ops.shape(inputs)[:2], *free))
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        # Keras leaves subclasses out unless told otherwise.
+        super().quantize(*args, **{**kwargs, "type_check": False})
