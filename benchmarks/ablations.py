@@ -122,7 +122,9 @@ def train_rows(
     names: list[str], recipe: Recipe, folder: pathlib.Path, verbose: int
 ) -> None:
     missing = [name for name in names if not result_path(folder, name).exists()]
-    text = Text(recipe, folder) if missing else None
+    if not missing:
+        return
+    text = Text(recipe, folder)
     for number, name in enumerate(missing, start=1):
         print(
             f"{time.strftime('%H:%M')} {name}, {number} of {len(missing)}", flush=True

@@ -50,7 +50,8 @@ class Text:
         self.tokenizer = make_tokenizer(recipe, folder / "tokenizer.json")
         self.train = make_dataset(recipe.train, self.tokenizer, recipe, shuffle=True)
         self.valid = make_dataset(recipe.valid, self.tokenizer, recipe, shuffle=False)
-        sources, references = zip(*read_pairs(*recipe.valid), strict=True)
+        source, target = recipe.valid
+        sources, references = zip(*read_pairs(source, target), strict=True)
         lengths = self.tokenizer.tokenize(list(sources)).row_lengths().numpy()
         fits = [int(length) < MAX_LENGTH for length in lengths]  # with its end token
         self.sources = list(itertools.compress(sources, fits))

@@ -25,7 +25,7 @@ def translate(
     rows = tokenizer.tokenize(sources, add_end=True).to_list()
     order = np.argsort([len(row) for row in rows], kind="stable")
     predict = predictor(model)
-    texts: dict[int, str] = {}
+    texts: dict[int, bytes] = {}
     for chosen in np.array_split(order, -(-len(rows) // 64)):
         source = padded([rows[i] for i in chosen], tokenizer.pad_token_id)
         token_ids = greedy(predict, source, tokenizer)

@@ -1,6 +1,7 @@
 """Where Keras has no equivalent: what is done through a backend's own API, and why.
 
 - `compiling`: functions of a model, for decoding and scoring
+- `cross_entropy`: sums over the vocabulary without copies of the logits
 - `materialization`: values that XLA would compute anew for each use
 - `micro_batches`: gradients added up over the parts of a batch
 - `random_bits`: random numbers for dropout, 16 bits each

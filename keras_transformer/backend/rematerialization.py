@@ -84,4 +84,19 @@ def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_REMAT: dict[str, Callable[..., Any]] = {"jax": _jax_remat}
+def _torch_remat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`keras.remat` that computes all again, without PyTorch's early stop.
+
+    That is an exception in the midst of a layer, which holds on to its tensors
+    until Python collects cycles.
+    """
+    from torch.utils import checkpoint
+
+    def call(inputs: Any, weights: Any) -> Any:
+        with checkpoint.set_checkpoint_early_stop(False):
+            return checkpoint.checkpoint(function, inputs, weights, use_reentrant=False)
+
+    return call
+
+
+_REMAT: dict[str, Callable[..., Any]] = {"jax": _jax_remat, "torch": _torch_remat}

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 
+@keras.saving.register_keras_serializable("keras_transformer")
 class Projection(keras.layers.EinsumDense):
     """`keras.layers.EinsumDense` for `(batch, length, …)`, with all tokens in one row.
 

@@ -6,6 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.backend.cross_entropy import (
+    cross_entropy_gradient,
+    logsumexp,
+)
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
@@ -175,13 +180,9 @@ def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
 
         def gradient(*args, upstream=None):  # torch names it, the others do not
             upstream = args[0] if upstream is None else upstream
-            spread = label_smoothing / logits.shape[-1]
-            result = (ops.softmax(logits) - spread) * upstream[:, None]
-            hits = pick(result, targets) - (1 - label_smoothing) * upstream
-            rows = ops.arange(ops.shape(targets)[0], dtype="int32")
-            return ops.scatter_update(result, ops.stack([rows, targets], -1), hits)
+            return cross_entropy_gradient(logits, targets, label_smoothing, upstream)
 
-        return ops.logsumexp(logits, axis=-1) - expected, gradient
+        return logsumexp(logits) - expected, gradient
 
     return cross_entropy
 

@@ -65,9 +65,12 @@ def test_a_stopped_run_goes_on_exactly(whole, tmp_path, capsys):
     keras.utils.set_random_seed(5)
     with pytest.raises(Stop):
         fit(tmp_path, [*stateful(), StopAfter(1, 4)])
+    unfinished = tmp_path / "epoch-0009.npz.unfinished"
+    unfinished.touch()
     keras.utils.set_random_seed(6)
     others = stateful()
     resumed, resumed_logs = fit(tmp_path, others, verbose=2)
+    assert not unfinished.exists()
     output = capsys.readouterr().out
     newest = tmp_path / "epoch-0001-batch-000004.npz"
     assert f"Resuming at epoch 2, batch 5: {newest}\n" in output

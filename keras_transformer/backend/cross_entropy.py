@@ -1,0 +1,80 @@
+"""The one place that works on logits in place, where a backend would copy them.
+
+The logits of a batch are the largest tensor of a training step, and on a CPU a new
+tensor of that size costs more than what is computed in it. XLA and TensorFlow reuse
+what nobody needs any longer; PyTorch has to be told.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+CHUNK = 2**18  # logits at a time
+
+
+def logsumexp(logits: Any) -> Any:
+    """The logarithm of the sum of exponentials over the vocabulary.
+
+    Args:
+        logits: Float32 tensor `(tokens, vocabulary_size)`.
+
+    Returns:
+        Float32 tensor `(tokens,)`.
+    """
+    return _LOGSUMEXP.get(keras.backend.backend(), _logsumexp)(logits)
+
+
+def cross_entropy_gradient(
+    logits: Any, targets: Any, label_smoothing: float, scale: Any
+) -> Any:
+    """`(softmax(logits) - q) * scale`, for the smoothed targets q.
+
+    Args:
+        logits: Float32 tensor `(tokens, vocabulary_size)`.
+        targets: Int32 tensor `(tokens,)`, ids in the vocabulary.
+        label_smoothing: Float in [0, 1), spread evenly over the vocabulary.
+        scale: Float32 tensor `(tokens,)`.
+
+    Returns:
+        Float32 tensor `(tokens, vocabulary_size)`.
+    """
+    spread = label_smoothing / logits.shape[-1]
+    on_target = (1 - label_smoothing) * scale
+    gradient = _GRADIENT.get(keras.backend.backend(), _gradient)
+    return gradient(logits, targets, spread, on_target, scale)
+
+
+def _logsumexp(logits: Any) -> Any:
+    return ops.logsumexp(logits, axis=-1)
+
+
+def _torch_logsumexp(logits: Any) -> Any:
+    import torch
+
+    chunks = logits.split(max(1, CHUNK // logits.shape[-1]))
+    return torch.cat([torch.logsumexp(chunk, dim=-1) for chunk in chunks])
+
+
+def _gradient(
+    logits: Any, targets: Any, spread: float, on_target: Any, scale: Any
+) -> Any:
+    result = (ops.softmax(logits) - spread) * scale[:, None]
+    hits = ops.take_along_axis(result, targets[:, None], axis=-1)[:, 0] - on_target
+    rows = ops.arange(ops.shape(targets)[0], dtype="int32")
+    return ops.scatter_update(result, ops.stack([rows, targets], -1), hits)
+
+
+def _torch_gradient(
+    logits: Any, targets: Any, spread: float, on_target: Any, scale: Any
+) -> Any:
+    import torch
+
+    result = torch.softmax(logits, dim=-1)
+    result.sub_(spread).mul_(scale[:, None])
+    return result.scatter_add_(1, targets[:, None].long(), -on_target[:, None])
+
+
+_LOGSUMEXP: dict[str, Callable[..., Any]] = {"torch": _torch_logsumexp}
+_GRADIENT: dict[str, Callable[..., Any]] = {"torch": _torch_gradient}
