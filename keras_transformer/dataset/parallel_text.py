@@ -26,7 +26,7 @@ def parallel_dataset(
     target_tokenizer: Tokenizer,
     weights: Sequence[float] | None = None,
     tokens_per_batch: int = 4096,
-    max_shapes: int = 8,
+    max_shapes: int = 12,
     max_source_length: int | None = None,
     max_target_length: int | None = None,
     max_length_ratio: float | None = None,
