@@ -1,13 +1,9 @@
 """How good the translations of a validation set are while training goes on."""
 
-import inspect
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-
-_LOGS = ("val_bleu", "val_chrf")
 
 
 class TranslationQuality(keras.callbacks.Callback):
@@ -36,7 +32,7 @@ class TranslationQuality(keras.callbacks.Callback):
 
     Raises:
         ValueError: If an argument has a bad value; by `fit`, if the model has no
-            tokenizers, or a callback before this one monitors what it logs.
+            tokenizers.
 
     Example:
 
@@ -91,16 +87,6 @@ class TranslationQuality(keras.callbacks.Callback):
                 "The model must have tokenizers to translate texts; it has none. Give "
                 "it `source_tokenizer` and `target_tokenizer`."
             )
-        # Keras tells a callback nothing of the others, but their list calls it.
-        frame: Any = inspect.currentframe()
-        callbacks = getattr(frame.f_back.f_locals.get("self"), "callbacks", [])
-        for callback in itertools.takewhile(lambda other: other is not self, callbacks):
-            if getattr(callback, "monitor", None) in _LOGS:
-                raise ValueError(
-                    "`TranslationQuality` must come before the callbacks that monitor "
-                    f"what it logs; received {type(callback).__name__} with "
-                    f"`monitor={callback.monitor!r}` before it."
-                )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if (epoch + 1) % self.every:

@@ -109,16 +109,6 @@ def test_stock_callbacks_go_by_it(tmp_path):
     assert len(rows) == 4
 
 
-def test_a_monitor_before_it():
-    stop = keras.callbacks.EarlyStopping("val_bleu", mode="max")
-    message = (
-        "`TranslationQuality` must come before the callbacks that monitor what it "
-        "logs; received EarlyStopping with `monitor='val_bleu'` before it"
-    )
-    with pytest.raises(ValueError, match=message):
-        Translator().learn(stop, quality())
-
-
 def test_a_model_without_tokenizers():
     model = Translator()
     model.source_tokenizer = None
