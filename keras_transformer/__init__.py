@@ -9,6 +9,7 @@ The package in the order in which data passes through it:
   `compiling` compiles
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search over a step function
+- `file_translation`: whole text files
 - `evaluation`: BLEU, chrF, error rates
 - `export`: the SavedModel, strings in, strings out
 - `plotting`: pictures of attention, positions and schedules
@@ -71,6 +72,7 @@ _LAZY = {
     "Tokenizer": "text",
     "parallel_dataset": "dataset",
     "export_saved_model": "export",
+    "translate_file": "file_translation",
 }
 
 __all__ = [
@@ -114,6 +116,7 @@ __all__ = [
     "length_penalty",
     "parallel_dataset",
     "scaled_dot_product_attention",
+    "translate_file",
 ]
 
 

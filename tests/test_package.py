@@ -52,6 +52,9 @@ MAY_IMPORT = {
     "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
     "scoring": {"backend", "keras", "layers", "numpy", "token_ids"},
     "token_ids": {"numpy"},
+    "file_translation": {
+        *("dataset", "decoding", "training", "keras", "numpy", "tqdm"),
+    },
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
         *("backend", "decoding", "seq2seq", "text", "token_ids"),

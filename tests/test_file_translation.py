@@ -1,0 +1,327 @@
+import gzip
+import json
+import os
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import BeamSearch, GreedySearch, Seq2Seq, translate_file
+from keras_transformer.text import CharacterTokenizer
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
+TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ\n"])
+SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
+GREEDY, N_BEST = GreedySearch(), BeamSearch(3, num_hypotheses=2)
+LINES = ["abc", "", "f", "deadbee", "fab", "c", "bead", "ace", "d", "cafe", "", "bed"]
+SHOUTED = ["ABC", "", "F", "DEADBEE", "F AB", "C", "BEAD", "ACE", "D", "CAF E", ""]
+SHOUTED += ["BED", ""]  # the file ends with the end of a line
+
+
+class Killed(Exception):
+    pass
+
+
+class Shouter:
+    """Translates into capitals, and more than one line after an `f`.
+
+    With `GREEDY` and four texts a batch, three calls translate `LINES`.
+    """
+
+    source_tokenizer = SOURCE
+    max_source_length = 9
+
+    def __init__(self, calls=None, weight=1.0):
+        self.calls = calls  # after so many it is killed
+        self.asked = []
+        self.weights = [np.full(3, weight, "float32")]
+
+    def get_config(self):
+        return {"name": f"shouter_{id(self)}", "max_source_length": 9}
+
+    def generate(self, texts, search, max_length, batch_size, return_scores):
+        if len(self.asked) == self.calls:
+            raise Killed
+        self.asked.append(texts)
+        best = [text.upper().replace("F", "F\r\n") for text in texts]
+        scores = -np.array([[len(text), np.inf] for text in texts], "float32")
+        if search.num_hypotheses == 1:
+            return best, scores[:, 0]
+        return [[text, ""] for text in best], scores
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source").write_text("".join(f"{line}\n" for line in LINES))
+    return tmp_path
+
+
+def translate(model, source="source", target="target", search=GREEDY, **options):
+    options = {"batch_size": 4, "window": 5, "verbose": 0, **options}
+    translate_file(model, source, target, search, **options)
+
+
+def translate_and_kill(calls, **options):
+    model = Shouter(calls)
+    with pytest.raises(Killed):
+        translate(model, **options)
+    return model
+
+
+def read(folder, name="target"):
+    return (folder / name).read_text().split("\n")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+# What is written.
+
+
+@pytest.mark.parametrize("window", [1, 5, 12, 100])
+def test_one_line_for_one_line(folder, window):
+    translate(Shouter(), window=window)
+    assert read(folder) == SHOUTED
+    assert names(folder) == ["source", "target"]
+
+
+def test_compressed_files(folder):
+    (folder / "source.gz").write_bytes(gzip.compress("\r\n".join(LINES).encode()))
+    translate(Shouter(), "source.gz", "target.gz")
+    text = gzip.decompress((folder / "target.gz").read_bytes()).decode()
+    assert text.split("\n") == SHOUTED
+
+
+def test_batches_are_full_and_of_like_length(folder):
+    (folder / "source").write_text("\n".join(["a", "abcd", "", "ab", "abc"] * 3))
+    model = Shouter()
+    translate(model, window=15, batch_size=5)
+    assert model.asked == [["a"] * 3 + ["ab"] * 2, ["ab"] + ["abc"] * 3 + ["abcd"] * 3]
+
+
+def test_n_best_lines(folder):
+    (folder / "source").write_text("ab\n\ncafe")
+    expected = ["0 ||| AB ||| -2.000000", "1 |||  ||| 0.000000"]
+    expected += ["2 ||| CAF E ||| -4.000000", ""]
+    for search in (N_BEST, GREEDY):
+        translate(Shouter(), search=search, window=2, n_best=True, overwrite=True)
+        assert read(folder) == expected
+
+
+def test_the_best_of_several_hypotheses(folder):
+    translate(Shouter(), search=N_BEST)
+    assert read(folder) == SHOUTED
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = Seq2Seq(
+        **SIZES,
+        normalize_first=True,
+        max_source_length=9,
+        max_target_length=5,
+        source_tokenizer=SOURCE,
+        target_tokenizer=TARGET,
+    )
+    rng = np.random.default_rng(6)  # the outputs differ, some have several lines
+    model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
+    return model
+
+
+def test_lines_are_what_generate_gives(model, folder):
+    texts, scores = model.generate(LINES, N_BEST, batch_size=4, return_scores=True)
+    assert len({text for pair in texts for text in pair}) > 5
+    translate(model, search=N_BEST, n_best=True)
+    rows = [line.split(" ||| ") for line in read(folder)[:-1]]
+    found = {}
+    for number, text, score in rows:
+        found.setdefault(int(number), []).append((text, float(score)))
+    assert list(found) == list(range(len(LINES)))
+    for number in (0, *range(2, 10), 11):
+        given, numbers = zip(*found[number], strict=True)
+        one_line = [t.removesuffix("\n").replace("\n", " ") for t in texts[number]]
+        assert list(given) == one_line
+        np.testing.assert_allclose(numbers, scores[number], atol=1e-4)
+
+
+def test_a_saved_model_goes_on(model, folder, monkeypatch):
+    texts = model.generate(LINES, GREEDY, batch_size=4)
+    assert any("\n" in text for text in texts)
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "generate", Shouter(1).generate)
+        with pytest.raises(Killed):
+            translate(model)
+    model.save("model.keras")
+    translate(keras.saving.load_model("model.keras"))
+    texts = [text.removesuffix("\n").replace("\n", " ") for text in texts]
+    assert read(folder) == [*SHOUTED[:5], *texts[5:], ""]
+
+
+# A run that is killed.
+
+
+@pytest.mark.parametrize("target", ["target", "target.gz"])
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_killed_run_goes_on(folder, calls, target):
+    whole, second = Shouter(), Shouter()
+    translate(whole, target=target)
+    expected = (folder / target).read_bytes()
+    (folder / target).unlink()
+    first = translate_and_kill(calls, target=target)
+    kept = [target + ".unfinished", target + ".unfinished.json"]
+    assert names(folder) == ["source", *(kept if calls else [])]
+    if calls:  # and what a killed process wrote of a window
+        with open(f"{target}.unfinished", "ab") as file:
+            file.write(b"half a li")
+    translate(second, target=target)
+    assert (folder / target).read_bytes() == expected
+    assert names(folder) == ["source", target]
+    assert first.asked + second.asked == whole.asked
+
+
+def test_what_is_left_of_work_that_was_done_is_not_taken_for_work(folder):
+    translate_and_kill(2)
+    record = (folder / "target.unfinished.json").read_bytes()
+    translate(Shouter())
+    (folder / "target").unlink()
+    (folder / "target.unfinished.json").write_bytes(record)
+    translate_and_kill(0)
+    assert names(folder) == ["source"]
+    translate(Shouter())
+    assert read(folder) == SHOUTED
+
+
+def test_all_is_translated_but_the_file_has_not_its_name_yet(folder, monkeypatch):
+    def replace(source, target):
+        if target.name == "target":
+            raise Killed
+        usual(source, target)
+
+    usual = os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(Killed):
+            translate(Shouter())
+    translate(Shouter(calls=0))
+    assert read(folder) == SHOUTED
+
+
+def other_source(folder):
+    (folder / "source").write_text("".join(f"{line}\n" for line in LINES[::-1]))
+    return {}
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("source", other_source),
+        ("model", lambda folder: {"model": Shouter(weight=2.0)}),
+        ("search", lambda folder: {"search": N_BEST}),
+        ("max_length", lambda folder: {"max_length": 3}),
+        ("n_best", lambda folder: {"n_best": True}),
+    ],
+)
+def test_other_settings_are_not_mixed(folder, name, change):
+    translate_and_kill(1)
+    arguments = {"model": Shouter(), **change(folder)}
+    message = f"`{name}` must be that of the unfinished work in `target.unfinished`, "
+    with pytest.raises(ValueError, match=f"{message}`{name}=.*; received `{name}="):
+        translate(**arguments)
+    translate(**arguments, overwrite=True)
+    begun_anew = read(folder)
+    translate(**arguments, overwrite=True)
+    assert read(folder) == begun_anew
+    assert names(folder) == ["source", "target"]
+
+
+def test_the_record_says_how_far_it_is(folder):
+    translate_and_kill(1)
+    record = json.loads((folder / "target.unfinished.json").read_text())
+    assert record["settings"]["search"] == "GreedySearch()"
+    assert record["lines"] == 5
+    assert record["size"] == (folder / "target.unfinished").stat().st_size
+
+
+# Lines that are too long.
+
+
+def test_a_line_that_is_too_long(folder):
+    (folder / "source").write_text("\n".join([*LINES, "abcdefabc", "a"]))
+    message = (
+        r"at most `max_source_length=9` tokens a line; received 10 tokens in line 13 "
+        r"of `source`\. Shorten or split it, .*`too_long=\"empty\"`"
+    )
+    with pytest.raises(ValueError, match=message):
+        translate(Shouter(calls=0))
+    assert names(folder) == ["source"]
+
+
+def test_a_line_that_is_too_long_is_left_empty(folder):
+    too_long = "abcdefabc"
+    (folder / "source").write_text("\n".join([too_long, *LINES, too_long]))
+    translate_and_kill(1, too_long="empty")
+    message = "2 lines of `source` have more than `max_source_length=9` tokens"
+    with pytest.warns(UserWarning, match=message):
+        translate(Shouter(), too_long="empty")
+    assert read(folder) == ["", *SHOUTED[:-1], "", ""]
+
+
+# Progress.
+
+
+def test_the_bar_counts_sentences(folder, capsys):
+    translate(Shouter())
+    assert capsys.readouterr().err == ""
+    translate_and_kill(1, overwrite=True)
+    translate(Shouter(), overwrite=True, verbose=1)
+    bar = capsys.readouterr().err
+    assert " 5/12 [" in bar and " 12/12 [" in bar
+    assert " sentences/s]" in bar
+    assert " 0/12" not in bar
+
+
+# Errors.
+
+
+def test_an_existing_target(folder):
+    (folder / "target").write_text("precious")
+    with pytest.raises(FileExistsError, match="`target` must not exist; .*='target'"):
+        translate(Shouter())
+    assert read(folder) == ["precious"]
+    translate(Shouter(), overwrite=True)
+    assert read(folder) == SHOUTED
+
+
+def test_sources_that_cannot_be_read(folder):
+    with pytest.raises(FileNotFoundError, match="missing"):
+        translate(Shouter(), "missing")
+    (folder / "latin").write_bytes(b"a\nb\n\xff\n")
+    with pytest.raises(ValueError, match="valid UTF-8; line 3 of `latin` is not"):
+        translate(Shouter(), "latin")
+    (folder / "empty").touch()
+    with pytest.raises(ValueError, match="`empty` is empty"):
+        translate(Shouter(), "empty")
+    whole = gzip.compress(b"abc\n" * 100)
+    for content in (whole[:-9], whole[:12] + b"\0\0" + whole[14:], b"no gzip"):
+        (folder / "damaged.gz").write_bytes(content)
+        with pytest.raises(OSError, match=r"`source=damaged.gz`, which is not \("):
+            translate(Shouter(), "damaged.gz")
+
+
+def test_a_target_that_cannot_be_written():
+    with pytest.raises(FileNotFoundError, match="missing/target.unfinished"):
+        translate(Shouter(), target="missing/target")
+
+
+def test_arguments():
+    for name in ("batch_size", "window"):
+        with pytest.raises(ValueError, match=f"`{name}` must be at least 1; .*=0`"):
+            translate(Shouter(), **{name: 0})
+    message = '`too_long` must be "error" or "empty"; received `too_long=\'cut\'`'
+    with pytest.raises(ValueError, match=message):
+        translate(Shouter(), too_long="cut")
+    with pytest.raises(ValueError, match="`model` must have tokenizers"):
+        translate(Seq2Seq(**SIZES, vocabulary_size=11))
