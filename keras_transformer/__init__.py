@@ -6,7 +6,7 @@ The package in the order in which data passes through it:
 - `dataset`: parallel lines to bucketed, shifted `tf.data` batches
 - `layers`: attention, positions, encoder and decoder blocks
 - `seq2seq`: the model; `generation` decodes with it, `scoring` scores with it,
-  `compiling` compiles
+  `alignment` aligns with it
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search over a step function
 - `file_translation`: whole text files
@@ -22,6 +22,7 @@ needs TensorFlow, sacreBLEU or Matplotlib is imported when it is first used.
 from importlib import import_module
 from typing import Any
 
+from keras_transformer.alignment import Alignment
 from keras_transformer.decoding import (
     BeamSearch,
     GreedySearch,
@@ -77,6 +78,7 @@ _LAZY = {
 
 __all__ = [
     "AlibiBias",
+    "Alignment",
     "AttentionPattern",
     "BeamSearch",
     "CharacterTokenizer",

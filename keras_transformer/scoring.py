@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import padding_mask
-from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
+from keras_transformer.token_pairs import pair_batches, pair_rows
 
 
 class ScoreResult(NamedTuple):
@@ -66,9 +66,6 @@ def score(model: Any, sources: Any, targets: Any, batch_size: int = 64) -> Score
 class Scorer:
     """Scores with one model; keeps what it has compiled.
 
-    Pairs are sorted by length and scored in batches whose sizes are powers of two, so
-    that few shapes are ever compiled.
-
     Args:
         model: a `Seq2Seq`.
     """
@@ -79,54 +76,12 @@ class Scorer:
 
     def __call__(self, sources: Any, targets: Any, batch_size: int) -> ScoreResult:
         """Scores; see `Seq2Seq.score`."""
-        if batch_size < 1:
-            raise ValueError(
-                f"`batch_size` must be at least 1; received `batch_size={batch_size}`."
-            )
-        model = self._model
-        sources = self._rows("source", sources, model.source_tokenizer)
-        targets = self._rows("target", targets, model.target_tokenizer)
-        if len(sources) != len(targets):
-            raise ValueError(
-                "`targets` must have one entry for each source; received "
-                f"{len(targets)} targets and {len(sources)} sources."
-            )
-        lengths = np.array([len(row) for row in targets], "int32")
-        order = sorted(
-            range(len(targets)), key=lambda i: (len(targets[i]), len(sources[i]))
-        )
-        size = min(batch_size, power_of_two(len(order)))
-        scores = np.zeros(len(order), "float32")
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
-            rows = [sources[i] for i in chosen], [targets[i] for i in chosen]
-            result = self._compiled(*self._batch(*rows, size))
-            scores[chosen] = ops.convert_to_numpy(result)[: len(chosen)]
-        return ScoreResult(scores, lengths)
-
-    def _rows(self, side: str, inputs: Any, tokenizer: Any) -> list[list[int]]:
-        model, argument = self._model, f"{side}s"
-        rows = token_rows(inputs, argument, tokenizer, model.pad_token_id)
-        size = getattr(model, f"{side}_vocabulary_size")
-        limit = getattr(model, f"max_{side}_length")
-        check_rows(rows, argument, side, size, limit)
-        return rows
-
-    def _batch(
-        self, sources: list[list[int]], targets: list[list[int]], size: int
-    ) -> list[Any]:
-        """Encoder, decoder and target token ids: int32 `(size, length)` tensors."""
-        model = self._model
-        starts = [[model.start_token_id, *row][: len(row)] for row in targets]
-        limited = [
-            (sources, model.max_source_length),
-            (starts, model.max_target_length),
-            (targets, model.max_target_length),
-        ]
-        return [
-            ops.convert_to_tensor(pad_rows(rows, size, limit, model.pad_token_id))
-            for rows, limit in limited
-        ]
+        sources, targets = pair_rows(self._model, sources, targets)
+        scores = np.zeros(len(targets), "float32")
+        for chosen, batch in pair_batches(self._model, sources, targets, batch_size):
+            result = ops.convert_to_numpy(self._compiled(*batch))
+            scores[chosen] = result[: len(chosen)]
+        return ScoreResult(scores, np.array([len(row) for row in targets], "int32"))
 
     def _log_probabilities(
         self, encoder_token_ids: Any, decoder_token_ids: Any, target_token_ids: Any

@@ -38,7 +38,9 @@ NAMES = {
 # Who may import whom at module level, the standard library and a part's own modules
 # apart. On the right, names without a dot are parts of the package or other packages.
 MAY_IMPORT = {
-    "__init__": {"decoding", "layers", "scoring", "seq2seq", "training"},
+    "__init__": {
+        *("alignment", "decoding", "layers", "scoring", "seq2seq", "training"),
+    },
     "backend": {"keras"},
     "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
     "dataset": {"numpy", "tensorflow", "text"},
@@ -46,11 +48,13 @@ MAY_IMPORT = {
     "training": {"backend", "keras", "numpy"},
     "decoding": {"keras", "numpy"},
     "seq2seq": {
-        *("backend", "decoding", "generation", "layers", "scoring", "training"),
-        *("keras", "numpy"),
+        *("alignment", "backend", "decoding", "generation", "layers", "scoring"),
+        *("training", "keras", "numpy"),
     },
     "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
-    "scoring": {"backend", "keras", "layers", "numpy", "token_ids"},
+    "scoring": {"backend", "keras", "layers", "numpy", "token_pairs"},
+    "alignment": {"backend", "keras", "numpy", "token_pairs"},
+    "token_pairs": {"keras", "token_ids"},
     "token_ids": {"numpy"},
     "file_translation": {
         *("dataset", "decoding", "training", "keras", "numpy", "tqdm"),

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer import generation, scoring
+from keras_transformer import alignment, generation, scoring
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.layers import (
     DecoderStack,
@@ -205,6 +205,7 @@ class Seq2Seq(TokenTrainer):
         self._build_layers()
         self._generator = generation.Generator(self)
         self._scorer = scoring.Scorer(self)
+        self._aligner = alignment.Aligner(self)
 
     @classmethod
     def from_preset(cls, preset: str, **overrides: Any) -> "Seq2Seq":
@@ -411,6 +412,7 @@ class Seq2Seq(TokenTrainer):
         )
 
     score = scoring.score
+    align = alignment.align
     save = saving.save
 
     def export(
