@@ -9,7 +9,8 @@ The package in the order in which data passes through it:
   `alignment` aligns with it
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search over a step function
-- `file_translation`: whole text files
+- `file_translation`: whole text files; `bayes_risk` chooses among candidates,
+  `unknown_words` replaces what a vocabulary lacks
 - `evaluation`: BLEU, chrF, error rates
 - `export`: the SavedModel, strings in, strings out
 - `plotting`: pictures of attention, positions and schedules
@@ -73,6 +74,8 @@ _LAZY = {
     "Tokenizer": "text",
     "parallel_dataset": "dataset",
     "export_saved_model": "export",
+    "minimum_bayes_risk": "bayes_risk",
+    "replace_unknowns": "unknown_words",
     "translate_file": "file_translation",
 }
 
@@ -116,7 +119,9 @@ __all__ = [
     "export_saved_model",
     "freeze",
     "length_penalty",
+    "minimum_bayes_risk",
     "parallel_dataset",
+    "replace_unknowns",
     "scaled_dot_product_attention",
     "translate_file",
 ]

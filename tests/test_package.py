@@ -59,6 +59,8 @@ MAY_IMPORT = {
     "file_translation": {
         *("dataset", "decoding", "training", "keras", "numpy", "tqdm"),
     },
+    "bayes_risk": {"numpy", "sacrebleu"},
+    "unknown_words": {"text"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
         *("backend", "decoding", "seq2seq", "text", "token_ids"),
