@@ -60,7 +60,7 @@ def minimum_bayes_risk(
     Example:
 
     >>> from keras_transformer import minimum_bayes_risk
-    >>> candidates = ["a dog", "the cat sat", "the cat sits", "the cat sat up"]
+    >>> candidates = ["a dog", "the cat sat", "the cat sits", "the cat sat"]
     >>> minimum_bayes_risk([candidates]).texts
     ['the cat sat']
 

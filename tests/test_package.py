@@ -274,6 +274,26 @@ def test_training_page_runs(toy_text, capsys):
     assert len(fitted.history["val_bleu"]) == 2
 
 
+def test_translating_page_runs(toy_text, capsys):
+    kt, words = keras_transformer, ["<pad>", "<unk>", "<s>", "</s>", "a", "sees"]
+    tokenizers = {
+        "words": kt.WordTokenizer(words),
+        "en-de": kt.SentencePieceTokenizer.train("train.en", vocabulary_size=29),
+    }
+    for name, tokenizer in tokenizers.items():
+        kt.Seq2Seq(**TOY_MODEL, source_tokenizer=tokenizer).save(f"{name}.keras")
+    pathlib.Path("valid.en").rename("news.en")
+    namespace = {}
+    for _, code in python_blocks((ROOT / "docs/translating.md").read_text("utf-8")):
+        exec(compile(code, "translating.md", "exec"), namespace)
+    assert "8 (13, 8)" in capsys.readouterr().out
+    lines = {"news.de": 13, "news.nbest": 13 * 8}
+    for name, count in lines.items():
+        assert pathlib.Path(name).read_text("utf-8").count("\n") == count
+    assert len(namespace["chosen"]) == len(namespace["alignments"]) == 13
+    assert not any("<unk>" in text for text in namespace["texts"])
+
+
 def with_toy_sizes(path):
     text = path.read_text("utf-8")
     for size, toy_size in TOY_SIZES.items():
