@@ -43,9 +43,8 @@ def align(
         targets: as many texts or lists of token ids, likewise; the start token is
             not one of them.
         layer: int, which decoder block's attention, counted as list items are. `None` =
-            the last but one (the only one, if there is one): of a trained Transformer's
-            it agrees best with alignments made by hand (Garg et al., 2019, section
-            4.2).
+            the last but one (or the only one): of a trained Transformer's it agrees
+            best with alignments made by hand (Garg et al., 2019).
         batch_size: int, pairs aligned together.
 
     Returns:

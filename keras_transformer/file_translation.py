@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Self
 
+import keras
 import numpy as np
-from keras import ops
 from tqdm.auto import tqdm
 
 from keras_transformer.dataset.line_files import LineIndex, LineReader
@@ -285,9 +285,10 @@ def _check_arguments(
 def _model_digest(model: Any) -> str:
     """Tells a model from others by its weights and its configuration."""
     config = {**model.get_config(), "name": None}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    serialized = keras.saving.serialize_keras_object(config)
+    digest = hashlib.sha256(json.dumps(serialized, sort_keys=True).encode())
     for weight in model.weights:
-        digest.update(ops.convert_to_numpy(weight).tobytes())
+        digest.update(keras.ops.convert_to_numpy(weight).tobytes())
     return digest.hexdigest()[:16]
 
 

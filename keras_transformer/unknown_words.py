@@ -46,7 +46,7 @@ def replace_unknowns(
 
     References:
         - [Luong et al., 2015](https://arxiv.org/abs/1410.8206)
-        - [Jean et al., 2015](https://arxiv.org/abs/1412.2007), section 3.3
+        - [Jean et al., 2015](https://arxiv.org/abs/1412.2007)
     """
     for side in ("source", "target"):
         _check_tokenizer(side, getattr(model, f"{side}_tokenizer"))

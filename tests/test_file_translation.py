@@ -190,6 +190,7 @@ def test_what_is_left_of_work_that_was_done_is_not_taken_for_work(folder):
     (folder / "target.unfinished.json").write_bytes(record)
     translate_and_kill(0)
     assert names(folder) == ["source"]
+    (folder / "target.unfinished").write_text("of a first window, killed half-way")
     translate(Shouter())
     assert read(folder) == SHOUTED
 
