@@ -8,7 +8,7 @@ The package in the order in which data passes through it:
 - `seq2seq`: the model; `generation` decodes with it, `scoring` scores with it,
   `compiling` compiles
 - `training`: schedule, loss, metrics for `compile` and `fit`
-- `decoding`: greedy and beam search over a step function
+- `decoding`: greedy and beam search and sampling over a step function, with rules
 - `evaluation`: BLEU, chrF, error rates
 - `export`: the SavedModel, strings in, strings out
 - `plotting`: pictures of attention, positions and schedules
@@ -22,10 +22,19 @@ from importlib import import_module
 from typing import Any
 
 from keras_transformer.decoding import (
+    BannedSequences,
     BeamSearch,
+    GNMTLengthPenalty,
     GreedySearch,
+    LengthPenalty,
+    LogitsProcessor,
+    NoRepeatNGram,
+    PowerLengthPenalty,
+    RelativeLength,
+    RepetitionPenalty,
+    Sampling,
     SearchResult,
-    length_penalty,
+    SuppressTokens,
 )
 from keras_transformer.layers import (
     AlibiBias,
@@ -76,6 +85,7 @@ _LAZY = {
 __all__ = [
     "AlibiBias",
     "AttentionPattern",
+    "BannedSequences",
     "BeamSearch",
     "CharacterTokenizer",
     "Checkpoints",
@@ -84,25 +94,34 @@ __all__ = [
     "EncoderBlock",
     "EncoderStack",
     "FeedForward",
+    "GNMTLengthPenalty",
     "GlobalLocal",
     "GreedySearch",
     "LabelSmoothedCrossEntropy",
     "LearnedPositionalEncoding",
+    "LengthPenalty",
     "LocalWindow",
+    "LogitsProcessor",
     "MaskedTokenAccuracy",
     "MultiHeadAttention",
+    "NoRepeatNGram",
     "NonFiniteLoss",
     "Perplexity",
     "PositionScheme",
     "PositionalEncoding",
+    "PowerLengthPenalty",
+    "RelativeLength",
     "RelativePositionBias",
+    "RepetitionPenalty",
     "RotaryEmbedding",
+    "Sampling",
     "ScoreResult",
     "SearchResult",
     "SentencePieceTokenizer",
     "Seq2Seq",
     "SkipNonFinite",
     "Strided",
+    "SuppressTokens",
     "Tokenizer",
     "TrainingProgress",
     "TranslationQuality",
@@ -111,7 +130,6 @@ __all__ = [
     "average_checkpoints",
     "export_saved_model",
     "freeze",
-    "length_penalty",
     "parallel_dataset",
     "scaled_dot_product_attention",
 ]
