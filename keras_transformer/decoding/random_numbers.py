@@ -46,7 +46,7 @@ def key_of_tokens(token_ids: Any, mask: Any) -> Any:
     """
     positions = ops.arange(ops.shape(token_ids)[1], dtype="int32")
     keys = combine(positions, token_ids)
-    return ops.sum(ops.where(mask, keys, 0), axis=1, dtype="int32")
+    return ops.sum(ops.where(mask, keys, 0), axis=1)
 
 
 def _mix(x: Any) -> Any:
