@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.length_penalties import (
     LengthPenalty,
     as_length_penalty,
@@ -178,17 +179,16 @@ class BeamSearch:
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process(logits, history, self.processors, model, sentences)
         per_beam = min(2 * self.num_beams, logits.shape[-1])
-        values, tokens = ops.top_k(logits, per_beam)
+        values, tokens = top_k(logits, per_beam)
         log_probs = beams.log_probs[:, :, None] + values - normalizer
         total = self.num_beams * per_beam
-        log_probs, chosen = ops.top_k(
+        log_probs, chosen = top_k(
             ops.reshape(log_probs, (-1, total)), min(2 * self.num_beams, total)
         )
         tokens = ops.take_along_axis(ops.reshape(tokens, (-1, total)), chosen, axis=1)
-        tokens = ops.cast(tokens, "int32")
         return Candidates(
             log_probs=log_probs,
-            parents=ops.cast(chosen // per_beam, "int32"),
+            parents=chosen // per_beam,
             tokens=tokens,
             ended=ops.equal(tokens, model.end_token_id),
         )
@@ -216,7 +216,7 @@ class BeamSearch:
         scores = ops.where(ended, scores, -float("inf"))
         lengths = ops.where(ended, length, 0)
         token_ids = ops.where(ended[:, :, None], token_ids[first], model.pad_token_id)
-        scores, best = ops.top_k(
+        scores, best = top_k(
             ops.concatenate([beams.finished_scores, scores], axis=1),
             self.num_hypotheses,
         )
@@ -234,7 +234,7 @@ class BeamSearch:
     ) -> Beams:
         """Goes on with the best `num_beams` candidates that have not ended."""
         open_ = ops.where(candidates.ended, -float("inf"), candidates.log_probs)
-        log_probs, best = ops.top_k(open_, self.num_beams)
+        log_probs, best = top_k(open_, self.num_beams)
         parents = ops.take_along_axis(candidates.parents, best, axis=1)
         coverage = ops.take_along_axis(beams.coverage, parents[:, :, None], axis=1)
         return beams._replace(

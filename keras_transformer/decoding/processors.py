@@ -1,5 +1,6 @@
 """What may come next, and how gladly: rules that change the logits of a step."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -119,7 +120,7 @@ class BannedSequences:
         """Changes the logits; see `LogitsProcessor`."""
         size, longest = logits.shape[-1], max(map(len, self.sequences))
         ends = np.array([sequence[-1] for sequence in self.sequences], "int32")
-        _check_vocabulary("sequences", sum(self.sequences, ()), size)
+        _check_vocabulary("sequences", [*itertools.chain(*self.sequences)], size)
         beginnings = np.full((len(self.sequences), longest), -1, "int32")
         for row, sequence in zip(beginnings, self.sequences, strict=True):
             row[longest - len(sequence) + 1 :] = sequence[:-1]
@@ -163,7 +164,7 @@ class NoRepeatNGram:
         count = ops.shape(followers)[2]
         come = ops.arange(count, dtype="int32") + before < history.index
         repeats = ops.broadcast_to(come, ops.shape(followers))
-        last = history.last(before) if before else None
+        last = history.last(before)
         for offset in range(before):
             then = history.token_ids[:, :, offset : offset + count]
             now = last[:, :, offset : offset + 1]
@@ -242,17 +243,23 @@ def process(
     padding = ops.equal(token_ids, model.pad_token_id)
     banned = ops.logical_or(padding, ops.logical_and(early, ends))
     logits = ops.where(banned, -float("inf"), logits)
-    longest = sentences.prefixes.shape[1]
-    if longest:
-        place = ops.reshape(ops.minimum(index, longest - 1), (1, 1))
-        places = ops.broadcast_to(place, (ops.shape(sentences.prefixes)[0], 1))
-        wanted = ops.take_along_axis(sentences.prefixes, places, axis=1)[:, :, None]
-        within = ops.not_equal(wanted, model.pad_token_id)
-        within = ops.logical_and(within, index < longest)
+    if sentences.prefixes.shape[1] != 0:
+        wanted = _token_at(index, sentences.prefixes, model.pad_token_id)
         forced = ops.where(ops.equal(token_ids, wanted), own, -float("inf"))
+        within = ops.not_equal(wanted, model.pad_token_id)
         logits = ops.where(within, forced, logits)
     at_limit = (index + 1 >= sentences.limits)[:, None, None]
     return ops.where(at_limit, ops.where(ends, own, -float("inf")), logits)
+
+
+def _token_at(index: Any, rows: Any, pad_token_id: int) -> Any:
+    """Int32 `(batch, 1, 1)`, padding from the end of `rows (batch, length)` on."""
+    batch, length = ops.shape(rows)
+    rows = ops.concatenate([rows, ops.full((batch, 1), pad_token_id, "int32")], axis=1)
+    place = ops.broadcast_to(
+        ops.reshape(ops.minimum(index, length), (1, 1)), (batch, 1)
+    )
+    return ops.take_along_axis(rows, place, axis=1)[:, :, None]
 
 
 def _marked(token_ids: Any, chosen: Any, vocabulary_size: int) -> Any:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.processors import History, LogitsProcessor, process
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
 
@@ -83,7 +84,7 @@ def advance(
 
 def result(model: Model, walk: Walk) -> SearchResult:
     """Returns the hypotheses, best first; see `Search.result`."""
-    scores, order = ops.top_k(walk.log_probs, walk.log_probs.shape[1])
+    scores, order = top_k(walk.log_probs, walk.log_probs.shape[1])
     lengths = ops.take_along_axis(walk.lengths, order, axis=1)
     token_ids = ops.take_along_axis(walk.token_ids, order[:, :, None], axis=1)
     found = scores > -float("inf")

@@ -273,7 +273,7 @@ class DecoderStack(_Stack):
         positions: Any = None,
         cache_positions: Any = None,
         return_attention_scores: bool = False,
-    ) -> tuple[Any, list[tuple[Any, Any]], Any]:
+    ) -> tuple[Any, ...]:
         """Decodes the newest tokens, with what came before them in caches.
 
         Args:
@@ -293,14 +293,14 @@ class DecoderStack(_Stack):
             return_attention_scores: whether to return those of the last block.
 
         Returns:
-            The outputs `(batch, queries, hidden_dim)`, the updated caches, and the
-            dictionary of scores of the last block (see `DecoderBlock`) or `None`.
+            The outputs `(batch, queries, hidden_dim)` and the updated caches; with
+            `return_attention_scores=True` also the dictionary of scores of the last
+            block (see `DecoderBlock`).
         """
         x, updated, last = decoder_sequence, [], self.blocks[-1]
-        scores = None
         for block, (self_cache, cross_cache) in zip(self.blocks, caches, strict=True):
             wanted = return_attention_scores and block is last
-            x, self_cache, cross_cache, *extra = block(
+            x, self_cache, cross_cache, *scores = block(
                 x,
                 decoder_attention_mask=attention_mask,
                 encoder_padding_mask=encoder_padding_mask,
@@ -314,8 +314,7 @@ class DecoderStack(_Stack):
                 return_attention_scores=wanted,
             )
             updated.append((self_cache, cross_cache))
-            scores = extra[0] if extra else None
-        return self._finish(x), updated, scores
+        return self._finish(x), updated, *scores
 
     def empty_caches(
         self, encoder_sequence: Any, cache_length: Any

@@ -82,7 +82,7 @@ def decode_step(
     ancestors = ops.logical_or(state["ancestors"], own)
     positions = ops.zeros_like(beams) + index
     x = model._embed_target(token_ids, positions, training=False)
-    x, caches, scores = model.decoder.step(
+    x, caches, *scores = model.decoder.step(
         x,
         state["caches"],
         index * num_beams,
@@ -93,9 +93,9 @@ def decode_step(
         return_attention_scores="attention" in state,
     )
     state = {**state, "caches": caches, "ancestors": ancestors}
-    if scores is not None:
-        attention = ops.mean(ops.cast(scores["cross_attention"], "float32"), axis=1)
-        state["attention"] = attention
+    if scores:
+        cross = ops.cast(scores[0]["cross_attention"], "float32")
+        state["attention"] = ops.mean(cross, axis=1)
     return model._logits(x), state
 
 

@@ -55,7 +55,7 @@ def asked(pair):
 
 
 @pytest.mark.parametrize(
-    ("pair", "penalty"), zip(PAIRS, itertools.cycle(PENALTIES), strict=False)
+    ("pair", "penalty"), [*zip(PAIRS, itertools.cycle(PENALTIES), strict=False)]
 )
 def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(pair, penalty):
     processors, arguments, tables = asked(pair)
