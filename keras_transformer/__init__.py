@@ -8,7 +8,7 @@ The package in the order in which data passes through it:
 - `seq2seq`: the model; `generation` decodes with it, `scoring` scores with it,
   `alignment` aligns with it
 - `training`: schedule, loss, metrics for `compile` and `fit`
-- `decoding`: greedy and beam search over a step function
+- `decoding`: greedy and beam search and sampling over a step function, with rules
 - `file_translation`: whole text files; `bayes_risk` chooses among candidates,
   `unknown_words` replaces what a vocabulary lacks
 - `evaluation`: BLEU, chrF, error rates
@@ -25,10 +25,19 @@ from typing import Any
 
 from keras_transformer.alignment import Alignment
 from keras_transformer.decoding import (
+    BannedSequences,
     BeamSearch,
+    GNMTLengthPenalty,
     GreedySearch,
+    LengthPenalty,
+    LogitsProcessor,
+    NoRepeatNGram,
+    PowerLengthPenalty,
+    RelativeLength,
+    RepetitionPenalty,
+    Sampling,
     SearchResult,
-    length_penalty,
+    SuppressTokens,
 )
 from keras_transformer.layers import (
     AlibiBias,
@@ -83,6 +92,7 @@ __all__ = [
     "AlibiBias",
     "Alignment",
     "AttentionPattern",
+    "BannedSequences",
     "BeamSearch",
     "CharacterTokenizer",
     "Checkpoints",
@@ -91,25 +101,34 @@ __all__ = [
     "EncoderBlock",
     "EncoderStack",
     "FeedForward",
+    "GNMTLengthPenalty",
     "GlobalLocal",
     "GreedySearch",
     "LabelSmoothedCrossEntropy",
     "LearnedPositionalEncoding",
+    "LengthPenalty",
     "LocalWindow",
+    "LogitsProcessor",
     "MaskedTokenAccuracy",
     "MultiHeadAttention",
+    "NoRepeatNGram",
     "NonFiniteLoss",
     "Perplexity",
     "PositionScheme",
     "PositionalEncoding",
+    "PowerLengthPenalty",
+    "RelativeLength",
     "RelativePositionBias",
+    "RepetitionPenalty",
     "RotaryEmbedding",
+    "Sampling",
     "ScoreResult",
     "SearchResult",
     "SentencePieceTokenizer",
     "Seq2Seq",
     "SkipNonFinite",
     "Strided",
+    "SuppressTokens",
     "Tokenizer",
     "TrainingProgress",
     "TranslationQuality",
@@ -118,7 +137,6 @@ __all__ = [
     "average_checkpoints",
     "export_saved_model",
     "freeze",
-    "length_penalty",
     "minimum_bayes_risk",
     "parallel_dataset",
     "replace_unknowns",

@@ -16,7 +16,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from keras_transformer.dataset.line_files import LineIndex, LineReader
-from keras_transformer.decoding import BeamSearch, Search
+from keras_transformer.decoding import BeamSearch, RelativeLength, Search
 from keras_transformer.training.checkpoints.files import written_whole
 
 Hypotheses = list[tuple[str, float]]
@@ -28,7 +28,9 @@ def translate_file(
     target: str | os.PathLike,
     search: Search | None = None,
     *,
-    max_length: int | None = None,
+    max_length: int | RelativeLength | None = None,
+    min_length: int | RelativeLength = 0,
+    seed: int | None = None,
     batch_size: int = 64,
     window: int = 10_000,
     n_best: bool = False,
@@ -51,9 +53,12 @@ def translate_file(
         model: a `Seq2Seq` with tokenizers.
         source: path of the text, UTF-8, plain or gzip (`.gz`).
         target: path of the file to write; compressed if it ends in `.gz`.
-        search: how to search; `BeamSearch()` if `None`.
-        max_length: int, greatest output length in tokens, the end token included; 50
-            more than the source's if `None`.
+        search: how to search; `BeamSearch()` if `None`. Unfinished work knows it by its
+            `repr`.
+        max_length: int or `RelativeLength`, greatest output length in tokens, the end
+            token included; 50 more than the source's if `None`.
+        min_length: int or `RelativeLength`, least output length likewise.
+        seed: int, where `Sampling` starts; drawn at random if `None`.
         batch_size: int, texts decoded together.
         window: int, lines from one finished part to the next. More of them make
             batches of more equal lengths, and more to do again after a stop.
@@ -82,14 +87,18 @@ def translate_file(
     search, target = search or BeamSearch(), pathlib.Path(target)
     _check_arguments(model, target, batch_size, window, too_long, overwrite)
     text = _Source(source, model)
-    settings = {
+    options = {
+        "search": search,
+        "max_length": max_length,
+        "min_length": min_length,
+        "seed": seed,
+    }
+    settings = {name: repr(value) for name, value in options.items()} | {
         "source": text.digest(),
         "model": _model_digest(model),
-        "search": repr(search),
-        "max_length": max_length,
-        "n_best": n_best,
+        "n_best": repr(n_best),
     }
-    options = {"search": search, "max_length": max_length, "batch_size": batch_size}
+    options["batch_size"] = batch_size
     write = _n_best_lines if n_best else _best_line
     with _UnfinishedFile(target, settings, overwrite) as unfinished:
         done = unfinished.progress.lines
@@ -180,7 +189,7 @@ class _Source:
 class _Progress:
     """How far the work on a file has come, and what it depends on."""
 
-    settings: dict[str, Any]
+    settings: dict[str, str]
     lines: int = 0
     size: int = 0  # bytes written
     left_empty: int = 0  # lines that were too long
@@ -194,17 +203,17 @@ class _UnfinishedFile:
 
     Args:
         target: The file once it is whole.
-        settings: What its content depends on, as JSON values.
+        settings: What its content depends on.
         overwrite: Whether to begin anew if there is work with other settings.
     """
 
-    def __init__(self, target: pathlib.Path, settings: dict[str, Any], overwrite: bool):
+    def __init__(self, target: pathlib.Path, settings: dict[str, str], overwrite: bool):
         self._target = target
         self._path = target.with_name(f"{target.name}.unfinished")
         self._record = target.with_name(f"{target.name}.unfinished.json")
         self.progress = self._found(settings, overwrite) or _Progress(settings)
 
-    def _found(self, settings: dict[str, Any], overwrite: bool) -> _Progress | None:
+    def _found(self, settings: dict[str, str], overwrite: bool) -> _Progress | None:
         """The progress of an earlier run, if it can be used."""
         if not (self._path.exists() and self._record.exists()):
             return None

@@ -1,14 +1,25 @@
 """From a user's texts or token ids to compiled searches and back."""
 
+import functools
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import Search, SearchResult
+from keras_transformer.decoding import RelativeLength, Search, SearchResult
+from keras_transformer.decoding.lengths import DEFAULT_MAX_LENGTH, lengths_of
 from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
+
+
+class Request(NamedTuple):
+    """How a `generate` decodes; a new one is compiled."""
+
+    search: Search
+    max_length: int | RelativeLength | None
+    min_length: int | RelativeLength
 
 
 class Generator:
@@ -23,44 +34,40 @@ class Generator:
 
     def __init__(self, model: Any):
         self._model = model
-        self._compiled: dict[tuple[Search, int | None], Any] = {}
+        self._compiled: dict[Request, Any] = {}
 
     def __call__(
         self,
         inputs: Any,
-        search: Search,
-        max_length: int | None,
+        request: Request,
+        prefix: Any,
+        seed: int | None,
         batch_size: int,
         return_scores: bool,
     ) -> Any:
         """Decodes; see `Seq2Seq.generate`."""
-        numbers = {"batch_size": batch_size, "max_length": max_length}
-        for name, number in numbers.items():
-            if number is not None and number < 1:
-                raise ValueError(
-                    f"`{name}` must be at least 1; received `{name}={number}`."
-                )
-        if isinstance(inputs, str):
-            texts, scores = self._texts([inputs], search, max_length, batch_size)
-            texts, scores = texts[0], scores[0]
-        elif _are_texts(inputs, self._model):
-            texts, scores = self._texts(inputs, search, max_length, batch_size)
-        else:
+        check_request(request, batch_size)
+        decode = functools.partial(
+            self._ids, request=request, seed=seed, batch_size=batch_size
+        )
+        single = isinstance(inputs, str)
+        inputs = [inputs] if single else inputs
+        prefix = [prefix] if single and isinstance(prefix, str) else prefix
+        if not _are_texts(inputs, self._model):
             rows = token_rows(inputs, "inputs", None, self._model.pad_token_id)
-            return self._ids(rows, search, max_length, batch_size)
+            return decode(rows, self._prefixes(prefix, rows, request))
+        texts, scores = self._texts(inputs, prefix, request, decode)
+        if single:
+            texts, scores = texts[0], scores[0]
         return (texts, scores) if return_scores else texts
 
     def _texts(
-        self,
-        texts: Sequence[str],
-        search: Search,
-        max_length: int | None,
-        batch_size: int,
+        self, texts: Sequence[str], prefix: Any, request: Request, decode: Any
     ) -> tuple[list[Any], np.ndarray]:
         model = self._model
         target = model.target_tokenizer
         rows = token_rows(texts, "inputs", model.source_tokenizer, model.pad_token_id)
-        result = self._ids(rows, search, max_length, batch_size)
+        result = decode(rows, self._prefixes(prefix, rows, request))
         count, hypotheses, length = result.token_ids.shape
         token_ids = result.token_ids.reshape(count * hypotheses, length)
         flat = target.detokenize(token_ids).numpy()
@@ -73,41 +80,111 @@ class Generator:
             return outputs[:, 0].tolist(), scores[:, 0]
         return outputs.tolist(), scores
 
+    def _prefixes(
+        self, prefix: Any, rows: list[list[int]], request: Request
+    ) -> list[list[int]]:
+        """The token ids that each output begins with, checked."""
+        if prefix is None:
+            return [[] for _ in rows]
+        model = self._model
+        tokenizer = model.target_tokenizer
+        prefixes = token_rows(
+            prefix, "prefix", tokenizer, model.pad_token_id, add_end=False
+        )
+        if len(prefixes) != len(rows):
+            raise ValueError(
+                "`prefix` must have one entry for each input; received "
+                f"{len(prefixes)} prefixes and {len(rows)} inputs."
+            )
+        size, longest = model.target_vocabulary_size, model.max_target_length
+        check_rows(prefixes, "prefix", "target", size, longest)
+        limit = request.max_length or DEFAULT_MAX_LENGTH
+        for number, (row, source) in enumerate(zip(prefixes, rows, strict=True)):
+            most = min(lengths_of(limit, len(source)), longest or sys.maxsize)
+            if model.end_token_id in row or len(row) >= most:
+                raise ValueError(
+                    "`prefix` must be shorter than the greatest output length and "
+                    f"without the end token; received {len(row)} tokens in row "
+                    f"{number}, whose output has at most {most}: {row}."
+                )
+        return prefixes
+
     def _ids(
         self,
         rows: list[list[int]],
-        search: Search,
-        max_length: int | None,
+        prefixes: list[list[int]],
+        request: Request,
+        seed: int | None,
         batch_size: int,
     ) -> SearchResult:
         if not rows:
-            return _no_result(search.num_hypotheses)
+            return _no_result(request.search.num_hypotheses)
         model = self._model
-        limit = model.max_source_length
+        limit, pad = model.max_source_length, model.pad_token_id
         check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
-        compiled = self._compiled_search(search, max_length)
+        compiled = self._compiled_search(request)
+        seed = int(np.random.randint(2**31 - 1)) if seed is None else seed
         order = np.argsort([len(row) for row in rows], kind="stable")
         size = min(batch_size, power_of_two(len(rows)))
         results = []
         for start in range(0, len(rows), size):
-            chosen = [rows[i] for i in order[start : start + size]]
-            batch = pad_rows(chosen, size, limit, model.pad_token_id)
-            result = compiled(keras.ops.convert_to_tensor(batch))
+            chosen = order[start : start + size]
+            batch = pad_rows([rows[i] for i in chosen], size, limit, pad)
+            begin = _pad_prefixes([prefixes[i] for i in chosen], size, pad)
+            arguments = (batch, begin, np.int32(seed))
+            result = compiled(*map(keras.ops.convert_to_tensor, arguments))
             results.append(
                 [keras.ops.convert_to_numpy(part)[: len(chosen)] for part in result]
             )
-        return _join(results, np.argsort(order), model.pad_token_id)
+        return _join(results, np.argsort(order), pad)
 
-    def _compiled_search(self, search: Search, max_length: int | None) -> Any:
-        key = (search, max_length)
-        if key not in self._compiled:
+    def _compiled_search(self, request: Request) -> Any:
+        if request not in self._compiled:
             model = self._model
 
-            def run(encoder_token_ids: Any) -> SearchResult:
-                return model.search(encoder_token_ids, search, max_length)
+            def run(encoder_token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
+                return model.search(
+                    encoder_token_ids, *request, prefixes=prefixes, seed=seed
+                )
 
-            self._compiled[key] = compile_function(run, model)
-        return self._compiled[key]
+            self._compiled[request] = compile_function(run, model)
+        return self._compiled[request]
+
+
+def check_request(request: Request, batch_size: int = 1) -> None:
+    """Makes sure that what a user asks for makes sense.
+
+    Args:
+        request: what is asked for.
+        batch_size: int, inputs decoded together.
+
+    Raises:
+        ValueError: if a number is out of its range.
+    """
+    least = {"batch_size": 1, "max_length": 1, "min_length": 0}
+    for name, number in {"batch_size": batch_size, **request._asdict()}.items():
+        if isinstance(number, int) and number < least[name]:
+            raise ValueError(
+                f"`{name}` must be at least {least[name]}; received `{name}={number}`."
+            )
+    shortest, longest = request.min_length, request.max_length
+    if isinstance(shortest, int) and isinstance(longest, int) and shortest > longest:
+        raise ValueError(
+            "`min_length` must be at most `max_length`; received "
+            f"`min_length={shortest}`, `max_length={longest}`."
+        )
+
+
+def _pad_prefixes(
+    prefixes: list[list[int]], size: int, pad_token_id: int
+) -> np.ndarray:
+    """int32 `(size, prefix_length)`, whose length is 0 or a power of two."""
+    longest = max(map(len, prefixes))
+    shape = (size, power_of_two(longest, 4) if longest else 0)
+    padded = np.full(shape, pad_token_id, "int32")
+    for row, prefix in zip(padded, prefixes, strict=False):
+        row[: len(prefix)] = prefix
+    return padded
 
 
 def _are_texts(inputs: Any, model: Any) -> bool:

@@ -8,7 +8,11 @@ SMALLEST_LENGTH = 16
 
 
 def token_rows(
-    inputs: Any, argument: str, tokenizer: Any, pad_token_id: int
+    inputs: Any,
+    argument: str,
+    tokenizer: Any,
+    pad_token_id: int,
+    add_end: bool = True,
 ) -> list[list[int]]:
     """Makes lists of token ids, without padding, of what the user gave.
 
@@ -18,9 +22,10 @@ def token_rows(
         argument: name of the argument, for error messages.
         tokenizer: tokenizer of the texts or `None`.
         pad_token_id: int, what is left out.
+        add_end: whether those of texts end with the end token.
 
     Returns:
-        Lists of ints; those of texts end with the end token.
+        Lists of ints.
 
     Raises:
         ValueError: if `inputs` are something else, or texts without a tokenizer.
@@ -33,7 +38,7 @@ def token_rows(
                 "received texts. Give the model `source_tokenizer` and "
                 "`target_tokenizer`."
             )
-        return tokenizer.tokenize(list(inputs), add_end=True).to_list()
+        return tokenizer.tokenize(list(inputs), add_end=add_end).to_list()
     rows = [np.asarray(row) for row in inputs]
     for row in rows:
         if row.ndim != 1 or (row.size and not np.issubdtype(row.dtype, np.integer)):

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding import Model, Sentences, run
+
 PAD, END, START = 0, 1, 2
 TOKENS = {"pad_token_id": PAD, "end_token_id": END, "start_token_id": START}
 
@@ -33,14 +35,40 @@ class ScriptedStep:
         return ScriptedStep(self.logits[rows])
 
     def search(
-        self, search: Any, limits: Any, max_length: int | None = None, **tokens: int
+        self,
+        search: Any,
+        limits: Any,
+        max_length: int | None = None,
+        min_lengths: Any = 0,
+        prefixes: Any = None,
+        attention: Any = None,
+        seed: int = 0,
+        **tokens: int,
     ) -> Any:
-        """Returns the result of a search, its parts NumPy arrays."""
+        """Returns the result of a search, its parts NumPy arrays.
+
+        `attention` is `(batch, vocabulary_size, source_length)`, what each newest
+        token attends to.
+        """
         limits = np.broadcast_to(np.asarray(limits, "int32"), (self.batch,))
         max_length = int(limits.max()) if max_length is None else max_length
-        run = _compiled(search, max_length, tuple({**TOKENS, **tokens}.items()))
+        run_search = _compiled(search, max_length, tuple({**TOKENS, **tokens}.items()))
+        if prefixes is None:
+            prefixes = np.zeros((self.batch, 0), "int32")
+        if attention is None:
+            attention = np.ones((self.batch, self.vocabulary_size, 1))
+        sentences = Sentences(
+            limits=limits,
+            min_lengths=np.broadcast_to(np.asarray(min_lengths, "int32"), limits.shape),
+            prefixes=np.asarray(prefixes, "int32"),
+            source_mask=np.any(attention > 0, axis=1),
+            keys=(1000 * self.logits[:, 0].sum(axis=1)).astype("int32") + seed,
+        )
+        tensors = map(ops.convert_to_tensor, sentences)
+        attention = ops.convert_to_tensor(np.asarray(attention, "float32"))
+        table = ops.convert_to_tensor(self.logits)
         _calls.clear()
-        result = run(ops.convert_to_tensor(self.logits), ops.convert_to_tensor(limits))
+        result = run_search(table, attention, Sentences(*tensors))
         result = type(result)(*map(ops.convert_to_numpy, result))
         self.calls = len(_calls)
         return result
@@ -67,16 +95,20 @@ class ScriptedStep:
 
 @functools.cache
 def _compiled(search: Any, max_length: int, tokens: tuple) -> Any:
-    def run(table: Any, limits: Any) -> Any:
-        nodes = ops.zeros((limits.shape[0], search.num_beams), "int32")
-        state = {"nodes": nodes, "table": table}
-        return search(_step, _reorder, state, limits, max_length, **dict(tokens))
+    model = Model(_step, _reorder, **dict(tokens))
+
+    def run_search(table: Any, attention: Any, sentences: Any) -> Any:
+        nodes = ops.zeros((table.shape[0], search.num_beams), "int32")
+        state = {"nodes": nodes, "table": table, "attends": attention}
+        seen = ops.shape(attention)[2]
+        state["attention"] = ops.zeros((*nodes.shape, seen), "float32")
+        return run(search, model, sentences, state, max_length)
 
     if keras.backend.backend() == "jax":
         import jax
 
-        return jax.jit(run)
-    return run
+        return jax.jit(run_search)
+    return run_search
 
 
 def _step(token_ids: Any, index: Any, state: dict[str, Any]) -> tuple[Any, Any]:
@@ -85,7 +117,8 @@ def _step(token_ids: Any, index: Any, state: dict[str, Any]) -> tuple[Any, Any]:
     children = state["nodes"] * vocabulary_size + 1 + token_ids
     nodes = ops.where(index > 0, ops.minimum(children, num_nodes - 1), 0)
     logits = ops.take_along_axis(state["table"], nodes[:, :, None], axis=1)
-    return logits, {**state, "nodes": nodes}
+    attention = ops.take_along_axis(state["attends"], token_ids[:, :, None], axis=1)
+    return logits, {**state, "nodes": nodes, "attention": attention}
 
 
 def _reorder(state: dict[str, Any], parents: Any) -> dict[str, Any]:

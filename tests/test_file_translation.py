@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import BeamSearch, GreedySearch, Seq2Seq, translate_file
+from keras_transformer import (
+    BeamSearch,
+    GreedySearch,
+    RelativeLength,
+    Sampling,
+    Seq2Seq,
+    translate_file,
+)
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -40,7 +47,7 @@ class Shouter:
     def get_config(self):
         return {"name": f"shouter_{id(self)}", "max_source_length": 9}
 
-    def generate(self, texts, search, max_length, batch_size, return_scores):
+    def generate(self, texts, search, return_scores, **options):
         if len(self.asked) == self.calls:
             raise Killed
         self.asked.append(texts)
@@ -147,6 +154,14 @@ def test_lines_are_what_generate_gives(model, folder):
         np.testing.assert_allclose(numbers, scores[number], atol=1e-4)
 
 
+def test_options_of_generate(model, folder):
+    search, options = Sampling(), {"max_length": 4, "min_length": 3, "seed": 5}
+    translate(model, search=search, **options)
+    texts = model.generate(LINES, search, **options)
+    texts = [text.removesuffix("\n").replace("\n", " ") for text in texts]
+    assert read(folder) == [*texts, ""]
+
+
 def test_a_saved_model_goes_on(model, folder, monkeypatch):
     texts = model.generate(LINES, GREEDY, batch_size=4)
     assert any("\n" in text for text in texts)
@@ -221,7 +236,9 @@ def other_source(folder):
         ("source", other_source),
         ("model", lambda folder: {"model": Shouter(weight=2.0)}),
         ("search", lambda folder: {"search": N_BEST}),
-        ("max_length", lambda folder: {"max_length": 3}),
+        ("max_length", lambda folder: {"max_length": RelativeLength(2)}),
+        ("min_length", lambda folder: {"min_length": 2}),
+        ("seed", lambda folder: {"seed": 2}),
         ("n_best", lambda folder: {"n_best": True}),
     ],
 )
@@ -241,7 +258,7 @@ def test_other_settings_are_not_mixed(folder, name, change):
 def test_the_record_says_how_far_it_is(folder):
     translate_and_kill(1)
     record = json.loads((folder / "target.unfinished.json").read_text())
-    assert record["settings"]["search"] == "GreedySearch()"
+    assert record["settings"]["search"] == repr(GREEDY)
     assert record["lines"] == 5
     assert record["size"] == (folder / "target.unfinished").stat().st_size
 

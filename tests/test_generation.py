@@ -1,7 +1,15 @@
+import keras
 import numpy as np
 import pytest
 
-from keras_transformer import BeamSearch, GreedySearch, SearchResult, Seq2Seq
+from keras_transformer import (
+    BeamSearch,
+    GreedySearch,
+    RelativeLength,
+    Sampling,
+    SearchResult,
+    Seq2Seq,
+)
 from keras_transformer.text import CharacterTokenizer
 
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
@@ -175,6 +183,92 @@ def test_inputs_of_another_kind(model, inputs):
     message = "`inputs` must be texts, lists of int token ids or an int array"
     with pytest.raises(ValueError, match=message):
         model.generate(inputs)
+
+
+@pytest.mark.parametrize("search", [GREEDY, N_BEST, Sampling(2)], ids=str)
+def test_prefixes_begin_the_outputs(model, search):
+    prefix = ["XY", "", "ZÄW"]
+    texts, scores = model.generate(
+        ["abc", "f", "dead"], search, prefix=prefix, return_scores=True, seed=3
+    )
+    texts = [[text] if isinstance(text, str) else text for text in texts]
+    for begin, hypotheses in zip(prefix, texts, strict=True):
+        assert all(text.startswith(begin) for text in hypotheses)
+    best = [hypotheses[0] for hypotheses in texts]
+    if search.num_hypotheses == 1:
+        expected = model.score(["abc", "f", "dead"], best).scores
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
+    free = model.generate(["abc", "f", "dead"], search, seed=3)
+    one = model.generate("f", search, prefix="", seed=3)
+    assert free[1] == one == (texts[1] if search.num_hypotheses > 1 else best[1])
+    rows = model.target_tokenizer.tokenize(["XY"]).to_list()
+    result = model.generate([[4, 5, 6, 3]], search, prefix=rows, seed=3)
+    assert result.token_ids[:, :, :2].tolist() == [[rows[0]] * search.num_hypotheses]
+
+
+def test_lengths_by_the_source(model):
+    options = {"min_length": RelativeLength(0.5), "max_length": RelativeLength(1, -1)}
+    lengths = model.generate(ROWS, GREEDY, **options).lengths[:, 0]
+    for row, length in zip(ROWS, lengths, strict=True):
+        most = min(len(row) - 1, model.max_target_length)
+        assert min(len(row) // 2, most) <= length <= most
+    exact = model.generate(ROWS, N_BEST, min_length=4, max_length=4)
+    assert (exact.lengths == 4).all()
+
+
+def test_samples_depend_on_the_source_and_the_seed_alone(model):
+    search = Sampling(3, temperature=2.0)
+    result = model.generate(ROWS, search, seed=5)
+    check_equal(model.generate(ROWS, search, seed=5, batch_size=2), result)
+    alone = model.generate(ROWS[1:2], search, seed=5)
+    check_equal(alone, SearchResult(*(part[1:2] for part in result)))
+    other = model.generate(ROWS, search, seed=6)
+    assert (other.token_ids.shape, other.token_ids.tolist()) != (
+        result.token_ids.shape,
+        result.token_ids.tolist(),
+    )
+    keras.utils.set_random_seed(7)
+    one = model.generate(ROWS, search)
+    keras.utils.set_random_seed(7)
+    check_equal(model.generate(ROWS, search), one)
+
+
+def test_coverage_scores_are_those_of_the_models_attention(model):
+    plain = BeamSearch(3, 0.0, num_hypotheses=1)
+    search = BeamSearch(3, 0.0, coverage_penalty=0.3)
+    (row,) = ROWS[:1]
+    result = model.generate([row], search)
+    target = result.token_ids[0, 0, : result.lengths[0, 0]]
+    _, scores = model(
+        {
+            "encoder_token_ids": np.array([row]),
+            "decoder_token_ids": np.array([[2, *target[:-1]]]),
+        },
+        return_attention_scores=True,
+    )
+    attention = keras.ops.convert_to_numpy(scores["cross"][-1])[0].mean(axis=0)
+    covered = 0.3 * np.log(np.minimum(attention.sum(axis=0), 1.0)).sum()
+    expected = model.score([row], [target.tolist()]).scores[0] + covered
+    np.testing.assert_allclose(result.scores[0, 0], expected, atol=1e-4)
+    assert model.generate([row], plain).scores[0, 0] >= expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix": ["X"]}, "`prefix` must have one entry for each input; received 1"),
+        ({"prefix": ["X", "XYZXYZ"]}, "`prefix` must have at most `max_target_length"),
+        ({"prefix": ["X", "XYZXY"]}, "`prefix` must be shorter than the greatest"),
+        ({"prefix": [[4], [4, 3]]}, "`prefix` must be shorter .* without the end"),
+        ({"prefix": [[4], [12]]}, "`prefix` must hold token ids from 0 to 10"),
+        ({"prefix": ["XY", ""], "max_length": 2}, "`prefix` must be shorter than"),
+        ({"min_length": -1}, "`min_length` must be at least 0; received"),
+        ({"min_length": 4, "max_length": 3}, "`min_length` must be at most"),
+    ],
+)
+def test_senseless_wishes(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        model.generate(["abc", "f"], **options)
 
 
 @pytest.mark.parametrize("argument", ["batch_size", "max_length"])

@@ -6,4 +6,5 @@
 - `micro_batches`: gradients added up over the parts of a batch
 - `random_bits`: random numbers for dropout, 16 bits each
 - `rematerialization`: layers computed again for their gradient
+- `top_k`: the highest values, equal ones in one order
 """

@@ -1,13 +1,53 @@
-"""Searches for the best output of a model known only by its step function."""
+"""Searches for the best output of a model known only by its step function.
+
+A strategy (`GreedySearch`, `BeamSearch`, `Sampling`) composes with rules for what may
+come next (`processors`), penalties, least and greatest lengths, and prefixes.
+"""
 
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.greedy import GreedySearch
-from keras_transformer.decoding.search import Search, SearchResult, length_penalty
+from keras_transformer.decoding.length_penalties import (
+    GNMTLengthPenalty,
+    LengthPenalty,
+    PowerLengthPenalty,
+    coverage_penalty,
+)
+from keras_transformer.decoding.lengths import RelativeLength
+from keras_transformer.decoding.processors import (
+    BannedSequences,
+    History,
+    LogitsProcessor,
+    NoRepeatNGram,
+    RepetitionPenalty,
+    SuppressTokens,
+)
+from keras_transformer.decoding.sampling import Sampling
+from keras_transformer.decoding.search import (
+    Model,
+    Search,
+    SearchResult,
+    Sentences,
+    run,
+)
 
 __all__ = [
+    "BannedSequences",
     "BeamSearch",
+    "GNMTLengthPenalty",
     "GreedySearch",
+    "History",
+    "LengthPenalty",
+    "LogitsProcessor",
+    "Model",
+    "NoRepeatNGram",
+    "PowerLengthPenalty",
+    "RelativeLength",
+    "RepetitionPenalty",
+    "Sampling",
     "Search",
     "SearchResult",
-    "length_penalty",
+    "Sentences",
+    "SuppressTokens",
+    "coverage_penalty",
+    "run",
 ]

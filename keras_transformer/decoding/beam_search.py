@@ -1,32 +1,45 @@
 """Beam search, exact where it stops and the same for every batch mate."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.decoding.search import (
-    Reorder,
-    SearchResult,
-    Step,
-    length_penalty,
-    restrict_logits,
+from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.length_penalties import (
+    LengthPenalty,
+    as_length_penalty,
+    coverage_penalty,
 )
+from keras_transformer.decoding.processors import History, LogitsProcessor, process
+from keras_transformer.decoding.search import Model, SearchResult, Sentences
 
 
-class _Beams(NamedTuple):
-    """The state of the loop; the axis of the hypotheses is sorted, best first."""
+class Beams(NamedTuple):
+    """The state between two steps; the hypotheses of a sentence come best first."""
 
     index: Any  # int32 (), position of the next token
+    done: Any  # bool (batch,), sentences whose search is over
     token_ids: Any  # int32 (batch, num_beams, max_length), unfinished hypotheses
     log_probs: Any  # float32 (batch, num_beams), their log-probabilities
     tokens: Any  # int32 (batch, num_beams), the newest token of each
+    coverage: Any  # float32 (batch, num_beams, source_length), attention so far
     finished_ids: Any  # int32 (batch, num_hypotheses, max_length), the best that ended
     finished_lengths: Any  # int32 (batch, num_hypotheses)
     finished_scores: Any  # float32 (batch, num_hypotheses), -inf where there is none
     num_finished: Any  # int32 (batch,), how many have ended so far
-    done: Any  # bool (batch,), sentences whose search is over
     state: Any  # the model's
+
+
+class Candidates(NamedTuple):
+    """Hypotheses one token longer, `(batch, candidates)`, best first."""
+
+    log_probs: Any  # float32
+    parents: Any  # int32, the beams they continue
+    tokens: Any  # int32, their newest tokens
+    ended: Any  # bool, whether that is the end token
 
 
 @dataclass(frozen=True)
@@ -36,22 +49,32 @@ class BeamSearch:
     A hypothesis is finished when the end token is among the `num_beams` best
     continuations; it is then frozen and another one takes its place. The search
     of a sentence is over as soon as no unfinished one can get among the
-    `num_hypotheses` best, at any length; once `num_beams` hypotheses have
-    finished, as soon as none could by ending at the next token. Nothing in it
-    depends on the other sentences of the batch.
+    `num_hypotheses` best, at any length; once `num_beams * patience` hypotheses
+    have finished, as soon as none could by ending at the next token. Nothing in
+    it depends on the other sentences of the batch.
 
-    Arguments and result of the call are those of every `Search`.
+    A finished hypothesis scores its log-probability, divided by the length penalty,
+    plus the coverage penalty.
 
     Args:
         num_beams: int, unfinished hypotheses kept at each step.
-        length_penalty: float, α of the length penalty
-            `((5 + length) / 6) ** α` that divides a hypothesis's
-            log-probability; 0 = none, larger values favour longer output.
+        length_penalty: a `LengthPenalty`, or a float, the α of
+            `GNMTLengthPenalty`: `((5 + length) / 6) ** α`; 0 = none, larger values
+            favour longer output.
         num_hypotheses: int, how many finished hypotheses are returned (n-best),
             at most `num_beams`.
+        patience: positive float; `inf` = the search goes on until no unfinished
+            hypothesis can win at any length.
+        early_stopping: whether the search of a sentence is over as soon as
+            `num_beams * patience` hypotheses have finished, even if the next could
+            be better; faster, and what other toolkits do.
+        coverage_penalty: float of at least 0, the β of `coverage_penalty`: what is
+            taken off for each part of the source that got little attention, in the
+            decoder's last block on the mean over its heads.
+        processors: rules for what may come next (`LogitsProcessor`).
 
     Raises:
-        ValueError: if `num_beams` or `num_hypotheses` is out of range.
+        ValueError: if an argument is out of its range.
 
     Example:
 
@@ -63,13 +86,19 @@ class BeamSearch:
         - [Wu et al., 2016](https://arxiv.org/abs/1609.08144), section 7
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1
           (4 beams, α = 0.6)
+        - [Kasai et al., 2022](https://arxiv.org/abs/2204.05424) (patience)
     """
 
     num_beams: int = 4
-    length_penalty: float = 0.6
+    length_penalty: float | LengthPenalty = 0.6
     num_hypotheses: int = 1
+    patience: float = 1.0
+    early_stopping: bool = False
+    coverage_penalty: float = 0.0
+    processors: Sequence[LogitsProcessor] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "processors", tuple(self.processors))
         if self.num_beams < 1:
             raise ValueError(
                 "`num_beams` must be at least 1; received "
@@ -81,127 +110,113 @@ class BeamSearch:
                 f"`num_hypotheses={self.num_hypotheses}`, "
                 f"`num_beams={self.num_beams}`. Search with more beams to get more."
             )
-
-    def __call__(
-        self,
-        step: Step,
-        reorder: Reorder,
-        state: Any,
-        limits: Any,
-        max_length: Any,
-        *,
-        start_token_id: int,
-        end_token_id: int,
-        pad_token_id: int,
-    ) -> SearchResult:
-        """Searches; see `Search`."""
-
-        def running(*beams: Any) -> Any:
-            beams = _Beams(*beams)
-            return ops.logical_and(
-                beams.index < max_length, ops.logical_not(ops.all(beams.done))
+        if not self.patience > 0:
+            raise ValueError(
+                f"`patience` must be above 0; received `patience={self.patience}`."
+            )
+        if not 0 <= self.coverage_penalty < math.inf:
+            raise ValueError(
+                "`coverage_penalty` must be a number of at least 0; received "
+                f"`coverage_penalty={self.coverage_penalty}`."
             )
 
-        def advance(*beams: Any) -> _Beams:
-            beams = _Beams(*beams)
-            logits, state = step(beams.tokens, beams.index, beams.state)
-            beams = beams._replace(state=state)
-            log_probs, parents, tokens = self._candidates(
-                beams, logits, limits, end_token_id, pad_token_id
-            )
-            token_ids = _extend(beams.token_ids, parents, tokens, beams.index)
-            ended = ops.equal(tokens, end_token_id)
-            beams = self._finish(beams, token_ids, log_probs, ended, pad_token_id)
-            beams = self._continue(
-                beams, token_ids, log_probs, ended, parents, tokens, reorder
-            )
-            return self._mark_done(beams, limits)
+    @property
+    def needs_attention(self) -> bool:
+        """The coverage penalty goes by it."""
+        return self.coverage_penalty > 0
 
-        beams = _Beams(
-            *ops.while_loop(
-                running,
-                advance,
-                self._start(limits, max_length, start_token_id, pad_token_id, state),
-            )
-        )
-        return SearchResult(
-            beams.finished_ids, beams.finished_lengths, beams.finished_scores
-        )
-
-    def _start(
-        self,
-        limits: Any,
-        max_length: Any,
-        start_token_id: int,
-        pad_token_id: int,
-        state: Any,
-    ) -> _Beams:
-        batch, beams, kept = ops.shape(limits)[0], self.num_beams, self.num_hypotheses
+    def start(
+        self, model: Model, sentences: Sentences, state: Any, max_length: Any
+    ) -> Beams:
+        """Makes the state before the first step; see `Search`."""
+        batch, source_length = ops.shape(sentences.source_mask)
+        beams, kept = self.num_beams, self.num_hypotheses
         first = ops.equal(ops.arange(beams, dtype="int32"), 0)
-        return _Beams(
+        pad = model.pad_token_id
+        seen = source_length if self.needs_attention else 0
+        return Beams(
             index=ops.convert_to_tensor(0, "int32"),
-            token_ids=ops.full((batch, beams, max_length), pad_token_id, "int32"),
+            done=ops.zeros((batch,), "bool"),
+            token_ids=ops.full((batch, beams, max_length), pad, "int32"),
             log_probs=ops.where(first, 0.0, ops.full((batch, beams), -float("inf"))),
-            tokens=ops.full((batch, beams), start_token_id, "int32"),
-            finished_ids=ops.full((batch, kept, max_length), pad_token_id, "int32"),
+            tokens=ops.full((batch, beams), model.start_token_id, "int32"),
+            coverage=ops.zeros((batch, beams, seen), "float32"),
+            finished_ids=ops.full((batch, kept, max_length), pad, "int32"),
             finished_lengths=ops.zeros((batch, kept), "int32"),
             finished_scores=ops.full((batch, kept), -float("inf"), "float32"),
             num_finished=ops.zeros((batch,), "int32"),
-            done=ops.zeros((batch,), "bool"),
             state=state,
         )
 
+    def advance(self, model: Model, sentences: Sentences, progress: Beams) -> Beams:
+        """Makes one step; see `Search`."""
+        logits, state = model.step(progress.tokens, progress.index, progress.state)
+        beams = progress._replace(state=state)
+        if self.needs_attention:
+            newest = ops.cast(state["attention"], "float32")
+            beams = beams._replace(coverage=beams.coverage + newest)
+        candidates = self._candidates(beams, logits, model, sentences)
+        token_ids = _extend(beams.token_ids, candidates, beams.index)
+        beams = self._finish(beams, candidates, token_ids, model, sentences)
+        beams = self._continue(beams, candidates, token_ids, model)
+        return self._mark_done(beams, sentences.limits)
+
+    def result(self, model: Model, progress: Beams) -> SearchResult:
+        """Returns the finished hypotheses; see `Search`."""
+        return SearchResult(
+            progress.finished_ids, progress.finished_lengths, progress.finished_scores
+        )
+
     def _candidates(
-        self,
-        beams: _Beams,
-        logits: Any,
-        limits: Any,
-        end_token_id: int,
-        pad_token_id: int,
-    ) -> tuple[Any, Any, Any]:
+        self, beams: Beams, logits: Any, model: Model, sentences: Sentences
+    ) -> Candidates:
         """Finds the best `2 * num_beams` continuations of all beams.
 
         At most `num_beams` of them end, so that enough are left to go on.
-
-        Returns:
-            Their log-probabilities, parent beams and tokens, each
-            `(batch, candidates)`, best first.
         """
         logits = ops.cast(logits, "float32")
         normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
-        logits = restrict_logits(
-            logits, beams.index, limits, end_token_id, pad_token_id
-        )
+        history = History(beams.token_ids, beams.index, normalizer)
+        logits = process(logits, history, self.processors, model, sentences)
         per_beam = min(2 * self.num_beams, logits.shape[-1])
-        values, tokens = ops.top_k(logits, per_beam)
+        values, tokens = top_k(logits, per_beam)
         log_probs = beams.log_probs[:, :, None] + values - normalizer
         total = self.num_beams * per_beam
-        log_probs, chosen = ops.top_k(
+        log_probs, chosen = top_k(
             ops.reshape(log_probs, (-1, total)), min(2 * self.num_beams, total)
         )
         tokens = ops.take_along_axis(ops.reshape(tokens, (-1, total)), chosen, axis=1)
-        parents = ops.cast(chosen // per_beam, "int32")
-        return log_probs, parents, ops.cast(tokens, "int32")
+        return Candidates(
+            log_probs=log_probs,
+            parents=chosen // per_beam,
+            tokens=tokens,
+            ended=ops.equal(tokens, model.end_token_id),
+        )
 
     def _finish(
         self,
-        beams: _Beams,
+        beams: Beams,
+        candidates: Candidates,
         token_ids: Any,
-        log_probs: Any,
-        ended: Any,
-        pad_token_id: int,
-    ) -> _Beams:
+        model: Model,
+        sentences: Sentences,
+    ) -> Beams:
         """Takes the ended ones among the first `num_beams` candidates in."""
         first = slice(None), slice(self.num_beams)
-        open_ = ops.logical_not(beams.done)[:, None]
-        ended = ops.logical_and(ended, log_probs > -float("inf"))[first]
-        ended = ops.logical_and(ended, open_)
+        log_probs, ended = candidates.log_probs[first], candidates.ended[first]
+        ended = ops.logical_and(ended, log_probs > -float("inf"))
+        ended = ops.logical_and(ended, ops.logical_not(beams.done)[:, None])
         length = beams.index + 1
-        scores = log_probs[first] / length_penalty(length, self.length_penalty)
+        scores = log_probs / self._length_penalty(length)
+        if self.needs_attention:
+            parents = candidates.parents[first][:, :, None]
+            coverage = ops.take_along_axis(beams.coverage, parents, axis=1)
+            mask, beta = sentences.source_mask, self.coverage_penalty
+            scores = scores + coverage_penalty(coverage, mask, beta)
         scores = ops.where(ended, scores, -float("inf"))
         lengths = ops.where(ended, length, 0)
-        token_ids = ops.where(ended[:, :, None], token_ids[first], pad_token_id)
-        scores, best = ops.top_k(
+        token_ids = ops.where(ended[:, :, None], token_ids[first], model.pad_token_id)
+        scores, best = top_k(
             ops.concatenate([beams.finished_scores, scores], axis=1),
             self.num_hypotheses,
         )
@@ -215,46 +230,49 @@ class BeamSearch:
         )
 
     def _continue(
-        self,
-        beams: _Beams,
-        token_ids: Any,
-        log_probs: Any,
-        ended: Any,
-        parents: Any,
-        tokens: Any,
-        reorder: Reorder,
-    ) -> _Beams:
+        self, beams: Beams, candidates: Candidates, token_ids: Any, model: Model
+    ) -> Beams:
         """Goes on with the best `num_beams` candidates that have not ended."""
-        log_probs, best = ops.top_k(
-            ops.where(ended, -float("inf"), log_probs), self.num_beams
-        )
-        parents = ops.take_along_axis(parents, best, axis=1)
+        open_ = ops.where(candidates.ended, -float("inf"), candidates.log_probs)
+        log_probs, best = top_k(open_, self.num_beams)
+        parents = ops.take_along_axis(candidates.parents, best, axis=1)
+        coverage = ops.take_along_axis(beams.coverage, parents[:, :, None], axis=1)
         return beams._replace(
             index=beams.index + 1,
             token_ids=ops.take_along_axis(token_ids, best[:, :, None], axis=1),
             log_probs=log_probs,
-            tokens=ops.take_along_axis(tokens, best, axis=1),
-            state=reorder(beams.state, parents),
+            tokens=ops.take_along_axis(candidates.tokens, best, axis=1),
+            coverage=coverage,
+            state=model.reorder(beams.state, parents),
         )
 
-    def _mark_done(self, beams: _Beams, limits: Any) -> _Beams:
+    def _mark_done(self, beams: Beams, limits: Any) -> Beams:
         """Ends the search of each sentence that nothing can improve any more.
 
         An unfinished hypothesis only loses log-probability; of all lengths it
-        may still reach, the next or the last one has the kindest penalty.
+        may still reach, the next or the last one has the kindest penalty. A
+        coverage penalty would only make it worse.
         """
-        soonest = length_penalty(beams.index + 1, self.length_penalty)
-        latest = length_penalty(limits, self.length_penalty)
-        enough = beams.num_finished >= self.num_beams
+        soonest = self._length_penalty(beams.index + 1)
+        latest = self._length_penalty(limits)
+        enough = ops.cast(beams.num_finished, "float32") >= (
+            self.num_beams * self.patience
+        )
         kindest = ops.where(enough, soonest, ops.maximum(soonest, latest))
         hope = beams.log_probs[:, 0] / kindest
         done = ops.logical_or(
             hope <= beams.finished_scores[:, -1], beams.index >= limits
         )
+        if self.early_stopping:
+            done = ops.logical_or(done, enough)
         return beams._replace(done=ops.logical_or(beams.done, done))
 
+    def _length_penalty(self, length: Any) -> Any:
+        return as_length_penalty(self.length_penalty)(length)
 
-def _extend(token_ids: Any, parents: Any, tokens: Any, index: Any) -> Any:
+
+def _extend(token_ids: Any, candidates: Candidates, index: Any) -> Any:
     """Appends each candidate's token to the hypothesis it continues."""
-    histories = ops.take_along_axis(token_ids, parents[:, :, None], axis=1)
-    return ops.slice_update(histories, (0, 0, index), tokens[:, :, None])
+    parents = candidates.parents[:, :, None]
+    histories = ops.take_along_axis(token_ids, parents, axis=1)
+    return ops.slice_update(histories, (0, 0, index), candidates.tokens[:, :, None])

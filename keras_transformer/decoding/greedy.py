@@ -1,24 +1,24 @@
 """Greedy search: the most probable token at every step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from keras import ops
 
-from keras_transformer.decoding.search import (
-    Reorder,
-    SearchResult,
-    Step,
-    restrict_logits,
-)
+from keras_transformer.decoding import walk
+from keras_transformer.decoding.processors import LogitsProcessor
+from keras_transformer.decoding.search import Model, SearchResult, Sentences
 
 
 @dataclass(frozen=True)
 class GreedySearch:
     """Takes the most probable token at every step, until the end token.
 
-    Its arguments and result are those of every `Search`; it gives one
-    hypothesis a sentence, scored by the sum of its log-probabilities.
+    It gives one hypothesis a sentence, scored by the sum of its log-probabilities.
+
+    Args:
+        processors: rules for what may come next (`LogitsProcessor`).
 
     Example:
 
@@ -27,54 +27,30 @@ class GreedySearch:
     ```
     """
 
+    processors: Sequence[LogitsProcessor] = ()
     num_beams: ClassVar[int] = 1
     num_hypotheses: ClassVar[int] = 1
+    needs_attention: ClassVar[bool] = False
 
-    def __call__(
-        self,
-        step: Step,
-        reorder: Reorder,
-        state: Any,
-        limits: Any,
-        max_length: Any,
-        *,
-        start_token_id: int,
-        end_token_id: int,
-        pad_token_id: int,
-    ) -> SearchResult:
-        """Searches; see `Search`."""
-        batch = ops.shape(limits)[0]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "processors", tuple(self.processors))
 
-        def running(index, tokens, token_ids, log_probs, finished, lengths, state):
-            return ops.logical_and(
-                index < max_length, ops.logical_not(ops.all(finished))
-            )
+    def start(
+        self, model: Model, sentences: Sentences, state: Any, max_length: Any
+    ) -> walk.Walk:
+        """Makes the state before the first step; see `Search`."""
+        return walk.start(model, sentences, state, max_length, self.num_beams)
 
-        def advance(index, tokens, token_ids, log_probs, finished, lengths, state):
-            logits, state = step(tokens, index, state)
-            logits = ops.cast(logits, "float32")
-            normalizer = ops.logsumexp(logits, axis=-1)
-            logits = restrict_logits(logits, index, limits, end_token_id, pad_token_id)
-            best = ops.cast(ops.argmax(logits, axis=-1), "int32")
-            log_prob = ops.max(logits, axis=-1) - normalizer
-            tokens = ops.where(finished, pad_token_id, best)
-            token_ids = ops.slice_update(token_ids, (0, 0, index), tokens[:, :, None])
-            log_probs = ops.where(finished, log_probs, log_probs + log_prob)
-            lengths = ops.where(finished, lengths, index + 1)
-            finished = ops.logical_or(finished, ops.equal(tokens, end_token_id))
-            return index + 1, tokens, token_ids, log_probs, finished, lengths, state
+    def advance(
+        self, model: Model, sentences: Sentences, progress: walk.Walk
+    ) -> walk.Walk:
+        """Makes one step; see `Search`."""
+        return walk.advance(model, sentences, progress, self.processors, _highest)
 
-        _, _, token_ids, log_probs, _, lengths, _ = ops.while_loop(
-            running,
-            advance,
-            (
-                ops.convert_to_tensor(0, "int32"),
-                ops.full((batch, 1), start_token_id, "int32"),
-                ops.full((batch, 1, max_length), pad_token_id, "int32"),
-                ops.zeros((batch, 1), "float32"),
-                ops.zeros((batch, 1), "bool"),
-                ops.zeros((batch, 1), "int32"),
-                state,
-            ),
-        )
-        return SearchResult(token_ids, lengths, log_probs)
+    def result(self, model: Model, progress: walk.Walk) -> SearchResult:
+        """Returns the hypotheses; see `Search`."""
+        return walk.result(model, progress)
+
+
+def _highest(logits: Any, index: Any) -> Any:
+    return ops.cast(ops.argmax(logits, axis=-1), "int32")

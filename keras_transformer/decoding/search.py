@@ -1,4 +1,4 @@
-"""What every search shares: the step contract, the result, the scores."""
+"""What every search shares: the step contract, the inputs, the result, the loop."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -7,6 +7,51 @@ from keras import ops
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 Reorder = Callable[[Any, Any], Any]
+
+
+class Model(NamedTuple):
+    """All that a search knows of a model.
+
+    Attributes:
+        step: `step(token_ids, index, state) -> (logits, state)`, one step of the
+            model: the newest tokens int32 `(batch, num_beams)`, their position
+            (int32 scalar tensor, the start token's is 0), and the model's state;
+            returns the next tokens' logits `(batch, num_beams, vocabulary_size)`.
+        reorder: `reorder(state, parents) -> state`, lets beam `i` go on from what
+            was beam `parents[:, i]`; `parents` int32 `(batch, num_beams)`.
+        start_token_id: int, the token every hypothesis starts from.
+        end_token_id: int, the token that ends a hypothesis.
+        pad_token_id: int, fills the result; never chosen.
+    """
+
+    step: Step
+    reorder: Reorder
+    start_token_id: int
+    end_token_id: int
+    pad_token_id: int
+
+
+class Sentences(NamedTuple):
+    """What a search is asked for, sentence by sentence.
+
+    Attributes:
+        limits: int32 tensor `(batch,)`, the greatest length, the end token
+            included: the token at the limit is always the end token.
+        min_lengths: int32 tensor `(batch,)`, the least length, the end token
+            included; where it is above the limit, the limit holds.
+        prefixes: int32 tensor `(batch, prefix_length)`, the first tokens of every
+            hypothesis, then padding.
+        source_mask: boolean tensor `(batch, source_length)`, the source's real
+            tokens.
+        keys: int32 tensor `(batch,)`, what tells the random numbers of a sentence
+            from those of another.
+    """
+
+    limits: Any
+    min_lengths: Any
+    prefixes: Any
+    source_mask: Any
+    keys: Any
 
 
 class SearchResult(NamedTuple):
@@ -28,28 +73,15 @@ class SearchResult(NamedTuple):
     scores: Any
 
 
+class Progress(Protocol):
+    """The state of a search between two steps; a tuple of tensors, with more in it."""
+
+    index: Any  # int32 (), position of the next token
+    done: Any  # bool (batch, ...), what is finished
+
+
 class Search(Protocol):
-    """A way to find the output of a model that is known only by its step.
-
-    Args:
-        step: `step(token_ids, index, state) -> (logits, state)`, one step of
-            the model: the newest tokens int32 `(batch, num_beams)`, their
-            position (int32 scalar tensor, the start token's is 0), and the
-            model's state; returns the next tokens' logits
-            `(batch, num_beams, vocabulary_size)`.
-        reorder: `reorder(state, parents) -> state`, lets beam `i` go on from
-            what was beam `parents[:, i]`; `parents` int32 `(batch, num_beams)`.
-        state: a nest of tensors, the model's state before the first step.
-        limits: int32 tensor `(batch,)`, each sentence's greatest length, the
-            end token included: the token at the limit is always the end token.
-        max_length: int or int scalar tensor, at least the greatest limit.
-        start_token_id: int, the token every hypothesis starts from.
-        end_token_id: int, the token that ends a hypothesis.
-        pad_token_id: int, fills the result; never chosen.
-
-    Returns:
-        A `SearchResult`.
-    """
+    """A way to find the output of a model that is known only by its step."""
 
     @property
     def num_beams(self) -> int:
@@ -61,63 +93,61 @@ class Search(Protocol):
         """How many finished hypotheses of a sentence the result holds."""
         ...
 
-    def __call__(
-        self,
-        step: Step,
-        reorder: Reorder,
-        state: Any,
-        limits: Any,
-        max_length: Any,
-        *,
-        start_token_id: int,
-        end_token_id: int,
-        pad_token_id: int,
-    ) -> SearchResult:
-        """Searches."""
+    @property
+    def needs_attention(self) -> bool:
+        """Whether `state["attention"]` must be there.
+
+        It is float `(batch, num_beams, source_length)`: what the newest tokens
+        attended to.
+        """
+        ...
+
+    def start(
+        self, model: Model, sentences: Sentences, state: Any, max_length: Any
+    ) -> Any:
+        """Makes the `Progress` before the first step.
+
+        Args:
+            model: the model.
+            sentences: what is asked for.
+            state: a nest of tensors, the model's state before the first step.
+            max_length: int or int scalar tensor, at least the greatest limit.
+        """
+        ...
+
+    def advance(self, model: Model, sentences: Sentences, progress: Any) -> Any:
+        """Makes one step; returns the next `Progress`."""
+        ...
+
+    def result(self, model: Model, progress: Any) -> SearchResult:
+        """Returns the hypotheses found so far."""
         ...
 
 
-def length_penalty(length: Any, alpha: float) -> Any:
-    """Computes `((5 + length) / 6) ** alpha`.
+def run(
+    search: Search, model: Model, sentences: Sentences, state: Any, max_length: Any
+) -> SearchResult:
+    """Searches until every sentence is done.
 
     Args:
-        length: number or int tensor of any shape, tokens in the hypothesis.
-        alpha: float; 0 = no penalty, larger values favour longer hypotheses.
+        search: the strategy.
+        model: the model.
+        sentences: what is asked for.
+        state: a nest of tensors, the model's state before the first step.
+        max_length: int or int scalar tensor, at least the greatest limit.
 
     Returns:
-        float32 tensor of the shape of `length`.
-
-    Example:
-
-    >>> float(length_penalty(7, alpha=1.0))
-    2.0
-
-    References:
-        - [Wu et al., 2016](https://arxiv.org/abs/1609.08144), equation 14
+        A `SearchResult`.
     """
-    return ops.power((5.0 + ops.cast(length, "float32")) / 6.0, alpha)
+    first = search.start(model, sentences, state, max_length)
+    kind = type(first)
 
+    def unfinished(*progress: Any) -> Any:
+        index, done = kind(*progress).index, kind(*progress).done
+        return ops.logical_and(index < max_length, ops.logical_not(ops.all(done)))
 
-def restrict_logits(
-    logits: Any, index: Any, limits: Any, end_token_id: int, pad_token_id: int
-) -> Any:
-    """Leaves only the tokens that may come next.
+    def advance(*progress: Any) -> Any:
+        return search.advance(model, sentences, kind(*progress))
 
-    Args:
-        logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
-        index: int32 scalar tensor, position of the next token.
-        limits: int32 tensor `(batch,)`, greatest length of each sentence.
-        end_token_id: the only token allowed at the limit.
-        pad_token_id: the token never allowed before it.
-
-    Returns:
-        `logits` with `-inf` for each token that may not come next.
-    """
-    token_ids = ops.arange(ops.shape(logits)[-1], dtype="int32")
-    at_limit = (index + 1 >= limits)[:, None, None]
-    blocked = ops.where(
-        at_limit,
-        ops.not_equal(token_ids, end_token_id),
-        ops.equal(token_ids, pad_token_id),
-    )
-    return ops.where(blocked, -float("inf"), logits)
+    last = kind(*ops.while_loop(unfinished, advance, first))
+    return search.result(model, last)

@@ -272,7 +272,8 @@ class DecoderStack(_Stack):
         encoder_padding_mask: Any = None,
         positions: Any = None,
         cache_positions: Any = None,
-    ) -> tuple[Any, list[tuple[Any, Any]]]:
+        return_attention_scores: bool = False,
+    ) -> tuple[Any, ...]:
         """Decodes the newest tokens, with what came before them in caches.
 
         Args:
@@ -289,13 +290,17 @@ class DecoderStack(_Stack):
             positions: int tensor `(queries,)`, those of the newest tokens.
             cache_positions: int tensor `(cache_length,)`, those of the entries of
                 the self-attention cache.
+            return_attention_scores: whether to return those of the last block.
 
         Returns:
-            The outputs `(batch, queries, hidden_dim)` and the updated caches.
+            The outputs `(batch, queries, hidden_dim)` and the updated caches; with
+            `return_attention_scores=True` also the dictionary of scores of the last
+            block (see `DecoderBlock`).
         """
-        x, updated = decoder_sequence, []
+        x, updated, last = decoder_sequence, [], self.blocks[-1]
         for block, (self_cache, cross_cache) in zip(self.blocks, caches, strict=True):
-            x, self_cache, cross_cache = block(
+            wanted = return_attention_scores and block is last
+            x, self_cache, cross_cache, *scores = block(
                 x,
                 decoder_attention_mask=attention_mask,
                 encoder_padding_mask=encoder_padding_mask,
@@ -306,9 +311,10 @@ class DecoderStack(_Stack):
                 training=False,
                 positions=positions,
                 cache_positions=cache_positions,
+                return_attention_scores=wanted,
             )
             updated.append((self_cache, cross_cache))
-        return self._finish(x), updated
+        return self._finish(x), updated, *scores
 
     def empty_caches(
         self, encoder_sequence: Any, cache_length: Any

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import alignment, generation, scoring
-from keras_transformer.decoding import BeamSearch, Search
+from keras_transformer.decoding import BeamSearch, RelativeLength, Search
 from keras_transformer.layers import (
     DecoderStack,
     Dropout,
@@ -368,9 +368,13 @@ class Seq2Seq(TokenTrainer):
         self,
         inputs: Any,
         search: Search | None = None,
-        max_length: int | None = None,
+        max_length: int | RelativeLength | None = None,
         batch_size: int = 64,
         return_scores: bool = False,
+        *,
+        min_length: int | RelativeLength = 0,
+        prefix: Any = None,
+        seed: int | None = None,
     ) -> Any:
         """Decodes texts or token ids with the compiled search.
 
@@ -383,10 +387,16 @@ class Seq2Seq(TokenTrainer):
                 an int array `(batch, source_length)` with padding.
             search: how to search; `BeamSearch()` (4 beams, length penalty 0.6)
                 if `None`.
-            max_length: int, greatest output length in tokens, the end token
-                included; 50 more than the source's if `None`.
+            max_length: int or `RelativeLength`, greatest output length in tokens,
+                the end token included; 50 more than the source's if `None`.
             batch_size: int, inputs decoded together.
             return_scores: for texts, whether to return the scores as well.
+            min_length: int or `RelativeLength`, least output length likewise.
+            prefix: what each output begins with: a text for a text; or one entry
+                for each input, texts or token ids without end token, empty for
+                none. The scores are those of the whole output.
+            seed: int, where `Sampling` starts; drawn at random if `None`, by
+                NumPy, so that `keras.utils.set_random_seed` fixes it.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -397,19 +407,19 @@ class Seq2Seq(TokenTrainer):
 
         Raises:
             ValueError: if a token id is not in the vocabulary, a source is
-                longer than `max_source_length`, or texts come to a model
-                without tokenizers.
+                longer than `max_source_length`, texts come to a model without
+                tokenizers, or an argument is out of its range.
 
         Example:
 
         ```python
         model.generate(["A man sleeps.", "Two dogs run."])
+        model.generate("A man sleeps.", prefix="Ein Mann")
         model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
         ```
         """
-        return self._generator(
-            inputs, search or BeamSearch(), max_length, batch_size, return_scores
-        )
+        request = generation.Request(search or BeamSearch(), max_length, min_length)
+        return self._generator(inputs, request, prefix, seed, batch_size, return_scores)
 
     score = scoring.score
     align = alignment.align

@@ -4,12 +4,25 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.decoding import Search, SearchResult
+from keras_transformer.decoding import (
+    Model,
+    RelativeLength,
+    Search,
+    SearchResult,
+    Sentences,
+    run,
+)
+from keras_transformer.decoding.lengths import DEFAULT_MAX_LENGTH, lengths_of
+from keras_transformer.decoding.random_numbers import combine, key_of_tokens
 from keras_transformer.layers import padding_mask
 
 
 def start_decoding(
-    model: Any, encoder_token_ids: Any, num_beams: int, max_length: Any
+    model: Any,
+    encoder_token_ids: Any,
+    num_beams: int,
+    max_length: Any,
+    return_attention: bool = False,
 ) -> dict[str, Any]:
     """Encodes the sources and makes the state of the first decoding step.
 
@@ -23,20 +36,29 @@ def start_decoding(
         encoder_token_ids: int tensor `(batch, source_length)`.
         num_beams: int, hypotheses of each sentence.
         max_length: int or int scalar tensor, number of steps there may be.
+        return_attention: whether each step leaves in the state what the newest
+            tokens attended to.
 
     Returns:
         A dictionary: `"caches"` (see `DecoderStack.empty_caches`),
         `"source_mask"`, boolean `(batch, source_length)`, and
-        `"ancestors"`, boolean `(batch, num_beams, max_length * num_beams)`.
+        `"ancestors"`, boolean `(batch, num_beams, max_length * num_beams)`; with
+        `return_attention=True` also `"attention"`, float32
+        `(batch, num_beams, source_length)`, that of the last block, a mean over
+        its heads.
     """
     encoder_token_ids = ops.convert_to_tensor(encoder_token_ids)
     batch, entries = ops.shape(encoder_token_ids)[0], max_length * num_beams
     encoded = model.encode(encoder_token_ids, training=False)
-    return {
+    state = {
         "caches": model.decoder.empty_caches(encoded, entries),
         "source_mask": padding_mask(encoder_token_ids, model.pad_token_id),
         "ancestors": ops.zeros((batch, num_beams, entries), "bool"),
     }
+    if return_attention:
+        shape = (batch, num_beams, ops.shape(encoder_token_ids)[1])
+        state["attention"] = ops.zeros(shape, "float32")
+    return state
 
 
 def decode_step(
@@ -60,7 +82,7 @@ def decode_step(
     ancestors = ops.logical_or(state["ancestors"], own)
     positions = ops.zeros_like(beams) + index
     x = model._embed_target(token_ids, positions, training=False)
-    x, caches = model.decoder.step(
+    x, caches, *scores = model.decoder.step(
         x,
         state["caches"],
         index * num_beams,
@@ -68,8 +90,13 @@ def decode_step(
         encoder_padding_mask=state["source_mask"],
         positions=positions,
         cache_positions=ops.floor_divide(entries, num_beams),
+        return_attention_scores="attention" in state,
     )
-    return model._logits(x), {**state, "caches": caches, "ancestors": ancestors}
+    state = {**state, "caches": caches, "ancestors": ancestors}
+    if scores:
+        cross = ops.cast(scores[0]["cross_attention"], "float32")
+        state["attention"] = ops.mean(cross, axis=1)
+    return model._logits(x), state
 
 
 def reorder_state(model: Any, state: dict[str, Any], parents: Any) -> dict[str, Any]:
@@ -89,7 +116,13 @@ def reorder_state(model: Any, state: dict[str, Any], parents: Any) -> dict[str, 
 
 
 def search(
-    model: Any, encoder_token_ids: Any, search: Search, max_length: int | None = None
+    model: Any,
+    encoder_token_ids: Any,
+    search: Search,
+    max_length: int | RelativeLength | None = None,
+    min_length: int | RelativeLength = 0,
+    prefixes: Any = None,
+    seed: Any = 0,
 ) -> SearchResult:
     """Decodes a batch of token ids; can be traced by every backend.
 
@@ -99,31 +132,49 @@ def search(
         model: the `Seq2Seq` whose method this is.
         encoder_token_ids: int tensor `(batch, source_length)`, padded.
         search: the strategy.
-        max_length: int, greatest output length in tokens, the end token
-            included. `None` = 50 more than the sentence's own source, as in
-            section 6.1 of the paper. `max_target_length` holds as well.
+        max_length: int or `RelativeLength`, greatest output length in tokens, the
+            end token included. `None` = 50 more than the sentence's own source, as
+            in section 6.1 of the paper. `max_target_length` holds as well.
+        min_length: int or `RelativeLength`, least output length.
+        prefixes: int tensor `(batch, prefix_length)`, the tokens that each output
+            begins with, padded; `None` = none.
+        seed: int32 scalar tensor, where random numbers start.
 
     Returns:
         A `SearchResult` of tensors.
     """
+    max_length = DEFAULT_MAX_LENGTH if max_length is None else max_length
     encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
     real = padding_mask(encoder_token_ids, model.pad_token_id)
     lengths = ops.sum(ops.cast(real, "int32"), axis=1)
-    longest = ops.shape(encoder_token_ids)[1]
-    limits = lengths + 50 if max_length is None else lengths * 0 + max_length
-    steps = longest + 50 if max_length is None else max_length
+    limits = lengths_of(max_length, lengths)
+    steps = lengths_of(max_length, ops.shape(encoder_token_ids)[1])
     if model.max_target_length is not None:
         limits = ops.minimum(limits, model.max_target_length)
         steps = _minimum(steps, model.max_target_length)
-    return search(
+    if prefixes is None:
+        prefixes = ops.zeros((ops.shape(encoder_token_ids)[0], 0), "int32")
+    sentences = Sentences(
+        limits=ops.where(lengths > 0, limits, 1),
+        min_lengths=lengths_of(min_length, lengths),
+        prefixes=prefixes,
+        source_mask=real,
+        keys=combine(key_of_tokens(encoder_token_ids, real), seed),
+    )
+    state = model.start_decoding(
+        encoder_token_ids, search.num_beams, steps, search.needs_attention
+    )
+    return run(search, search_model(model), sentences, state, steps)
+
+
+def search_model(model: Any) -> Model:
+    """What a search knows of a `Seq2Seq`."""
+    return Model(
         model.decode_step,
         model.reorder_state,
-        model.start_decoding(encoder_token_ids, search.num_beams, steps),
-        ops.where(lengths > 0, limits, 1),
-        steps,
-        start_token_id=model.start_token_id,
-        end_token_id=model.end_token_id,
-        pad_token_id=model.pad_token_id,
+        model.start_token_id,
+        model.end_token_id,
+        model.pad_token_id,
     )
 
 

@@ -135,6 +135,59 @@ def test_goes_on_while_a_longer_hypothesis_may_win(num_beams, alpha, calls):
     assert _hypotheses(result, 0) == [(3, 3, 3, END) if alpha else (4, END)]
 
 
+# "3 END" scores -0.29 with α = 6. "3 3" has log(0.12) = -2.12, which is -0.38 at length
+# 3, no better, but -0.19 at length 4.
+LATE = {
+    (): {3: 0.6, 4: 0.4},
+    (3,): {END: 0.8, 3: 0.2},
+    (4,): {END: 1.0},
+    (3, 3): {3: 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [({}, 2), ({"patience": 2}, 4), ({"patience": float("inf")}, 4)],
+)
+def test_patience(options, calls):
+    step = written_step(LATE)
+    result = step.search(BeamSearch(2, 6.0, **options), limits=4)
+    assert step.calls == calls
+    assert _hypotheses(result, 0) == [(3, END) if calls == 2 else (3, 3, 3, END)]
+
+
+@pytest.mark.parametrize(("patience", "calls"), [(0.5, 2), (1, 2), (9, 4)])
+def test_early_stopping(patience, calls):
+    step = written_step(SLOW)
+    search = BeamSearch(2, 4.0, patience=patience, early_stopping=True)
+    result = step.search(search, limits=4)
+    assert step.calls == calls
+    assert _hypotheses(result, 0) == [(4, END) if calls == 2 else (3, 3, 3, END)]
+
+
+@pytest.mark.parametrize("patience", [0, -1, float("nan")])
+def test_patience_must_be_positive(patience):
+    with pytest.raises(ValueError, match="`patience` must be above 0; received"):
+        BeamSearch(patience=patience)
+
+
+@pytest.mark.parametrize("penalty", [-0.1, float("inf")])
+def test_coverage_penalty_must_not_be_negative(penalty):
+    with pytest.raises(ValueError, match="`coverage_penalty` must be a number of at"):
+        BeamSearch(coverage_penalty=penalty)
+
+
+@pytest.mark.parametrize("vocabulary_size", [5, 1009])
+def test_of_equal_hypotheses_those_of_the_lower_tokens_come_first(vocabulary_size):
+    step = random_step(2, vocabulary_size, max_length=2)
+    step.logits[:] = 0.0
+    result = step.search(BeamSearch(3, 0.0, num_hypotheses=3), limits=2)
+    expected = [(END,), (2, END), (3, END)]
+    assert [_hypotheses(result, row) for row in range(2)] == [expected] * 2
+    equal = step.search(BeamSearch(2, 0.0, num_hypotheses=2), 2, min_lengths=2)
+    assert _hypotheses(equal, 0) == [(2, END), (3, END)]
+
+
 def test_poor_hypotheses_that_finish_early_do_not_end_the_search():
     # The end token is second best at once and again: two finish within two steps.
     likely = {END: 0.1, 3: 0.9}

@@ -38,9 +38,9 @@ class CountingSeq2Seq(Seq2Seq):
 
     searches = 0
 
-    def search(self, *arguments):
+    def search(self, *arguments, **options):
         self.searches += 1
-        return super().search(*arguments)
+        return super().search(*arguments, **options)
 
 
 DESIGNS = {

@@ -138,9 +138,9 @@ class CountingSeq2Seq(Seq2Seq):
 
     searches = 0
 
-    def search(self, *arguments):
+    def search(self, *arguments, **options):
         self.searches += 1
-        return super().search(*arguments)
+        return super().search(*arguments, **options)
 
     def generate(self, *arguments, **options):
         self.generated_with.append([w.numpy() for w in self.trainable_weights])
