@@ -46,9 +46,10 @@ MAY_IMPORT = {
     "training": {"backend", "keras", "numpy"},
     "decoding": {"backend", "keras", "numpy"},
     "seq2seq": {
-        *("backend", "decoding", "generation", "layers", "scoring", "training"),
-        *("keras", "numpy"),
+        *("backend", "decoding", "generation", "layers", "scoring", "streaming"),
+        *("keras", "numpy", "training"),
     },
+    "streaming": {"backend", "decoding", "generation", "keras", "numpy", "token_ids"},
     "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
     "scoring": {"backend", "keras", "layers", "numpy", "token_ids"},
     "token_ids": {"numpy"},
