@@ -5,8 +5,8 @@ The package in the order in which data passes through it:
 - `text`: strings to token ids and back, inside the TensorFlow graph
 - `dataset`: parallel lines to bucketed, shifted `tf.data` batches
 - `layers`: attention, positions, encoder and decoder blocks
-- `seq2seq`: the model; `generation` decodes with it, `scoring` scores with it,
-  `alignment` aligns with it
+- `seq2seq`: the model; `generation` decodes with it, `streaming` token by token;
+  `scoring` scores with it, `alignment` aligns with it
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search and sampling over a step function, with rules
 - `file_translation`: whole text files; `bayes_risk` chooses among candidates,

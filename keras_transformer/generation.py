@@ -1,7 +1,6 @@
 """From a user's texts or token ids to compiled searches and back."""
 
 import functools
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import RelativeLength, Search, SearchResult
-from keras_transformer.decoding.lengths import DEFAULT_MAX_LENGTH, lengths_of
 from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
 
 
@@ -55,7 +53,7 @@ class Generator:
         prefix = [prefix] if single and isinstance(prefix, str) else prefix
         if not _are_texts(inputs, self._model):
             rows = token_rows(inputs, "inputs", None, self._model.pad_token_id)
-            return decode(rows, self._prefixes(prefix, rows, request))
+            return decode(rows, self.prefixes(prefix, rows, request))
         texts, scores = self._texts(inputs, prefix, request, decode)
         if single:
             texts, scores = texts[0], scores[0]
@@ -67,7 +65,7 @@ class Generator:
         model = self._model
         target = model.target_tokenizer
         rows = token_rows(texts, "inputs", model.source_tokenizer, model.pad_token_id)
-        result = decode(rows, self._prefixes(prefix, rows, request))
+        result = decode(rows, self.prefixes(prefix, rows, request))
         count, hypotheses, length = result.token_ids.shape
         token_ids = result.token_ids.reshape(count * hypotheses, length)
         flat = target.detokenize(token_ids).numpy()
@@ -80,10 +78,10 @@ class Generator:
             return outputs[:, 0].tolist(), scores[:, 0]
         return outputs.tolist(), scores
 
-    def _prefixes(
+    def prefixes(
         self, prefix: Any, rows: list[list[int]], request: Request
     ) -> list[list[int]]:
-        """The token ids that each output begins with, checked."""
+        """Makes the token ids that each output begins with, and checks them."""
         if prefix is None:
             return [[] for _ in rows]
         model = self._model
@@ -98,9 +96,8 @@ class Generator:
             )
         size, longest = model.target_vocabulary_size, model.max_target_length
         check_rows(prefixes, "prefix", "target", size, longest)
-        limit = request.max_length or DEFAULT_MAX_LENGTH
         for number, (row, source) in enumerate(zip(prefixes, rows, strict=True)):
-            most = min(lengths_of(limit, len(source)), longest or sys.maxsize)
+            most = model.most_steps(len(source), request.max_length)
             if model.end_token_id in row or len(row) >= most:
                 raise ValueError(
                     "`prefix` must be shorter than the greatest output length and "
@@ -130,7 +127,7 @@ class Generator:
         for start in range(0, len(rows), size):
             chosen = order[start : start + size]
             batch = pad_rows([rows[i] for i in chosen], size, limit, pad)
-            begin = _pad_prefixes([prefixes[i] for i in chosen], size, pad)
+            begin = pad_prefixes([prefixes[i] for i in chosen], size, pad)
             arguments = (batch, begin, np.int32(seed))
             result = compiled(*map(keras.ops.convert_to_tensor, arguments))
             results.append(
@@ -175,10 +172,17 @@ def check_request(request: Request, batch_size: int = 1) -> None:
         )
 
 
-def _pad_prefixes(
-    prefixes: list[list[int]], size: int, pad_token_id: int
-) -> np.ndarray:
-    """int32 `(size, prefix_length)`, whose length is 0 or a power of two."""
+def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.ndarray:
+    """Makes a batch of prefixes.
+
+    Args:
+        prefixes: lists of token ids.
+        size: int, rows of the batch.
+        pad_token_id: int, fills the rows.
+
+    Returns:
+        int32 array `(size, prefix_length)`, whose length is 0 or a power of two.
+    """
     longest = max(map(len, prefixes))
     shape = (size, power_of_two(longest, 4) if longest else 0)
     padded = np.full(shape, pad_token_id, "int32")

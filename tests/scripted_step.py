@@ -102,7 +102,8 @@ def _compiled(search: Any, max_length: int, tokens: tuple) -> Any:
         state = {"nodes": nodes, "table": table, "attends": attention}
         seen = ops.shape(attention)[2]
         state["attention"] = ops.zeros((*nodes.shape, seen), "float32")
-        return run(search, model, sentences, state, max_length)
+        first = search.start(model, sentences, state, max_length)
+        return run(search, model, sentences, first)
 
     if keras.backend.backend() == "jax":
         import jax

@@ -49,8 +49,9 @@ MAY_IMPORT = {
     "decoding": {"backend", "keras", "numpy"},
     "seq2seq": {
         *("alignment", "backend", "decoding", "generation", "layers", "scoring"),
-        *("training", "keras", "numpy"),
+        *("streaming", "keras", "numpy", "training"),
     },
+    "streaming": {"backend", "decoding", "generation", "keras", "numpy", "token_ids"},
     "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
     "scoring": {"backend", "keras", "layers", "numpy", "token_pairs"},
     "alignment": {"backend", "keras", "numpy", "token_pairs"},

@@ -124,27 +124,22 @@ class Search(Protocol):
         ...
 
 
-def run(
-    search: Search, model: Model, sentences: Sentences, state: Any, max_length: Any
-) -> SearchResult:
+def run(search: Search, model: Model, sentences: Sentences, first: Any) -> SearchResult:
     """Searches until every sentence is done.
 
     Args:
         search: the strategy.
         model: the model.
         sentences: what is asked for.
-        state: a nest of tensors, the model's state before the first step.
-        max_length: int or int scalar tensor, at least the greatest limit.
+        first: the `Progress` before the first step, from `search.start`.
 
     Returns:
         A `SearchResult`.
     """
-    first = search.start(model, sentences, state, max_length)
     kind = type(first)
 
     def unfinished(*progress: Any) -> Any:
-        index, done = kind(*progress).index, kind(*progress).done
-        return ops.logical_and(index < max_length, ops.logical_not(ops.all(done)))
+        return ops.logical_not(ops.all(kind(*progress).done))
 
     def advance(*progress: Any) -> Any:
         return search.advance(model, sentences, kind(*progress))

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer import alignment, generation, scoring
+from keras_transformer import alignment, generation, scoring, streaming
 from keras_transformer.decoding import BeamSearch, RelativeLength, Search
 from keras_transformer.layers import (
     DecoderStack,
@@ -204,6 +204,7 @@ class Seq2Seq(TokenTrainer):
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self._build_layers()
         self._generator = generation.Generator(self)
+        self._streamer = streaming.Streamer(self)
         self._scorer = scoring.Scorer(self)
         self._aligner = alignment.Aligner(self)
 
@@ -362,7 +363,11 @@ class Seq2Seq(TokenTrainer):
     start_decoding = stepping.start_decoding
     decode_step = stepping.decode_step
     reorder_state = stepping.reorder_state
+    known_to_searches = stepping.known_to_searches
+    most_steps = stepping.most_steps
+    begin_search = stepping.begin_search
     search = stepping.search
+    stream = streaming.stream
 
     def generate(
         self,

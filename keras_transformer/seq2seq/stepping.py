@@ -143,31 +143,57 @@ def search(
     Returns:
         A `SearchResult` of tensors.
     """
-    max_length = DEFAULT_MAX_LENGTH if max_length is None else max_length
-    encoder_token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
-    real = padding_mask(encoder_token_ids, model.pad_token_id)
+    known = known_to_searches(model)
+    sentences, first = begin_search(
+        model, encoder_token_ids, search, max_length, min_length, prefixes, seed
+    )
+    return run(search, known, sentences, first)
+
+
+def begin_search(
+    model: Any,
+    encoder_token_ids: Any,
+    search: Search,
+    max_length: int | RelativeLength | None,
+    min_length: int | RelativeLength,
+    prefixes: Any,
+    seed: Any,
+) -> tuple[Sentences, Any]:
+    """What a search is asked for, and its `Progress` before the first step.
+
+    The arguments are those of `search`.
+    """
+    token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
+    real = padding_mask(token_ids, model.pad_token_id)
     lengths = ops.sum(ops.cast(real, "int32"), axis=1)
-    limits = lengths_of(max_length, lengths)
-    steps = lengths_of(max_length, ops.shape(encoder_token_ids)[1])
-    if model.max_target_length is not None:
-        limits = ops.minimum(limits, model.max_target_length)
-        steps = _minimum(steps, model.max_target_length)
     if prefixes is None:
-        prefixes = ops.zeros((ops.shape(encoder_token_ids)[0], 0), "int32")
+        prefixes = ops.zeros((ops.shape(token_ids)[0], 0), "int32")
     sentences = Sentences(
-        limits=ops.where(lengths > 0, limits, 1),
+        limits=ops.where(lengths > 0, most_steps(model, lengths, max_length), 1),
         min_lengths=lengths_of(min_length, lengths),
         prefixes=prefixes,
         source_mask=real,
-        keys=combine(key_of_tokens(encoder_token_ids, real), seed),
+        keys=combine(key_of_tokens(token_ids, real), seed),
     )
+    steps = most_steps(model, ops.shape(token_ids)[1], max_length)
     state = model.start_decoding(
-        encoder_token_ids, search.num_beams, steps, search.needs_attention
+        token_ids, search.num_beams, steps, search.needs_attention
     )
-    return run(search, search_model(model), sentences, state, steps)
+    return sentences, search.start(known_to_searches(model), sentences, state, steps)
 
 
-def search_model(model: Any) -> Model:
+def most_steps(
+    model: Any, source_lengths: Any, max_length: int | RelativeLength | None
+) -> Any:
+    """The greatest output lengths of sources, an int for an int."""
+    max_length = DEFAULT_MAX_LENGTH if max_length is None else max_length
+    steps, limit = lengths_of(max_length, source_lengths), model.max_target_length
+    if limit is None:
+        return steps
+    return min(steps, limit) if isinstance(steps, int) else ops.minimum(steps, limit)
+
+
+def known_to_searches(model: Any) -> Model:
     """What a search knows of a `Seq2Seq`."""
     return Model(
         model.decode_step,
@@ -176,7 +202,3 @@ def search_model(model: Any) -> Model:
         model.end_token_id,
         model.pad_token_id,
     )
-
-
-def _minimum(steps: Any, limit: int) -> Any:
-    return min(steps, limit) if isinstance(steps, int) else ops.minimum(steps, limit)

@@ -1,0 +1,140 @@
+"""One output, token by token, as it is decoded."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.backend.compiling import compile_function
+from keras_transformer.decoding import GreedySearch, Search
+from keras_transformer.generation import Request, check_request, pad_prefixes
+from keras_transformer.token_ids import check_rows, pad_rows, token_rows
+
+REPLACEMENT = "\ufffd"  # of bytes that are not yet a whole character
+
+
+def stream(
+    model: Any,
+    inputs: Any,
+    search: Search | None = None,
+    max_length: Any = None,
+    *,
+    min_length: Any = 0,
+    prefix: Any = None,
+    seed: int | None = None,
+) -> Iterator[Any]:
+    """Decodes one input and yields its output piece by piece.
+
+    The pieces of a text, joined, are what `generate` gives. The search and each of
+    its steps are compiled once.
+
+    Args:
+        model: the `Seq2Seq` whose method this is.
+        inputs: a text, if the model has tokenizers; or a list of token ids with its
+            end token.
+        search: a search of one hypothesis that never takes a token back:
+            `GreedySearch()` if `None`, or `Sampling()`.
+        max_length: see `generate`.
+        min_length: see `generate`.
+        prefix: a text, or a list of token ids, that the output begins with.
+        seed: see `generate`.
+
+    Yields:
+        For a text, texts; for token ids, ints, the end token last.
+
+    Raises:
+        ValueError: if the search has several beams, or an argument is out of its
+            range.
+
+    Example:
+
+    ```python
+    for piece in model.stream("A man sleeps."):
+        print(piece, end="", flush=True)
+    ```
+    """
+    search = search or GreedySearch()
+    if search.num_beams != 1:
+        raise ValueError(
+            "`search` must have one beam, as several take tokens back; received a "
+            f"search with `num_beams={search.num_beams}`. Stream with "
+            "`GreedySearch()` or `Sampling()`."
+        )
+    request = Request(search, max_length, min_length)
+    check_request(request)
+    is_text = isinstance(inputs, str)
+    rows = token_rows([inputs], "inputs", model.source_tokenizer, model.pad_token_id)
+    limit = model.max_source_length
+    check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
+    given = None if prefix is None else [prefix]
+    prefixes = model._generator.prefixes(given, rows, request)
+    if is_text and len(rows[0]) == 1:
+        return iter(())
+    arguments = (
+        pad_rows(rows, 1, limit, model.pad_token_id),
+        pad_prefixes(prefixes, 1, model.pad_token_id),
+        np.int32(np.random.randint(2**31 - 1) if seed is None else seed),
+    )
+    most = model.most_steps(len(rows[0]), max_length)
+    tokens = model._streamer(request, arguments, most)
+    return _texts(tokens, model.target_tokenizer) if is_text else tokens
+
+
+class Streamer:
+    """Streams from one model; keeps what it has compiled.
+
+    Args:
+        model: a `Seq2Seq`.
+    """
+
+    def __init__(self, model: Any):
+        self._model = model
+        self._compiled: dict[Request, tuple[Any, Any]] = {}
+
+    def __call__(
+        self, request: Request, arguments: tuple[Any, ...], most: int
+    ) -> Iterator[int]:
+        """Yields the tokens of one sentence.
+
+        Args:
+            request: what is asked for.
+            arguments: source token ids, prefixes and seed, of a batch of one.
+            most: int, the greatest number of tokens.
+        """
+        if request not in self._compiled:
+            self._compiled[request] = self._compile(request)
+        begin, advance = self._compiled[request]
+        sentences, progress = begin(*map(keras.ops.convert_to_tensor, arguments))
+        for _ in range(most):
+            progress = advance(sentences, progress)
+            token = int(ops.convert_to_numpy(progress.tokens)[0, 0])
+            yield token
+            if token == self._model.end_token_id:
+                return
+
+    def _compile(self, request: Request) -> tuple[Any, Any]:
+        model, search = self._model, request.search
+
+        def begin(token_ids: Any, prefixes: Any, seed: Any) -> Any:
+            return model.begin_search(token_ids, *request, prefixes, seed)
+
+        def advance(sentences: Any, progress: Any) -> Any:
+            return search.advance(model.known_to_searches(), sentences, progress)
+
+        return compile_function(begin, model), compile_function(advance, model)
+
+
+def _texts(tokens: Iterator[int], tokenizer: Any) -> Iterator[str]:
+    """What each token adds to the text; half a character waits for its other half."""
+    token_ids: list[int] = []
+    said = ""
+    for token in tokens:
+        token_ids.append(token)
+        text = tokenizer.detokenize([token_ids]).numpy()[0].decode("utf-8", "replace")
+        ended = token == tokenizer.end_token_id
+        if text.startswith(said) and (ended or not text.endswith(REPLACEMENT)):
+            if len(text) > len(said):
+                yield text[len(said) :]
+            said = text

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+from keras_transformer import (
+    BeamSearch,
+    GreedySearch,
+    NoRepeatNGram,
+    RelativeLength,
+    Sampling,
+    Seq2Seq,
+)
+from keras_transformer.text import CharacterTokenizer
+
+LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdéf"])
+SEARCHES = [
+    GreedySearch(),
+    GreedySearch(processors=[NoRepeatNGram(1)]),
+    Sampling(temperature=1.5),
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = Seq2Seq(
+        num_layers=1,
+        hidden_dim=6,
+        intermediate_dim=7,
+        num_heads=3,
+        max_source_length=11,
+        source_tokenizer=LETTERS,
+        target_tokenizer=LETTERS,
+    )
+    rng = np.random.default_rng(2)
+    model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
+    return model
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "rule", "sampling"])
+def test_pieces_are_what_generate_gives(model, search):
+    options = {"min_length": 3, "max_length": RelativeLength(1, 4), "seed": 5}
+    for text in ("abc", "féd", ""):
+        pieces = [*model.stream(text, search, **options)]
+        assert "".join(pieces) == model.generate(text, search, **options)
+        assert all(pieces)
+    tokens = [*model.stream([4, 5, 3], search, **options)]
+    result = model.generate([[4, 5, 3]], search, **options)
+    assert tokens == result.token_ids[0, 0].tolist()
+
+
+def test_prefixes_come_first(model):
+    pieces = [*model.stream("abc", prefix="fa", max_length=7)]
+    assert pieces[:2] == ["f", "a"]
+    assert "".join(pieces) == model.generate(
+        "abc", GreedySearch(), prefix="fa", max_length=7
+    )
+
+
+def test_weights_are_those_of_the_moment(model):
+    before = [*model.stream([4, 5, 3], max_length=6)]
+    weights = model.get_weights()
+    model.set_weights([-weight for weight in weights])
+    after = [*model.stream([4, 5, 3], max_length=6)]
+    assert (
+        after == model.generate([[4, 5, 3]], GreedySearch(), 6).token_ids[0, 0].tolist()
+    )
+    model.set_weights(weights)
+    assert [*model.stream([4, 5, 3], max_length=6)] == before
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes."""
+
+    end_token_id = 0
+
+    def detokenize(self, rows):
+        import tensorflow as tf
+
+        return tf.constant([bytes(t for t in row if t) for row in rows])
+
+
+def test_half_a_character_waits_for_its_other_half():
+    from keras_transformer.streaming import _texts
+
+    tokens = [*"aé€b".encode(), 0]
+    assert [*_texts(iter(tokens), Bytes())] == ["a", "é", "€", "b"]
+    assert [*_texts(iter(["é".encode()[0], 0]), Bytes())] == ["\ufffd"]
+
+
+def test_beams_take_tokens_back(model):
+    with pytest.raises(ValueError, match="`search` must have one beam"):
+        model.stream("abc", BeamSearch(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": "abcdabcdabcd"}, "`inputs` must have at most"),
+        ({"inputs": "abc", "max_length": 0}, "`max_length` must be at least 1"),
+        ({"inputs": "abc", "prefix": "abc", "max_length": 3}, "`prefix` must be short"),
+    ],
+)
+def test_senseless_wishes(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        model.stream(**options)
