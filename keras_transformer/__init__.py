@@ -10,7 +10,7 @@ The package in the order in which data passes through it:
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search over a step function
 - `evaluation`: BLEU, chrF, error rates
-- `export`: the SavedModel, strings in, strings out
+- `export`: the SavedModel and the CTranslate2 model, strings in, strings out
 - `plotting`: pictures of attention, positions and schedules
 - `backend`: what only a backend's own API can do
 
