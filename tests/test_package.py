@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
         *("backend", "decoding", "seq2seq", "text", "token_ids"),
-        *("keras", "numpy", "tensorflow"),
+        *("ctranslate2", "keras", "layers", "numpy", "tensorflow"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
 }

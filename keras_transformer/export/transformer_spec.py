@@ -74,16 +74,18 @@ def check_architecture(model: Seq2Seq) -> None:
     """
     block = model.encoder.blocks[0]
     attention, residuals = block.self_attention, _residuals(model)
-    positions = type(model.positions).__name__
-    known = model.positions.added_to_inputs or positions == RotaryEmbedding.__name__
-    _require(known, "positions", positions, "an encoding or `RotaryEmbedding`")
+    positions = model.positions
+    known = positions.added_to_inputs or isinstance(positions, RotaryEmbedding)
+    scheme = type(positions).__name__
+    _require(known, "positions", scheme, "an encoding or `RotaryEmbedding`")
     _require(attention.pattern is None, "pattern", attention.pattern, "`None`")
     _require(not attention.use_gate, "use_gate", attention.use_gate, "`False`")
     same_width = attention.value_dim == attention.key_dim
     _require(same_width, "value_dim", attention.value_dim, "`key_dim`")
     activation = block.feed_forward.activation
     names = ", ".join(repr(function.__name__) for function in ACTIVATIONS)
-    _require(activation in ACTIVATIONS, "activation", activation, f"one of {names}")
+    name = getattr(activation, "__name__", activation)
+    _require(activation in ACTIVATIONS, "activation", name, f"one of {names}")
     normalization = residuals[0].normalization
     normalized = normalization is not None
     _require(normalized, "normalization", normalization, "'layer' or 'rms'")
@@ -99,8 +101,8 @@ def _require(supported: bool, name: str, received: Any, wanted: str) -> None:
     if not supported:
         raise ValueError(
             f"`{name}` must be {wanted} for CTranslate2; received "
-            f"`{name}={received!r}`. Export a SavedModel, which takes every model, or "
-            "build the model without it."
+            f"`{name}={received!r}`. Export a SavedModel, which can hold any model, or "
+            "build and train one that CTranslate2 can compute."
         )
 
 
@@ -142,7 +144,9 @@ def _set_encoder(spec: transformer_spec.TransformerEncoderSpec, model: Seq2Seq) 
 def _set_decoder(spec: transformer_spec.TransformerDecoderSpec, model: Seq2Seq) -> None:
     spec.embeddings.weight = _array(model.target_embedding.embeddings)
     if model.target_encoding is not None:
-        longest = model.positions.max_length or DEFAULT_POSITIONS
+        longest = model.positions.max_length or max(
+            DEFAULT_POSITIONS, model.max_target_length or 0
+        )
         table = _position_table(model, model.target_encoding, longest)
         spec.position_encodings.encodings = table
     _set_layers(spec, model.decoder)

@@ -37,7 +37,7 @@ class Seq2Seq(TokenTrainer):
     Token embeddings times √hidden_dim plus sinusoidal positions, a stack of
     encoder blocks, a stack of decoder blocks, a linear layer to the logits. It
     is an ordinary Keras model: `compile`, `fit`, `evaluate`, `predict`, `save`.
-    `generate` decodes and `export` writes a SavedModel.
+    `generate` decodes and `export` writes it for others to use.
 
     Masks are computed once, from the token ids, where they equal
     `pad_token_id`.
@@ -414,21 +414,35 @@ class Seq2Seq(TokenTrainer):
     save = saving.save
 
     def export(
-        self, filepath: Any, search: Search | None = None, **options: Any
+        self,
+        filepath: Any,
+        search: Search | None = None,
+        format: str = "saved_model",
+        **options: Any,
     ) -> None:
-        """Writes a SavedModel that takes texts and returns texts.
-
-        See `keras_transformer.export.export_saved_model`, which this calls.
+        """Writes a folder that takes texts and returns texts without this library.
 
         Args:
             filepath: folder to write; it must not exist or be empty. TensorFlow
                 Serving wants `<name>/<version>`.
             search: how to search; `BeamSearch()` if `None`.
-            **options: further arguments of `export_saved_model`.
-        """
-        from keras_transformer.export import export_saved_model
+            format: `"saved_model"`, for TensorFlow, or `"ctranslate2"`.
+            **options: further arguments of
+                `keras_transformer.export.export_saved_model` or
+                `keras_transformer.export.export_ctranslate2`, which say more.
 
-        export_saved_model(self, filepath, search or BeamSearch(), **options)
+        Raises:
+            ValueError: if `format` is neither.
+        """
+        from keras_transformer import export
+
+        if format not in ("saved_model", "ctranslate2"):
+            raise ValueError(
+                "`format` must be 'saved_model' or 'ctranslate2'; received "
+                f"`format={format!r}`."
+            )
+        write = getattr(export, f"export_{format}")
+        write(self, filepath, search or BeamSearch(), **options)
 
     def get_config(self) -> dict[str, Any]:
         names = (
