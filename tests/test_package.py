@@ -265,6 +265,19 @@ def test_training_page_runs(toy_text, capsys):
     assert len(fitted.history["val_bleu"]) == 2
 
 
+def test_ctranslate2_page_runs(toy_text, capsys):
+    tokenizer = keras_transformer.SentencePieceTokenizer.train(
+        ["train.en", "train.de"], vocabulary_size=29
+    )
+    model = keras_transformer.Seq2Seq(**TOY_MODEL, source_tokenizer=tokenizer)
+    model.save("en-de.keras")
+    namespace = {}
+    text = (ROOT / "docs/ctranslate2.md").read_text("utf-8")
+    for _, code in python_blocks(text):
+        exec(compile(code, "ctranslate2.md", "exec"), namespace)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def with_toy_sizes(path):
     text = path.read_text("utf-8")
     for size, toy_size in TOY_SIZES.items():

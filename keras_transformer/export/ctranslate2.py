@@ -51,9 +51,9 @@ def export_ctranslate2(
     differs from `BeamSearch` so:
 
     - a score is the sum of the log-probabilities, the end token's included,
-      divided by `length ** length_penalty`, where the length does not count the
-      end token; ours divides by `((5 + length) / 6) ** length_penalty`, where it
-      does. `length_penalty=0` is the same in both, and CTranslate2's default is 1;
+      divided by `length ** length_penalty`, where `BeamSearch` divides by
+      `((5 + length) / 6) ** length_penalty`; both lengths count the end token.
+      `length_penalty=0` is the same in both, and CTranslate2's default is 1;
     - without penalty both stop when nothing better can come; with one, CTranslate2
       stops when `beam_size * patience` hypotheses have ended, ours goes on while
       an open one may still win;
@@ -189,7 +189,8 @@ def _are_tied(
     model: Seq2Seq, source: list[int], target: list[int], given: list[int]
 ) -> bool:
     """Whether the first tokens that differ are as probable as each other."""
-    same = len(os.path.commonprefix([target, given]))
+    pairs = zip(target, given, strict=False)
+    same = [one == other for one, other in pairs].index(False)
     prefixes = [target[: same + 1], given[: same + 1]]
     one, other = model.score([source, source], prefixes).scores
     return abs(one - other) <= SCORE_TOLERANCE
