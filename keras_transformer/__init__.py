@@ -12,7 +12,7 @@ The package in the order in which data passes through it:
 - `file_translation`: whole text files; `bayes_risk` chooses among candidates,
   `unknown_words` replaces what a vocabulary lacks
 - `evaluation`: BLEU, chrF, error rates
-- `export`: the SavedModel, strings in, strings out
+- `export`: the SavedModel and the CTranslate2 model, strings in, strings out
 - `plotting`: pictures of attention, positions and schedules
 - `backend`: what only a backend's own API can do
 

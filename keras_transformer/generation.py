@@ -8,8 +8,72 @@ import keras
 import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import RelativeLength, Search, SearchResult
+from keras_transformer.decoding import (
+    BeamSearch,
+    RelativeLength,
+    Search,
+    SearchResult,
+)
 from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
+
+
+def generate(
+    model: Any,
+    inputs: Any,
+    search: Search | None = None,
+    max_length: int | RelativeLength | None = None,
+    batch_size: int = 64,
+    return_scores: bool = False,
+    *,
+    min_length: int | RelativeLength = 0,
+    prefix: Any = None,
+    seed: int | None = None,
+) -> Any:
+    """Decodes texts or token ids with the compiled search.
+
+    The result of one input does not depend on the others. An empty text
+    gives an empty text.
+
+    Args:
+        model: the `Seq2Seq` whose method this is.
+        inputs: a text or a list of texts, if the model has tokenizers; or
+            token ids, each with its end token: a list of lists of ints, or
+            an int array `(batch, source_length)` with padding.
+        search: how to search; `BeamSearch()` (4 beams, length penalty 0.6)
+            if `None`.
+        max_length: int or `RelativeLength`, greatest output length in tokens,
+            the end token included; 50 more than the source's if `None`.
+        batch_size: int, inputs decoded together.
+        return_scores: for texts, whether to return the scores as well.
+        min_length: int or `RelativeLength`, least output length likewise.
+        prefix: what each output begins with: a text for a text; or one entry
+            for each input, texts or token ids without end token, empty for
+            none. The scores are those of the whole output.
+        seed: int, where `Sampling` starts; drawn at random if `None`, by
+            NumPy, so that `keras.utils.set_random_seed` fixes it.
+
+    Returns:
+        For token ids a `SearchResult` of NumPy arrays. For texts a list of
+        texts (for a single text, a text), or of lists of texts if the
+        search returns several hypotheses; with `return_scores=True` the
+        pair of it and a float32 array of scores `(batch,)` or
+        `(batch, num_hypotheses)`.
+
+    Raises:
+        ValueError: if a token id is not in the vocabulary, a source is
+            longer than `max_source_length`, texts come to a model without
+            tokenizers, or an argument is out of its range.
+
+    Example:
+
+    ```python
+    model.generate(["A man sleeps.", "Two dogs run."])
+    model.generate("A man sleeps.", prefix="Ein Mann")
+    model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
+    ```
+    """
+    request = Request(search or BeamSearch(), max_length, min_length)
+    return model._generator(inputs, request, prefix, seed, batch_size, return_scores)
 
 
 class Request(NamedTuple):

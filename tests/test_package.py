@@ -65,7 +65,7 @@ MAY_IMPORT = {
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
         *("backend", "decoding", "seq2seq", "text", "token_ids"),
-        *("keras", "numpy", "tensorflow"),
+        *("ctranslate2", "keras", "layers", "numpy", "tensorflow"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
 }
@@ -293,6 +293,19 @@ def test_translating_page_runs(toy_text, capsys):
         assert pathlib.Path(name).read_text("utf-8").count("\n") == count
     assert len(namespace["chosen"]) == len(namespace["alignments"]) == 13
     assert not any("<unk>" in text for text in namespace["texts"])
+
+
+def test_ctranslate2_page_runs(toy_text, capsys):
+    tokenizer = keras_transformer.SentencePieceTokenizer.train(
+        ["train.en", "train.de"], vocabulary_size=29
+    )
+    model = keras_transformer.Seq2Seq(**TOY_MODEL, source_tokenizer=tokenizer)
+    model.save("en-de.keras")
+    namespace = {}
+    text = (ROOT / "docs/ctranslate2.md").read_text("utf-8")
+    for _, code in python_blocks(text):
+        exec(compile(code, "ctranslate2.md", "exec"), namespace)
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def with_toy_sizes(path):

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer import alignment, generation, scoring, streaming
-from keras_transformer.decoding import BeamSearch, RelativeLength, Search
+from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.layers import (
     DecoderStack,
     Dropout,
@@ -37,7 +37,7 @@ class Seq2Seq(TokenTrainer):
     Token embeddings times √hidden_dim plus sinusoidal positions, a stack of
     encoder blocks, a stack of decoder blocks, a linear layer to the logits. It
     is an ordinary Keras model: `compile`, `fit`, `evaluate`, `predict`, `save`.
-    `generate` decodes and `export` writes a SavedModel.
+    `generate` decodes and `export` writes it for others to use.
 
     Masks are computed once, from the token ids, where they equal
     `pad_token_id`.
@@ -369,83 +369,41 @@ class Seq2Seq(TokenTrainer):
     search = stepping.search
     stream = streaming.stream
 
-    def generate(
-        self,
-        inputs: Any,
-        search: Search | None = None,
-        max_length: int | RelativeLength | None = None,
-        batch_size: int = 64,
-        return_scores: bool = False,
-        *,
-        min_length: int | RelativeLength = 0,
-        prefix: Any = None,
-        seed: int | None = None,
-    ) -> Any:
-        """Decodes texts or token ids with the compiled search.
-
-        The result of one input does not depend on the others. An empty text
-        gives an empty text.
-
-        Args:
-            inputs: a text or a list of texts, if the model has tokenizers; or
-                token ids, each with its end token: a list of lists of ints, or
-                an int array `(batch, source_length)` with padding.
-            search: how to search; `BeamSearch()` (4 beams, length penalty 0.6)
-                if `None`.
-            max_length: int or `RelativeLength`, greatest output length in tokens,
-                the end token included; 50 more than the source's if `None`.
-            batch_size: int, inputs decoded together.
-            return_scores: for texts, whether to return the scores as well.
-            min_length: int or `RelativeLength`, least output length likewise.
-            prefix: what each output begins with: a text for a text; or one entry
-                for each input, texts or token ids without end token, empty for
-                none. The scores are those of the whole output.
-            seed: int, where `Sampling` starts; drawn at random if `None`, by
-                NumPy, so that `keras.utils.set_random_seed` fixes it.
-
-        Returns:
-            For token ids a `SearchResult` of NumPy arrays. For texts a list of
-            texts (for a single text, a text), or of lists of texts if the
-            search returns several hypotheses; with `return_scores=True` the
-            pair of it and a float32 array of scores `(batch,)` or
-            `(batch, num_hypotheses)`.
-
-        Raises:
-            ValueError: if a token id is not in the vocabulary, a source is
-                longer than `max_source_length`, texts come to a model without
-                tokenizers, or an argument is out of its range.
-
-        Example:
-
-        ```python
-        model.generate(["A man sleeps.", "Two dogs run."])
-        model.generate("A man sleeps.", prefix="Ein Mann")
-        model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
-        ```
-        """
-        request = generation.Request(search or BeamSearch(), max_length, min_length)
-        return self._generator(inputs, request, prefix, seed, batch_size, return_scores)
-
+    generate = generation.generate
     score = scoring.score
     align = alignment.align
     save = saving.save
 
     def export(
-        self, filepath: Any, search: Search | None = None, **options: Any
+        self,
+        filepath: Any,
+        search: Search | None = None,
+        format: str = "saved_model",
+        **options: Any,
     ) -> None:
-        """Writes a SavedModel that takes texts and returns texts.
-
-        See `keras_transformer.export.export_saved_model`, which this calls.
+        """Writes a folder that takes texts and returns texts without this library.
 
         Args:
             filepath: folder to write; it must not exist or be empty. TensorFlow
                 Serving wants `<name>/<version>`.
             search: how to search; `BeamSearch()` if `None`.
-            **options: further arguments of `export_saved_model`.
-        """
-        from keras_transformer.export import export_saved_model
+            format: `"saved_model"`, for TensorFlow, or `"ctranslate2"`.
+            **options: further arguments of
+                `keras_transformer.export.export_saved_model` or
+                `keras_transformer.export.export_ctranslate2`, which say more.
 
-        export_saved_model(self, filepath, search or BeamSearch(), **options)
+        Raises:
+            ValueError: if `format` is neither.
+        """
+        from keras_transformer import export
+
+        if format not in ("saved_model", "ctranslate2"):
+            raise ValueError(
+                "`format` must be 'saved_model' or 'ctranslate2'; received "
+                f"`format={format!r}`."
+            )
+        write = getattr(export, f"export_{format}")
+        write(self, filepath, search or BeamSearch(), **options)
 
     def get_config(self) -> dict[str, Any]:
         names = (

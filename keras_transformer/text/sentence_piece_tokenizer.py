@@ -156,6 +156,11 @@ class SentencePieceTokenizer(Tokenizer):
         )
         return cls(proto)
 
+    @property
+    def proto(self) -> bytes:
+        """The serialised SentencePiece model: the content of a `.model` file."""
+        return self._proto
+
     def subwords(self) -> "Subwords":
         """What the model knows of its tokens."""
         from sentencepiece import sentencepiece_model_pb2

@@ -6,7 +6,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Sequence
 from typing import Any, cast
@@ -18,12 +17,22 @@ import tensorflow as tf
 from keras_transformer import decoding
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import Search
+from keras_transformer.export.writing import (
+    check_tokenizers,
+    new_folder,
+    sample_texts,
+)
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.token_ids import SMALLEST_LENGTH
 
 DEFAULT_MAX_SOURCE_LENGTH = 512
 LARGEST_BATCH = 64
 SCORE_TOLERANCE = 1e-4
+
+_WRITE = """
+from keras_transformer.export.saved_model import write_as_child
+write_as_child()
+"""
 
 _LOAD_AND_TRANSLATE = """
 import json, sys
@@ -86,27 +95,13 @@ def export_saved_model(
     serve(text=tf.constant(["A man sleeps."]))["text"]
     ```
     """
-    if model.source_tokenizer is None:
-        raise ValueError(
-            "`model` must have tokenizers to be exported; received a model without "
-            "`source_tokenizer`. Give it tokenizers when you build it."
-        )
-    target = pathlib.Path(filepath)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(
-            f"`filepath` must not exist or be an empty folder; received "
-            f"`filepath={str(target)!r}`, which is not empty. Choose the next version "
-            "number, or remove it."
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=target.parent) as folder:
-        written = pathlib.Path(folder, "saved_model")
+    check_tokenizers(model)
+    with new_folder(filepath) as folder:
         if keras.backend.backend() == "tensorflow":
-            _write(model, written, search, max_length)
+            _write(model, folder, search, max_length)
         else:
-            _write_in_child(model, written, search, max_length)
-        _check(model, written, search, max_length, check_texts or _sample_texts(model))
-        os.replace(written, target)
+            _write_in_child(model, folder, search, max_length)
+        _check(model, folder, search, max_length, check_texts or sample_texts(model))
 
 
 class _Served(tf.Module):
@@ -186,11 +181,11 @@ def _write_in_child(
         "search_config": dataclasses.asdict(cast(Any, search)),
         "max_length": max_length,
     }
-    _run_python(["-m", "keras_transformer.export"], settings)
+    _run_python(["-c", _WRITE], settings)
 
 
-def _main() -> None:
-    """The child process: settings on standard input."""
+def write_as_child() -> None:
+    """Writes a SavedModel in the child process: settings on standard input."""
     settings = json.load(sys.stdin)
     model = keras.saving.load_model(settings["model"], compile=False)
     search = getattr(decoding, settings["search"])(**settings["search_config"])
@@ -250,17 +245,3 @@ def _check(
             f"scores closer than {SCORE_TOLERANCE}.",
             stacklevel=3,
         )
-
-
-def _sample_texts(model: Seq2Seq) -> list[str]:
-    """Makes texts of tokens from all over the source vocabulary, and an empty one."""
-    tokenizer = model.source_tokenizer
-    limit = (model.max_source_length or DEFAULT_MAX_SOURCE_LENGTH) // 2
-    size = tokenizer.vocabulary_size
-    rows = np.linspace(4, size - 1, 8 * 6).astype("int32").reshape(8, 6)
-    texts = tokenizer.detokenize(rows[:, : max(1, min(6, limit))])
-    return [text.decode("utf-8") for text in texts.numpy()] + [""]
-
-
-if __name__ == "__main__":
-    _main()

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import BeamSearch, Seq2Seq, export, export_saved_model
+from keras_transformer import BeamSearch, Seq2Seq, export_saved_model
+from keras_transformer.export import saved_model
+from keras_transformer.export.writing import sample_texts
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -48,8 +50,8 @@ def fake_writing(monkeypatch):
     def write(model, folder, *_):
         folder.mkdir()
 
-    monkeypatch.setattr(export, "_write", write)
-    monkeypatch.setattr(export, "_write_in_child", write)
+    monkeypatch.setattr(saved_model, "_write", write)
+    monkeypatch.setattr(saved_model, "_write_in_child", write)
 
 
 def serve(loaded, texts):
@@ -111,7 +113,7 @@ def test_nothing_else_is_left_beside_it(folder):
 def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writing):
     answer = json.dumps([["UVW", "", "XYZ"], [-3.0, 0.0, -3.0]])
     monkeypatch.setattr(
-        export, "_run_python", lambda *_: f"a line of a log\n{answer}\n"
+        saved_model, "_run_python", lambda *_: f"a line of a log\n{answer}\n"
     )
     message = (
         r"the SavedModel gives 'UVW' \(score -3.0\) for 'abc', but `generate` gives "
@@ -125,7 +127,7 @@ def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writin
 def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
     _, scores = model.generate(TEXTS, SEARCH, return_scores=True)
     answer = [["UVW", "", "XYZ"], (scores[:, 0] + 1e-5).tolist()]
-    monkeypatch.setattr(export, "_run_python", lambda *_: json.dumps(answer))
+    monkeypatch.setattr(saved_model, "_run_python", lambda *_: json.dumps(answer))
     with pytest.warns(
         UserWarning, match="2 of 3 texts differ from those of `generate`"
     ):
@@ -135,11 +137,11 @@ def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
 
 def test_a_child_process_that_fails_is_quoted():
     with pytest.raises(RuntimeError, match="child process .* last words: out of ink"):
-        export._run_python(["-c", "raise SystemExit('out of ink')"], {})
+        saved_model._run_python(["-c", "raise SystemExit('out of ink')"], {})
 
 
 def test_sample_texts_are_short_enough_and_hold_an_empty_one(model):
-    texts = export._sample_texts(model)
+    texts = sample_texts(model)
     assert texts[-1] == ""
     assert set("abcde") <= set("".join(texts)) <= set("abcdef")
     lengths = model.source_tokenizer.tokenize(texts, add_end=True).row_lengths()
@@ -171,5 +173,5 @@ def test_a_model_without_tokenizers(tmp_path):
 
 def test_lengths_are_rounded_up_to_powers_of_two():
     sizes = tf.constant([0, 1, 16, 17, 32, 33, 64, 65, 128, 129], tf.int64)
-    rounded = [int(export._round_up(size, 16, 64)) for size in sizes]
+    rounded = [int(saved_model._round_up(size, 16, 64)) for size in sizes]
     assert rounded == [16, 16, 16, 32, 32, 64, 64, 128, 128, 192]

@@ -1,0 +1,219 @@
+"""Writes a trained model for CTranslate2, a fast translator on CPUs and GPUs."""
+
+import math
+import os
+import pathlib
+import warnings
+from collections.abc import Sequence
+
+import ctranslate2
+import numpy as np
+from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+
+from keras_transformer.decoding import GreedySearch, Search
+from keras_transformer.export.transformer_spec import make_spec, vocabulary
+from keras_transformer.export.writing import (
+    check_tokenizers,
+    new_folder,
+    sample_texts,
+)
+from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.text import SentencePieceTokenizer
+
+SCORE_TOLERANCE = 1e-4
+ROUNDING_TOLERANCE = 0.5
+LONGEST_CHECKED = 64
+
+
+def export_ctranslate2(
+    model: Seq2Seq,
+    filepath: str | os.PathLike,
+    search: Search,
+    *,
+    quantization: str | None = None,
+    check_texts: Sequence[str] | None = None,
+) -> None:
+    """Writes a folder that `ctranslate2.Translator` loads, tokenizers beside it.
+
+    It holds the model and the vocabularies of CTranslate2, and `source.model` and
+    `target.model` for the package sentencepiece where the tokenizers are
+    `SentencePieceTokenizer`s. CTranslate2 takes tokens without the end token and
+    returns tokens without it.
+
+    There are pre-norm and post-norm models, layer and RMS normalisation, gated
+    feed-forward networks, grouped-query attention, sinusoidal, learned and
+    rotary positions, and every tying of embeddings. Encodings are written as a
+    table: of `max_source_length` positions for the source, of 2,048 where nothing
+    says how many; CTranslate2 refuses what is longer.
+
+    Logits are those of the model, to rounding. The search is not part of the
+    folder: it is CTranslate2's, with the arguments of `translate_batch`, and
+    differs from `BeamSearch` so:
+
+    - a score is the sum of the log-probabilities, the end token's included,
+      divided by `length ** length_penalty`, where `BeamSearch` divides by
+      `((5 + length) / 6) ** length_penalty`; both lengths count the end token.
+      `length_penalty=0` is the same in both, and CTranslate2's default is 1;
+    - without penalty both stop when nothing better can come; with one, CTranslate2
+      stops when `beam_size * patience` hypotheses have ended, ours goes on while
+      an open one may still win;
+    - at `max_decoding_length` open hypotheses are returned as they are; ours get
+      the end token;
+    - an empty output is only found with `min_decoding_length=0`;
+    - the pad token can be chosen, which a trained model hardly ever does. It is
+      ruled out by `suppress_sequences=[["<pad>"]]`, and its probability then goes
+      to the other tokens; ours leaves theirs.
+
+    What was written is loaded before it takes its place, so that `filepath` holds
+    a good folder or nothing. By greedy search, which both define alike, it must
+    give the tokens of `generate`; to the hypotheses of `search` it must give the
+    log-probabilities of `Seq2Seq.score`, to 1e-4 a token. This is done in float32;
+    with `quantization` those log-probabilities must then still be right to 0.5 a
+    token.
+
+    Args:
+        model: a `Seq2Seq` with tokenizers, in float32.
+        filepath: folder to write; it must not exist or be empty.
+        search: how to find the hypotheses that are scored in the check.
+        quantization: how weights are stored, by CTranslate2's name, such as
+            `"int8"` or `"float16"`; float32 if `None`.
+        check_texts: texts to check with; some made of the source vocabulary if
+            `None`.
+
+    Raises:
+        ValueError: if the model has no tokenizers or a part that CTranslate2
+            lacks, or `quantization` is not one of its names.
+        FileExistsError: if `filepath` exists and is not an empty folder.
+        RuntimeError: if CTranslate2 computes something else than the model.
+
+    Example:
+
+    ```python
+    export_ctranslate2(model, "en-de", BeamSearch(), quantization="int8")
+    translator = ctranslate2.Translator("en-de")
+    source = sentencepiece.SentencePieceProcessor("en-de/source.model")
+    target = sentencepiece.SentencePieceProcessor("en-de/target.model")
+    tokens = source.encode(["A man sleeps."], out_type=str)
+    results = translator.translate_batch(tokens, beam_size=5)
+    print(target.decode([result.hypotheses[0] for result in results]))
+    ```
+
+    References:
+        - [CTranslate2](https://opennmt.net/CTranslate2/), 4.8
+    """
+    if quantization not in (None, *ACCEPTED_MODEL_TYPES):
+        raise ValueError(
+            f"`quantization` must be one of {ACCEPTED_MODEL_TYPES} or `None`; received "
+            f"`quantization={quantization!r}`."
+        )
+    check_tokenizers(model)
+    rows = _source_rows(model, check_texts or sample_texts(model))
+    with new_folder(filepath) as folder:
+        _write(model, folder, None)
+        _check_tokens(model, folder, rows)
+        targets = _best(model, rows, search)
+        _check_scores(model, folder, rows, targets, SCORE_TOLERANCE)
+        if quantization is not None:
+            _write(model, folder, quantization)
+            _check_scores(model, folder, rows, targets, ROUNDING_TOLERANCE)
+
+
+def _write(model: Seq2Seq, folder: pathlib.Path, quantization: str | None) -> None:
+    spec = make_spec(model)
+    spec.validate()
+    spec.optimize(quantization)
+    folder.mkdir(exist_ok=True)
+    spec.save(str(folder))
+    for side in ("source", "target"):
+        tokenizer = getattr(model, f"{side}_tokenizer")
+        if isinstance(tokenizer, SentencePieceTokenizer):
+            (folder / f"{side}.model").write_bytes(tokenizer.proto)
+
+
+def _source_rows(model: Seq2Seq, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids with the end token; none of empty texts."""
+    rows = model.source_tokenizer.tokenize(list(texts), add_end=True).to_list()
+    return [row for row in rows if len(row) > 1]
+
+
+def _tokens(model: Seq2Seq, side: str, rows: list[list[int]]) -> list[list[str]]:
+    """Rows of token ids in CTranslate2's form, without the end token."""
+    names = vocabulary(model, side)
+    return [[names[token_id] for token_id in row[:-1]] for row in rows]
+
+
+def _best(model: Seq2Seq, rows: list[list[int]], search: Search) -> list[list[int]]:
+    """The best hypothesis of each source, with its end token."""
+    result = model.generate(rows, search, _limit(model))
+    best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
+    return [token_ids[:length].tolist() for token_ids, length in best]
+
+
+def _limit(model: Seq2Seq) -> int:
+    return min(model.max_target_length or LONGEST_CHECKED, LONGEST_CHECKED)
+
+
+def _check_tokens(model: Seq2Seq, folder: pathlib.Path, rows: list[list[int]]) -> None:
+    """Compares the outputs of greedy search, of which ties are left out."""
+    wanted = _best(model, rows, GreedySearch())
+    longest = _limit(model) - 1
+    results = ctranslate2.Translator(str(folder)).translate_batch(
+        _tokens(model, "source", rows),
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=max(1, longest),
+        suppress_sequences=[[vocabulary(model, "target")[model.pad_token_id]]],
+    )
+    ids = {token: row for row, token in enumerate(vocabulary(model, "target"))}
+    ties = 0
+    for source, target, result in zip(rows, wanted, results, strict=True):
+        given = [ids[token] for token in result.hypotheses[0][:longest]]
+        given.append(model.end_token_id)
+        if given == target:
+            continue
+        if not _are_tied(model, source, target, given):
+            raise RuntimeError(
+                f"CTranslate2 gives the token ids {given} for {source}, but `generate` "
+                f"gives {target}; nothing was written."
+            )
+        ties += 1
+    if ties:
+        warnings.warn(
+            f"{ties} of {len(rows)} texts differ from those of `generate`, where two "
+            f"tokens have scores closer than {SCORE_TOLERANCE}.",
+            stacklevel=3,
+        )
+
+
+def _are_tied(
+    model: Seq2Seq, source: list[int], target: list[int], given: list[int]
+) -> bool:
+    """Whether the first tokens that differ are as probable as each other."""
+    pairs = zip(target, given, strict=False)
+    same = [one == other for one, other in pairs].index(False)
+    prefixes = [target[: same + 1], given[: same + 1]]
+    one, other = model.score([source, source], prefixes).scores
+    return abs(one - other) <= SCORE_TOLERANCE
+
+
+def _check_scores(
+    model: Seq2Seq,
+    folder: pathlib.Path,
+    rows: list[list[int]],
+    targets: list[list[int]],
+    tolerance: float,
+) -> None:
+    """Compares the log-probabilities of the targets, a token."""
+    wanted, lengths = model.score(rows, targets)
+    results = ctranslate2.Translator(str(folder)).score_batch(
+        _tokens(model, "source", rows), _tokens(model, "target", targets)
+    )
+    scores = np.array([math.fsum(result.log_probs) for result in results])
+    differences = np.abs(scores - wanted) / lengths
+    if not np.all(differences <= tolerance):
+        worst = int(np.argmax(differences))
+        raise RuntimeError(
+            f"CTranslate2 gives the token ids {targets[worst]} a log-probability of "
+            f"{scores[worst]} after {rows[worst]}, but `score` gives {wanted[worst]}; "
+            "nothing was written."
+        )

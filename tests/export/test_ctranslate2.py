@@ -1,0 +1,325 @@
+import ctranslate2
+import numpy as np
+import pytest
+import sentencepiece
+from keras import ops
+
+from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
+from keras_transformer.export import ctranslate2 as exporting
+from keras_transformer.layers import (
+    AlibiBias,
+    LearnedPositionalEncoding,
+    LocalWindow,
+    PositionalEncoding,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
+from keras_transformer.text import (
+    CharacterTokenizer,
+    SentencePieceTokenizer,
+    WordTokenizer,
+)
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
+TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])
+SIZES = {
+    "num_layers": 1,
+    "hidden_dim": 12,
+    "intermediate_dim": 7,
+    "num_heads": 3,
+    "max_source_length": 11,
+    "max_target_length": 5,
+}
+TEXTS = ["abc", "", "deadbeef"]
+GREEDY = GreedySearch()
+
+
+def model_of(seed=1, spread=0.5, **design):
+    tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
+    model = Seq2Seq(**{**SIZES, **tokenizers, **design})
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        mean = weight.path.endswith(("gamma", "scale"))
+        weight.assign(rng.normal(mean, spread, weight.shape))
+    return model
+
+
+def export(model, folder, **options):
+    options = {"search": GREEDY, "check_texts": TEXTS, **options}
+    model.export(folder, format="ctranslate2", **options)
+    return ctranslate2.Translator(str(folder), intra_threads=1)
+
+
+def tokens(tokenizer, rows):
+    return [[tokenizer.id_to_token(token_id) for token_id in row] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of()
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("letters") / "1"
+    export(model, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    return ctranslate2.Translator(str(folder), intra_threads=1)
+
+
+@pytest.fixture(scope="module")
+def ending(tmp_path_factory):
+    """A model whose outputs end, and CTranslate2's."""
+    design = {"normalize_first": True, "tie_embeddings": "none"}
+    model = model_of(seed=5, max_target_length=17, **design)
+    bias = np.zeros(11, "float32")
+    bias[0], bias[3] = -100, 3  # never the pad token, and soon the end
+    model.output_dense.bias.assign(bias)
+    return model, export(model, tmp_path_factory.mktemp("ending") / "1")
+
+
+# The same model.
+
+DESIGNS = {
+    "paper": lambda: {"num_layers": 2, "target_tokenizer": None},
+    "pre-norm": lambda: {"normalize_first": True, "activation": "gelu"},
+    "untied": lambda: {
+        "tie_embeddings": "none",
+        "activation": "silu",
+        "positions": PositionalEncoding(max_wavelength=100),
+        "layer_norm_epsilon": 0.1,
+    },
+    "learned": lambda: {
+        "positions": LearnedPositionalEncoding(max_length=13),
+        "activation": "tanh",
+        "residual_options": {"normalization": "rms", "stochastic_depth": 0.3},
+    },
+    "multi-query": lambda: {
+        "source_vocabulary_size": 13,
+        "target_vocabulary_size": 17,
+        "activation": "sigmoid",
+        "attention_options": {"num_key_value_heads": 1, "key_dim": 5},
+    },
+    "llama": lambda: {
+        "hidden_dim": 16,
+        "num_heads": 4,
+        "positions": RotaryEmbedding(max_wavelength=100),
+        "normalize_first": True,
+        "activation": "silu",
+        "attention_options": {"num_key_value_heads": 2, "use_bias": False},
+        "feed_forward_options": {"gated": True, "use_bias": False},
+        "residual_options": {"normalization": "rms"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_gives_every_target_the_log_probability_of_score(name, tmp_path):
+    model = model_of(**DESIGNS[name]())
+    translator = export(model, tmp_path / "1")  # which has compared greedy search
+    rng = np.random.default_rng(3)
+    sources = [rng.integers(4, 10, length).tolist() for length in (7, 5)]
+    targets = [rng.integers(4, 10, length).tolist() for length in (3, 4)]
+    results = translator.score_batch(
+        tokens(model.source_tokenizer, sources), tokens(model.target_tokenizer, targets)
+    )
+    ended = [[[*row, 3] for row in rows] for rows in (sources, targets)]
+    scores = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(scores, model.score(*ended).scores, atol=1e-4)
+
+
+def test_beams_find_the_hypotheses_of_generate(ending):
+    model, translator = ending
+    rng = np.random.default_rng(3)
+    sources = [rng.integers(4, 10, 1 + i % 10).tolist() for i in range(23)]
+    found = model.generate([[*row, 3] for row in sources], BeamSearch(3, 0.0))
+    results = translator.translate_batch(
+        tokens(SOURCE, sources),
+        beam_size=3,
+        length_penalty=0,
+        min_decoding_length=0,
+        return_scores=True,
+    )
+    ended = np.flatnonzero(found.lengths[:, 0] < 17)
+    best = [found.token_ids[i, 0, : found.lengths[i, 0] - 1] for i in ended]
+    wanted = tokens(TARGET, best)
+    assert len(set(map(tuple, wanted))) > 7
+    assert [results[i].hypotheses[0] for i in ended] == wanted
+    scores = [results[i].scores[0] for i in ended]
+    np.testing.assert_allclose(scores, found.scores[ended, 0], atol=1e-4)
+
+
+# The folder.
+
+
+def test_sentence_pieces_from_string_to_string(tmp_path):
+    lines = ["the cat sat on the mat", "the dog sat on the log"]
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=29)
+    model = model_of(source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    translator = export(model, tmp_path / "1", check_texts=None)
+    names = {"source.model", "target.model", "shared_vocabulary.json"}
+    names |= {"model.bin", "config.json"}
+    assert {file.name for file in (tmp_path / "1").iterdir()} == names
+    source, target = (
+        sentencepiece.SentencePieceProcessor(str(tmp_path / f"1/{side}.model"))
+        for side in ("source", "target")
+    )
+    texts = ["the mat", "a ☃ sat"]
+    results = translator.translate_batch(
+        source.encode(texts, out_type=str),
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=4,
+        suppress_sequences=[["<pad>"]],
+    )
+    outputs = [target.decode(result.hypotheses[0]) for result in results]
+    assert outputs == model.generate(texts, GREEDY)
+    assert any(outputs)
+
+
+def test_words_have_their_vocabularies_alone(tmp_path):
+    words = WordTokenizer([*SPECIAL, "one", "two"])
+    export(model_of(source_tokenizer=words), tmp_path / "1", check_texts=["two one"])
+    names = {"source_vocabulary.json", "target_vocabulary.json"}
+    names |= {"model.bin", "config.json"}
+    assert {file.name for file in (tmp_path / "1").iterdir()} == names
+
+
+def test_nothing_else_is_left_beside_it(folder):
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_weights_can_be_quantised(model, folder, tmp_path):
+    quantised = export(model, tmp_path / "1", quantization="int8")
+    assert quantised.compute_type.startswith("int8")
+    sizes = [path / "model.bin" for path in (tmp_path / "1", folder)]
+    assert sizes[0].stat().st_size < sizes[1].stat().st_size
+
+
+# What CTranslate2 does otherwise.
+
+
+def test_an_empty_text_gives_an_empty_text(translator):
+    [result] = translator.translate_batch([[]])
+    assert result.hypotheses == [[]]
+
+
+def test_a_source_over_the_limit_is_refused(translator):
+    with pytest.raises(RuntimeError, match="No position encodings .* >= 11"):
+        translator.translate_batch([["a"] * 11])
+
+
+def test_scores_are_divided_by_a_power_of_the_length_with_the_end_token(ending):
+    _, translator = ending
+    options = {"max_decoding_length": 31, "return_scores": True, "beam_size": 1}
+    rng = np.random.default_rng(3)
+    sources = tokens(SOURCE, [rng.integers(4, 10, 1 + i % 10) for i in range(23)])
+    sums = translator.translate_batch(sources, length_penalty=0, **options)
+    penalised = translator.translate_batch(sources, length_penalty=0.7, **options)
+    lengths = np.array([len(result.hypotheses[0]) + 1 for result in sums])
+    ended = lengths <= 31
+    assert len(set(lengths[ended])) > 3
+    sums, penalised = (
+        np.array([result.scores[0] for result in results])[ended]
+        for results in (sums, penalised)
+    )
+    np.testing.assert_allclose(penalised, sums / lengths[ended] ** 0.7, atol=1e-5)
+
+
+# The check.
+
+
+def test_other_tokens_are_an_error(model, tmp_path, monkeypatch):
+    spec = exporting.make_spec(model_of(seed=2))
+    monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
+    message = r"CTranslate2 gives the token ids \[.*, but `generate` gives .* nothing"
+    with pytest.raises(RuntimeError, match=message):
+        export(model, tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_scores_are_an_error(model, tmp_path, monkeypatch):
+    spec = exporting.make_spec(model)
+    spec.decoder.projection.weight = 1.1 * spec.decoder.projection.weight
+    monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
+    message = "a log-probability of .*, but `score` gives .* nothing was written"
+    with pytest.raises(RuntimeError, match=message):
+        export(model, tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ties_are_counted(tmp_path, monkeypatch):
+    model = model_of(tie_embeddings="none")
+    embeddings = np.array(ops.convert_to_numpy(model.target_embedding.embeddings))
+    kernel, bias = model.output_dense.get_weights()
+    embeddings[4:] = embeddings[4]
+    kernel[:, 4:], bias[4:] = kernel[:, 4:5], 9
+    model.target_embedding.embeddings.assign(embeddings)
+    model.output_dense.set_weights([kernel, bias])
+    best = exporting._best
+
+    def other_best(*arguments):
+        return [[5 if t > 3 else t for t in row] for row in best(*arguments)]
+
+    monkeypatch.setattr(exporting, "_best", other_best)
+    with pytest.warns(
+        UserWarning, match="2 of 2 texts differ from those of `generate`"
+    ):
+        export(model, tmp_path / "1")
+    assert (tmp_path / "1").is_dir()
+
+
+# Errors.
+
+REFUSED = {
+    "positions": ({"positions": AlibiBias()}, "an encoding or .*'AlibiBias'`. Export"),
+    "positions again": (
+        {"positions": RelativePositionBias(8, max_distance=5)},
+        "an encoding or `RotaryEmbedding` .*'RelativePositionBias'",
+    ),
+    "pattern": ({"attention_options": {"pattern": LocalWindow(1)}}, "`None`"),
+    "use_gate": ({"attention_options": {"use_gate": True}}, "`False`"),
+    "activation": ({"activation": "elu"}, "one of 'relu', 'gelu', .*'elu'"),
+    "normalization": (
+        {"residual_options": {"normalization": None}},
+        "'layer' or 'rms'",
+    ),
+    "layer_norm_epsilon": (
+        {"residual_options": {"layer_norm_epsilon": 0.1}},
+        "the same in the model and `residual_options`",
+    ),
+    "dtype": ({"dtype": "mixed_bfloat16"}, "'float32' .*'mixed_bfloat16'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_ctranslate2_lacks_is_refused(name, tmp_path):
+    design, message = REFUSED[name]
+    with pytest.raises(ValueError, match=f"`{name.split()[0]}` must be {message}"):
+        export(model_of(**design), tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_quantisation(model, tmp_path):
+    message = (
+        "`quantization` must be one of .*'int8', .* received `quantization='int7'`"
+    )
+    with pytest.raises(ValueError, match=message):
+        export(model, tmp_path / "1", quantization="int7")
+
+
+def test_a_model_without_tokenizers(tmp_path):
+    model = Seq2Seq(**SIZES, vocabulary_size=11)
+    with pytest.raises(ValueError, match="`model` must have tokenizers to be exported"):
+        export(model, tmp_path / "1")
+
+
+def test_an_unknown_format(model, tmp_path):
+    message = "`format` must be 'saved_model' or 'ctranslate2'; .*`format='onnx'`"
+    with pytest.raises(ValueError, match=message):
+        model.export(tmp_path / "1", format="onnx")
