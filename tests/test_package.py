@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "unknown_words": {"text"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
-        *("backend", "decoding", "seq2seq", "text", "token_ids"),
+        *("backend", "decoding", "generation", "seq2seq", "text", "token_ids"),
         *("ctranslate2", "keras", "layers", "numpy", "tensorflow"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},

@@ -1,33 +1,35 @@
 """Writes a trained model as a SavedModel: strings in, strings out."""
 
-import dataclasses
+import base64
 import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer import decoding
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import Search
+from keras_transformer.decoding import RelativeLength, Search, SearchResult
 from keras_transformer.export.writing import (
     check_tokenizers,
     new_folder,
     sample_texts,
 )
+from keras_transformer.generation import Request, check_request
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.token_ids import SMALLEST_LENGTH
 
 DEFAULT_MAX_SOURCE_LENGTH = 512
 LARGEST_BATCH = 64
 SCORE_TOLERANCE = 1e-4
+CHECK_SEED = 1
 
 _WRITE = """
 from keras_transformer.export.saved_model import write_as_child
@@ -39,13 +41,14 @@ import json, sys
 import numpy as np
 import tensorflow as tf
 import tensorflow_text
-folder, texts = json.load(sys.stdin)
-serve = tf.saved_model.load(folder).signatures["serving_default"]
-outputs = serve(text=tf.constant(texts))
+folder, texts, seed = json.load(sys.stdin)
+generate = tf.saved_model.load(folder).signatures["generate"]
+prefix = tf.constant([""] * len(texts))
+outputs = generate(text=tf.constant(texts), prefix=prefix, seed=tf.constant(seed))
 assert "keras_transformer" not in sys.modules
 print(json.dumps([
-    [text.decode("utf-8") for text in outputs["text"].numpy()],
-    outputs["score"].numpy().tolist(),
+    [text.decode("utf-8") for text in outputs["text"].numpy()[:, 0]],
+    outputs["score"].numpy()[:, 0].tolist(),
 ]))
 """
 
@@ -55,16 +58,22 @@ def export_saved_model(
     filepath: str | os.PathLike,
     search: Search,
     *,
-    max_length: int | None = None,
+    max_length: int | RelativeLength | None = None,
+    min_length: int | RelativeLength = 0,
     check_texts: Sequence[str] | None = None,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer inside.
 
     Its signature `serving_default` takes `text`, strings `(batch,)`, and returns
-    `text`, strings `(batch,)`, and `score`, float32 `(batch,)`. It runs wherever
-    TensorFlow and tensorflow-text do, without this library. It is the trace of
-    the very search that `Seq2Seq.generate` compiles; batches and lengths are
-    padded to powers of two, and each such shape is compiled at its first
+    `text`, strings `(batch,)`, and `score`, float32 `(batch,)`. The signature
+    `generate` takes `text`, `prefix`, strings `(batch,)`, what each output begins
+    with, and `seed`, an int32 scalar, where `Sampling` starts (in the other it
+    starts anywhere); it returns all hypotheses: `text`, strings, `score`, float32,
+    and `length`, int32, `(batch, num_hypotheses)`.
+
+    It runs wherever TensorFlow and tensorflow-text do, without this library. It is
+    the trace of the very search that `Seq2Seq.generate` compiles; batches and
+    lengths are padded to powers of two, and each such shape is compiled at its first
     request.
 
     What was written is loaded in a fresh process, and its texts must equal
@@ -77,13 +86,14 @@ def export_saved_model(
         filepath: folder to write, such as `saved_models/en-de/1`; it must not
             exist or be empty.
         search: how to search.
-        max_length: int, greatest output length in tokens; 50 more than the
-            source's if `None`.
+        max_length: int or `RelativeLength`, greatest output length in tokens; 50
+            more than the source's if `None`.
+        min_length: int or `RelativeLength`, least output length.
         check_texts: texts to check the SavedModel with; some made of the source
             vocabulary if `None`.
 
     Raises:
-        ValueError: if the model has no tokenizers.
+        ValueError: if the model has no tokenizers, or a length is out of range.
         FileExistsError: if `filepath` exists and is not an empty folder.
         RuntimeError: if the SavedModel does not give the texts of `generate`.
 
@@ -96,31 +106,52 @@ def export_saved_model(
     ```
     """
     check_tokenizers(model)
+    request = Request(search, max_length, min_length)
+    check_request(request)
     with new_folder(filepath) as folder:
         if keras.backend.backend() == "tensorflow":
-            _write(model, folder, search, max_length)
+            _write(model, folder, request)
         else:
-            _write_in_child(model, folder, search, max_length)
-        _check(model, folder, search, max_length, check_texts or sample_texts(model))
+            _write_in_child(model, folder, request)
+        _check(model, folder, request, check_texts or sample_texts(model))
 
 
 class _Served(tf.Module):
     """Tokenizers, model and search as one TensorFlow function of strings."""
 
-    def __init__(self, model: Seq2Seq, search: Search, max_length: int | None):
+    def __init__(self, model: Seq2Seq, request: Request):
         super().__init__()
         self.source_tokenizer = model.source_tokenizer
         self.target_tokenizer = model.target_tokenizer
         self.weights = [weight.value for weight in model.weights]
         self._limit = model.max_source_length or DEFAULT_MAX_SOURCE_LENGTH
         self._pad_token_id = model.pad_token_id
-        self._search = compile_function(
-            lambda token_ids: model.search(token_ids, search, max_length), model
-        )
+        self._most = lambda lengths: model.most_steps(lengths, request.max_length)
+
+        def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
+            return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
+
+        self._search = compile_function(search, model)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     def serve(self, text: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
+        seed = tf.random.uniform((), maxval=tf.int32.max, dtype=tf.int32)
+        outputs = self._decode(text, None, seed)
+        return {name: outputs[name][:, 0] for name in ("text", "score")}
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.string, name="text"),
+            tf.TensorSpec([None], tf.string, name="prefix"),
+            tf.TensorSpec([], tf.int32, name="seed"),
+        ]
+    )
+    def generate(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
+        """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
+        return self._decode(text, prefix, seed)
+
+    def _decode(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
         tokens = self.source_tokenizer.tokenize(text, add_end=True)
         lengths = tokens.row_lengths()
         checked = tf.debugging.assert_less_equal(
@@ -130,14 +161,34 @@ class _Served(tf.Module):
         )
         with tf.control_dependencies([checked]):
             token_ids = self._pad(tokens)
-        result = self._search(token_ids)
+        prefixes = tf.zeros([tf.shape(token_ids)[0], 0], tf.int32)
+        if prefix is not None:
+            prefixes = self._prefixes(prefix, lengths, tf.shape(token_ids)[0])
+        result = self._search(token_ids, prefixes, seed)
         count = tf.shape(text)[0]
-        best = self.target_tokenizer.detokenize(result.token_ids[:count, 0])
-        empty = lengths == 1
+        found = result.token_ids[:count]
+        flat = tf.reshape(found, [-1, tf.shape(found)[2]])
+        texts = self.target_tokenizer.detokenize(flat)
+        empty = (lengths == 1)[:, None]
         return {
-            "text": tf.where(empty, "", best),
-            "score": tf.where(empty, 0.0, result.scores[:count, 0]),
+            "text": tf.where(empty, "", tf.reshape(texts, tf.shape(found)[:2])),
+            "score": tf.where(empty, 0.0, result.scores[:count]),
+            "length": result.lengths[:count],
         }
+
+    def _prefixes(self, prefix: Any, source_lengths: Any, rows: Any) -> Any:
+        """Token ids `(rows, prefix_length)`, whose length is a power of two."""
+        tokens = self.target_tokenizer.tokenize(prefix)
+        checked = tf.debugging.assert_less(
+            tf.cast(tokens.row_lengths(), tf.int32),
+            self._most(tf.cast(source_lengths, tf.int32)),
+            "`prefix` must be shorter than the greatest output length",
+        )
+        with tf.control_dependencies([checked]):
+            longest = tokens.bounding_shape(out_type=tf.int64)[1]
+        length = _round_up(longest, 4, self._limit)
+        shape = tf.stack([tf.cast(rows, tf.int64), length])
+        return tokens.to_tensor(self._pad_token_id, shape=shape)
 
     def _pad(self, tokens: Any) -> Any:
         rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
@@ -161,25 +212,19 @@ def _round_up(size: Any, smallest: int, largest: int) -> Any:
     )
 
 
-def _write(
-    model: Seq2Seq, folder: pathlib.Path, search: Search, max_length: int | None
-) -> None:
-    served = _Served(model, search, max_length)
-    signatures = {"serving_default": served.serve}
+def _write(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:
+    served = _Served(model, request)
+    signatures = {"serving_default": served.serve, "generate": served.generate}
     tf.saved_model.save(served, str(folder), signatures=signatures)
 
 
-def _write_in_child(
-    model: Seq2Seq, folder: pathlib.Path, search: Search, max_length: int | None
-) -> None:
+def _write_in_child(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:
     file = folder.with_suffix(".keras")
     model.save(file)
     settings = {
         "model": str(file),
         "folder": str(folder),
-        "search": type(search).__name__,
-        "search_config": dataclasses.asdict(cast(Any, search)),
-        "max_length": max_length,
+        "request": base64.b64encode(pickle.dumps(request)).decode(),
     }
     _run_python(["-c", _WRITE], settings)
 
@@ -188,8 +233,8 @@ def write_as_child() -> None:
     """Writes a SavedModel in the child process: settings on standard input."""
     settings = json.load(sys.stdin)
     model = keras.saving.load_model(settings["model"], compile=False)
-    search = getattr(decoding, settings["search"])(**settings["search_config"])
-    _write(model, pathlib.Path(settings["folder"]), search, settings["max_length"])
+    request = pickle.loads(base64.b64decode(settings["request"]))
+    _write(model, pathlib.Path(settings["folder"]), request)
 
 
 def _run_python(arguments: list[str], standard_input: Any) -> str:
@@ -215,17 +260,19 @@ def _run_python(arguments: list[str], standard_input: Any) -> str:
 
 
 def _check(
-    model: Seq2Seq,
-    folder: pathlib.Path,
-    search: Search,
-    max_length: int | None,
-    texts: Sequence[str],
+    model: Seq2Seq, folder: pathlib.Path, request: Request, texts: Sequence[str]
 ) -> None:
     """Compares a fresh process's texts with those of `generate`."""
-    output = _run_python(["-c", _LOAD_AND_TRANSLATE], [str(folder), list(texts)])
+    settings = [str(folder), list(texts), CHECK_SEED]
+    output = _run_python(["-c", _LOAD_AND_TRANSLATE], settings)
     served_texts, served_scores = json.loads(output.splitlines()[-1])
     expected, scores = model.generate(
-        list(texts), search, max_length, return_scores=True
+        list(texts),
+        request.search,
+        request.max_length,
+        min_length=request.min_length,
+        return_scores=True,
+        seed=CHECK_SEED,
     )
     if np.ndim(scores) == 2:
         expected, scores = [best for best, *_ in expected], scores[:, 0]

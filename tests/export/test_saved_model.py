@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import BeamSearch, Seq2Seq, export_saved_model
+from keras_transformer import (
+    BeamSearch,
+    NoRepeatNGram,
+    RelativeLength,
+    Sampling,
+    Seq2Seq,
+    SuppressTokens,
+    export_saved_model,
+)
 from keras_transformer.export import saved_model
 from keras_transformer.export.writing import sample_texts
 from keras_transformer.text import CharacterTokenizer
@@ -72,6 +80,46 @@ def test_serves_what_generate_gives(model, loaded, count):
     np.testing.assert_allclose(served_scores, scores[:, 0], atol=1e-4)
 
 
+@pytest.mark.parametrize("prefix", [["", "", ""], ["XÄ", "U", ""]], ids=["no", "yes"])
+def test_all_hypotheses_with_a_prefix(model, loaded, prefix):
+    texts = ["abc", "deadbeef", ""]
+    outputs = loaded.signatures["generate"](
+        text=tf.constant(texts), prefix=tf.constant(prefix), seed=tf.constant(3)
+    )
+    served = [[t.decode() for t in row] for row in outputs["text"].numpy()]
+    hypotheses, scores = model.generate(
+        texts, SEARCH, prefix=prefix, return_scores=True
+    )
+    assert served == hypotheses
+    np.testing.assert_allclose(outputs["score"], scores, atol=1e-4)
+    lengths = [[len(text) + 1 for text in row] for row in served[:2]]
+    assert outputs["length"].numpy()[:2].tolist() == lengths
+
+
+def test_a_prefix_as_long_as_the_output(loaded):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`prefix` must be short"):
+        loaded.signatures["generate"](
+            text=tf.constant(["abc"]),
+            prefix=tf.constant(["UVWXY"]),
+            seed=tf.constant(0),
+        )
+
+
+def test_samples_rules_and_lengths_are_those_of_generate(model, tmp_path):
+    search = Sampling(3, top_p=0.9, processors=[NoRepeatNGram(1), SuppressTokens([5])])
+    lengths = {"min_length": 3, "max_length": RelativeLength(1, 1)}
+    model.export(tmp_path / "1", search, check_texts=TEXTS, **lengths)
+    signatures = tf.saved_model.load(str(tmp_path / "1")).signatures
+    outputs = signatures["generate"](
+        text=tf.constant(TEXTS),
+        prefix=tf.constant(["", "", ""]),
+        seed=tf.constant(11),
+    )
+    served = [[t.decode() for t in row] for row in outputs["text"].numpy()]
+    assert served == model.generate(TEXTS, search, seed=11, **lengths)
+    assert len(signatures["serving_default"](text=tf.constant(TEXTS))["text"]) == 3
+
+
 def test_an_empty_text_gives_an_empty_text(loaded):
     served, scores = serve(loaded, [""])
     assert served == [""]
@@ -84,8 +132,8 @@ def test_no_texts_give_none(loaded):
     assert scores.shape == (0,)
 
 
-def test_has_one_signature(loaded):
-    assert list(loaded.signatures) == ["serving_default"]
+def test_has_two_signatures(loaded):
+    assert sorted(loaded.signatures) == ["generate", "serving_default"]
     signature = loaded.signatures["serving_default"]
     _, inputs = signature.structured_input_signature
     assert inputs == {"text": tf.TensorSpec([None], tf.string, "text")}
