@@ -93,9 +93,8 @@ class CTranslate2:
             max_batch_size=BATCH_SIZE,
             return_scores=True,
         )
-        rows = [
-            [self.target_ids[t] for t in result.hypotheses[0]] for result in results
-        ]
+        best = [result.hypotheses[0][: self.max_length - 1] for result in results]
+        rows = [[self.target_ids[token] for token in tokens] for tokens in best]
         return rows, np.array([result.scores[0] for result in results])
 
     def score_all(self, sources: list[list[int]], targets: list[list[int]]) -> Any:

@@ -14,7 +14,6 @@ from keras_transformer import (
     export_saved_model,
 )
 from keras_transformer.export import saved_model
-from keras_transformer.export.writing import sample_texts
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -188,27 +187,7 @@ def test_a_child_process_that_fails_is_quoted():
         saved_model._run_python(["-c", "raise SystemExit('out of ink')"], {})
 
 
-def test_sample_texts_are_short_enough_and_hold_an_empty_one(model):
-    texts = sample_texts(model)
-    assert texts[-1] == ""
-    assert set("abcde") <= set("".join(texts)) <= set("abcdef")
-    lengths = model.source_tokenizer.tokenize(texts, add_end=True).row_lengths()
-    assert 1 < max(lengths.numpy()) <= model.max_source_length
-
-
 # Errors.
-
-
-def test_an_existing_target_is_not_replaced(model, tmp_path):
-    (tmp_path / "1").mkdir()
-    file = tmp_path / "1" / "notes.txt"
-    file.write_text("mine")
-    for target in (tmp_path / "1", file, str(file)):
-        message = "`filepath` must not exist or be an empty folder; received `filepath="
-        with pytest.raises(FileExistsError, match=message):
-            model.export(target)
-    assert file.read_text() == "mine"
-    assert list(tmp_path.iterdir()) == [tmp_path / "1"]
 
 
 def test_a_model_without_tokenizers(tmp_path):
