@@ -8,7 +8,7 @@ with beam search, and writes the model, a SavedModel and an attention map:
 
 That is a demonstration of some minutes. The full run, with a wider model, is
 
-    python examples/pronounce.py --epochs 25 --hidden-dim 256 --dropout 0.2 \
+    python examples/pronounce.py --epochs 21 --hidden-dim 256 --dropout 0.2 \
         --learning-rate 2e-3 --average 5 --output runs/pronounce-full
 
 A run that was stopped goes on where it was when the same command is given again.
