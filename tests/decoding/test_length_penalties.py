@@ -61,6 +61,24 @@ def test_coverage_decides_for_what_has_seen_the_whole_source():
     np.testing.assert_allclose(result.scores, [covered, covered], atol=1e-5)
 
 
+def test_coverage_goes_with_the_hypothesis_when_beams_change_places():
+    step = written_step(
+        {
+            (): {3: 0.6, 4: 0.4},
+            (3,): {3: 0.3, 4: 0.3, END: 0.4},
+            (4,): {3: 1.0},
+            (4, 3): {END: 1.0},
+        }
+    )
+    attention = np.zeros((1, 5, 2))
+    attention[0, 2:] = [[0.3, 0.1], [0.2, 0.1], [0.1, 0.7]]  # start, 3, 4
+    search = BeamSearch(2, length_penalty=0.0, coverage_penalty=0.5)
+    result = step.search(search, 4, attention=attention)
+    assert result.token_ids[0, 0, :3].tolist() == [4, 3, END]
+    expected = np.log(0.4) + 0.5 * np.log(0.6 * 0.9)
+    np.testing.assert_allclose(result.scores, [[expected]], atol=1e-4)
+
+
 def test_relative_lengths():
     lengths = np.array([1, 4, 7], "int32")
     found = lengths_of(RelativeLength(1.5, -3), lengths)

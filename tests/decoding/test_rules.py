@@ -124,6 +124,9 @@ def test_sentences_without_anything_allowed():
         assert result.lengths[:, 0].tolist() == [0, 1, 0]
         assert (result.token_ids[[0, 2]] == PAD).all()
         assert (result.scores[[0, 2]] == -np.inf).all()
+        step = STEP[:1]
+        step.search(search, 4)
+        assert step.calls == 1
 
 
 @pytest.mark.parametrize(
