@@ -14,7 +14,13 @@ from keras_transformer.decoding import (
     Search,
     SearchResult,
 )
-from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
+from keras_transformer.token_ids import (
+    SMALLEST_ROWS,
+    check_rows,
+    pad_rows,
+    power_of_two,
+    token_rows,
+)
 
 
 def generate(
@@ -190,8 +196,9 @@ class Generator:
         results = []
         for start in range(0, len(rows), size):
             chosen = order[start : start + size]
-            batch = pad_rows([rows[i] for i in chosen], size, limit, pad)
-            begin = pad_prefixes([prefixes[i] for i in chosen], size, pad)
+            height = max(size, -(-SMALLEST_ROWS // request.search.num_beams))
+            batch = pad_rows([rows[i] for i in chosen], height, limit, pad)
+            begin = pad_prefixes([prefixes[i] for i in chosen], height, pad)
             arguments = (batch, begin, np.int32(seed))
             result = compiled(*map(keras.ops.convert_to_tensor, arguments))
             results.append(

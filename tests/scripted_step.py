@@ -95,7 +95,7 @@ class ScriptedStep:
 
 @functools.cache
 def _compiled(search: Any, max_length: int, tokens: tuple) -> Any:
-    model = Model(_step, _reorder, **dict(tokens))
+    model = Model(_step, _reorder, lambda state, length: state, **dict(tokens))
 
     def run_search(table: Any, attention: Any, sentences: Any) -> Any:
         nodes = ops.zeros((table.shape[0], search.num_beams), "int32")

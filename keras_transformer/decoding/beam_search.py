@@ -15,6 +15,7 @@ from keras_transformer.decoding.length_penalties import (
 )
 from keras_transformer.decoding.processors import History, LogitsProcessor, process
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
+from keras_transformer.decoding.wide_top_k import top_candidates
 
 
 class Beams(NamedTuple):
@@ -178,20 +179,14 @@ class BeamSearch:
         normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process(logits, history, self.processors, model, sentences)
-        per_beam = min(2 * self.num_beams, logits.shape[-1])
-        values, tokens = top_k(logits, per_beam)
-        log_probs = beams.log_probs[:, :, None] + values - normalizer
-        total = self.num_beams * per_beam
-        log_probs, chosen = top_k(
-            ops.reshape(log_probs, (-1, total)), min(2 * self.num_beams, total)
+        total = self.num_beams * logits.shape[-1]
+        log_probs, parents, tokens = top_candidates(
+            beams.log_probs - normalizer[:, :, 0],
+            logits,
+            min(2 * self.num_beams, total),
         )
-        tokens = ops.take_along_axis(ops.reshape(tokens, (-1, total)), chosen, axis=1)
-        return Candidates(
-            log_probs=log_probs,
-            parents=chosen // per_beam,
-            tokens=tokens,
-            ended=ops.equal(tokens, model.end_token_id),
-        )
+        ended = ops.equal(tokens, model.end_token_id)
+        return Candidates(log_probs, parents, tokens, ended)
 
     def _finish(
         self,
@@ -202,20 +197,22 @@ class BeamSearch:
         sentences: Sentences,
     ) -> Beams:
         """Takes the ended ones among the first `num_beams` candidates in."""
-        first = slice(None), slice(self.num_beams)
-        log_probs, ended = candidates.log_probs[first], candidates.ended[first]
+        # Not by a slice of them: XLA then sorts all that they were chosen from.
+        first = ops.arange(candidates.ended.shape[1]) < self.num_beams
+        log_probs = candidates.log_probs
+        ended = ops.logical_and(candidates.ended, first)
         ended = ops.logical_and(ended, log_probs > -float("inf"))
         ended = ops.logical_and(ended, ops.logical_not(beams.done)[:, None])
         length = beams.index + 1
         scores = log_probs / self._length_penalty(length)
         if self.needs_attention:
-            parents = candidates.parents[first][:, :, None]
+            parents = candidates.parents[:, :, None]
             coverage = ops.take_along_axis(beams.coverage, parents, axis=1)
             mask, beta = sentences.source_mask, self.coverage_penalty
             scores = scores + coverage_penalty(coverage, mask, beta)
         scores = ops.where(ended, scores, -float("inf"))
         lengths = ops.where(ended, length, 0)
-        token_ids = ops.where(ended[:, :, None], token_ids[first], model.pad_token_id)
+        token_ids = ops.where(ended[:, :, None], token_ids, model.pad_token_id)
         scores, best = top_k(
             ops.concatenate([beams.finished_scores, scores], axis=1),
             self.num_hypotheses,

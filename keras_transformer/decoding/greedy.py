@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from keras import ops
-
 from keras_transformer.decoding import walk
 from keras_transformer.decoding.processors import LogitsProcessor
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
+from keras_transformer.decoding.wide_top_k import highest
 
 
 @dataclass(frozen=True)
@@ -53,4 +52,4 @@ class GreedySearch:
 
 
 def _highest(logits: Any, index: Any) -> Any:
-    return ops.cast(ops.argmax(logits, axis=-1), "int32")
+    return highest(logits)

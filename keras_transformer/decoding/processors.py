@@ -237,19 +237,31 @@ def process(
     own = logits
     for processor in processors:
         logits = processor(logits, history)
-    token_ids = ops.arange(logits.shape[-1], dtype="int32")
-    index, ends = history.index, ops.equal(token_ids, model.end_token_id)
-    early = (index + 1 < sentences.min_lengths)[:, None, None]
-    padding = ops.equal(token_ids, model.pad_token_id)
-    banned = ops.logical_or(padding, ops.logical_and(early, ends))
-    logits = ops.where(banned, -float("inf"), logits)
+    allowed, forced = _fixed_rules(logits.shape[-1], history.index, model, sentences)
+    if processors:
+        logits = ops.where(forced, own, logits)
+    return ops.where(allowed, logits, -float("inf"))
+
+
+def _fixed_rules(
+    vocabulary_size: int, index: Any, model: Model, sentences: Sentences
+) -> tuple[Any, Any]:
+    """Which tokens may come, boolean `(batch, 1, vocabulary_size)`; where one must.
+
+    They are put together before they meet the logits, which are much larger.
+    """
+    token_ids = ops.arange(vocabulary_size, dtype="int32")
+    ends = ops.equal(token_ids, model.end_token_id)
+    late = (index + 1 >= sentences.min_lengths)[:, None, None]
+    allowed = ops.logical_or(late, ops.logical_not(ends))
+    allowed = ops.logical_and(allowed, ops.not_equal(token_ids, model.pad_token_id))
+    forced = (index + 1 >= sentences.limits)[:, None, None]
     if sentences.prefixes.shape[1] != 0:
         wanted = _token_at(index, sentences.prefixes, model.pad_token_id)
-        forced = ops.where(ops.equal(token_ids, wanted), own, -float("inf"))
         within = ops.not_equal(wanted, model.pad_token_id)
-        logits = ops.where(within, forced, logits)
-    at_limit = (index + 1 >= sentences.limits)[:, None, None]
-    return ops.where(at_limit, ops.where(ends, own, -float("inf")), logits)
+        allowed = ops.where(within, ops.equal(token_ids, wanted), allowed)
+        return ops.where(forced, ends, allowed), ops.logical_or(forced, within)
+    return ops.where(forced, ends, allowed), forced
 
 
 def _token_at(index: Any, rows: Any, pad_token_id: int) -> Any:

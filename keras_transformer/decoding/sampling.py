@@ -11,6 +11,7 @@ from keras_transformer.decoding import walk
 from keras_transformer.decoding.processors import LogitsProcessor
 from keras_transformer.decoding.random_numbers import combine, uniform
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
+from keras_transformer.decoding.wide_top_k import highest
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Sampling:
             keys = combine(combine(sentences.keys[:, None], samples), index)
             noise = uniform(combine(keys[:, :, None], tokens))
             gumbel = -ops.log(-ops.log(noise))
-            return ops.cast(ops.argmax(self.filter(logits) + gumbel, -1), "int32")
+            return highest(self.filter(logits) + gumbel)
 
         return walk.advance(model, sentences, progress, self.processors, draw)
 

@@ -1,12 +1,13 @@
 """What every search shares: the step contract, the inputs, the result, the loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from keras import ops
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 Reorder = Callable[[Any, Any], Any]
+Extend = Callable[[Any, Any], Any]
 
 
 class Model(NamedTuple):
@@ -19,6 +20,7 @@ class Model(NamedTuple):
             returns the next tokens' logits `(batch, num_beams, vocabulary_size)`.
         reorder: `reorder(state, parents) -> state`, lets beam `i` go on from what
             was beam `parents[:, i]`; `parents` int32 `(batch, num_beams)`.
+        extend: `extend(state, length) -> state`, makes room for that many steps.
         start_token_id: int, the token every hypothesis starts from.
         end_token_id: int, the token that ends a hypothesis.
         pad_token_id: int, fills the result; never chosen.
@@ -26,6 +28,7 @@ class Model(NamedTuple):
 
     step: Step
     reorder: Reorder
+    extend: Extend
     start_token_id: int
     end_token_id: int
     pad_token_id: int
@@ -124,7 +127,13 @@ class Search(Protocol):
         ...
 
 
-def run(search: Search, model: Model, sentences: Sentences, first: Any) -> SearchResult:
+def run(
+    search: Search,
+    model: Model,
+    sentences: Sentences,
+    first: Any,
+    rooms: Sequence[Any] = (None,),
+) -> SearchResult:
     """Searches until every sentence is done.
 
     Args:
@@ -132,17 +141,28 @@ def run(search: Search, model: Model, sentences: Sentences, first: Any) -> Searc
         model: the model.
         sentences: what is asked for.
         first: the `Progress` before the first step, from `search.start`.
+        rooms: ints or int scalar tensors, the steps that the model's state is to have
+            room for, one after the other: a step costs what there is room for, and
+            most searches are over before all of it is needed. `None` = as it is.
 
     Returns:
         A `SearchResult`.
     """
     kind = type(first)
-
-    def unfinished(*progress: Any) -> Any:
-        return ops.logical_not(ops.all(kind(*progress).done))
+    last = first
 
     def advance(*progress: Any) -> Any:
         return search.advance(model, sentences, kind(*progress))
 
-    last = kind(*ops.while_loop(unfinished, advance, first))
+    for room in rooms:
+
+        def goes_on(*progress: Any, room: Any = room) -> Any:
+            unfinished = ops.logical_not(ops.all(kind(*progress).done))
+            if room is None:
+                return unfinished
+            return ops.logical_and(unfinished, kind(*progress).index < room)
+
+        if room is not None:
+            last = last._replace(state=model.extend(last.state, room))
+        last = kind(*ops.while_loop(goes_on, advance, last))
     return search.result(model, last)

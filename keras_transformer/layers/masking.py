@@ -97,3 +97,20 @@ def with_head_axis(mask: Any) -> Any:
         return mask
     mask = mask if len(mask.shape) == 3 else ops.expand_dims(mask, 0)
     return ops.expand_dims(mask, 1)
+
+
+def zero_masked_queries(attended: Any, scores: Any, query_mask: Any) -> tuple[Any, Any]:
+    """Makes what masked queries attended to, and their scores, zero.
+
+    Args:
+        attended: float tensor `(batch, query_length, num_heads, value_dim)`.
+        scores: None, or float tensor `(batch, num_heads, query_length, key_length)`.
+        query_mask: boolean tensor `(batch, query_length)`.
+
+    Returns:
+        The two, of the same shapes.
+    """
+    rows = ops.cast(query_mask, "bool")[:, :, None, None]
+    if scores is not None:
+        scores = ops.where(ops.transpose(rows, (0, 2, 1, 3)), scores, 0.0)
+    return ops.where(rows, attended, 0.0), scores

@@ -28,7 +28,12 @@ from keras_transformer.layers.attention_axes import (
 from keras_transformer.layers.attention_patterns import AttentionPattern
 from keras_transformer.layers.attention_routes import attend
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
+from keras_transformer.layers.key_values import KeyValues, read_cache, update_cache
+from keras_transformer.layers.masking import (
+    attention_mask_from_padding,
+    merge_masks,
+    zero_masked_queries,
+)
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
@@ -105,8 +110,8 @@ class MultiHeadAttention(keras.layers.Layer):
             position.
         cache: float tensor
             `(batch, 2, cache_length, num_key_value_heads, key_dim)`, keys and
-            values of earlier calls. The keys attended to are those of the
-            cache; `value_mask` and `key_mask` are not used.
+            values of earlier calls; or a `KeyValues`. The keys attended to are
+            those of the cache; `value_mask` and `key_mask` are not used.
         cache_update_index: int or int scalar tensor, where in the cache the
             keys and values of this call are written. `None` reads the cache as
             it is.
@@ -326,16 +331,14 @@ class MultiHeadAttention(keras.layers.Layer):
             query_positions = sequence_positions(query, cache_update_index)
         query_heads = self._rotate(self._query_dense(query), query_positions)
         if cache is None:
-            key_heads = self._rotate(self._key_dense(key), key_positions)
-            value_heads = self._value_dense(value)
+            key_heads, value_heads = self._project(value, key, key_positions)
             padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
             attention_mask = merge_masks(attention_mask, padding)
         else:
             if cache_update_index is not None:
-                update = self.compute_cache(value, key, query_positions)
-                start = (0, 0, cache_update_index, 0, 0)
-                cache = ops.slice_update(cache, start, update)
-            key_heads, value_heads = cache[:, 0], cache[:, 1]
+                new = self._project(value, key, query_positions)
+                cache = update_cache(cache, *new, cache_update_index)
+            key_heads, value_heads = read_cache(cache)
         attended, scores = self._compute_attention(
             query_heads,
             key_heads,
@@ -347,7 +350,7 @@ class MultiHeadAttention(keras.layers.Layer):
             is_self_attention=cache is None and _same_tokens(query, key),
         )
         if query_mask is not None:
-            attended, scores = _zero_rows(attended, scores, query_mask)
+            attended, scores = zero_masked_queries(attended, scores, query_mask)
         if self.use_gate:
             attended = attended * self._gate_dense(query)
         outputs = (self._output_dense(attended), scores, cache)
@@ -436,9 +439,15 @@ class MultiHeadAttention(keras.layers.Layer):
             Cache `(batch, 2, key_length, num_key_value_heads, key_dim)` in the
             compute dtype, for the call argument `cache`.
         """
-        key_heads = self._key_dense(value if key is None else key)
-        key_heads = self._rotate(key_heads, positions)
-        return ops.stack([key_heads, self._value_dense(value)], axis=1)
+        key = value if key is None else key
+        return ops.stack(self._project(value, key, positions), axis=1)
+
+    def compute_key_values(self, value: Any) -> KeyValues:
+        """Does what `compute_cache` does, in the layout that decodes faster."""
+        return KeyValues.of(*self._project(value, value, None))
+
+    def _project(self, value: Any, key: Any, positions: Any) -> tuple[Any, Any]:
+        return self._rotate(self._key_dense(key), positions), self._value_dense(value)
 
     def compute_output_shape(
         self, query_shape: Any, value_shape: Any, key_shape: Any = None
@@ -486,10 +495,3 @@ def _same_tokens(query: Any, key: Any) -> bool:
     if None in (query.shape[1], key.shape[1]):
         return query is key
     return query.shape[1] == key.shape[1]
-
-
-def _zero_rows(attended: Any, scores: Any, query_mask: Any) -> tuple[Any, Any]:
-    rows = ops.cast(query_mask, "bool")[:, :, None, None]
-    if scores is not None:
-        scores = ops.where(ops.transpose(rows, (0, 2, 1, 3)), scores, 0.0)
-    return ops.where(rows, attended, 0.0), scores

@@ -279,9 +279,9 @@ class DecoderStack(_Stack):
         Args:
             decoder_sequence: float tensor `(batch, queries, hidden_dim)`, the
                 newest tokens: one of each beam.
-            caches: for each block its self-attention cache
-                `(batch, 2, cache_length, num_key_value_heads, key_dim)` and its
-                cross-attention cache `(batch, 2, source_length, …)`.
+            caches: for each block the `KeyValues` of its self-attention, of
+                `cache_length` entries, and those of the source; from `empty_caches`
+                or the step before.
             cache_update_index: int32 scalar tensor, where in the self-attention
                 cache the new keys and values go.
             attention_mask: boolean tensor `(batch, queries, cache_length)`, the
@@ -327,13 +327,11 @@ class DecoderStack(_Stack):
                 self-attention caches.
 
         Returns:
-            For each block its empty self-attention cache and its
-            cross-attention cache with the source's keys and values.
+            For each block empty `KeyValues` for its self-attention, and those of
+            the source.
         """
         caches = []
         for block in self.blocks:
-            cross_cache = block.compute_cross_attention_cache(encoder_sequence)
-            batch, _, _, num_heads, key_dim = keras.ops.shape(cross_cache)
-            shape = (batch, 2, cache_length, num_heads, key_dim)
-            caches.append((keras.ops.zeros(shape, cross_cache.dtype), cross_cache))
+            source = block.cross_attention.compute_key_values(encoder_sequence)
+            caches.append((source.empty(cache_length), source))
         return caches

@@ -338,11 +338,15 @@ class Seq2Seq(TokenTrainer):
             x = self.target_encoding(x, positions=positions)
         return self.embedding_dropout(x, training=training)
 
-    def _logits(self, decoded: Any) -> Any:
+    def _logits(self, decoded: Any, kernel: Any = None) -> Any:
         if self.output_dense is not None:
             return self.output_dense(decoded)
-        embeddings = ops.cast(self.target_embedding.embeddings, decoded.dtype)
-        return ops.matmul(decoded, ops.transpose(embeddings))
+        return ops.matmul(decoded, self._tied_kernel() if kernel is None else kernel)
+
+    def _tied_kernel(self) -> Any:
+        """The target embeddings, transposed: `(hidden_dim, vocabulary_size)`."""
+        embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
+        return ops.transpose(embeddings)
 
     def encode(self, encoder_token_ids: Any, training: bool | None = None) -> Any:
         """Runs the encoder.
@@ -363,6 +367,7 @@ class Seq2Seq(TokenTrainer):
     start_decoding = stepping.start_decoding
     decode_step = stepping.decode_step
     reorder_state = stepping.reorder_state
+    extend_state = stepping.extend_state
     known_to_searches = stepping.known_to_searches
     most_steps = stepping.most_steps
     begin_search = stepping.begin_search

@@ -4,6 +4,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.backend.writing_in_place import write_slice
 from keras_transformer.decoding import (
     Model,
     RelativeLength,
@@ -55,6 +56,8 @@ def start_decoding(
         "source_mask": padding_mask(encoder_token_ids, model.pad_token_id),
         "ancestors": ops.zeros((batch, num_beams, entries), "bool"),
     }
+    if model.tie_embeddings != "none":
+        state["output_kernel"] = model._tied_kernel()  # transposed once
     if return_attention:
         shape = (batch, num_beams, ops.shape(encoder_token_ids)[1])
         state["attention"] = ops.zeros(shape, "float32")
@@ -75,12 +78,13 @@ def decode_step(
     Returns:
         Logits `(batch, num_beams, vocabulary_size)` and the new state.
     """
-    num_beams = token_ids.shape[1]
-    beams = ops.arange(num_beams, dtype="int32")
+    batch, num_beams = ops.shape(token_ids)
     entries = ops.arange(ops.shape(state["ancestors"])[2], dtype="int32")
-    own = ops.equal(entries[None, :], index * num_beams + beams[:, None])
-    ancestors = ops.logical_or(state["ancestors"], own)
-    positions = ops.zeros_like(beams) + index
+    itself = ops.broadcast_to(
+        ops.eye(num_beams, dtype="bool"), (batch, *2 * [num_beams])
+    )
+    ancestors = write_slice(state["ancestors"], itself, index * num_beams, axis=2)
+    positions = ops.broadcast_to(index, (num_beams,))
     x = model._embed_target(token_ids, positions, training=False)
     x, caches, *scores = model.decoder.step(
         x,
@@ -96,7 +100,7 @@ def decode_step(
     if scores:
         cross = ops.cast(scores[0]["cross_attention"], "float32")
         state["attention"] = ops.mean(cross, axis=1)
-    return model._logits(x), state
+    return model._logits(x, state.get("output_kernel")), state
 
 
 def reorder_state(model: Any, state: dict[str, Any], parents: Any) -> dict[str, Any]:
@@ -113,6 +117,29 @@ def reorder_state(model: Any, state: dict[str, Any], parents: Any) -> dict[str, 
     """
     ancestors = ops.take_along_axis(state["ancestors"], parents[:, :, None], axis=1)
     return {**state, "ancestors": ancestors}
+
+
+def extend_state(model: Any, state: dict[str, Any], max_length: Any) -> dict[str, Any]:
+    """Makes room for more steps.
+
+    Args:
+        model: the `Seq2Seq` whose method this is.
+        state: from `start_decoding` or `decode_step`.
+        max_length: int or int scalar tensor, number of steps there may be, at least
+            as many as there is room for.
+
+    Returns:
+        The new state.
+    """
+    ancestors = state["ancestors"]
+    batch, num_beams, entries = ops.shape(ancestors)
+    more = ops.zeros((batch, num_beams, max_length * num_beams - entries), "bool")
+    caches = [
+        (own.extended(max_length * num_beams), source)
+        for own, source in state["caches"]
+    ]
+    ancestors = ops.concatenate([ancestors, more], axis=2)
+    return {**state, "caches": caches, "ancestors": ancestors}
 
 
 def search(
@@ -144,10 +171,14 @@ def search(
         A `SearchResult` of tensors.
     """
     known = known_to_searches(model)
+    source_length = ops.shape(encoder_token_ids)[1]
+    most = most_steps(model, source_length, max_length)
+    few = usual_steps(source_length, most)
     sentences, first = begin_search(
-        model, encoder_token_ids, search, max_length, min_length, prefixes, seed
+        model, encoder_token_ids, search, max_length, min_length, prefixes, seed, few
     )
-    return run(search, known, sentences, first)
+    rooms = (few,) if few is most else (few, most)
+    return run(search, known, sentences, first, rooms)
 
 
 def begin_search(
@@ -158,10 +189,12 @@ def begin_search(
     min_length: int | RelativeLength,
     prefixes: Any,
     seed: Any,
+    room: Any = None,
 ) -> tuple[Sentences, Any]:
     """What a search is asked for, and its `Progress` before the first step.
 
-    The arguments are those of `search`.
+    The arguments are those of `search`; `room` is how many steps there is room for in
+    the model's state at first, all of them if `None`.
     """
     token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
     real = padding_mask(token_ids, model.pad_token_id)
@@ -177,7 +210,10 @@ def begin_search(
     )
     steps = most_steps(model, ops.shape(token_ids)[1], max_length)
     state = model.start_decoding(
-        token_ids, search.num_beams, steps, search.needs_attention
+        token_ids,
+        search.num_beams,
+        steps if room is None else room,
+        search.needs_attention,
     )
     return sentences, search.start(known_to_searches(model), sentences, state, steps)
 
@@ -193,11 +229,18 @@ def most_steps(
     return min(steps, limit) if isinstance(steps, int) else ops.minimum(steps, limit)
 
 
+def usual_steps(source_length: Any, most: Any) -> Any:
+    """How many steps few outputs need more than, at most `most`."""
+    few = source_length + 8
+    return min(few, most) if isinstance(most, int) else ops.minimum(few, most)
+
+
 def known_to_searches(model: Any) -> Model:
     """What a search knows of a `Seq2Seq`."""
     return Model(
         model.decode_step,
         model.reorder_state,
+        model.extend_state,
         model.start_token_id,
         model.end_token_id,
         model.pad_token_id,

@@ -166,10 +166,11 @@ class TestDecoder:
         caches = layer.empty_caches(ops.convert_to_tensor(SOURCE), cache_length=13)
         assert len(caches) == NUM_LAYERS
         for own, cross in caches:
-            assert tuple(own.shape) == (BATCH, 2, 13, key_value_heads, KEY_DIM)
-            assert (to_numpy(own) == 0).all()
-            shape = (BATCH, 2, SOURCE_LENGTH, key_value_heads, KEY_DIM)
-            assert tuple(cross.shape) == shape
+            for cache, length in (own, 13), (cross, SOURCE_LENGTH):
+                assert cache.keys.shape == (BATCH, key_value_heads, KEY_DIM, length)
+                assert cache.values.shape == (BATCH, key_value_heads, length, KEY_DIM)
+            assert not any(to_numpy(x).any() for x in own)
+            assert all(to_numpy(x).all() for x in cross)
 
 
 @each_stack

@@ -6,7 +6,7 @@ from designs import DESIGNS, SCHEMES
 from keras import ops
 from layer_contract import HALF_POLICIES, to_numpy, with_random_weights
 
-from keras_transformer import GreedySearch, Seq2Seq
+from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import PositionScheme
 
@@ -274,8 +274,10 @@ def test_steps_of_reordered_beams_are_calls_of_their_histories(model):
     rng, num_beams, length = np.random.default_rng(3), 4, 4
     histories = np.zeros((BATCH, num_beams, length), "int32")
     histories[:, :, 0] = START
-    state = model.start_decoding(SOURCE, num_beams, length + 1)
+    state = model.start_decoding(SOURCE, num_beams, max_length=2)
     for index in range(length):
+        if index == 2:
+            state = model.extend_state(state, max_length=length + 1)
         tokens = ops.convert_to_tensor(histories[:, :, index])
         logits, state = model.decode_step(tokens, index, state)
         expected = logits_of(
@@ -300,6 +302,22 @@ def test_steps_in_half_precision(policy):
     for index in range(2):
         logits, state = model.decode_step(tokens, index, state)
         assert np.isfinite(to_numpy(logits)).all()
+
+
+@pytest.mark.parametrize("search", [GreedySearch(), BeamSearch(3, num_hypotheses=2)])
+def test_the_search_is_that_of_all_steps_one_by_one(model, search):
+    source_length = SOURCE.shape[1]
+    most = source_length + 50  # more than there is room for at first
+    found = model.search(SOURCE, search, min_length=most - 1)
+    known = model.known_to_searches()
+    sentences, progress = model.begin_search(
+        SOURCE, search, None, most - 1, prefixes=None, seed=0
+    )
+    while not to_numpy(progress.done).all():
+        progress = search.advance(known, sentences, progress)
+    assert int(progress.index) >= most - 1
+    for one, other in zip(found, search.result(known, progress), strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), atol=1e-4)
 
 
 def test_the_search_has_the_score_of_the_call(model):
