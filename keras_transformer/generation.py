@@ -93,8 +93,8 @@ class Request(NamedTuple):
 class Generator:
     """Decodes with one model; keeps what it has compiled.
 
-    Inputs are sorted by length and decoded in batches whose two sizes are
-    powers of two, so that few shapes are ever compiled.
+    Inputs are sorted by length and decoded in batches of few sizes: powers of two
+    and, for the length, `length_buckets`. Few shapes are ever compiled.
 
     Args:
         model: a `Seq2Seq`.

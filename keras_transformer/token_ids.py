@@ -93,10 +93,34 @@ def power_of_two(number: int, smallest: int = 1) -> int:
     return max(smallest, 1 << (max(number, 1) - 1).bit_length())
 
 
+def length_buckets(longest: int) -> list[int]:
+    """The lengths that sources are padded to, up to the first that has room.
+
+    They are powers of two and the middles between them: few are ever compiled, and
+    a third of a batch is padding at the most.
+
+    Args:
+        longest: int, the greatest length there must be room for.
+
+    Returns:
+        Ints, ascending.
+
+    Example:
+
+    >>> length_buckets(40)
+    [16, 24, 32, 48]
+    """
+    buckets = [SMALLEST_LENGTH]
+    while buckets[-1] < longest:
+        power = 1 << (buckets[-1].bit_length() - 1)
+        buckets.append(power + power // 2 if buckets[-1] == power else 2 * power)
+    return buckets
+
+
 def pad_rows(
     rows: list[list[int]], batch: int, limit: int | None, pad_token_id: int
 ) -> np.ndarray:
-    """Makes a batch whose length is a power of two, or `limit` if that is less.
+    """Makes a batch whose length is of `length_buckets`, or `limit` if that is less.
 
     Args:
         rows: lists of token ids.
@@ -107,7 +131,7 @@ def pad_rows(
     Returns:
         int32 array `(batch, length)`.
     """
-    length = power_of_two(max(map(len, rows)), SMALLEST_LENGTH)
+    length = length_buckets(max(map(len, rows)))[-1]
     padded = np.full((batch, min(length, limit or length)), pad_token_id, "int32")
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row

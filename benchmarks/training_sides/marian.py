@@ -7,11 +7,10 @@ from training_sides.setting import Setting, Train
 from training_sides.torch_loop import loop, smoothed_cross_entropy
 
 
-def build(setting: Setting) -> Train:
-    size = setting.dimensions
-    model = MarianMTModel(
+def make_model(size: dict[str, int], vocabulary_size: int, **options) -> MarianMTModel:
+    return MarianMTModel(
         MarianConfig(
-            vocab_size=setting.vocabulary_size,
+            vocab_size=vocabulary_size,
             d_model=size["hidden_dim"],
             encoder_layers=size["num_layers"],
             decoder_layers=size["num_layers"],
@@ -20,16 +19,24 @@ def build(setting: Setting) -> Train:
             encoder_ffn_dim=size["intermediate_dim"],
             decoder_ffn_dim=size["intermediate_dim"],
             activation_function="relu",
-            dropout=setting.dropout,
-            attention_dropout=setting.dropout,
             max_position_embeddings=512,
             scale_embedding=True,
             pad_token_id=0,
             decoder_start_token_id=2,
             eos_token_id=3,
             forced_eos_token_id=None,
-            use_cache=False,
+            **options,
         )
+    )
+
+
+def build(setting: Setting) -> Train:
+    model = make_model(
+        setting.dimensions,
+        setting.vocabulary_size,
+        dropout=setting.dropout,
+        attention_dropout=setting.dropout,
+        use_cache=False,
     )
 
     def logits_of(sources: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:

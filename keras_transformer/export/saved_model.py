@@ -24,7 +24,7 @@ from keras_transformer.export.writing import (
 )
 from keras_transformer.generation import Request, check_request
 from keras_transformer.seq2seq import Seq2Seq
-from keras_transformer.token_ids import SMALLEST_LENGTH
+from keras_transformer.token_ids import SMALLEST_ROWS, length_buckets, power_of_two
 
 DEFAULT_MAX_SOURCE_LENGTH = 512
 LARGEST_BATCH = 64
@@ -73,7 +73,7 @@ def export_saved_model(
 
     It runs wherever TensorFlow and tensorflow-text do, without this library. It is
     the trace of the very search that `Seq2Seq.generate` compiles; batches and
-    lengths are padded to powers of two, and each such shape is compiled at its first
+    lengths are padded to a few sizes, and each such shape is compiled at its first
     request.
 
     What was written is loaded in a fresh process, and its texts must equal
@@ -126,6 +126,7 @@ class _Served(tf.Module):
         self.weights = [weight.value for weight in model.weights]
         self._limit = model.max_source_length or DEFAULT_MAX_SOURCE_LENGTH
         self._pad_token_id = model.pad_token_id
+        self._fewest = -(-SMALLEST_ROWS // request.search.num_beams)
         self._most = lambda lengths: model.most_steps(lengths, request.max_length)
 
         def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
@@ -186,30 +187,35 @@ class _Served(tf.Module):
         )
         with tf.control_dependencies([checked]):
             longest = tokens.bounding_shape(out_type=tf.int64)[1]
-        length = _round_up(longest, 4, self._limit)
+        length = _round_up(longest, _powers(4, self._limit))
         shape = tf.stack([tf.cast(rows, tf.int64), length])
         return tokens.to_tensor(self._pad_token_id, shape=shape)
 
     def _pad(self, tokens: Any) -> Any:
         rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
-        length = _round_up(longest, SMALLEST_LENGTH, self._limit)
+        length = _round_up(longest, length_buckets(self._limit))
         length = tf.minimum(length, tf.constant(self._limit, tf.int64))
-        shape = [_round_up(rows, 1, LARGEST_BATCH), length]
+        shape = [_round_up(rows, _powers(self._fewest, LARGEST_BATCH)), length]
         return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
 
 
-def _round_up(size: Any, smallest: int, largest: int) -> Any:
-    """Rounds an int64 scalar up to a power of two, or to a multiple of `largest`."""
-    powers = [smallest]
-    while powers[-1] < largest:
-        powers.append(2 * powers[-1])
-    steps = tf.constant(powers, tf.int64)
-    beyond = -(-size // powers[-1]) * powers[-1]
+def _round_up(size: Any, steps: list[int]) -> Any:
+    """Rounds an int64 scalar up to one of `steps`, or to a multiple of the last."""
+    every = tf.constant(steps, tf.int64)
+    beyond = -(-size // steps[-1]) * steps[-1]
     return tf.where(
-        size <= powers[-1],
-        tf.reduce_min(tf.where(steps >= size, steps, tf.int64.max)),
+        size <= steps[-1],
+        tf.reduce_min(tf.where(every >= size, every, tf.int64.max)),
         beyond,
     )
+
+
+def _powers(smallest: int, largest: int) -> list[int]:
+    """The powers of two from one to the other, or to the first beyond it."""
+    powers = [power_of_two(smallest)]
+    while powers[-1] < largest:
+        powers.append(2 * powers[-1])
+    return powers
 
 
 def _write(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:

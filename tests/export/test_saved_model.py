@@ -15,6 +15,7 @@ from keras_transformer import (
 )
 from keras_transformer.export import saved_model
 from keras_transformer.text import CharacterTokenizer
+from keras_transformer.token_ids import length_buckets
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
@@ -198,7 +199,10 @@ def test_a_model_without_tokenizers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lengths_are_rounded_up_to_powers_of_two():
-    sizes = tf.constant([0, 1, 16, 17, 32, 33, 64, 65, 128, 129], tf.int64)
-    rounded = [int(saved_model._round_up(size, 16, 64)) for size in sizes]
-    assert rounded == [16, 16, 16, 32, 32, 64, 64, 128, 128, 192]
+def test_sizes_are_rounded_up_to_a_few():
+    sizes = tf.constant([0, 1, 16, 17, 25, 33, 48, 49, 64, 65, 129], tf.int64)
+    steps = length_buckets(64)
+    assert steps == [16, 24, 32, 48, 64]
+    rounded = [int(saved_model._round_up(size, steps)) for size in sizes]
+    assert rounded == [16, 16, 16, 24, 32, 48, 48, 64, 64, 128, 192]
+    assert saved_model._powers(2, 64) == [2, 4, 8, 16, 32, 64]

@@ -1,0 +1,223 @@
+r"""Times decoding against CTranslate2, Hugging Face, KerasHub and the tutorials' loop.
+
+The same sentences, output forced to as many tokens, so that the work is equal: ours by
+`generate` with its defaults on each backend and as SavedModel (which takes and gives
+texts), CTranslate2 with the exported weights in float32 and int8, Marian's `generate`,
+KerasHub's samplers with its layers, and the loop that runs the whole model again for
+every token (greedy, and only one batch of it). Marian and KerasHub have random weights.
+
+Every side has a process of its own that stays, with the threads that its library takes
+by itself; the sides take turns. The first time on each shape counts as compilation. On
+one core (`taskset --cpu-list 0 python …`) seconds are those that the process itself
+ran. Memory is the peak less what was resident before the library was loaded (on Linux).
+
+    python benchmarks/decoding.py --sizes small --train train.en train.de \
+        --source test.en
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from decoding_sides.prepare import prepare
+from decoding_sides.setting import Setting
+from decoding_sides.worker import measure, start
+from training import environment, in_a_process, is_installed
+
+SIZES = ("tiny", "small", "base", "big")
+BACKENDS = ("tensorflow", "jax", "torch")
+PEERS = ("ctranslate2", "ctranslate2-int8", "marian", "keras_hub", "tutorial")
+SENTENCES_OF_THE_LOOP = 64
+
+Figures = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """A row of the table: the module that builds it, and how."""
+
+    name: str
+    module: str
+    backend: str = "torch"
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def main() -> None:
+    """Prints a table for each size, beam and batch; with --json, writes all figures."""
+    options = parse_arguments()
+    sides = choose_sides(options.backends, options.peers)
+    print(environment())
+    results: dict[str, Any] = {}
+    for size in options.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            in_a_process(
+                prepare,
+                folder,
+                size,
+                options.beams,
+                options.length,
+                options.train,
+                options.source,
+                options.sentences,
+                backend="tensorflow",
+            )
+            for num_beams in options.beams:
+                setting = Setting(size, num_beams, options.length, folder)
+                rounds = measure_rounds(sides, setting, options)
+                results[f"{size}, {num_beams} beams"] = rounds
+                for batch_size in options.batches:
+                    print_table(setting, batch_size, sides, rounds[batch_size])
+        if options.json:
+            with open(options.json, "w") as file:
+                json.dump({"options": vars(options), "results": results}, file)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--train", nargs=2, metavar="FILE", help="for the vocabulary; or generated"
+    )
+    parser.add_argument("--source", metavar="FILE", help="what to decode")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES[:3])
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--batches", nargs="+", type=int, default=[64, 1])
+    parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
+    parser.add_argument("--length", type=int, default=24, help="of every output")
+    parser.add_argument("--sentences", type=int, default=512, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, help="turns that count")
+    parser.add_argument("--json", metavar="FILE")
+    return parser.parse_args()
+
+
+def choose_sides(backends: list[str], peers: list[str]) -> list[Side]:
+    sides = []
+    for backend in backends:
+        sides.append(Side(f"ours, {backend}", "ours", backend))
+        if backend == "tensorflow":
+            sides.append(Side("ours, SavedModel", "saved_model", backend))
+        if "keras_hub" in peers:
+            sides.append(Side(f"KerasHub, {backend}", "keras_hub", backend))
+        if "tutorial" in peers:
+            name = f"tutorials' loop, {backend}"
+            sides.append(Side(name, "tutorial_loop", backend))
+    for form, name in ("float32", "ctranslate2"), ("int8", "ctranslate2-int8"):
+        if name in peers and is_installed("ctranslate2"):
+            options = {"form": form}
+            sides.append(
+                Side(f"CTranslate2 {form}", "ctranslate2_translator", options=options)
+            )
+    if "marian" in peers and is_installed("transformers"):
+        sides.append(Side("Marian", "marian"))
+    return sides
+
+
+def measure_rounds(
+    sides: list[Side], setting: Setting, options: argparse.Namespace
+) -> dict[int, list[dict[str, Figures]]]:
+    """For each size of batch the figures of all sides, round by round."""
+    sides = [
+        side
+        for side in sides
+        if setting.num_beams == 1 or side.module != "tutorial_loop"
+    ]
+    rounds: dict[int, list[dict[str, Figures]]] = {size: [] for size in options.batches}
+    with contextlib.ExitStack() as stack:
+        workers = {side.name: stack.enter_context(worker(side)) for side in sides}
+        for side in sides:
+            work = workers[side.name].submit(start, side.module, side.options, setting)
+            work.result()
+        for batch_size in options.batches:
+            for number in range(options.repeats + 1):
+                figures = {}
+                for side in sides:
+                    count = sentences(side, batch_size, options.sentences)
+                    work = workers[side.name].submit(measure, count, batch_size)
+                    figures[side.name] = {**work.result(), "sentences": count}
+                    report(setting, batch_size, number, side, figures[side.name])
+                rounds[batch_size].append(figures)
+    return rounds
+
+
+def worker(side: Side) -> ProcessPoolExecutor:
+    os.environ.update(KERAS_BACKEND=side.backend, TF_CPP_MIN_LOG_LEVEL="3")
+    executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    executor.submit(os.getpid).result()  # so that it starts with this environment
+    return executor
+
+
+def sentences(side: Side, batch_size: int, most: int) -> int:
+    if side.module == "tutorial_loop":
+        return min(most, SENTENCES_OF_THE_LOOP, 4 * batch_size)
+    return min(most, 16 * batch_size)
+
+
+def report(
+    setting: Setting, batch_size: int, number: int, side: Side, figures: Figures
+) -> None:
+    print(
+        f"{time.strftime('%H:%M:%S')} {setting.size}, {setting.num_beams} beams, batch "
+        f"{batch_size}, round {number}: {side.name}, {figures['seconds']:.2f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def print_table(
+    setting: Setting,
+    batch_size: int,
+    sides: list[Side],
+    rounds: list[dict[str, Figures]],
+) -> None:
+    """A row a side, medians over all rounds but the first, ratios round by round."""
+    first, *rounds = rounds
+    print(f"\n{setting.size}, {setting.num_beams} beams, batch {batch_size}\n")
+    print("| | tokens/s | lowest to highest | of CTranslate2 | ms a batch ", end="")
+    print("| compiling, s | extra MB | others' load |\n|" + " --- |" * 8)
+    for side in sides:
+        if side.name not in first:
+            continue
+        runs = [figures[side.name] for figures in rounds]
+        speeds = [setting.length * run["sentences"] / run["seconds"] for run in runs]
+        usual = statistics.median(run["seconds"] for run in runs)
+        batches = -(-runs[0]["sentences"] // batch_size)
+        cells = [
+            side.name,
+            f"{statistics.median(speeds):,.0f}",
+            f"{min(speeds):,.0f} to {max(speeds):,.0f}",
+            of_the_reference(side.name, rounds),
+            f"{1000 * usual / batches:,.0f}",
+            f"{first[side.name]['seconds'] - usual:.1f}",
+            f"{runs[-1]['extra_mb']:,.0f}",
+            f"{statistics.median(run['taken_by_others'] for run in runs):.0%}",
+        ]
+        print("|", " | ".join(cells), "|")
+    sys.stdout.flush()
+
+
+def of_the_reference(name: str, rounds: list[dict[str, Figures]]) -> str:
+    """Median of a side's speed by that of CTranslate2 in the same round."""
+    reference = "CTranslate2 float32"
+    if reference not in rounds[0]:
+        return ""
+
+    def speed(figures: Figures) -> float:
+        return figures["sentences"] / figures["seconds"]
+
+    ratios = [speed(run[name]) / speed(run[reference]) for run in rounds]
+    return f"{statistics.median(ratios):.2f}"
+
+
+if __name__ == "__main__":
+    main()

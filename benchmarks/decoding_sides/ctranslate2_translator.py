@@ -1,0 +1,28 @@
+"""CTranslate2 with the exported model."""
+
+import os
+
+from decoding_sides.setting import Decode, Setting
+
+
+def build(setting: Setting, form: str) -> Decode:
+    import ctranslate2
+
+    cores = len(os.sched_getaffinity(0))
+    translator = ctranslate2.Translator(setting.path(form), intra_threads=cores)
+    vocabulary = setting.vocabulary
+    tokens = [[vocabulary[i] for i in row[:-1]] for row in setting.rows]
+
+    def decode(chosen: list[int], batch_size: int) -> None:
+        results = translator.translate_batch(
+            [tokens[number] for number in chosen],
+            beam_size=setting.num_beams,
+            length_penalty=0.6 if setting.num_beams > 1 else 0,
+            min_decoding_length=setting.length,
+            max_decoding_length=setting.length,
+            max_batch_size=batch_size,
+        )
+        # It stops at the length without the end token, which ours counts.
+        assert all(len(result.hypotheses[0]) == setting.length for result in results)
+
+    return decode

@@ -1,0 +1,32 @@
+"""`Seq2Seq.generate`, with its default arguments but for the forced length."""
+
+from typing import Any
+
+from decoding_sides.setting import Decode, Setting
+
+
+def make_search(num_beams: int) -> Any:
+    import keras_transformer as kt
+
+    return kt.GreedySearch() if num_beams == 1 else kt.BeamSearch(num_beams)
+
+
+def build(setting: Setting) -> Decode:
+    import keras
+
+    import keras_transformer as kt  # noqa: F401 (for what `load_model` needs)
+
+    model = keras.saving.load_model(setting.path("model.keras"), compile=False)
+    rows, search = setting.rows, make_search(setting.num_beams)
+
+    def decode(chosen: list[int], batch_size: int) -> None:
+        result = model.generate(
+            [rows[number] for number in chosen],
+            search,
+            setting.length,
+            batch_size,
+            min_length=setting.length,
+        )
+        assert (result.lengths == setting.length).all()
+
+    return decode

@@ -1,0 +1,29 @@
+"""What runs in the process of a side."""
+
+import importlib
+from typing import Any
+
+from training_sides.clocks import Clocks, peak_mb, reset_peak
+
+from decoding_sides.setting import Decode, Setting
+
+_side: dict[str, Any] = {}
+
+
+def start(module: str, options: dict[str, Any], setting: Setting) -> None:
+    """Builds the side."""
+    before = reset_peak()
+    build = importlib.import_module(f"decoding_sides.{module}").build
+    _side.update(decode=build(setting, **options), before=before)
+
+
+def measure(count: int, batch_size: int) -> dict[str, float]:
+    """Decodes the first sentences."""
+    decode: Decode = _side["decode"]
+    clocks = Clocks.now()
+    decode(list(range(count)), batch_size)
+    return {
+        "seconds": Clocks.now().seconds_since(clocks),
+        "taken_by_others": Clocks.now().taken_by_others(clocks),
+        "extra_mb": peak_mb() - _side["before"],
+    }
