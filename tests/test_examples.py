@@ -60,7 +60,8 @@ def test_pronounce(tmp_path, monkeypatch, capsys):
     assert 0 <= word_errors <= 100
     assert printed(r"phoneme error rate: (\d+\.\d\d) %", output) > 0
     assert "onomatopoeia" in output
-    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    for picture in ("attention.png", "search.png"):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "served/1/saved_model.pb").exists() == EXPORTS
     assert isinstance(keras.saving.load_model(tmp_path / "pronounce.keras"), Seq2Seq)
 

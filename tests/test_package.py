@@ -39,7 +39,8 @@ NAMES = {
 # apart. On the right, names without a dot are parts of the package or other packages.
 MAY_IMPORT = {
     "__init__": {
-        *("alignment", "decoding", "layers", "scoring", "seq2seq", "training"),
+        *("alignment", "decoding", "layers", "scoring", "search_tree", "seq2seq"),
+        "training",
     },
     "backend": {"keras"},
     "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
@@ -49,9 +50,10 @@ MAY_IMPORT = {
     "decoding": {"backend", "keras", "numpy"},
     "seq2seq": {
         *("alignment", "backend", "decoding", "generation", "layers", "scoring"),
-        *("streaming", "keras", "numpy", "training"),
+        *("search_tree", "streaming", "keras", "numpy", "training"),
     },
     "streaming": {"backend", "decoding", "generation", "keras", "numpy", "token_ids"},
+    "search_tree": {"decoding", "generation", "keras"},
     "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
     "scoring": {"backend", "keras", "layers", "numpy", "token_pairs"},
     "alignment": {"backend", "keras", "numpy", "token_pairs"},

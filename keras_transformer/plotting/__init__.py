@@ -16,6 +16,7 @@ from keras_transformer.plotting.positional_encoding import (
     plot_positional_encoding_waves,
 )
 from keras_transformer.plotting.schedule import plot_schedule
+from keras_transformer.plotting.search_tree import plot_search_tree
 
 __all__ = [
     "plot_attention",
@@ -24,5 +25,6 @@ __all__ = [
     "plot_positional_encoding",
     "plot_positional_encoding_waves",
     "plot_schedule",
+    "plot_search_tree",
     "plot_token_attention",
 ]

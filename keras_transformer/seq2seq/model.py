@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer import alignment, generation, scoring, streaming
+from keras_transformer import alignment, generation, scoring, search_tree, streaming
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.layers import (
     DecoderStack,
@@ -204,7 +204,7 @@ class Seq2Seq(TokenTrainer):
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self._build_layers()
         self._generator = generation.Generator(self)
-        self._streamer = streaming.Streamer(self)
+        self._stepper = streaming.Stepper(self)
         self._scorer = scoring.Scorer(self)
         self._aligner = alignment.Aligner(self)
 
@@ -373,6 +373,7 @@ class Seq2Seq(TokenTrainer):
     begin_search = stepping.begin_search
     search = stepping.search
     stream = streaming.stream
+    search_tree = search_tree.search_tree
 
     generate = generation.generate
     score = scoring.score
