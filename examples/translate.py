@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> float:
     valid = make_dataset(options.valid, tokenizer, options, shuffle=False)
     print(f"training data\n{train}\nvalidation data\n{valid}")
 
-    model = build_model(tokenizer, options)
+    model = build_model(tokenizer, options, train.batches_per_epoch)
     model.summary()
     train_model(model, train, valid, options, output)
 
@@ -116,6 +116,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     fit.add_argument("--tokens-per-batch", type=int, default=4096, metavar="N")
     fit.add_argument("--learning-rate", type=float, default=4e-3, metavar="PEAK")
     fit.add_argument("--warmup-steps", type=int, default=2000, metavar="N")
+    fit.add_argument(
+        "--cooldown",
+        type=int,
+        default=10,
+        metavar="EPOCHS",
+        help="at the end, in which the learning rate falls to 0",
+    )
     fit.add_argument("--label-smoothing", type=float, default=0.1, metavar="EPS")
     fit.add_argument(
         "--consistency", type=float, default=0.0, metavar="ALPHA", help="R-Drop"
@@ -181,7 +188,9 @@ def read_columns(files: list[str]) -> tuple[list[str], list[str]]:
     return list(sources), list(targets)
 
 
-def build_model(tokenizer: Tokenizer, options: argparse.Namespace) -> Seq2Seq:
+def build_model(
+    tokenizer: Tokenizer, options: argparse.Namespace, batches_per_epoch: int
+) -> Seq2Seq:
     """Builds and compiles the model."""
     model = Seq2Seq.from_preset(
         options.preset,
@@ -191,7 +200,12 @@ def build_model(tokenizer: Tokenizer, options: argparse.Namespace) -> Seq2Seq:
         max_source_length=options.max_length,
         max_target_length=options.max_length,
     )
-    schedule = WarmupInverseSquareRoot(options.learning_rate, options.warmup_steps)
+    schedule = WarmupInverseSquareRoot(
+        options.learning_rate,
+        options.warmup_steps,
+        total_steps=options.epochs * batches_per_epoch,
+        cooldown_steps=min(options.cooldown, options.epochs) * batches_per_epoch,
+    )
     model.compile(
         optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
         loss=LabelSmoothedCrossEntropy(options.label_smoothing),

@@ -19,6 +19,12 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     so that the first update already moves, with `peak_learning_rate / warmup_steps`.
     `from_hidden_dim` gives the paper's own peak.
 
+    With `total_steps` and `cooldown_steps` it falls linearly in the last updates: it
+    is multiplied by `min(1, (total_steps + 1 - n) / (cooldown_steps + 1))`, whose value
+    at `total_steps` holds from then on. A model often gains as much in these as in
+    several times as many updates before; a longer run can go on from the update where
+    they began.
+
     With gradient accumulation Keras hands a schedule the number of batches seen, not
     the number of updates made. Give `gradient_accumulation_steps` here the value given
     to the optimizer, and the warm-up is counted in updates again.
@@ -28,6 +34,9 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: Integer >= 1, in updates. 1 means no warm-up.
         gradient_accumulation_steps: Integer >= 1, in batches an update. The
             optimizer's argument of the same name, 1 where it is not set.
+        total_steps: Integer >= 1, in updates, the length of the run. Only needed for
+            `cooldown_steps`.
+        cooldown_steps: Integer from 0 to `total_steps`, in updates. 0 means none.
 
     Call arguments:
         step: Integer tensor or array of any shape, batches seen so far, from 0: what
@@ -51,6 +60,7 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     References:
         Vaswani et al. 2017, Attention Is All You Need, section 5.3, eq. 3.
+        Zhai et al. 2022, Scaling Vision Transformers, section 3.5 (cool-down).
     """
 
     def __init__(
@@ -58,6 +68,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         peak_learning_rate: float,
         warmup_steps: int = 4000,
         gradient_accumulation_steps: int = 1,
+        total_steps: int | None = None,
+        cooldown_steps: int = 0,
     ) -> None:
         _check_positive("peak_learning_rate", peak_learning_rate)
         _check_count("warmup_steps", warmup_steps)
@@ -65,6 +77,9 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         self.peak_learning_rate = float(peak_learning_rate)
         self.warmup_steps = int(warmup_steps)
         self.gradient_accumulation_steps = int(gradient_accumulation_steps)
+        _check_cooldown(total_steps, cooldown_steps)
+        self.total_steps = None if total_steps is None else int(total_steps)
+        self.cooldown_steps = int(cooldown_steps)
 
     @classmethod
     def from_hidden_dim(
@@ -73,6 +88,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: int = 4000,
         scale: float = 1.0,
         gradient_accumulation_steps: int = 1,
+        total_steps: int | None = None,
+        cooldown_steps: int = 0,
     ) -> "WarmupInverseSquareRoot":
         """The paper's schedule, whose peak follows from the width of the model.
 
@@ -81,6 +98,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             warmup_steps: Integer >= 1, in updates.
             scale: Float > 0, a factor on the whole curve; 1 is eq. 3.
             gradient_accumulation_steps: Integer >= 1, in batches an update.
+            total_steps: Integer >= 1, in updates.
+            cooldown_steps: Integer from 0 to `total_steps`, in updates.
 
         Returns:
             A `WarmupInverseSquareRoot` with a peak of
@@ -105,21 +124,46 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         _check_count("warmup_steps", warmup_steps)
         _check_positive("scale", scale)
         peak_learning_rate = scale / math.sqrt(hidden_dim * warmup_steps)
-        return cls(peak_learning_rate, warmup_steps, gradient_accumulation_steps)
+        return cls(
+            peak_learning_rate,
+            warmup_steps,
+            gradient_accumulation_steps,
+            total_steps,
+            cooldown_steps,
+        )
 
     def __call__(self, step: Any) -> Any:
         updates_made = ops.floor_divide(step, self.gradient_accumulation_steps)
         # Cast before adding 1, which would overflow on the last integer.
         update = ops.cast(updates_made, "float32") + 1.0
         progress = update / self.warmup_steps
-        return self.peak_learning_rate * ops.minimum(progress, ops.rsqrt(progress))
+        rate = self.peak_learning_rate * ops.minimum(progress, ops.rsqrt(progress))
+        if not (self.cooldown_steps and self.total_steps):
+            return rate
+        lowest = 1.0 / (self.cooldown_steps + 1)
+        left = (self.total_steps + 1.0 - update) * lowest
+        return rate * ops.clip(left, lowest, 1.0)
 
     def get_config(self) -> dict[str, Any]:
         return {
             "peak_learning_rate": self.peak_learning_rate,
             "warmup_steps": self.warmup_steps,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "total_steps": self.total_steps,
+            "cooldown_steps": self.cooldown_steps,
         }
+
+
+def _check_cooldown(total_steps: Any, cooldown_steps: Any) -> None:
+    if total_steps is not None:
+        _check_count("total_steps", total_steps)
+    is_integer = isinstance(cooldown_steps, Integral)
+    if not is_integer or not 0 <= int(cooldown_steps) <= (total_steps or 0):
+        raise ValueError(
+            "`cooldown_steps` must be an integer from 0 to `total_steps`, which it "
+            f"needs; received `cooldown_steps={cooldown_steps!r}`, "
+            f"`total_steps={total_steps!r}`."
+        )
 
 
 def _check_positive(name: str, value: Any) -> None:

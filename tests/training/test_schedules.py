@@ -61,6 +61,26 @@ def test_many_steps_at_once_in_float32():
     )
 
 
+def test_cooldown_by_hand():
+    schedule = WarmupInverseSquareRoot(2.0, 4, total_steps=16, cooldown_steps=3)
+    plain = WarmupInverseSquareRoot(2.0, 4)
+    factors = [rate(schedule, step) / rate(plain, step) for step in range(18)]
+    assert factors == pytest.approx([1.0] * 13 + [0.75, 0.5, 0.25, 0.25, 0.25])
+
+
+def test_cooldown_to_the_very_beginning():
+    schedule = WarmupInverseSquareRoot(1.0, 1, total_steps=2, cooldown_steps=2)
+    expected = [2 / 3, math.sqrt(1 / 2) / 3]
+    assert [rate(schedule, step) for step in (0, 1)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("total, cooldown", [(None, 1), (5, 6), (5, -1), (5, 0.5)])
+def test_a_cooldown_that_does_not_fit(total, cooldown):
+    message = f"`cooldown_steps` must be .* received `cooldown_steps={cooldown}`"
+    with pytest.raises(ValueError, match=message):
+        WarmupInverseSquareRoot(1.0, 1, total_steps=total, cooldown_steps=cooldown)
+
+
 @pytest.mark.parametrize("accumulation", [None, 3])
 def test_each_update_of_an_optimizer_has_the_rate_of_its_number(accumulation):
     """SGD on a constant gradient of 1: a weight moves by minus the learning rate."""
@@ -80,7 +100,7 @@ def test_each_update_of_an_optimizer_has_the_rate_of_its_number(accumulation):
 
 
 def test_serialises():
-    schedule = WarmupInverseSquareRoot(0.02, 17, gradient_accumulation_steps=5)
+    schedule = WarmupInverseSquareRoot(0.02, 17, 5, total_steps=9, cooldown_steps=3)
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
     assert config["registered_name"] == "keras_transformer>WarmupInverseSquareRoot"
     copy = keras.saving.deserialize_keras_object(config)
