@@ -60,7 +60,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.scoring import ScoreResult
 from keras_transformer.search_tree import SearchTree
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.seq2seq import Ensemble, Seq2Seq
 from keras_transformer.training import (
     Checkpoints,
     LabelSmoothedCrossEntropy,
@@ -101,6 +101,7 @@ __all__ = [
     "DecoderStack",
     "EncoderBlock",
     "EncoderStack",
+    "Ensemble",
     "FeedForward",
     "GNMTLengthPenalty",
     "GlobalLocal",

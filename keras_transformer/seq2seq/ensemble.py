@@ -1,0 +1,175 @@
+"""Several models that decode together."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer import generation, scoring, search_tree, streaming
+from keras_transformer.seq2seq import saving, stepping
+from keras_transformer.seq2seq.model import Seq2Seq
+
+SHARED = (
+    "source_vocabulary_size",
+    "target_vocabulary_size",
+    "pad_token_id",
+    "start_token_id",
+    "end_token_id",
+)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Ensemble(keras.Model):
+    """Trained models that share a vocabulary, and decode as one.
+
+    The probability of a token is the mean of the models' own. Everything that decodes a
+    `Seq2Seq` decodes an ensemble: every search with every option, `score`, `stream`,
+    `save` and `export` to a SavedModel. It costs what its models cost together, and
+    usually gains as much as a model of several times the size.
+
+    Args:
+        models: list of `Seq2Seq`, of whatever sizes and designs, such as the same
+            recipe from several seeds.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary of int tensors, as of `Seq2Seq`.
+        training: whether dropout is applied.
+
+    Returns:
+        Log-probabilities, float32 `(batch, target_length, vocabulary_size)`: logits
+        whose softmax is the mean of the models'.
+
+    Raises:
+        ValueError: if there is no model, or they do not share vocabularies and special
+            tokens.
+
+    Example:
+
+    ```python
+    ensemble = Ensemble([model, model_of_another_seed])
+    ensemble.generate(["A man sleeps."])
+    ```
+
+    References:
+        - [Sutskever et al., 2014](https://arxiv.org/abs/1409.3215), section 3.6
+    """
+
+    def __init__(self, models: Sequence[Seq2Seq], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.models = list(models)
+        _check(self.models)
+        first = self.models[0]
+        for name in SHARED:
+            setattr(self, name, getattr(first, name))
+        self.source_tokenizer = first.source_tokenizer
+        self.target_tokenizer = first.target_tokenizer
+        self.max_source_length = _least("max_source_length", self.models)
+        self.max_target_length = _least("max_target_length", self.models)
+        self._generator = generation.Generator(self)
+        self._stepper = streaming.Stepper(self)
+        self._scorer = scoring.Scorer(self)
+        self.built = True
+
+    def call(self, inputs: dict[str, Any], training: bool | None = None) -> Any:
+        return _mean([model(inputs, training=training) for model in self.models])
+
+    def start_decoding(
+        self,
+        encoder_token_ids: Any,
+        num_beams: int,
+        max_length: Any,
+        return_attention: bool = False,
+    ) -> dict[str, Any]:
+        """Makes the states of all models; see `Seq2Seq.start_decoding`."""
+        arguments = (encoder_token_ids, num_beams, max_length, return_attention)
+        return _together([model.start_decoding(*arguments) for model in self.models])
+
+    def decode_step(
+        self, token_ids: Any, index: Any, state: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Computes the log-probabilities of the next tokens; see `Seq2Seq`."""
+        pairs = zip(self.models, state["models"], strict=True)
+        steps = [model.decode_step(token_ids, index, own) for model, own in pairs]
+        logits, states = zip(*steps, strict=True)
+        return _mean(logits), _together(list(states))
+
+    def reorder_state(self, state: dict[str, Any], parents: Any) -> dict[str, Any]:
+        """Lets each beam go on from another one; see `Seq2Seq.reorder_state`."""
+        pairs = zip(self.models, state["models"], strict=True)
+        return _together([model.reorder_state(own, parents) for model, own in pairs])
+
+    def extend_state(self, state: dict[str, Any], max_length: Any) -> dict[str, Any]:
+        """Makes room for more steps; see `Seq2Seq.extend_state`."""
+        pairs = zip(self.models, state["models"], strict=True)
+        return _together([model.extend_state(own, max_length) for model, own in pairs])
+
+    known_to_searches = stepping.known_to_searches
+    most_steps = stepping.most_steps
+    begin_search = stepping.begin_search
+    search = stepping.search
+    stream = streaming.stream
+    search_tree = search_tree.search_tree
+    generate = generation.generate
+    score = scoring.score
+    save = saving.save
+
+    def export(self, filepath: Any, search: Any = None, **options: Any) -> None:
+        """Writes a SavedModel; see `keras_transformer.export.export_saved_model`."""
+        from keras_transformer.decoding import BeamSearch
+        from keras_transformer.export import export_saved_model
+
+        export_saved_model(self, filepath, search or BeamSearch(), **options)
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        models = [serialize(model) for model in self.models]
+        return {"name": self.name, "models": models}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        deserialize = keras.saving.deserialize_keras_object
+        models = [deserialize(model, custom_objects) for model in config["models"]]
+        return cls(**{**config, "models": models})
+
+
+def _mean(logits: Sequence[Any]) -> Any:
+    """The logarithm of the mean of the probabilities."""
+    log_probs = [ops.log_softmax(ops.cast(x, "float32"), axis=-1) for x in logits]
+    total = ops.logsumexp(ops.stack(log_probs, axis=0), axis=0)
+    return total - ops.log(ops.cast(len(log_probs), "float32"))
+
+
+def _together(states: list[dict[str, Any]]) -> dict[str, Any]:
+    """The states of all models, with the mean of what they attended to."""
+    together: dict[str, Any] = {"models": states}
+    if "attention" in states[0]:
+        attended = ops.stack([state["attention"] for state in states], axis=0)
+        together["attention"] = ops.mean(attended, axis=0)
+    return together
+
+
+def _least(name: str, models: list[Seq2Seq]) -> int | None:
+    limits = [getattr(model, name) for model in models]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _check(models: list[Seq2Seq]) -> None:
+    if not models:
+        raise ValueError("`models` must hold at least one model; received none.")
+    for name in SHARED:
+        values = [getattr(model, name) for model in models]
+        if len(set(values)) > 1:
+            raise ValueError(
+                f"`models` must share their `{name}`; received {values}. Train them "
+                "with the same tokenizers."
+            )
+    for side in ("source_tokenizer", "target_tokenizer"):
+        tokenizers = [getattr(model, side) for model in models]
+        known = [tokenizer and tokenizer.get_vocabulary() for tokenizer in tokenizers]
+        if any(vocabulary != known[0] for vocabulary in known):
+            raise ValueError(
+                f"`models` must share their `{side}`; received {len(models)} models "
+                "whose vocabularies differ. Train them with the same tokenizers."
+            )

@@ -1,0 +1,156 @@
+import keras
+import numpy as np
+import pytest
+from designs import DESIGNS
+from layer_contract import to_numpy, with_random_weights
+
+from keras_transformer import (
+    BeamSearch,
+    CharacterTokenizer,
+    Ensemble,
+    GreedySearch,
+    Sampling,
+    Seq2Seq,
+    SuppressTokens,
+)
+
+TOKENIZER = CharacterTokenizer.train(lines=["a small toy"])
+TEXTS = ["a toy", "toys", "", "a small toy"]
+SIZES = {"num_layers": 1, "intermediate_dim": 8, "num_heads": 2}
+INPUTS = {
+    "encoder_token_ids": np.array([[5, 6, 7, 3], [8, 3, 0, 0]], "int32"),
+    "decoder_token_ids": np.array([[2, 5, 6], [2, 7, 7]], "int32"),
+}
+
+
+def model_of(width, **options):
+    options = {"source_tokenizer": TOKENIZER, **options}
+    return with_random_weights(Seq2Seq(hidden_dim=width, **SIZES, **options), width)
+
+
+@pytest.fixture(scope="module")
+def members():
+    """Of two widths, one with rotary positions and the rest that is modern."""
+    options = {"normalize_first": True, **DESIGNS["modern"]()}
+    return [model_of(8), model_of(16, **options)]
+
+
+@pytest.fixture(scope="module")
+def ensemble(members):
+    return Ensemble(members)
+
+
+def test_probabilities_are_the_mean(ensemble, members):
+    def probabilities(model):
+        logits = to_numpy(model(INPUTS)).astype("float64")
+        exponents = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return exponents / exponents.sum(axis=-1, keepdims=True)
+
+    expected = np.mean([probabilities(model) for model in members], axis=0)
+    np.testing.assert_allclose(probabilities(ensemble), expected, atol=1e-6)
+    np.testing.assert_allclose(np.exp(to_numpy(ensemble(INPUTS))), expected, atol=1e-6)
+
+
+def test_twice_the_same_model_is_that_model(members):
+    search = BeamSearch(3, num_hypotheses=2)
+    twice, scores = Ensemble(members[:1] * 2).generate(
+        TEXTS, search, return_scores=True
+    )
+    once, expected = members[0].generate(TEXTS, search, return_scores=True)
+    assert twice == once
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        GreedySearch(),
+        BeamSearch(3, length_penalty=0.0, num_hypotheses=2),
+        BeamSearch(2, 0.0, processors=[SuppressTokens([5])]),
+        Sampling(num_samples=2),
+    ],
+)
+def test_scores_of_a_search_are_those_of_the_call(ensemble, search):
+    rows = TOKENIZER.tokenize(TEXTS, add_end=True).to_list()
+    result = ensemble.generate(rows, search, max_length=30, seed=3)
+    for number in range(search.num_hypotheses):
+        targets = [
+            row[:length].tolist()
+            for row, length in zip(
+                result.token_ids[:, number], result.lengths[:, number], strict=True
+            )
+        ]
+        scored = ensemble.score(rows, targets)
+        np.testing.assert_allclose(scored.scores, result.scores[:, number], atol=3e-4)
+
+
+def test_greedy_search_takes_the_most_probable_token_of_the_mean(ensemble):
+    rows = INPUTS["encoder_token_ids"]
+    result = ensemble.generate(rows, GreedySearch(), max_length=4, min_length=4)
+    history = np.full((2, 1), TOKENIZER.start_token_id, "int32")
+    for _ in range(3):
+        inputs = {"encoder_token_ids": rows, "decoder_token_ids": history}
+        logits = to_numpy(ensemble(inputs))[:, -1].copy()
+        logits[:, [TOKENIZER.pad_token_id, TOKENIZER.end_token_id]] = -np.inf
+        best = logits.argmax(axis=-1)
+        history = np.column_stack([history, best]).astype("int32")
+    np.testing.assert_array_equal(result.token_ids[:, 0, :3], history[:, 1:])
+
+
+def test_prefixes_streams_coverage_and_trees(ensemble):
+    search = BeamSearch(2, coverage_penalty=0.2)
+    for text in ensemble.generate(TEXTS[:2], search, prefix=["a t", "to"]):
+        assert text.startswith(("a t", "to"))
+    pieces = "".join(ensemble.stream("a toy", max_length=6))
+    assert pieces == ensemble.generate("a toy", GreedySearch(), max_length=6)
+    tree = ensemble.search_tree("a toy", max_length=4)
+    assert len(tree.best) == 1
+
+
+def test_is_saved_whole(ensemble, tmp_path):
+    ensemble.save(tmp_path / "both.keras")
+    restored = keras.saving.load_model(tmp_path / "both.keras")
+    assert restored.generate(TEXTS) == ensemble.generate(TEXTS)
+    np.testing.assert_allclose(
+        to_numpy(restored(INPUTS)), to_numpy(ensemble(INPUTS)), atol=1e-6
+    )
+
+
+def test_export(ensemble, tmp_path):
+    """`export` itself compares its texts with those of `generate`."""
+    search = BeamSearch(2, num_hypotheses=2)
+    ensemble.export(tmp_path / "1", search, max_length=6, check_texts=TEXTS[:2])
+    assert (tmp_path / "1/saved_model.pb").exists()
+
+
+def test_the_least_limit_holds(members):
+    limited = model_of(8, max_source_length=7, max_target_length=5)
+    ensemble = Ensemble([members[0], limited])
+    assert (ensemble.max_source_length, ensemble.max_target_length) == (7, 5)
+    result = ensemble.generate(INPUTS["encoder_token_ids"], GreedySearch())
+    assert result.lengths.max() <= 5
+
+
+@pytest.mark.parametrize(
+    "models, message",
+    [
+        (lambda one: [], "`models` must hold at least one model"),
+        (
+            lambda one: [one, Seq2Seq(hidden_dim=8, **SIZES, vocabulary_size=41)],
+            "`models` must share their `source_vocabulary_size`; received",
+        ),
+        (
+            lambda one: [
+                one,
+                model_of(
+                    8,
+                    source_tokenizer=CharacterTokenizer.train(lines=["b smbll toy"]),
+                ),
+            ],
+            "`models` must share their `source_tokenizer`; received 2 models",
+        ),
+    ],
+)
+def test_models_that_do_not_go_together(members, models, message):
+    with pytest.raises(ValueError, match=message):
+        Ensemble(models(members[0]))
