@@ -64,7 +64,7 @@ def highest(values: Any) -> Any:
 
     Example:
 
-    >>> ops.convert_to_numpy(highest(np.array([[[1.0, 3.0, 3.0]]]))).tolist()
+    >>> ops.convert_to_numpy(highest(np.array([[[1.0, 3.0, 3.0]]], "float32"))).tolist()
     [[1]]
     """
     batch, rows, columns = ops.shape(values)

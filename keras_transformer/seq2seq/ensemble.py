@@ -100,6 +100,11 @@ class Ensemble(keras.Model):
         pairs = zip(self.models, state["models"], strict=True)
         return _together([model.reorder_state(own, parents) for model, own in pairs])
 
+    def prepare_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Adds what the steps of a loop share; see `Seq2Seq.prepare_state`."""
+        pairs = zip(self.models, state["models"], strict=True)
+        return _together([model.prepare_state(own) for model, own in pairs])
+
     def extend_state(self, state: dict[str, Any], max_length: Any) -> dict[str, Any]:
         """Makes room for more steps; see `Seq2Seq.extend_state`."""
         pairs = zip(self.models, state["models"], strict=True)

@@ -367,6 +367,7 @@ class Seq2Seq(TokenTrainer):
     start_decoding = stepping.start_decoding
     decode_step = stepping.decode_step
     reorder_state = stepping.reorder_state
+    prepare_state = stepping.prepare_state
     extend_state = stepping.extend_state
     known_to_searches = stepping.known_to_searches
     most_steps = stepping.most_steps

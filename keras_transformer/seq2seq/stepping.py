@@ -56,8 +56,6 @@ def start_decoding(
         "source_mask": padding_mask(encoder_token_ids, model.pad_token_id),
         "ancestors": ops.zeros((batch, num_beams, entries), "bool"),
     }
-    if model.tie_embeddings != "none":
-        state["output_kernel"] = model._tied_kernel()  # transposed once
     if return_attention:
         shape = (batch, num_beams, ops.shape(encoder_token_ids)[1])
         state["attention"] = ops.zeros(shape, "float32")
@@ -119,6 +117,22 @@ def reorder_state(model: Any, state: dict[str, Any], parents: Any) -> dict[str, 
     return {**state, "ancestors": ancestors}
 
 
+def prepare_state(model: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """Adds what the steps of one compiled loop share: output weights, transposed once.
+
+    Args:
+        model: the `Seq2Seq` whose method this is.
+        state: from `start_decoding`.
+
+    Returns:
+        The new state, with `"output_kernel"` `(hidden_dim, vocabulary_size)` if the
+        output's weights are those of the embedding.
+    """
+    if model.tie_embeddings == "none":
+        return state
+    return {**state, "output_kernel": model._tied_kernel()}
+
+
 def extend_state(model: Any, state: dict[str, Any], max_length: Any) -> dict[str, Any]:
     """Makes room for more steps.
 
@@ -177,6 +191,7 @@ def search(
     sentences, first = begin_search(
         model, encoder_token_ids, search, max_length, min_length, prefixes, seed, few
     )
+    first = first._replace(state=model.prepare_state(first.state))
     rooms = (few,) if few is most else (few, most)
     return run(search, known, sentences, first, rooms)
 
