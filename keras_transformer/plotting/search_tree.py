@@ -73,7 +73,7 @@ def plot_search_tree(
                 (len(path) + 0.45, row),
                 verticalalignment="center",
                 fontsize=8,
-                fontweight="bold" if is_best else "normal",
+                color=_BEST if is_best else "black",
             )
     axes.set(xlim=(-0.2, steps + 1), title=title, xlabel="step")
     axes.set_ylim(max(rows.values()) + 0.6, -0.6)
