@@ -97,7 +97,7 @@ def length_buckets(longest: int) -> list[int]:
     """The lengths that sources are padded to, up to the first that has room.
 
     They are powers of two and the middles between them: few are ever compiled, and
-    a third of a batch is padding at the most.
+    beyond 16 less than a third of a batch's longest row is padding.
 
     Args:
         longest: int, the greatest length there must be room for.

@@ -25,8 +25,7 @@ class Ensemble(keras.Model):
 
     The probability of a token is the mean of the models' own. Everything that decodes a
     `Seq2Seq` decodes an ensemble: every search with every option, `score`, `stream`,
-    `save` and `export` to a SavedModel. It costs what its models cost together, and
-    usually gains as much as a model of several times the size.
+    `save` and `export` to a SavedModel. It costs what its models cost together.
 
     Args:
         models: list of `Seq2Seq`, of whatever sizes and designs, such as the same

@@ -21,9 +21,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     With `total_steps` and `cooldown_steps` it falls linearly in the last updates: it
     is multiplied by `min(1, (total_steps + 1 - n) / (cooldown_steps + 1))`, whose value
-    at `total_steps` holds from then on. A model often gains as much in these as in
-    several times as many updates before; a longer run can go on from the update where
-    they began.
+    at `total_steps` holds from then on. A longer run can go on from the update where
+    the fall began.
 
     With gradient accumulation Keras hands a schedule the number of batches seen, not
     the number of updates made. Give `gradient_accumulation_steps` here the value given
