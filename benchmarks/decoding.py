@@ -17,7 +17,6 @@ ran. Memory is the peak less what was resident before the library was loaded (on
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -31,7 +30,7 @@ from typing import Any
 from decoding_sides.prepare import prepare
 from decoding_sides.setting import Setting
 from decoding_sides.worker import measure, start
-from training import environment, in_a_process, is_installed
+from training import Side, environment, in_a_process, is_installed
 
 SIZES = ("tiny", "small", "base", "big")
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -39,16 +38,6 @@ PEERS = ("ctranslate2", "ctranslate2-int8", "marian", "keras_hub", "tutorial")
 SENTENCES_OF_THE_LOOP = 64
 
 Figures = dict[str, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class Side:
-    """A row of the table: the module that builds it, and how."""
-
-    name: str
-    module: str
-    backend: str = "torch"
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def main() -> None:

@@ -242,7 +242,7 @@ def draw_search(model: Seq2Seq, path: pathlib.Path) -> None:
     """Draws all that the beam search for a word looked at."""
     tree = model.search_tree("keras", BeamSearch(num_beams=4, num_hypotheses=2))
     title = "Beam search for “keras”: 4 beams, the 2 best"
-    plot_search_tree(*tree, title=title).savefig(path)
+    plot_search_tree(tree.paths, tree.scores, tree.best, title).savefig(path)
     print(f"search tree: {path}")
 
 

@@ -106,6 +106,11 @@ def export_ctranslate2(
             f"`quantization` must be one of {ACCEPTED_MODEL_TYPES} or `None`; received "
             f"`quantization={quantization!r}`."
         )
+    if not isinstance(model, Seq2Seq):
+        raise ValueError(
+            "`model` must be a `Seq2Seq` for `format='ctranslate2'`, which has no "
+            f"ensembles; received {model}. Use `format='saved_model'`."
+        )
     check_tokenizers(model)
     rows = _source_rows(model, check_texts or sample_texts(model))
     with new_folder(filepath) as folder:

@@ -10,6 +10,7 @@ from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.key_values import KeyValues
 from keras_transformer.layers.masking import causal_mask, merge_masks, padding_mask
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positions import (
@@ -36,6 +37,7 @@ __all__ = [
     "EncoderStack",
     "FeedForward",
     "GlobalLocal",
+    "KeyValues",
     "LearnedPositionalEncoding",
     "LocalWindow",
     "MultiHeadAttention",

@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer import generation, scoring, search_tree, streaming
-from keras_transformer.seq2seq import saving, stepping
+from keras_transformer.seq2seq.decoding_methods import DecodingMethods
 from keras_transformer.seq2seq.model import Seq2Seq
 
 SHARED = (
@@ -20,7 +19,7 @@ SHARED = (
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Ensemble(keras.Model):
+class Ensemble(DecodingMethods, keras.Model):
     """Trained models that share a vocabulary, and decode as one.
 
     The probability of a token is the mean of the models' own. Everything that decodes a
@@ -66,9 +65,7 @@ class Ensemble(keras.Model):
         self.target_tokenizer = first.target_tokenizer
         self.max_source_length = _least("max_source_length", self.models)
         self.max_target_length = _least("max_target_length", self.models)
-        self._generator = generation.Generator(self)
-        self._stepper = streaming.Stepper(self)
-        self._scorer = scoring.Scorer(self)
+        self._keep_what_is_compiled()
         self.built = True
 
     def call(self, inputs: dict[str, Any], training: bool | None = None) -> Any:
@@ -109,27 +106,10 @@ class Ensemble(keras.Model):
         pairs = zip(self.models, state["models"], strict=True)
         return _together([model.extend_state(own, max_length) for model, own in pairs])
 
-    known_to_searches = stepping.known_to_searches
-    most_steps = stepping.most_steps
-    begin_search = stepping.begin_search
-    search = stepping.search
-    stream = streaming.stream
-    search_tree = search_tree.search_tree
-    generate = generation.generate
-    score = scoring.score
-    save = saving.save
-
-    def export(self, filepath: Any, search: Any = None, **options: Any) -> None:
-        """Writes a SavedModel; see `keras_transformer.export.export_saved_model`."""
-        from keras_transformer.decoding import BeamSearch
-        from keras_transformer.export import export_saved_model
-
-        export_saved_model(self, filepath, search or BeamSearch(), **options)
-
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object
         models = [serialize(model) for model in self.models]
-        return {"name": self.name, "models": models}
+        return {**super().get_config(), "models": models}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

@@ -5,8 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer import alignment, generation, scoring, search_tree, streaming
-from keras_transformer.decoding import BeamSearch, Search
+from keras_transformer import alignment
 from keras_transformer.layers import (
     DecoderStack,
     Dropout,
@@ -17,7 +16,8 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
-from keras_transformer.seq2seq import saving, stepping
+from keras_transformer.seq2seq import stepping
+from keras_transformer.seq2seq.decoding_methods import DecodingMethods
 from keras_transformer.seq2seq.limits import check_limit
 from keras_transformer.seq2seq.presets import PRESETS
 from keras_transformer.seq2seq.vocabularies import (
@@ -31,7 +31,7 @@ from keras_transformer.training.token_trainer import TokenTrainer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Seq2Seq(TokenTrainer):
+class Seq2Seq(DecodingMethods, TokenTrainer):
     """Encoder-decoder Transformer, from token ids (or text) to token ids.
 
     Token embeddings times √hidden_dim plus sinusoidal positions, a stack of
@@ -203,9 +203,7 @@ class Seq2Seq(TokenTrainer):
         check_tokenizers(source_tokenizer, self.target_tokenizer, *own_sizes)
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self._build_layers()
-        self._generator = generation.Generator(self)
-        self._stepper = streaming.Stepper(self)
-        self._scorer = scoring.Scorer(self)
+        self._keep_what_is_compiled()
         self._aligner = alignment.Aligner(self)
 
     @classmethod
@@ -369,48 +367,7 @@ class Seq2Seq(TokenTrainer):
     reorder_state = stepping.reorder_state
     prepare_state = stepping.prepare_state
     extend_state = stepping.extend_state
-    known_to_searches = stepping.known_to_searches
-    most_steps = stepping.most_steps
-    begin_search = stepping.begin_search
-    search = stepping.search
-    stream = streaming.stream
-    search_tree = search_tree.search_tree
-
-    generate = generation.generate
-    score = scoring.score
     align = alignment.align
-    save = saving.save
-
-    def export(
-        self,
-        filepath: Any,
-        search: Search | None = None,
-        format: str = "saved_model",
-        **options: Any,
-    ) -> None:
-        """Writes a folder that takes texts and returns texts without this library.
-
-        Args:
-            filepath: folder to write; it must not exist or be empty. TensorFlow
-                Serving wants `<name>/<version>`.
-            search: how to search; `BeamSearch()` if `None`.
-            format: `"saved_model"`, for TensorFlow, or `"ctranslate2"`.
-            **options: further arguments of
-                `keras_transformer.export.export_saved_model` or
-                `keras_transformer.export.export_ctranslate2`, which say more.
-
-        Raises:
-            ValueError: if `format` is neither.
-        """
-        from keras_transformer import export
-
-        if format not in ("saved_model", "ctranslate2"):
-            raise ValueError(
-                "`format` must be 'saved_model' or 'ctranslate2'; received "
-                f"`format={format!r}`."
-            )
-        write = getattr(export, f"export_{format}")
-        write(self, filepath, search or BeamSearch(), **options)
 
     def get_config(self) -> dict[str, Any]:
         names = (

@@ -123,6 +123,12 @@ def test_export(ensemble, tmp_path):
     assert (tmp_path / "1/saved_model.pb").exists()
 
 
+def test_ctranslate2_has_no_ensembles(ensemble, tmp_path):
+    with pytest.raises(ValueError, match="`model` must be a `Seq2Seq` for `format="):
+        ensemble.export(tmp_path / "1", format="ctranslate2")
+    assert not (tmp_path / "1").exists()
+
+
 def test_the_least_limit_holds(members):
     limited = model_of(8, max_source_length=7, max_target_length=5)
     ensemble = Ensemble([members[0], limited])
