@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
+from keras_transformer.layers import padding_mask
 from keras_transformer.token_pairs import pair_batches, pair_rows
 
 
@@ -91,39 +92,76 @@ class Aligner:
             )
         found = {}
         for chosen, batch in pair_batches(self._model, sources, targets, batch_size):
-            attention = ops.convert_to_numpy(compiled(*batch[:2]))
-            for i, scores in zip(chosen, attention[: len(chosen)], strict=True):
-                found[i] = self._alignment(scores, sources[i], targets[i])
+            both = map(ops.convert_to_numpy, compiled(*batch[:2]))
+            for i, attention, positions in zip(chosen, *both, strict=False):
+                rows, columns = len(targets[i]), len(sources[i])
+                found[i] = Alignment(
+                    attention[:rows, :columns].copy(), positions[:rows].copy()
+                )
         return [found[i] for i in range(len(sources))]
 
     def _compiled_attention(self, layer: int | None) -> Any:
-        """Compiles two int32 `(batch, length)` to float32 `(batch, length, length)`."""
         model = self._model
-        if layer is None:
-            layer = max(model.num_layers - 2, 0)
-        if not -model.num_layers <= layer < model.num_layers:
-            raise ValueError(
-                f"`layer` must be from {-model.num_layers} to {model.num_layers - 1}, "
-                f"as the model has `num_layers={model.num_layers}`; received "
-                f"`layer={layer}`."
-            )
-
-        def attention(encoder_token_ids: Any, decoder_token_ids: Any) -> Any:
-            inputs = {
-                "encoder_token_ids": encoder_token_ids,
-                "decoder_token_ids": decoder_token_ids,
-            }
-            _, scores = model(inputs, training=False, return_attention_scores=True)
-            return ops.mean(ops.cast(scores["cross"][layer], "float32"), axis=1)
-
+        layer = checked_layer(model, layer)
         if layer not in self._compiled:
-            self._compiled[layer] = compile_function(attention, model)
+            self._compiled[layer] = compile_function(
+                lambda sources, targets: attend(model, sources, targets, layer), model
+            )
         return self._compiled[layer]
 
-    def _alignment(
-        self, scores: np.ndarray, source: list[int], target: list[int]
-    ) -> Alignment:
-        attention = scores[: len(target), : len(source)].copy()
-        words = len(source) - (source[-1] == self._model.end_token_id)
-        positions = attention[:, : max(words, 1)].argmax(axis=1)
-        return Alignment(attention, positions.astype("int32"))
+
+def checked_layer(model: Any, layer: int | None = None) -> int:
+    """Says whose attention aligns.
+
+    Args:
+        model: a `Seq2Seq`.
+        layer: int, which decoder block's; `None` = the last but one, or the only one.
+
+    Returns:
+        int, the number of a decoder block, counted as list items are.
+
+    Raises:
+        ValueError: if there is no such layer.
+    """
+    if layer is None:
+        return max(model.num_layers - 2, 0)
+    if not -model.num_layers <= layer < model.num_layers:
+        raise ValueError(
+            f"`layer` must be from {-model.num_layers} to {model.num_layers - 1}, "
+            f"as the model has `num_layers={model.num_layers}`; received "
+            f"`layer={layer}`."
+        )
+    return layer
+
+
+def attend(
+    model: Any, encoder_token_ids: Any, decoder_token_ids: Any, layer: int
+) -> Alignment:
+    """Aligns a batch; can be traced by every backend.
+
+    Args:
+        model: a `Seq2Seq`.
+        encoder_token_ids: int tensor `(batch, source_length)`, padded.
+        decoder_token_ids: int tensor `(batch, target_length)`, the targets behind the
+            start token.
+        layer: int, whose attention.
+
+    Returns:
+        An `Alignment` of tensors `(batch, target_length, source_length)` and
+        `(batch, target_length)`.
+    """
+    inputs = {
+        "encoder_token_ids": encoder_token_ids,
+        "decoder_token_ids": decoder_token_ids,
+    }
+    _, scores = model(inputs, training=False, return_attention_scores=True)
+    attention = ops.mean(ops.cast(scores["cross"][layer], "float32"), axis=1)
+    is_token = padding_mask(encoder_token_ids, model.pad_token_id)
+    places = ops.arange(ops.shape(encoder_token_ids)[1])
+    last = ops.sum(ops.cast(is_token, places.dtype), axis=1, keepdims=True) - 1
+    ends = ops.logical_and(encoder_token_ids == model.end_token_id, places == last)
+    words = ops.logical_or(
+        ops.logical_and(is_token, ops.logical_not(ends)), places == 0
+    )
+    positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
+    return Alignment(attention, ops.cast(positions, "int32"))

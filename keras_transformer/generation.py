@@ -1,7 +1,5 @@
 """From a user's texts or token ids to compiled searches and back."""
 
-import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -31,6 +29,7 @@ def generate(
     batch_size: int = 64,
     return_scores: bool = False,
     *,
+    return_alignments: bool = False,
     min_length: int | RelativeLength = 0,
     prefix: Any = None,
     seed: int | None = None,
@@ -51,6 +50,8 @@ def generate(
             the end token included; 50 more than the source's if `None`.
         batch_size: int, inputs decoded together.
         return_scores: for texts, whether to return the scores as well.
+        return_alignments: whether to return for each hypothesis an `Alignment` of
+            its tokens with the input's; see `Seq2Seq.align`.
         min_length: int or `RelativeLength`, least output length likewise.
         prefix: what each output begins with: a text for a text; or one entry
             for each input, texts or token ids without end token, empty for
@@ -61,14 +62,16 @@ def generate(
     Returns:
         For token ids a `SearchResult` of NumPy arrays. For texts a list of
         texts (for a single text, a text), or of lists of texts if the
-        search returns several hypotheses; with `return_scores=True` the
-        pair of it and a float32 array of scores `(batch,)` or
-        `(batch, num_hypotheses)`.
+        search returns several hypotheses. With `return_scores=True` a float32
+        array of scores `(batch,)` or `(batch, num_hypotheses)` comes behind it,
+        with `return_alignments=True` a list of `Alignment`s, or of lists of
+        them, comes last: a tuple.
 
     Raises:
         ValueError: if a token id is not in the vocabulary, a source is
             longer than `max_source_length`, texts come to a model without
-            tokenizers, or an argument is out of its range.
+            tokenizers, an argument is out of its range, or alignments are asked
+            of an `Ensemble` or for an input without a token.
 
     Example:
 
@@ -76,10 +79,12 @@ def generate(
     model.generate(["A man sleeps.", "Two dogs run."])
     model.generate("A man sleeps.", prefix="Ein Mann")
     model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
+    text, alignment = model.generate("A man sleeps.", return_alignments=True)
     ```
     """
     request = Request(search or BeamSearch(), max_length, min_length)
-    return model._generator(inputs, request, prefix, seed, batch_size, return_scores)
+    wanted = return_scores, return_alignments
+    return model._generator(inputs, request, prefix, seed, batch_size, *wanted)
 
 
 class Request(NamedTuple):
@@ -112,41 +117,53 @@ class Generator:
         seed: int | None,
         batch_size: int,
         return_scores: bool,
+        return_alignments: bool,
     ) -> Any:
         """Decodes; see `Seq2Seq.generate`."""
         check_request(request, batch_size)
-        decode = functools.partial(
-            self._ids, request=request, seed=seed, batch_size=batch_size
-        )
+        model = self._model
         single = isinstance(inputs, str)
         inputs = [inputs] if single else inputs
         prefix = [prefix] if single and isinstance(prefix, str) else prefix
-        if not _are_texts(inputs, self._model):
-            rows = token_rows(inputs, "inputs", None, self._model.pad_token_id)
-            return decode(rows, self.prefixes(prefix, rows, request))
-        texts, scores = self._texts(inputs, prefix, request, decode)
+        are_texts = _are_texts(inputs, model)
+        tokenizer = model.source_tokenizer if are_texts else None
+        rows = token_rows(inputs, "inputs", tokenizer, model.pad_token_id)
+        if return_alignments:
+            _check_alignable(model, rows)
+        prefixes = self.prefixes(prefix, rows, request)
+        result = self._ids(rows, prefixes, request, seed, batch_size)
+        outputs: list[Any] = [result]
+        if are_texts:
+            result = _nothing_of_nothing(result, rows, model.pad_token_id)
+            outputs = [_best(self._texts(result).tolist())]
+            if return_scores:
+                outputs.append(_best(result.scores))
+        if return_alignments:
+            outputs.append(_best(self._alignments(rows, result, batch_size)))
         if single:
-            texts, scores = texts[0], scores[0]
-        return (texts, scores) if return_scores else texts
+            outputs = [output[0] for output in outputs]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    def _texts(
-        self, texts: Sequence[str], prefix: Any, request: Request, decode: Any
-    ) -> tuple[list[Any], np.ndarray]:
-        model = self._model
-        target = model.target_tokenizer
-        rows = token_rows(texts, "inputs", model.source_tokenizer, model.pad_token_id)
-        result = decode(rows, self.prefixes(prefix, rows, request))
+    def _texts(self, result: SearchResult) -> np.ndarray:
         count, hypotheses, length = result.token_ids.shape
         token_ids = result.token_ids.reshape(count * hypotheses, length)
-        flat = target.detokenize(token_ids).numpy()
+        flat = self._model.target_tokenizer.detokenize(token_ids).numpy()
         flat = np.array([text.decode("utf-8") for text in flat], dtype=object)
-        outputs = flat.reshape(count, hypotheses)
-        empty = np.array([len(row) == 1 for row in rows], dtype=bool)
-        outputs[empty] = ""
-        scores = np.where(empty[:, None], np.float32(0), result.scores)
-        if hypotheses == 1:
-            return outputs[:, 0].tolist(), scores[:, 0]
-        return outputs.tolist(), scores
+        return flat.reshape(count, hypotheses)
+
+    def _alignments(
+        self, rows: list[list[int]], result: SearchResult, batch_size: int
+    ) -> list[list[Any]]:
+        sources, targets = [], []
+        for row, *hypotheses in zip(
+            rows, result.token_ids, result.lengths, strict=True
+        ):
+            for token_ids, length in zip(*hypotheses, strict=True):
+                sources.append(row)
+                targets.append(token_ids[:length].tolist())
+        flat = self._model.align(sources, targets, batch_size=batch_size)
+        size = result.lengths.shape[1]
+        return [flat[i : i + size] for i in range(0, len(flat), size)]
 
     def prefixes(
         self, prefix: Any, rows: list[list[int]], request: Request
@@ -267,6 +284,38 @@ def _are_texts(inputs: Any, model: Any) -> bool:
     if len(inputs) > 0:
         return isinstance(inputs[0], (str, bytes))
     return isinstance(inputs, list) and model.source_tokenizer is not None
+
+
+def _check_alignable(model: Any, rows: list[list[int]]) -> None:
+    if not hasattr(model, "align"):
+        raise ValueError(
+            "`return_alignments` must be `False` for a model that cannot align, as an "
+            f"`Ensemble`; received `return_alignments=True` for {model}."
+        )
+    if not all(rows):
+        raise ValueError(
+            "`inputs` must have a token each, the end token at least, to be aligned; "
+            f"received none in row {rows.index([])}."
+        )
+
+
+def _nothing_of_nothing(
+    result: SearchResult, rows: list[list[int]], pad_token_id: int
+) -> SearchResult:
+    """Gives an empty text, of which there is but the end token, an empty output."""
+    empty = np.array([len(row) == 1 for row in rows], dtype=bool)[:, None]
+    return SearchResult(
+        token_ids=np.where(empty[..., None], np.int32(pad_token_id), result.token_ids),
+        lengths=np.where(empty, np.int32(0), result.lengths),
+        scores=np.where(empty, np.float32(0), result.scores),
+    )
+
+
+def _best(outputs: Any) -> Any:
+    """Of lists or an array with one hypothesis an input, the hypotheses themselves."""
+    if isinstance(outputs, np.ndarray):
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+    return [row[0] if len(row) == 1 else row for row in outputs]
 
 
 def _no_result(num_hypotheses: int) -> SearchResult:

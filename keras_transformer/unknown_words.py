@@ -25,7 +25,7 @@ def replace_unknowns(
         outputs: list of str, what `model.generate(sources)` gave.
         alignments: for each output the number of the source word that each of its
             words comes from: int array or list `(target_length,)`, such as the
-            `positions` of `model.align(sources, outputs)`.
+            `positions` that `generate` gives with `return_alignments=True`.
         dictionary: translations of source words.
 
     Returns:
@@ -38,8 +38,8 @@ def replace_unknowns(
     Example:
 
     ```python
-    outputs = model.generate(sources)
-    alignments = [pair.positions for pair in model.align(sources, outputs)]
+    outputs, found = model.generate(sources, return_alignments=True)
+    alignments = [alignment.positions for alignment in found]
     dictionary = {"Straße": "street"}
     texts = replace_unknowns(model, sources, outputs, alignments, dictionary)
     ```

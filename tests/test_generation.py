@@ -4,6 +4,7 @@ import pytest
 
 from keras_transformer import (
     BeamSearch,
+    Ensemble,
     GreedySearch,
     RelativeLength,
     Sampling,
@@ -276,3 +277,48 @@ def test_sizes_must_be_positive(model, argument):
     message = f"`{argument}` must be at least 1; received `{argument}=0`"
     with pytest.raises(ValueError, match=message):
         model.generate(["a"], **{argument: 0})
+
+
+# Alignments.
+
+
+@pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=["one", "n-best"])
+def test_alignments_are_those_of_the_hypotheses(model, search):
+    result, alignments = model.generate(
+        ROWS, search, batch_size=2, return_alignments=True
+    )
+    check_equal(result, model.generate(ROWS, search))
+    for row, ids, lengths, found in zip(
+        ROWS, result.token_ids, result.lengths, alignments, strict=True
+    ):
+        found = found if search is N_BEST else [found]
+        assert len(found) == search.num_hypotheses
+        for hypothesis, length, alignment in zip(ids, lengths, found, strict=True):
+            (expected,) = model.align([row], [hypothesis[:length].tolist()])
+            np.testing.assert_allclose(
+                alignment.attention, expected.attention, atol=1e-5
+            )
+            np.testing.assert_array_equal(alignment.positions, expected.positions)
+
+
+def test_alignments_of_texts_come_last(model, texts_and_scores):
+    texts, scores, alignments = model.generate(
+        TEXTS, N_BEST, return_scores=True, return_alignments=True, prefix=None
+    )
+    assert texts == texts_and_scores[0]
+    np.testing.assert_allclose(scores, texts_and_scores[1], atol=1e-5)
+    assert [len(row) for row in alignments] == [2, 2, 2, 2]
+    for text, outputs, row in zip(TEXTS, texts, alignments, strict=True):
+        for output, alignment in zip(outputs, row, strict=True):
+            ends = 1 if text else 0  # an empty text has no output at all
+            assert alignment.attention.shape == (len(output) + ends, len(text) + 1)
+    text, alignment = model.generate("f", GREEDY, return_alignments=True)
+    assert alignment.positions.tolist() == [0] * (len(text) + 1)
+    assert model.generate([], return_alignments=True) == ([], [])
+
+
+def test_what_cannot_be_aligned(model):
+    with pytest.raises(ValueError, match="`inputs` must have a token .*in row 1"):
+        model.generate([[4, 3], []], return_alignments=True)
+    with pytest.raises(ValueError, match="`return_alignments` must be `False`.*Ensem"):
+        Ensemble([model]).generate(["a"], return_alignments=True)

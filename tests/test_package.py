@@ -56,7 +56,7 @@ MAY_IMPORT = {
     "search_tree": {"decoding", "generation", "keras"},
     "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
     "scoring": {"backend", "keras", "layers", "numpy", "token_pairs"},
-    "alignment": {"backend", "keras", "numpy", "token_pairs"},
+    "alignment": {"backend", "keras", "layers", "numpy", "token_pairs"},
     "token_pairs": {"keras", "token_ids"},
     "token_ids": {"numpy"},
     "file_translation": {
@@ -66,8 +66,8 @@ MAY_IMPORT = {
     "unknown_words": {"text"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
-        *("backend", "decoding", "generation", "seq2seq", "text", "token_ids"),
-        *("ctranslate2", "keras", "layers", "numpy", "tensorflow"),
+        *("alignment", "backend", "decoding", "generation", "seq2seq", "text"),
+        *("ctranslate2", "keras", "layers", "numpy", "tensorflow", "token_ids"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
 }

@@ -15,8 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import RelativeLength, Search, SearchResult
+from keras_transformer.decoding import RelativeLength, Search
+from keras_transformer.export.served import Served
 from keras_transformer.export.writing import (
     check_tokenizers,
     new_folder,
@@ -24,10 +24,7 @@ from keras_transformer.export.writing import (
 )
 from keras_transformer.generation import Request, check_request
 from keras_transformer.seq2seq import Seq2Seq
-from keras_transformer.token_ids import SMALLEST_ROWS, length_buckets, power_of_two
 
-DEFAULT_MAX_SOURCE_LENGTH = 512
-LARGEST_BATCH = 64
 SCORE_TOLERANCE = 1e-4
 CHECK_SEED = 1
 
@@ -69,7 +66,12 @@ def export_saved_model(
     `generate` takes `text`, `prefix`, strings `(batch,)`, what each output begins
     with, and `seed`, an int32 scalar, where `Sampling` starts (in the other it
     starts anywhere); it returns all hypotheses: `text`, strings, `score`, float32,
-    and `length`, int32, `(batch, num_hypotheses)`.
+    and `length`, int32, `(batch, num_hypotheses)`. The signature `attention` (not of
+    an `Ensemble`) takes `text` and returns the best `text` and `score`, and how it is
+    aligned: `source_tokens` and `tokens`, strings `(batch, source_length)` and
+    `(batch, target_length)`, padded with `""`; `attention`, float32
+    `(batch, target_length, source_length)`, and `positions`, int32
+    `(batch, target_length)`, as in an `Alignment`.
 
     It runs wherever TensorFlow and tensorflow-text do, without this library. It is
     the trace of the very search that `Seq2Seq.generate` compiles; batches and
@@ -116,112 +118,9 @@ def export_saved_model(
         _check(model, folder, request, check_texts or sample_texts(model))
 
 
-class _Served(tf.Module):
-    """Tokenizers, model and search as one TensorFlow function of strings."""
-
-    def __init__(self, model: Seq2Seq, request: Request):
-        super().__init__()
-        self.source_tokenizer = model.source_tokenizer
-        self.target_tokenizer = model.target_tokenizer
-        self.weights = [weight.value for weight in model.weights]
-        self._limit = model.max_source_length or DEFAULT_MAX_SOURCE_LENGTH
-        self._pad_token_id = model.pad_token_id
-        self._fewest = -(-SMALLEST_ROWS // request.search.num_beams)
-        self._most = lambda lengths: model.most_steps(lengths, request.max_length)
-
-        def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
-            return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
-
-        self._search = compile_function(search, model)
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def serve(self, text: Any) -> dict[str, Any]:
-        """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
-        seed = tf.random.uniform((), maxval=tf.int32.max, dtype=tf.int32)
-        outputs = self._decode(text, None, seed)
-        return {name: outputs[name][:, 0] for name in ("text", "score")}
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.string, name="text"),
-            tf.TensorSpec([None], tf.string, name="prefix"),
-            tf.TensorSpec([], tf.int32, name="seed"),
-        ]
-    )
-    def generate(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
-        """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
-        return self._decode(text, prefix, seed)
-
-    def _decode(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
-        tokens = self.source_tokenizer.tokenize(text, add_end=True)
-        lengths = tokens.row_lengths()
-        checked = tf.debugging.assert_less_equal(
-            lengths,
-            tf.constant(self._limit, tf.int64),
-            f"`text` must have at most max_source_length={self._limit} tokens",
-        )
-        with tf.control_dependencies([checked]):
-            token_ids = self._pad(tokens)
-        prefixes = tf.zeros([tf.shape(token_ids)[0], 0], tf.int32)
-        if prefix is not None:
-            prefixes = self._prefixes(prefix, lengths, tf.shape(token_ids)[0])
-        result = self._search(token_ids, prefixes, seed)
-        count = tf.shape(text)[0]
-        found = result.token_ids[:count]
-        flat = tf.reshape(found, [-1, tf.shape(found)[2]])
-        texts = self.target_tokenizer.detokenize(flat)
-        empty = (lengths == 1)[:, None]
-        return {
-            "text": tf.where(empty, "", tf.reshape(texts, tf.shape(found)[:2])),
-            "score": tf.where(empty, 0.0, result.scores[:count]),
-            "length": result.lengths[:count],
-        }
-
-    def _prefixes(self, prefix: Any, source_lengths: Any, rows: Any) -> Any:
-        """Token ids `(rows, prefix_length)`, whose length is a power of two."""
-        tokens = self.target_tokenizer.tokenize(prefix)
-        checked = tf.debugging.assert_less(
-            tf.cast(tokens.row_lengths(), tf.int32),
-            self._most(tf.cast(source_lengths, tf.int32)),
-            "`prefix` must be shorter than the greatest output length",
-        )
-        with tf.control_dependencies([checked]):
-            longest = tokens.bounding_shape(out_type=tf.int64)[1]
-        length = _round_up(longest, _powers(4, self._limit))
-        shape = tf.stack([tf.cast(rows, tf.int64), length])
-        return tokens.to_tensor(self._pad_token_id, shape=shape)
-
-    def _pad(self, tokens: Any) -> Any:
-        rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
-        length = _round_up(longest, length_buckets(self._limit))
-        length = tf.minimum(length, tf.constant(self._limit, tf.int64))
-        shape = [_round_up(rows, _powers(self._fewest, LARGEST_BATCH)), length]
-        return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
-
-
-def _round_up(size: Any, steps: list[int]) -> Any:
-    """Rounds an int64 scalar up to one of `steps`, or to a multiple of the last."""
-    every = tf.constant(steps, tf.int64)
-    beyond = -(-size // steps[-1]) * steps[-1]
-    return tf.where(
-        size <= steps[-1],
-        tf.reduce_min(tf.where(every >= size, every, tf.int64.max)),
-        beyond,
-    )
-
-
-def _powers(smallest: int, largest: int) -> list[int]:
-    """The powers of two from one to the other, or to the first beyond it."""
-    powers = [power_of_two(smallest)]
-    while powers[-1] < largest:
-        powers.append(2 * powers[-1])
-    return powers
-
-
 def _write(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:
-    served = _Served(model, request)
-    signatures = {"serving_default": served.serve, "generate": served.generate}
-    tf.saved_model.save(served, str(folder), signatures=signatures)
+    served = Served(model, request)
+    tf.saved_model.save(served, str(folder), signatures=served.signatures())
 
 
 def _write_in_child(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:

@@ -14,6 +14,7 @@ from keras_transformer import (
     export_saved_model,
 )
 from keras_transformer.export import saved_model
+from keras_transformer.export.served import _powers, _round_up
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer.token_ids import length_buckets
 
@@ -105,6 +106,27 @@ def test_a_prefix_as_long_as_the_output(loaded):
         )
 
 
+def test_aligns_what_it_serves(model, loaded):
+    texts = ["f", "", "deadbeef", "ab?"]
+    outputs = loaded.signatures["attention"](text=tf.constant(texts))
+    served, scores = serve(loaded, texts)
+    assert [text.decode() for text in outputs["text"].numpy()] == served
+    np.testing.assert_allclose(outputs["score"], scores, atol=1e-6)
+    assert served[1] == "" and len(set(map(len, served))) > 2
+    expected = model.generate(texts, SEARCH, return_alignments=True)[1]
+    arrays = {name: output.numpy() for name, output in outputs.items()}
+    assert arrays["attention"].shape == (4, max(map(len, served)) + 1, 9)
+    for i, (text, (best, _)) in enumerate(zip(texts, expected, strict=True)):
+        rows, columns = best.attention.shape
+        source = [letter.decode() for letter in arrays["source_tokens"][i] if letter]
+        assert source == [*text.replace("?", ""), *["<unk>"] * ("?" in text), "</s>"]
+        tokens = [letter.decode() for letter in arrays["tokens"][i] if letter]
+        assert tokens == [*served[i], *["</s>"] * (i != 1)] and len(tokens) == rows
+        attention = arrays["attention"][i, :rows, :columns]
+        np.testing.assert_allclose(attention, best.attention, atol=1e-5)
+        np.testing.assert_array_equal(arrays["positions"][i, :rows], best.positions)
+
+
 def test_samples_rules_and_lengths_are_those_of_generate(model, tmp_path):
     search = Sampling(3, top_p=0.9, processors=[NoRepeatNGram(1), SuppressTokens([5])])
     lengths = {"min_length": 3, "max_length": RelativeLength(1, 1)}
@@ -132,8 +154,8 @@ def test_no_texts_give_none(loaded):
     assert scores.shape == (0,)
 
 
-def test_has_two_signatures(loaded):
-    assert sorted(loaded.signatures) == ["generate", "serving_default"]
+def test_signatures(loaded):
+    assert sorted(loaded.signatures) == ["attention", "generate", "serving_default"]
     signature = loaded.signatures["serving_default"]
     _, inputs = signature.structured_input_signature
     assert inputs == {"text": tf.TensorSpec([None], tf.string, "text")}
@@ -203,6 +225,6 @@ def test_sizes_are_rounded_up_to_a_few():
     sizes = tf.constant([0, 1, 16, 17, 25, 33, 48, 49, 64, 65, 129], tf.int64)
     steps = length_buckets(64)
     assert steps == [16, 24, 32, 48, 64]
-    rounded = [int(saved_model._round_up(size, steps)) for size in sizes]
+    rounded = [int(_round_up(size, steps)) for size in sizes]
     assert rounded == [16, 16, 16, 24, 32, 48, 48, 64, 64, 128, 192]
-    assert saved_model._powers(2, 64) == [2, 4, 8, 16, 32, 64]
+    assert _powers(2, 64) == [2, 4, 8, 16, 32, 64]

@@ -1,0 +1,181 @@
+"""The TensorFlow functions of strings that a SavedModel holds."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.alignment import Alignment, attend, checked_layer
+from keras_transformer.backend.compiling import compile_function
+from keras_transformer.decoding import SearchResult
+from keras_transformer.generation import Request
+from keras_transformer.token_ids import SMALLEST_ROWS, length_buckets, power_of_two
+
+DEFAULT_MAX_LENGTH = 512
+LARGEST_BATCH = 64
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+
+
+class Served(tf.Module):
+    """Tokenizers, model and search as TensorFlow functions of strings.
+
+    Batches and lengths are padded to a few sizes in the graph around what is compiled.
+
+    Args:
+        model: a `Seq2Seq` or an `Ensemble` with tokenizers.
+        request: how to decode.
+    """
+
+    def __init__(self, model: Any, request: Request):
+        super().__init__()
+        self.source_tokenizer = model.source_tokenizer
+        self.target_tokenizer = model.target_tokenizer
+        self.weights = [weight.value for weight in model.weights]
+        self._limit = model.max_source_length or DEFAULT_MAX_LENGTH
+        self._pad_token_id = model.pad_token_id
+        self._start_token_id = model.start_token_id
+        self._fewest = -(-SMALLEST_ROWS // request.search.num_beams)
+        self._most = lambda lengths: model.most_steps(lengths, request.max_length)
+
+        def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
+            return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
+
+        def align(sources: Any, targets: Any) -> Alignment:
+            return attend(model, sources, targets, checked_layer(model))
+
+        self._search = compile_function(search, model)
+        self._align = compile_function(align, model)
+        self._can_align = hasattr(model, "align")
+
+    def signatures(self) -> dict[str, Any]:
+        """The functions by the names of their signatures."""
+        found = {"serving_default": self.serve, "generate": self.generate}
+        return {**found, "attention": self.attention} if self._can_align else found
+
+    @tf.function(input_signature=[TEXT])
+    def serve(self, text: Any) -> dict[str, Any]:
+        """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
+        outputs = self._outputs(*self._decode(text))
+        return {name: outputs[name][:, 0] for name in ("text", "score")}
+
+    @tf.function(
+        input_signature=[
+            TEXT,
+            tf.TensorSpec([None], tf.string, name="prefix"),
+            tf.TensorSpec([], tf.int32, name="seed"),
+        ]
+    )
+    def generate(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
+        """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
+        return self._outputs(*self._decode(text, prefix, seed))
+
+    @tf.function(input_signature=[TEXT])
+    def attention(self, text: Any) -> dict[str, Any]:
+        """Decodes strings `(batch,)`, and aligns the tokens of both sides."""
+        tokens, token_ids, result = self._decode(text)
+        outputs = self._outputs(tokens, token_ids, result)
+        width = tokens.bounding_shape(out_type=tf.int32)[1]
+        length = tf.reduce_max(result.lengths[:, 0])
+        size = _round_up(tf.cast(length, tf.int64), length_buckets(DEFAULT_MAX_LENGTH))
+        found = result.token_ids[:, 0, :size]
+        starts = tf.fill([tf.shape(found)[0], 1], self._start_token_id)
+        aligned = self._align(token_ids, tf.concat([starts, found[:, :-1]], axis=1))
+        count = tf.shape(text)[0]
+        return {
+            **{name: outputs[name][:, 0] for name in ("text", "score")},
+            "source_tokens": _strings(self.source_tokenizer, token_ids[:count, :width]),
+            "tokens": _strings(self.target_tokenizer, found[:count, :length]),
+            "attention": aligned.attention[:count, :length, :width],
+            "positions": aligned.positions[:count, :length],
+        }
+
+    def _decode(
+        self, text: Any, prefix: Any = None, seed: Any = None
+    ) -> tuple[Any, Any, SearchResult]:
+        """The texts' tokens, ragged and padded, and the hypotheses; none of no text."""
+        if seed is None:
+            seed = tf.random.uniform((), maxval=tf.int32.max, dtype=tf.int32)
+        tokens = self.source_tokenizer.tokenize(text, add_end=True)
+        lengths = tokens.row_lengths()
+        checked = tf.debugging.assert_less_equal(
+            lengths,
+            tf.constant(self._limit, tf.int64),
+            f"`text` must have at most max_source_length={self._limit} tokens",
+        )
+        with tf.control_dependencies([checked]):
+            token_ids = self._pad(tokens)
+        prefixes = tf.zeros([tf.shape(token_ids)[0], 0], tf.int32)
+        if prefix is not None:
+            prefixes = self._prefixes(prefix, lengths, tf.shape(token_ids)[0])
+        result = self._search(token_ids, prefixes, seed)
+        empty = (
+            tf.reduce_sum(tf.cast(token_ids != self._pad_token_id, tf.int32), 1) <= 1
+        )
+        empty = empty[:, None]
+        return (
+            tokens,
+            token_ids,
+            SearchResult(
+                tf.where(empty[:, None], self._pad_token_id, result.token_ids),
+                tf.where(empty, 0, result.lengths),
+                tf.where(empty, 0.0, result.scores),
+            ),
+        )
+
+    def _outputs(self, tokens: Any, token_ids: Any, result: Any) -> dict[str, Any]:
+        count = tokens.nrows()
+        found = result.token_ids[:count]
+        flat = tf.reshape(found, [-1, tf.shape(found)[2]])
+        texts = self.target_tokenizer.detokenize(flat)
+        return {
+            "text": tf.reshape(texts, tf.shape(found)[:2]),
+            "score": result.scores[:count],
+            "length": result.lengths[:count],
+        }
+
+    def _prefixes(self, prefix: Any, source_lengths: Any, rows: Any) -> Any:
+        """Token ids `(rows, prefix_length)`, whose length is a power of two."""
+        tokens = self.target_tokenizer.tokenize(prefix)
+        checked = tf.debugging.assert_less(
+            tf.cast(tokens.row_lengths(), tf.int32),
+            self._most(tf.cast(source_lengths, tf.int32)),
+            "`prefix` must be shorter than the greatest output length",
+        )
+        with tf.control_dependencies([checked]):
+            longest = tokens.bounding_shape(out_type=tf.int64)[1]
+        length = _round_up(longest, _powers(4, self._limit))
+        shape = tf.stack([tf.cast(rows, tf.int64), length])
+        return tokens.to_tensor(self._pad_token_id, shape=shape)
+
+    def _pad(self, tokens: Any) -> Any:
+        rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
+        length = _round_up(longest, length_buckets(self._limit))
+        length = tf.minimum(length, tf.constant(self._limit, tf.int64))
+        shape = [_round_up(rows, _powers(self._fewest, LARGEST_BATCH)), length]
+        return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
+
+
+def _strings(tokenizer: Any, token_ids: Any) -> Any:
+    """The tokens of int32 ids, in their shape; of padding, `""`."""
+    vocabulary = tf.constant(tokenizer.get_vocabulary())
+    known = token_ids < tokenizer.vocabulary_size
+    tokens = tf.gather(vocabulary, tf.where(known, token_ids, 0))
+    return tf.where(known & (token_ids != tokenizer.pad_token_id), tokens, "")
+
+
+def _round_up(size: Any, steps: list[int]) -> Any:
+    """Rounds an int64 scalar up to one of `steps`, or to a multiple of the last."""
+    every = tf.constant(steps, tf.int64)
+    beyond = -(-size // steps[-1]) * steps[-1]
+    return tf.where(
+        size <= steps[-1],
+        tf.reduce_min(tf.where(every >= size, every, tf.int64.max)),
+        beyond,
+    )
+
+
+def _powers(smallest: int, largest: int) -> list[int]:
+    """The powers of two from one to the other, or to the first beyond it."""
+    powers = [power_of_two(smallest)]
+    while powers[-1] < largest:
+        powers.append(2 * powers[-1])
+    return powers
