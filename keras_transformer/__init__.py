@@ -5,12 +5,11 @@ The package in the order in which data passes through it:
 - `text`: strings to token ids and back, inside the TensorFlow graph
 - `dataset`: parallel lines to bucketed, shifted `tf.data` batches
 - `layers`: attention, positions, encoder and decoder blocks
-- `seq2seq`: the model; `generation` decodes with it, `streaming` token by token;
-  `scoring` scores with it, `alignment` aligns with it
+- `seq2seq`: the model
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search and sampling over a step function, with rules
-- `file_translation`: whole text files; `bayes_risk` chooses among candidates,
-  `unknown_words` replaces what a vocabulary lacks
+- `inference`: from texts to a compiled search and back: one or a whole file, scores,
+  alignments, a choice among candidates
 - `evaluation`: BLEU, chrF, error rates
 - `export`: the SavedModel and the CTranslate2 model, strings in, strings out
 - `plotting`: pictures of attention, positions and schedules
@@ -23,7 +22,6 @@ needs TensorFlow, sacreBLEU or Matplotlib is imported when it is first used.
 from importlib import import_module
 from typing import Any
 
-from keras_transformer.alignment import Alignment
 from keras_transformer.decoding import (
     BannedSequences,
     BeamSearch,
@@ -39,6 +37,9 @@ from keras_transformer.decoding import (
     SearchResult,
     SuppressTokens,
 )
+from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.search_tree import SearchTree
 from keras_transformer.layers import (
     AlibiBias,
     AttentionPattern,
@@ -58,8 +59,6 @@ from keras_transformer.layers import (
     Strided,
     scaled_dot_product_attention,
 )
-from keras_transformer.scoring import ScoreResult
-from keras_transformer.search_tree import SearchTree
 from keras_transformer.seq2seq import Ensemble, Seq2Seq
 from keras_transformer.training import (
     Checkpoints,
@@ -84,9 +83,9 @@ _LAZY = {
     "Tokenizer": "text",
     "parallel_dataset": "dataset",
     "export_saved_model": "export",
-    "minimum_bayes_risk": "bayes_risk",
-    "replace_unknowns": "unknown_words",
-    "translate_file": "file_translation",
+    "minimum_bayes_risk": "inference.bayes_risk",
+    "replace_unknowns": "inference.unknown_words",
+    "translate_file": "inference.file_translation",
 }
 
 __all__ = [

@@ -38,10 +38,7 @@ NAMES = {
 # Who may import whom at module level, the standard library and a part's own modules
 # apart. On the right, names without a dot are parts of the package or other packages.
 MAY_IMPORT = {
-    "__init__": {
-        *("alignment", "decoding", "layers", "scoring", "search_tree", "seq2seq"),
-        "training",
-    },
+    "__init__": {"decoding", "inference", "layers", "seq2seq", "training"},
     "backend": {"keras"},
     "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
     "dataset": {"numpy", "tensorflow", "text"},
@@ -49,25 +46,17 @@ MAY_IMPORT = {
     "training": {"backend", "keras", "numpy"},
     "decoding": {"backend", "keras", "numpy"},
     "seq2seq": {
-        *("alignment", "backend", "decoding", "generation", "layers", "scoring"),
-        *("search_tree", "streaming", "keras", "numpy", "training"),
+        *("backend", "decoding", "inference", "layers", "training"),
+        *("keras", "numpy"),
     },
-    "streaming": {"backend", "decoding", "generation", "keras", "numpy", "token_ids"},
-    "search_tree": {"decoding", "generation", "keras"},
-    "generation": {"backend", "decoding", "keras", "numpy", "token_ids"},
-    "scoring": {"backend", "keras", "layers", "numpy", "token_pairs"},
-    "alignment": {"backend", "keras", "layers", "numpy", "token_pairs"},
-    "token_pairs": {"keras", "token_ids"},
-    "token_ids": {"numpy"},
-    "file_translation": {
-        *("dataset", "decoding", "training", "keras", "numpy", "tqdm"),
+    "inference": {
+        *("backend", "dataset", "decoding", "layers", "text", "training"),
+        *("keras", "numpy", "sacrebleu", "tqdm"),
     },
-    "bayes_risk": {"numpy", "sacrebleu"},
-    "unknown_words": {"text"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
-        *("alignment", "backend", "decoding", "generation", "seq2seq", "text"),
-        *("ctranslate2", "keras", "layers", "numpy", "tensorflow", "token_ids"),
+        *("backend", "decoding", "inference", "layers", "seq2seq", "text"),
+        *("ctranslate2", "keras", "numpy", "tensorflow"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
 }

@@ -49,7 +49,7 @@ def padded_batches(
     rows: list[list[int]], chosen: list[int], batch_size: int
 ) -> Iterator[np.ndarray]:
     """Sorted by length, and padded to the lengths that `generate` pads to."""
-    from keras_transformer.token_ids import pad_rows
+    from keras_transformer.inference.token_ids import pad_rows
 
     ordered = sorted(chosen, key=lambda number: len(rows[number]))
     for start in range(0, len(ordered), batch_size):

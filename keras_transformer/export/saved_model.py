@@ -22,7 +22,7 @@ from keras_transformer.export.writing import (
     new_folder,
     sample_texts,
 )
-from keras_transformer.generation import Request, check_request
+from keras_transformer.inference.generation import Request, check_request
 from keras_transformer.seq2seq import Seq2Seq
 
 SCORE_TOLERANCE = 1e-4

@@ -4,11 +4,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_transformer.alignment import Alignment, attend, checked_layer
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
-from keras_transformer.generation import Request
-from keras_transformer.token_ids import SMALLEST_ROWS, length_buckets, power_of_two
+from keras_transformer.inference.alignment import Alignment, attend, checked_layer
+from keras_transformer.inference.generation import Request
+from keras_transformer.inference.token_ids import (
+    SMALLEST_ROWS,
+    length_buckets,
+    power_of_two,
+)
 
 DEFAULT_MAX_LENGTH = 512
 LARGEST_BATCH = 64

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from keras_transformer import generation, scoring, search_tree, streaming
 from keras_transformer.decoding import BeamSearch, Search
+from keras_transformer.inference import generation, scoring, search_tree, streaming
 from keras_transformer.seq2seq import saving, stepping
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer import alignment
+from keras_transformer.inference import alignment
 from keras_transformer.layers import (
     DecoderStack,
     Dropout,

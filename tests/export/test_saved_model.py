@@ -15,8 +15,8 @@ from keras_transformer import (
 )
 from keras_transformer.export import saved_model
 from keras_transformer.export.served import _powers, _round_up
+from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text import CharacterTokenizer
-from keras_transformer.token_ids import length_buckets
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}

@@ -5,7 +5,12 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.token_ids import check_rows, pad_rows, power_of_two, token_rows
+from keras_transformer.inference.token_ids import (
+    check_rows,
+    pad_rows,
+    power_of_two,
+    token_rows,
+)
 
 Rows = list[list[int]]
 

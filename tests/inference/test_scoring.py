@@ -4,7 +4,7 @@ import pytest
 from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import GreedySearch, Perplexity, Seq2Seq
-from keras_transformer.scoring import ScoreResult
+from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]

@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
+from keras_transformer.inference.token_pairs import pair_batches, pair_rows
 from keras_transformer.layers import padding_mask
-from keras_transformer.token_pairs import pair_batches, pair_rows
 
 
 class ScoreResult(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.decoding import BeamSearch
-from keras_transformer.generation import Request
+from keras_transformer.inference.generation import Request
 
 
 class SearchTree(NamedTuple):

@@ -79,7 +79,7 @@ class Bytes:
 
 
 def test_half_a_character_waits_for_its_other_half():
-    from keras_transformer.streaming import _texts
+    from keras_transformer.inference.streaming import _texts
 
     tokens = [*"aé€b".encode(), 0]
     assert [*_texts(iter(tokens), Bytes())] == ["a", "é", "€", "b"]

@@ -12,7 +12,7 @@ from keras_transformer.decoding import (
     Search,
     SearchResult,
 )
-from keras_transformer.token_ids import (
+from keras_transformer.inference.token_ids import (
     SMALLEST_ROWS,
     check_rows,
     pad_rows,
