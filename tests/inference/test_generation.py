@@ -11,6 +11,8 @@ from keras_transformer import (
     SearchResult,
     Seq2Seq,
 )
+from keras_transformer.backend.compiling import compile_function
+from keras_transformer.inference import generation
 from keras_transformer.text import CharacterTokenizer
 
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
@@ -277,6 +279,29 @@ def test_sizes_must_be_positive(model, argument):
     message = f"`{argument}` must be at least 1; received `{argument}=0`"
     with pytest.raises(ValueError, match=message):
         model.generate(["a"], **{argument: 0})
+
+
+def test_ten_sizes_of_batches_have_four_shapes(monkeypatch):
+    shapes = set()
+
+    def record_shapes(function, model):
+        compiled = compile_function(function, model)
+
+        def call(*arguments):
+            shapes.add(tuple(tuple(argument.shape) for argument in arguments))
+            return compiled(*arguments)
+
+        return call
+
+    monkeypatch.setattr(generation, "compile_function", record_shapes)
+    model = Seq2Seq(**SIZES, normalize_first=True, vocabulary_size=11)
+    sizes = [(1, 3), (2, 5), (3, 16), (4, 9), (5, 17), (6, 20), (7, 24), (3, 12)]
+    for count, longest in [*sizes, (8, 25), (8, 30)]:
+        rows = [[4] * (longest - i) for i in range(count)]
+        result = model.generate(rows, GREEDY, max_length=2)
+        assert result.lengths.shape == (count, 1)
+    ids = {(2, 16), (4, 16), (8, 24), (8, 32)}
+    assert shapes == {(shape, (shape[0], 0), ()) for shape in ids}
 
 
 # Alignments.
