@@ -120,7 +120,7 @@ def export_saved_model(
 
 def _write(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:
     served = Served(model, request)
-    tf.saved_model.save(served, str(folder), signatures=served.signatures())
+    tf.saved_model.save(served, str(folder), signatures=served.functions)
 
 
 def _write_in_child(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:

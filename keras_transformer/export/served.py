@@ -27,6 +27,9 @@ class Served(tf.Module):
     Args:
         model: a `Seq2Seq` or an `Ensemble` with tokenizers.
         request: how to decode.
+
+    Attributes:
+        functions: all of them, by the names of their signatures.
     """
 
     def __init__(self, model: Any, request: Request):
@@ -47,13 +50,11 @@ class Served(tf.Module):
             return attend(model, sources, targets, checked_layer(model))
 
         self._search = compile_function(search, model)
-        self._align = compile_function(align, model)
-        self._can_align = hasattr(model, "align")
-
-    def signatures(self) -> dict[str, Any]:
-        """The functions by the names of their signatures."""
-        found = {"serving_default": self.serve, "generate": self.generate}
-        return {**found, "attention": self.attention} if self._can_align else found
+        self.functions = {"serving_default": self.serve, "generate": self.generate}
+        if hasattr(model, "align"):
+            self._align = compile_function(align, model)
+            aligned = tf.function(self._attention, input_signature=[TEXT])
+            self.functions["attention"] = aligned
 
     @tf.function(input_signature=[TEXT])
     def serve(self, text: Any) -> dict[str, Any]:
@@ -72,8 +73,7 @@ class Served(tf.Module):
         """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
         return self._outputs(*self._decode(text, prefix, seed))
 
-    @tf.function(input_signature=[TEXT])
-    def attention(self, text: Any) -> dict[str, Any]:
+    def _attention(self, text: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)`, and aligns the tokens of both sides."""
         tokens, token_ids, result = self._decode(text)
         outputs = self._outputs(tokens, token_ids, result)

@@ -1,0 +1,171 @@
+r"""Measures the memory of a loss over the vocabulary, and of rematerialisation.
+
+The loss: the peak of the process while its gradient by the logits is computed, as in
+`fit` (compiled by XLA on TensorFlow and JAX), less what was there with the logits. In
+copies of the logits, of which the gradient itself is one; nothing can have less.
+
+Rematerialisation: the peak in MB of an epoch of `fit` less what was there before, and
+the seconds that it takes, without and with `rematerialize=True`.
+
+Each figure is that of a process of its own, which has run the same once before. Works
+on Linux.
+
+    python benchmarks/memory.py
+"""
+
+import argparse
+import functools
+import multiprocessing
+import os
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+BACKENDS = ("tensorflow", "jax", "torch")
+LOSSES = ("LabelSmoothedCrossEntropy", "Keras's CategoricalCrossentropy")
+BATCHES = 4
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, default=8192, help="rows of logits")
+    parser.add_argument("--vocabulary-size", type=int, default=16000, metavar="N")
+    parser.add_argument("--preset", default="transformer_small")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a sentence")
+    parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
+    options = parser.parse_args()
+    print(f"{'loss: copies of the logits':36}" + titles(options.backends))
+    for loss in LOSSES:
+        sizes = loss, options.tokens, options.vocabulary_size
+        show(loss, options.backends, functools.partial(loss_copies, *sizes))
+    print(f"\n{'rematerialize: MB, seconds':36}" + titles(options.backends))
+    for rematerialize in (False, True):
+        sizes = rematerialize, options.preset, options.batch_size, options.length
+        measure = functools.partial(training_memory, *sizes)
+        show(str(rematerialize), options.backends, measure)
+
+
+def titles(backends: list[str]) -> str:
+    return "".join(f"{backend:>14}" for backend in backends)
+
+
+def show(title: str, backends: list[str], measure: Callable[[], str]) -> None:
+    """Prints a row, each cell from a process of its own."""
+    print(f"{title:36}", end="", flush=True)
+    for backend in backends:
+        os.environ["KERAS_BACKEND"] = backend
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(f"{pool.apply(measure):>14}", end="", flush=True)
+    print()
+
+
+def loss_copies(loss: str, tokens: int, vocabulary_size: int) -> str:
+    """Copies of the logits that their gradient takes, itself included."""
+    import keras
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+    compute = compiled_gradient(loss_function(loss, vocabulary_size))
+    small = keras.ops.ones((1, 2), "int32"), keras.ops.ones((1, 2, vocabulary_size))
+    compute(*small)  # loads all libraries
+    start = resident("VmRSS")
+    targets = rng.integers(1, vocabulary_size, size=(1, tokens)).astype("int32")
+    logits = rng.standard_normal((1, tokens, vocabulary_size), "float32")
+    size = logits.nbytes
+    targets, logits = map(keras.ops.convert_to_tensor, (targets, logits))
+    for _ in range(2):
+        forget_peak()
+        result = compute(targets, logits)
+        keras.ops.convert_to_numpy(result[0, -1, :1])  # waits until it is there
+        del result
+    return f"{(resident('VmHWM') - start) / size - 1:.2f}"
+
+
+def loss_function(loss: str, vocabulary_size: int) -> Callable[[Any, Any], Any]:
+    import keras
+
+    from keras_transformer import LabelSmoothedCrossEntropy
+
+    if loss == LOSSES[0]:
+        return LabelSmoothedCrossEntropy(label_smoothing=0.1)
+    theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
+    return lambda y, x: theirs(keras.ops.one_hot(y, vocabulary_size), x)
+
+
+def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The gradient of a loss by the logits, as a training step has it."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        @tf.function(jit_compile=True)
+        def gradient(targets: Any, logits: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                value = loss(targets, logits)
+            return tape.gradient(value, logits)
+
+        return gradient
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(jax.grad(loss, argnums=1))
+
+    import torch
+
+    def gradient_of(targets: Any, logits: Any) -> Any:
+        logits = logits.detach().requires_grad_()
+        return torch.autograd.grad(loss(targets, logits), logits)[0]
+
+    return gradient_of
+
+
+def training_memory(
+    rematerialize: bool, preset: str, batch_size: int, length: int
+) -> str:
+    """Peak MB of an epoch above what is there without, and its seconds."""
+    import keras
+    import numpy as np
+
+    from keras_transformer import LabelSmoothedCrossEntropy, Seq2Seq
+
+    keras.utils.set_random_seed(1)
+    model = Seq2Seq.from_preset(
+        preset, vocabulary_size=1000, rematerialize=rematerialize
+    )
+    model.compile(optimizer="adam", loss=LabelSmoothedCrossEntropy())
+
+    def fit(shape: tuple[int, int]) -> float:
+        token_ids = np.random.default_rng(1).integers(4, 1000, size=shape)
+        inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
+        begin = time.perf_counter()
+        model.fit(inputs, token_ids, batch_size=shape[0] // BATCHES, verbose=0)
+        return time.perf_counter() - begin
+
+    fit((BATCHES, 2))  # loads all libraries, makes the optimizer's variables
+    start = resident("VmRSS")
+    for _ in range(2):
+        forget_peak()
+        seconds = fit((BATCHES * batch_size, length))
+    return f"{(resident('VmHWM') - start) / 1e6:,.0f}, {seconds:.1f}"
+
+
+def forget_peak() -> None:
+    """Makes the peak of this process what it has now."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident(name: str) -> int:
+    """Memory of this process in bytes: `VmRSS` now, `VmHWM` at its peak."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.split(f"{name}:")[1].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    main()
