@@ -78,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
         "--train", nargs=2, metavar="FILE", help="for the vocabulary; or generated"
     )
     parser.add_argument("--source", metavar="FILE", help="what to decode")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES[:3])
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small"])
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--batches", nargs="+", type=int, default=[64, 1])
     parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)

@@ -1,12 +1,16 @@
 r"""Compares `generate` with CTranslate2 on one trained model and one text.
 
-Both get the same token ids and search with the same beams and no length penalty, where
-their searches are defined alike, in batches of 64, up to `--max-length` tokens: there
+All sides search with the same beams and no length penalty, where their searches are
+defined alike, in batches of 64 sorted by length, up to `--max-length` tokens: there
 `generate` puts the end token, and CTranslate2 stops without. CTranslate2 runs the
-exported model in float32 and in int8. The sides take turns; what `generate` compiles,
-it has compiled before. "Same" is the share of sentences with the tokens of `generate`;
-the differences are those of log-probabilities, of those hypotheses that have ended and
-of the references, and the largest of all sentences.
+exported model in float32 and in int8.
+
+Sentences a second are from text to text: tokenization by each side's own means (of
+CTranslate2, the package sentencepiece) is in the time. The sides take turns; what is
+compiled has been compiled before. "Same" is the share of sentences with the tokens of
+`generate`, of the SavedModel with its texts; the differences are those of
+log-probabilities, of those hypotheses that have ended and of the references, and the
+largest of all sentences.
 
 Then come the hypotheses of float32 that are not the same, with the log-probabilities
 that `Seq2Seq.score` gives both: that of a hypothesis that the search missed is lower,
@@ -28,6 +32,8 @@ from typing import Any
 import ctranslate2
 import keras
 import numpy as np
+import sentencepiece
+import tensorflow as tf
 
 from keras_transformer import BeamSearch, Seq2Seq, evaluation
 from keras_transformer.text import read_lines
@@ -62,6 +68,31 @@ class Generate:
         """The log-probabilities of the targets."""
         return self.model.score(sources, targets).scores
 
+    def translate(self, texts: list[str]) -> list[str]:
+        """The best hypotheses."""
+        return self.model.generate(texts, self.search, self.max_length, BATCH_SIZE)
+
+
+class SavedModel:
+    """The exported model, in batches of texts of like length, as a client may sort."""
+
+    def __init__(self, model: Seq2Seq, num_beams: int, max_length: int, folder: str):
+        search = BeamSearch(num_beams, length_penalty=0)
+        model.export(folder, search, max_length=max_length)
+        self.loaded = tf.saved_model.load(folder)
+
+    def translate(self, texts: list[str]) -> list[str]:
+        """The best hypotheses."""
+        serve = self.loaded.signatures["serving_default"]
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        outputs = [""] * len(texts)
+        for start in range(0, len(texts), BATCH_SIZE):
+            chosen = order[start : start + BATCH_SIZE]
+            found = serve(text=tf.constant([texts[i] for i in chosen]))["text"].numpy()
+            for i, output in zip(chosen, found, strict=True):
+                outputs[i] = output.decode()
+        return outputs
+
 
 class CTranslate2:
     """The model as CTranslate2 runs it."""
@@ -81,11 +112,27 @@ class CTranslate2:
         self.source_tokens = model.source_tokenizer.get_vocabulary()
         self.target_tokens = model.target_tokenizer.get_vocabulary()
         self.target_ids = {token: row for row, token in enumerate(self.target_tokens)}
+        self.source_pieces, self.target_pieces = (
+            sentencepiece.SentencePieceProcessor(model_proto=tokenizer.proto)
+            for tokenizer in (model.source_tokenizer, model.target_tokenizer)
+        )
 
     def search_all(self, sources: list[list[int]]) -> tuple[list[list[int]], Any]:
         """The best hypotheses, without end tokens, and their log-probabilities."""
-        results = self.translator.translate_batch(
-            [[self.source_tokens[i] for i in row[:-1]] for row in sources],
+        rows = [[self.source_tokens[i] for i in row[:-1]] for row in sources]
+        results = self._search(rows)
+        best = [result.hypotheses[0][: self.max_length - 1] for result in results]
+        rows = [[self.target_ids[token] for token in tokens] for tokens in best]
+        return rows, np.array([result.scores[0] for result in results])
+
+    def translate(self, texts: list[str]) -> list[str]:
+        """The best hypotheses."""
+        results = self._search(self.source_pieces.encode(texts, out_type=str))
+        return self.target_pieces.decode([found.hypotheses[0] for found in results])
+
+    def _search(self, rows: list[list[str]]) -> Any:
+        return self.translator.translate_batch(
+            rows,
             beam_size=self.num_beams,
             length_penalty=0,
             min_decoding_length=0,
@@ -93,9 +140,6 @@ class CTranslate2:
             max_batch_size=BATCH_SIZE,
             return_scores=True,
         )
-        best = [result.hypotheses[0][: self.max_length - 1] for result in results]
-        rows = [[self.target_ids[token] for token in tokens] for tokens in best]
-        return rows, np.array([result.scores[0] for result in results])
 
     def score_all(self, sources: list[list[int]], targets: list[list[int]]) -> Any:
         """The log-probabilities of the targets."""
@@ -146,7 +190,9 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
             sides[name] = CTranslate2(model, *limits, path, quantization)
         found = {name: side.search_all(sources) for name, side in sides.items()}
         scores = {n: side.score_all(sources, targets) for n, side in sides.items()}
-        seconds = take_turns(sides, sources, options.repeats)
+        sides["SavedModel"] = SavedModel(model, *limits, f"{folder}/saved_model")
+        served = sides["SavedModel"].translate(texts)
+        seconds = take_turns(sides, texts, options.repeats)
     rows = []
     wanted, wanted_scores = found["generate"]
     print(f"{'side':10}" + "".join(f"{title:>15}" for title in COLUMNS.values()))
@@ -164,18 +210,26 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
         }
         rows.append({key: v if key == "side" else float(v) for key, v in row.items()})
         print(f"{name:10}" + "".join(f"{row[key]:15.6g}" for key in COLUMNS))
+    wanted_texts = to_texts(model, wanted)
+    same = np.mean([a == b for a, b in zip(served, wanted_texts, strict=True)])
+    speed = len(sources) / seconds["SavedModel"]
+    print(f"{'SavedModel':10}{speed:15.6g}{'':15}{100 * same:15.6g}")
+    row = {"side": "SavedModel", "sentences_a_second": speed, "same": float(100 * same)}
+    rows.append(row)
     show_differences(model, sources, wanted, found["float32"][0])
     return rows
 
 
 def take_turns(
-    sides: dict[str, Any], sources: list[list[int]], repeats: int
+    sides: dict[str, Any], texts: list[str], repeats: int
 ) -> dict[str, float]:
-    """Median seconds that each side searches."""
+    """Median seconds in which each side translates."""
+    for side in sides.values():
+        side.translate(texts)
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for _, (name, side) in itertools.product(range(repeats), sides.items()):
         start = time.perf_counter()
-        side.search_all(sources)
+        side.translate(texts)
         taken[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in taken.items()}
 
