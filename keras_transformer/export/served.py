@@ -5,11 +5,11 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.backend.compiling import compile_function
+from keras_transformer.backend.few_rows import smallest_rows
 from keras_transformer.decoding import SearchResult
 from keras_transformer.inference.alignment import Alignment, attend, checked_layer
 from keras_transformer.inference.generation import Request
 from keras_transformer.inference.token_ids import (
-    SMALLEST_ROWS,
     length_buckets,
     power_of_two,
 )
@@ -40,7 +40,7 @@ class Served(tf.Module):
         self._limit = model.max_source_length or DEFAULT_MAX_LENGTH
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
-        self._fewest = -(-SMALLEST_ROWS // request.search.num_beams)
+        self._fewest = -(-smallest_rows() // request.search.num_beams)
         self._most = lambda lengths: model.most_steps(lengths, request.max_length)
 
         def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
+from keras_transformer.backend.few_rows import smallest_rows
 from keras_transformer.decoding import (
     BeamSearch,
     RelativeLength,
@@ -13,7 +14,6 @@ from keras_transformer.decoding import (
     SearchResult,
 )
 from keras_transformer.inference.token_ids import (
-    SMALLEST_ROWS,
     check_rows,
     pad_rows,
     power_of_two,
@@ -213,7 +213,7 @@ class Generator:
         results = []
         for start in range(0, len(rows), size):
             chosen = order[start : start + size]
-            height = max(size, -(-SMALLEST_ROWS // request.search.num_beams))
+            height = max(size, -(-smallest_rows() // request.search.num_beams))
             batch = pad_rows([rows[i] for i in chosen], height, limit, pad)
             begin = pad_prefixes([prefixes[i] for i in chosen], height, pad)
             arguments = (batch, begin, np.int32(seed))

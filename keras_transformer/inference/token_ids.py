@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 
 SMALLEST_LENGTH = 16
-SMALLEST_ROWS = 2  # of a product: XLA multiplies one row much slower
 
 
 def token_rows(

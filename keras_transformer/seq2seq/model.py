@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.backend.few_rows import are_few, times_transposed
 from keras_transformer.inference import alignment
 from keras_transformer.layers import (
     DecoderStack,
@@ -339,12 +340,12 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
     def _logits(self, decoded: Any, kernel: Any = None) -> Any:
         if self.output_dense is not None:
             return self.output_dense(decoded)
-        return ops.matmul(decoded, self._tied_kernel() if kernel is None else kernel)
-
-    def _tied_kernel(self) -> Any:
-        """The target embeddings, transposed: `(hidden_dim, vocabulary_size)`."""
+        if kernel is not None:
+            return ops.matmul(decoded, kernel)
         embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
-        return ops.transpose(embeddings)
+        if are_few(*decoded.shape[:2]):
+            return times_transposed(decoded, embeddings)
+        return ops.matmul(decoded, ops.transpose(embeddings))
 
     def encode(self, encoder_token_ids: Any, training: bool | None = None) -> Any:
         """Runs the encoder.

@@ -4,6 +4,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.backend.few_rows import are_few
 from keras_transformer.backend.writing_in_place import write_slice
 from keras_transformer.decoding import (
     Model,
@@ -126,11 +127,14 @@ def prepare_state(model: Any, state: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         The new state, with `"output_kernel"` `(hidden_dim, vocabulary_size)` if the
-        output's weights are those of the embedding.
+        output's weights are those of the embedding, and there are not too few rows for
+        that to be worth while.
     """
-    if model.tie_embeddings == "none":
+    batch, num_beams = state["ancestors"].shape[:2]
+    if model.tie_embeddings == "none" or are_few(batch, num_beams):
         return state
-    return {**state, "output_kernel": model._tied_kernel()}
+    embeddings = ops.cast(model.target_embedding.embeddings, model.compute_dtype)
+    return {**state, "output_kernel": ops.transpose(embeddings)}
 
 
 def extend_state(model: Any, state: dict[str, Any], max_length: Any) -> dict[str, Any]:
