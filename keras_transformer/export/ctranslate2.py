@@ -209,7 +209,7 @@ def _check_scores(
     tolerance: float,
 ) -> None:
     """Compares the log-probabilities of the targets, a token."""
-    wanted, lengths = model.score(rows, targets)
+    wanted, lengths, _ = model.score(rows, targets)
     results = ctranslate2.Translator(str(folder)).score_batch(
         _tokens(model, "source", rows), _tokens(model, "target", targets)
     )

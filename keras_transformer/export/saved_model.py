@@ -39,9 +39,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text
 folder, texts, seed = json.load(sys.stdin)
-generate = tf.saved_model.load(folder).signatures["generate"]
-prefix = tf.constant([""] * len(texts))
-outputs = generate(text=tf.constant(texts), prefix=prefix, seed=tf.constant(seed))
+nbest = tf.saved_model.load(folder).signatures["nbest"]
+prefix, seeds = tf.constant([""] * len(texts)), tf.constant([seed] * len(texts))
+outputs = nbest(text=tf.constant(texts), prefix=prefix, seed=seeds)
 assert "keras_transformer" not in sys.modules
 print(json.dumps([
     [text.decode("utf-8") for text in outputs["text"].numpy()[:, 0]],
@@ -61,17 +61,26 @@ def export_saved_model(
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer inside.
 
-    Its signature `serving_default` takes `text`, strings `(batch,)`, and returns
-    `text`, strings `(batch,)`, and `score`, float32 `(batch,)`. The signature
-    `generate` takes `text`, `prefix`, strings `(batch,)`, what each output begins
-    with, and `seed`, an int32 scalar, where `Sampling` starts (in the other it
-    starts anywhere); it returns all hypotheses: `text`, strings, `score`, float32,
-    and `length`, int32, `(batch, num_hypotheses)`. The signature `attention` (not of
-    an `Ensemble`) takes `text` and returns the best `text` and `score`, and how it is
-    aligned: `source_tokens` and `tokens`, strings `(batch, source_length)` and
-    `(batch, target_length)`, padded with `""`; `attention`, float32
-    `(batch, target_length, source_length)`, and `positions`, int32
-    `(batch, target_length)`, as in an `Alignment`.
+    Its signatures take tensors with one entry for each text, so that a server can put
+    requests together:
+
+    - `serving_default`: `text`, strings `(batch,)`; returns `text`, strings, and
+      `score`, float32, `(batch,)`.
+    - `nbest`: `text`; `prefix`, strings `(batch,)`, what each output begins with;
+      `seed`, int32 `(batch,)`, where `Sampling` starts (in the others it starts
+      anywhere). Returns all hypotheses: `text`, strings, `score`, float32, and
+      `length`, int32, `(batch, num_hypotheses)`.
+    - `tokens`: `token_ids`, int32 `(batch, source_length)`, padded; returns
+      `token_ids`, int32 `(batch, num_hypotheses, target_length)`, `score` and
+      `length`.
+    - `score`: `source` and `target`, strings `(batch,)`; returns `score`, float32
+      `(batch,)`, and its parts: `tokens`, strings, and `token_scores`, float32,
+      `(batch, target_length)`, padded with `""` and 0.
+    - `attention` (not of an `Ensemble`): `text`; returns the best `text` and `score`
+      `(batch,)`, and how it is aligned: `source_tokens` and `tokens`, strings
+      `(batch, source_length)` and `(batch, target_length)`, padded with `""`;
+      `attention`, float32 `(batch, target_length, source_length)`, and `positions`,
+      int32 `(batch, target_length)`, as in an `Alignment`.
 
     It runs wherever TensorFlow and tensorflow-text do, without this library. It is
     the trace of the very search that `Seq2Seq.generate` compiles; batches and

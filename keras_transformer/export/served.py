@@ -9,18 +9,19 @@ from keras_transformer.backend.few_rows import smallest_rows
 from keras_transformer.decoding import SearchResult
 from keras_transformer.inference.alignment import Alignment, attend, checked_layer
 from keras_transformer.inference.generation import Request
-from keras_transformer.inference.token_ids import (
-    length_buckets,
-    power_of_two,
-)
+from keras_transformer.inference.scoring import token_log_probabilities
+from keras_transformer.inference.token_ids import length_buckets, power_of_two
 
 DEFAULT_MAX_LENGTH = 512
 LARGEST_BATCH = 64
-TEXT = tf.TensorSpec([None], tf.string, name="text")
+
+
+def _input(name: str, dtype: Any = tf.string, rank: int = 1) -> tf.TensorSpec:
+    return tf.TensorSpec([None] * rank, dtype, name=name)
 
 
 class Served(tf.Module):
-    """Tokenizers, model and search as TensorFlow functions of strings.
+    """Tokenizers, model and search as TensorFlow functions.
 
     Batches and lengths are padded to a few sizes in the graph around what is compiled.
 
@@ -37,7 +38,11 @@ class Served(tf.Module):
         self.source_tokenizer = model.source_tokenizer
         self.target_tokenizer = model.target_tokenizer
         self.weights = [weight.value for weight in model.weights]
-        self._limit = model.max_source_length or DEFAULT_MAX_LENGTH
+        self._limits = {
+            "source": model.max_source_length or DEFAULT_MAX_LENGTH,
+            "target": model.max_target_length or DEFAULT_MAX_LENGTH,
+        }
+        self._vocabulary_size = model.source_vocabulary_size
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
         self._fewest = -(-smallest_rows() // request.search.num_beams)
@@ -46,32 +51,72 @@ class Served(tf.Module):
         def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
             return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
 
+        def score(*batch: Any) -> Any:
+            return token_log_probabilities(model, *batch)
+
         def align(sources: Any, targets: Any) -> Alignment:
             return attend(model, sources, targets, checked_layer(model))
 
         self._search = compile_function(search, model)
-        self.functions = {"serving_default": self.serve, "generate": self.generate}
+        self._score = compile_function(score, model)
+        self.functions = {
+            "serving_default": self.serve,
+            "nbest": self.nbest,
+            "tokens": self.tokens,
+            "score": self.score,
+        }
         if hasattr(model, "align"):
             self._align = compile_function(align, model)
-            aligned = tf.function(self._attention, input_signature=[TEXT])
-            self.functions["attention"] = aligned
+            self.functions["attention"] = tf.function(
+                self._attention, input_signature=[_input("text")]
+            )
 
-    @tf.function(input_signature=[TEXT])
+    @tf.function(input_signature=[_input("text")])
     def serve(self, text: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
         outputs = self._outputs(*self._decode(text))
         return {name: outputs[name][:, 0] for name in ("text", "score")}
 
     @tf.function(
-        input_signature=[
-            TEXT,
-            tf.TensorSpec([None], tf.string, name="prefix"),
-            tf.TensorSpec([], tf.int32, name="seed"),
-        ]
+        input_signature=[_input("text"), _input("prefix"), _input("seed", tf.int32)]
     )
-    def generate(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
+    def nbest(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
         return self._outputs(*self._decode(text, prefix, seed))
+
+    @tf.function(input_signature=[_input("token_ids", tf.int32, rank=2)])
+    def tokens(self, token_ids: Any) -> dict[str, Any]:
+        """Decodes padded token ids `(batch, source_length)` to hypotheses."""
+        size = self._vocabulary_size
+        checked = tf.debugging.Assert(
+            tf.reduce_all((token_ids >= 0) & (token_ids < size)),
+            [f"`token_ids` must be from 0 to {size - 1}; received", token_ids],
+        )
+        with tf.control_dependencies([checked]):
+            real = tf.ragged.boolean_mask(token_ids, token_ids != self._pad_token_id)
+        _, result = self._search_all(self._within_limit(real, "token_ids", "source"))
+        count = tf.shape(token_ids)[0]
+        longest = tf.reduce_max(result.lengths[:count])
+        return {
+            "token_ids": result.token_ids[:count, :, :longest],
+            "score": result.scores[:count],
+            "length": result.lengths[:count],
+        }
+
+    @tf.function(input_signature=[_input("source"), _input("target")])
+    def score(self, source: Any, target: Any) -> dict[str, Any]:
+        """Scores pairs of strings `(batch,)`, and the tokens of the targets."""
+        sources = self.source_tokenizer.tokenize(source, add_end=True)
+        sources = self._pad(self._within_limit(sources, "source", "source"), "source")
+        tokens = self.target_tokenizer.tokenize(target, add_end=True)
+        targets = self._pad(self._within_limit(tokens, "target", "target"), "target")
+        count, length = tf.unstack(tokens.bounding_shape())
+        scores = self._score(sources, self._shifted(targets), targets)[:count, :length]
+        return {
+            "score": tf.reduce_sum(scores, axis=1),
+            "tokens": _strings(self.target_tokenizer, targets[:count, :length]),
+            "token_scores": scores,
+        }
 
     def _attention(self, text: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)`, and aligns the tokens of both sides."""
@@ -81,8 +126,7 @@ class Served(tf.Module):
         length = tf.reduce_max(result.lengths[:, 0])
         size = _round_up(tf.cast(length, tf.int64), length_buckets(DEFAULT_MAX_LENGTH))
         found = result.token_ids[:, 0, :size]
-        starts = tf.fill([tf.shape(found)[0], 1], self._start_token_id)
-        aligned = self._align(token_ids, tf.concat([starts, found[:, :-1]], axis=1))
+        aligned = self._align(token_ids, self._shifted(found))
         count = tf.shape(text)[0]
         return {
             **{name: outputs[name][:, 0] for name in ("text", "score")},
@@ -96,34 +140,17 @@ class Served(tf.Module):
         self, text: Any, prefix: Any = None, seed: Any = None
     ) -> tuple[Any, Any, SearchResult]:
         """The texts' tokens, ragged and padded, and the hypotheses; none of no text."""
-        if seed is None:
-            seed = tf.random.uniform((), maxval=tf.int32.max, dtype=tf.int32)
         tokens = self.source_tokenizer.tokenize(text, add_end=True)
-        lengths = tokens.row_lengths()
-        checked = tf.debugging.assert_less_equal(
-            lengths,
-            tf.constant(self._limit, tf.int64),
-            f"`text` must have at most max_source_length={self._limit} tokens",
+        tokens = self._within_limit(tokens, "text", "source")
+        token_ids, result = self._search_all(tokens, prefix, seed)
+        is_token = token_ids != self._pad_token_id
+        empty = tf.math.count_nonzero(is_token, axis=1, keepdims=True) <= 1
+        result = SearchResult(
+            tf.where(empty[:, None], self._pad_token_id, result.token_ids),
+            tf.where(empty, 0, result.lengths),
+            tf.where(empty, 0.0, result.scores),
         )
-        with tf.control_dependencies([checked]):
-            token_ids = self._pad(tokens)
-        prefixes = tf.zeros([tf.shape(token_ids)[0], 0], tf.int32)
-        if prefix is not None:
-            prefixes = self._prefixes(prefix, lengths, tf.shape(token_ids)[0])
-        result = self._search(token_ids, prefixes, seed)
-        empty = (
-            tf.reduce_sum(tf.cast(token_ids != self._pad_token_id, tf.int32), 1) <= 1
-        )
-        empty = empty[:, None]
-        return (
-            tokens,
-            token_ids,
-            SearchResult(
-                tf.where(empty[:, None], self._pad_token_id, result.token_ids),
-                tf.where(empty, 0, result.lengths),
-                tf.where(empty, 0.0, result.scores),
-            ),
-        )
+        return tokens, token_ids, result
 
     def _outputs(self, tokens: Any, token_ids: Any, result: Any) -> dict[str, Any]:
         count = tokens.nrows()
@@ -136,6 +163,21 @@ class Served(tf.Module):
             "length": result.lengths[:count],
         }
 
+    def _search_all(
+        self, tokens: Any, prefix: Any = None, seed: Any = None
+    ) -> tuple[Any, SearchResult]:
+        """The tokens, padded, and the hypotheses of all rows."""
+        token_ids = self._pad(tokens, "source")
+        rows = tf.shape(token_ids)[0]
+        if seed is None:
+            seed = tf.random.uniform([rows], maxval=tf.int32.max, dtype=tf.int32)
+        else:
+            seed = tf.pad(seed, [[0, rows - tf.shape(seed)[0]]])
+        prefixes = tf.zeros([rows, 0], tf.int32)
+        if prefix is not None:
+            prefixes = self._prefixes(prefix, tokens.row_lengths(), rows)
+        return token_ids, self._search(token_ids, prefixes, seed)
+
     def _prefixes(self, prefix: Any, source_lengths: Any, rows: Any) -> Any:
         """Token ids `(rows, prefix_length)`, whose length is a power of two."""
         tokens = self.target_tokenizer.tokenize(prefix)
@@ -146,16 +188,32 @@ class Served(tf.Module):
         )
         with tf.control_dependencies([checked]):
             longest = tokens.bounding_shape(out_type=tf.int64)[1]
-        length = _round_up(longest, _powers(4, self._limit))
+        length = _round_up(longest, _powers(4, self._limits["target"]))
         shape = tf.stack([tf.cast(rows, tf.int64), length])
         return tokens.to_tensor(self._pad_token_id, shape=shape)
 
-    def _pad(self, tokens: Any) -> Any:
+    def _within_limit(self, tokens: Any, argument: str, side: str) -> Any:
+        limit = self._limits[side]
+        checked = tf.debugging.assert_less_equal(
+            tokens.row_lengths(),
+            tf.constant(limit, tf.int64),
+            f"`{argument}` must have at most max_{side}_length={limit} tokens",
+        )
+        with tf.control_dependencies([checked]):
+            return tf.identity(tokens)
+
+    def _pad(self, tokens: Any, side: str) -> Any:
+        limit = self._limits[side]
         rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
-        length = _round_up(longest, length_buckets(self._limit))
-        length = tf.minimum(length, tf.constant(self._limit, tf.int64))
+        length = _round_up(longest, length_buckets(limit))
+        length = tf.minimum(length, tf.constant(limit, tf.int64))
         shape = [_round_up(rows, _powers(self._fewest, LARGEST_BATCH)), length]
         return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
+
+    def _shifted(self, token_ids: Any) -> Any:
+        """What the decoder reads: the tokens behind the start token."""
+        starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
+        return tf.concat([starts, token_ids[:, :-1]], axis=1)
 
 
 def _strings(tokenizer: Any, token_ids: Any) -> Any:

@@ -18,10 +18,13 @@ class ScoreResult(NamedTuple):
         scores: float32 array `(batch,)`, sum of the log-probabilities (natural
             logarithm) of each target's tokens, the end token included.
         lengths: int32 array `(batch,)`, the number of these tokens.
+        token_scores: list of float32 arrays `(target_length,)`, the log-probabilities
+            themselves.
     """
 
     scores: np.ndarray
     lengths: np.ndarray
+    token_scores: list[np.ndarray]
 
     @property
     def perplexity(self) -> float:
@@ -58,6 +61,7 @@ def score(model: Any, sources: Any, targets: Any, batch_size: int = 64) -> Score
     ```python
     result = model.score(["A man sleeps."], ["Ein Mann schläft."])
     print(result.scores, result.lengths, result.perplexity)
+    print(result.token_scores[0])
     ```
     """
     return model._scorer(sources, targets, batch_size)
@@ -72,27 +76,47 @@ class Scorer:
 
     def __init__(self, model: Any):
         self._model = model
-        self._compiled = compile_function(self._log_probabilities, model)
+        self._compiled = compile_function(
+            lambda *batch: token_log_probabilities(model, *batch), model
+        )
 
     def __call__(self, sources: Any, targets: Any, batch_size: int) -> ScoreResult:
         """Scores; see `Seq2Seq.score`."""
         sources, targets = pair_rows(self._model, sources, targets)
-        scores = np.zeros(len(targets), "float32")
+        found = {}
         for chosen, batch in pair_batches(self._model, sources, targets, batch_size):
             result = ops.convert_to_numpy(self._compiled(*batch))
-            scores[chosen] = result[: len(chosen)]
-        return ScoreResult(scores, np.array([len(row) for row in targets], "int32"))
+            for i, scores in zip(chosen, result, strict=False):
+                found[i] = scores[: len(targets[i])].copy()
+        token_scores = [found[i] for i in range(len(targets))]
+        return ScoreResult(
+            scores=np.array([scores.sum() for scores in token_scores], "float32"),
+            lengths=np.array([len(row) for row in targets], "int32"),
+            token_scores=token_scores,
+        )
 
-    def _log_probabilities(
-        self, encoder_token_ids: Any, decoder_token_ids: Any, target_token_ids: Any
-    ) -> Any:
-        """Of each row, summed over its tokens: float32 `(size,)`."""
-        inputs = {
-            "encoder_token_ids": encoder_token_ids,
-            "decoder_token_ids": decoder_token_ids,
-        }
-        logits = ops.cast(self._model(inputs, training=False), "float32")
-        chosen = ops.take_along_axis(logits, target_token_ids[:, :, None], axis=-1)
-        log_probabilities = chosen[:, :, 0] - ops.logsumexp(logits, axis=-1)
-        real = padding_mask(target_token_ids, self._model.pad_token_id)
-        return ops.sum(ops.where(real, log_probabilities, 0.0), axis=1)
+
+def token_log_probabilities(
+    model: Any, encoder_token_ids: Any, decoder_token_ids: Any, target_token_ids: Any
+) -> Any:
+    """Scores the tokens of a batch; can be traced by every backend.
+
+    Args:
+        model: a `Seq2Seq` or an `Ensemble`.
+        encoder_token_ids: int tensor `(batch, source_length)`, padded.
+        decoder_token_ids: int tensor `(batch, target_length)`, the targets behind the
+            start token.
+        target_token_ids: int tensor `(batch, target_length)`, padded.
+
+    Returns:
+        float32 tensor `(batch, target_length)`, 0 for padding.
+    """
+    inputs = {
+        "encoder_token_ids": encoder_token_ids,
+        "decoder_token_ids": decoder_token_ids,
+    }
+    logits = ops.cast(model(inputs, training=False), "float32")
+    chosen = ops.take_along_axis(logits, target_token_ids[:, :, None], axis=-1)
+    log_probabilities = chosen[:, :, 0] - ops.logsumexp(logits, axis=-1)
+    real = padding_mask(target_token_ids, model.pad_token_id)
+    return ops.where(real, log_probabilities, 0.0)

@@ -183,7 +183,7 @@ def search(
         min_length: int or `RelativeLength`, least output length.
         prefixes: int tensor `(batch, prefix_length)`, the tokens that each output
             begins with, padded; `None` = none.
-        seed: int32 scalar tensor, where random numbers start.
+        seed: int32 tensor, a scalar or `(batch,)`, where random numbers start.
 
     Returns:
         A `SearchResult` of tensors.

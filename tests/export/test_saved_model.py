@@ -1,8 +1,10 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import (
     BeamSearch,
@@ -22,6 +24,14 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SEARCH = BeamSearch(2, num_hypotheses=2)
 TEXTS = ["abc", "", "deadbeef"]
+# Beside TensorFlow's own operations those of SentencePiece in tensorflow-text, and one
+# of XLA, which is in what is compiled.
+MORE_OPERATIONS = {
+    "SentencepieceOp",
+    "SentencepieceTokenizeOp",
+    "SentencepieceDetokenizeOp",
+    "XlaDynamicUpdateSlice",
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +94,8 @@ def test_serves_what_generate_gives(model, loaded, count):
 @pytest.mark.parametrize("prefix", [["", "", ""], ["XÄ", "U", ""]], ids=["no", "yes"])
 def test_all_hypotheses_with_a_prefix(model, loaded, prefix):
     texts = ["abc", "deadbeef", ""]
-    outputs = loaded.signatures["generate"](
-        text=tf.constant(texts), prefix=tf.constant(prefix), seed=tf.constant(3)
+    outputs = loaded.signatures["nbest"](
+        text=tf.constant(texts), prefix=tf.constant(prefix), seed=tf.constant([3] * 3)
     )
     served = [[t.decode() for t in row] for row in outputs["text"].numpy()]
     hypotheses, scores = model.generate(
@@ -99,11 +109,67 @@ def test_all_hypotheses_with_a_prefix(model, loaded, prefix):
 
 def test_a_prefix_as_long_as_the_output(loaded):
     with pytest.raises(tf.errors.InvalidArgumentError, match="`prefix` must be short"):
-        loaded.signatures["generate"](
+        loaded.signatures["nbest"](
             text=tf.constant(["abc"]),
             prefix=tf.constant(["UVWXY"]),
-            seed=tf.constant(0),
+            seed=tf.constant([0]),
         )
+
+
+def test_scores_as_the_model_does(model, loaded):
+    sources, targets = ["abc", "", "deadbeef"], ["Ä", "UVWX", ""]
+    outputs = loaded.signatures["score"](
+        source=tf.constant(sources), target=tf.constant(targets)
+    )
+    expected = model.score(sources, targets)
+    np.testing.assert_allclose(outputs["score"], expected.scores, rtol=1e-5)
+    tokens, scores = outputs["tokens"].numpy(), outputs["token_scores"].numpy()
+    assert tokens.shape == scores.shape == (3, 5)
+    for i, (target, own) in enumerate(zip(targets, expected.token_scores, strict=True)):
+        assert [token.decode() for token in tokens[i] if token] == [*target, "</s>"]
+        np.testing.assert_allclose(scores[i, : len(own)], own, atol=1e-5)
+        assert not scores[i, len(own) :].any()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`target` must have at"):
+        loaded.signatures["score"](
+            source=tf.constant(["a"]), target=tf.constant(["UVWXY"])
+        )
+
+
+def test_token_ids(model, loaded):
+    rows = np.array([[4, 5, 6, 3], [9, 3, 0, 0], [7, 8, 4, 3]], "int32")
+    outputs = loaded.signatures["tokens"](token_ids=tf.constant(rows))
+    expected = model.generate(rows, SEARCH)
+    np.testing.assert_array_equal(outputs["token_ids"], expected.token_ids)
+    np.testing.assert_array_equal(outputs["length"], expected.lengths)
+    np.testing.assert_allclose(outputs["score"], expected.scores, atol=1e-4)
+    for wrong in (10, -1):
+        message = "`token_ids` must be from 0 to 9"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            loaded.signatures["tokens"](token_ids=tf.constant([[wrong, 3]]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`token_ids` must have"):
+        loaded.signatures["tokens"](token_ids=tf.constant([[4] * 10]))
+
+
+def test_operations_are_those_of_a_stock_server(folder):
+    graph = saved_model_pb2.SavedModel()
+    graph.ParseFromString((folder / "saved_model.pb").read_bytes())
+    (meta_graph,) = graph.meta_graphs
+    nodes = [node for node in meta_graph.graph_def.node]
+    for function in meta_graph.graph_def.library.function:
+        nodes += function.node_def
+    functions = {f.signature.name for f in meta_graph.graph_def.library.function}
+    used = {node.op for node in nodes} - functions
+    assert {"StringSplitV2", "While"} & used and len(used) > 50
+    assert not used - set(dir(tf.raw_ops)) - MORE_OPERATIONS
+    assert not used & {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+
+
+def test_many_threads_get_what_one_gets(loaded):
+    texts = [text for text in ("abc", "f", "deadbeef", "fade", "") for _ in range(4)]
+    expected = [serve(loaded, [text])[0] for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda text: serve(loaded, [text])[0], texts))
+    assert found == expected
 
 
 def test_aligns_what_it_serves(model, loaded):
@@ -132,10 +198,10 @@ def test_samples_rules_and_lengths_are_those_of_generate(model, tmp_path):
     lengths = {"min_length": 3, "max_length": RelativeLength(1, 1)}
     model.export(tmp_path / "1", search, check_texts=TEXTS, **lengths)
     signatures = tf.saved_model.load(str(tmp_path / "1")).signatures
-    outputs = signatures["generate"](
+    outputs = signatures["nbest"](
         text=tf.constant(TEXTS),
         prefix=tf.constant(["", "", ""]),
-        seed=tf.constant(11),
+        seed=tf.constant([11] * 3),
     )
     served = [[t.decode() for t in row] for row in outputs["text"].numpy()]
     assert served == model.generate(TEXTS, search, seed=11, **lengths)
@@ -155,7 +221,8 @@ def test_no_texts_give_none(loaded):
 
 
 def test_signatures(loaded):
-    assert sorted(loaded.signatures) == ["attention", "generate", "serving_default"]
+    names = ["attention", "nbest", "score", "serving_default", "tokens"]
+    assert sorted(loaded.signatures) == names
     signature = loaded.signatures["serving_default"]
     _, inputs = signature.structured_input_signature
     assert inputs == {"text": tf.TensorSpec([None], tf.string, "text")}

@@ -43,13 +43,17 @@ def reference_score(model, source, target):
     inputs = {name: np.array(ids) for name, ids in inputs.items()}
     logits = to_numpy(model(inputs))[0].astype("float64")
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    return log_probabilities[np.arange(len(target)), target].sum()
+    return log_probabilities[np.arange(len(target)), target]
 
 
 def test_scores_are_sums_of_log_probabilities(model, result):
     assert isinstance(result, ScoreResult)
     pairs = zip(SOURCES, TARGETS, strict=True)
-    expected = [reference_score(model, *pair) for pair in pairs]
+    tokens = [reference_score(model, *pair) for pair in pairs]
+    expected = [row.sum() for row in tokens]
+    for row, scores in zip(tokens, result.token_scores, strict=True):
+        assert scores.dtype == "float32"
+        np.testing.assert_allclose(scores, row, atol=1e-5)
     np.testing.assert_allclose(result.scores, expected, rtol=1e-5)
     np.testing.assert_array_equal(result.lengths, [2, 4, 2, 1, 6])
     assert (result.scores.dtype, result.lengths.dtype) == ("float32", "int32")
