@@ -12,6 +12,7 @@ The package in the order in which data passes through it:
   alignments, a choice among candidates
 - `evaluation`: BLEU, chrF, error rates
 - `export`: the SavedModel and the CTranslate2 model, strings in, strings out
+- `command_line`: the command `keras-transformer`
 - `plotting`: pictures of attention, positions and schedules
 - `backend`: what only a backend's own API can do
 

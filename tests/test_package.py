@@ -59,6 +59,8 @@ MAY_IMPORT = {
         *("ctranslate2", "keras", "numpy", "tensorflow"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
+    "command_line": {"typer"},
+    "__main__": {"command_line"},
 }
 KNOW_BACKENDS = {"backend", "dataset", "export", "text"}
 

@@ -57,8 +57,8 @@ class Served(tf.Module):
         def align(sources: Any, targets: Any) -> Alignment:
             return attend(model, sources, targets, checked_layer(model))
 
-        self._search = compile_function(search, model)
-        self._score = compile_function(score, model)
+        self._search = _untracked(compile_function(search, model))
+        self._score = _untracked(compile_function(score, model))
         self.functions = {
             "serving_default": self.serve,
             "nbest": self.nbest,
@@ -66,7 +66,7 @@ class Served(tf.Module):
             "score": self.score,
         }
         if hasattr(model, "align"):
-            self._align = compile_function(align, model)
+            self._align = _untracked(compile_function(align, model))
             self.functions["attention"] = tf.function(
                 self._attention, input_signature=[_input("text")]
             )
@@ -214,6 +214,11 @@ class Served(tf.Module):
         """What the decoder reads: the tokens behind the start token."""
         starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
         return tf.concat([starts, token_ids[:, :-1]], axis=1)
+
+
+def _untracked(function: Any) -> Any:
+    """A function that a SavedModel holds where it is called, and not once more."""
+    return lambda *arguments: function(*arguments)
 
 
 def _strings(tokenizer: Any, token_ids: Any) -> Any:

@@ -1,0 +1,5 @@
+"""`python -m keras_transformer` is the command `keras-transformer`."""
+
+from keras_transformer.command_line import main
+
+main()
