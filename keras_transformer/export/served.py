@@ -173,9 +173,9 @@ class Served(tf.Module):
             seed = tf.random.uniform([rows], maxval=tf.int32.max, dtype=tf.int32)
         else:
             seed = tf.pad(seed, [[0, rows - tf.shape(seed)[0]]])
-        prefixes = tf.zeros([rows, 0], tf.int32)
-        if prefix is not None:
-            prefixes = self._prefixes(prefix, tokens.row_lengths(), rows)
+        if prefix is None:
+            prefix = tf.fill([tokens.nrows()], "")
+        prefixes = self._prefixes(prefix, tokens.row_lengths(), rows)
         return token_ids, self._search(token_ids, prefixes, seed)
 
     def _prefixes(self, prefix: Any, source_lengths: Any, rows: Any) -> Any:
