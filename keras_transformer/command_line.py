@@ -135,7 +135,7 @@ def inspect(
     ],
 ) -> None:
     """Say what a .keras file or a SavedModel holds."""
-    facts = saved_model_facts(path) if path.is_dir() else model_facts(path)
+    facts = folder_facts(path) if path.is_dir() else model_facts(path)
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         typer.echo(f"{name:{width}}{value}")
@@ -165,28 +165,12 @@ def model_facts(path: pathlib.Path) -> dict[str, Any]:
     return facts
 
 
-def saved_model_facts(path: pathlib.Path) -> dict[str, Any]:
+def folder_facts(path: pathlib.Path) -> dict[str, Any]:
     """What a SavedModel holds, by name."""
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401 (its operations)
+    from keras_transformer.export.signatures import describe_signatures
 
-    signatures = tf.saved_model.load(str(path)).signatures
-    facts: dict[str, Any] = {
-        "class": "SavedModel",
-        "megabytes": megabytes(path.rglob("*")),
-    }
-    for name, function in sorted(signatures.items()):
-        _, inputs = function.structured_input_signature
-        outputs = function.structured_outputs
-        facts[name] = f"{_tensors(inputs)} → {_tensors(outputs)}"
-    return facts
-
-
-def _tensors(specs: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {spec.dtype.name}{str(spec.shape).replace('None', '·')}"
-        for name, spec in specs.items()
-    )
+    facts = {"class": "SavedModel", "megabytes": megabytes(path.rglob("*"))}
+    return facts | describe_signatures(path)
 
 
 def megabytes(paths: Any) -> str:

@@ -56,7 +56,7 @@ MAY_IMPORT = {
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {
         *("backend", "decoding", "inference", "layers", "seq2seq", "text"),
-        *("ctranslate2", "keras", "numpy", "tensorflow"),
+        *("ctranslate2", "keras", "numpy", "tensorflow", "tensorflow_text"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "command_line": {"typer"},
