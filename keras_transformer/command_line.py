@@ -1,7 +1,6 @@
 """The command `keras-transformer`: parses its arguments, and calls the library."""
 
 import enum
-import os
 import pathlib
 import sys
 from typing import Annotated, Any
@@ -204,14 +203,9 @@ def search_of(num_beams: int, length_penalty: float, num_hypotheses: int) -> Any
 
 
 def main() -> None:
-    """Runs the command; an error is a line on standard error and exit code 1.
-
-    With KERAS_TRANSFORMER_TRACEBACK in the environment it is raised.
-    """
+    """Runs the command; an error is a line on standard error and exit code 1."""
     try:
         app()
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-        if "KERAS_TRANSFORMER_TRACEBACK" in os.environ:
-            raise
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
