@@ -15,7 +15,8 @@ from keras_transformer.seq2seq import Seq2Seq
 def new_folder(filepath: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Lets a folder be written under another name, and gives it its own at the end.
 
-    If something is raised in between, nothing is left.
+    If something is raised in between, nothing is left, not even the folders above it
+    that were made for it.
 
     Args:
         filepath: the folder; it must not exist or be empty.
@@ -33,11 +34,20 @@ def new_folder(filepath: str | os.PathLike) -> Iterator[pathlib.Path]:
             f"`filepath={str(target)!r}`, which is not empty. Choose the next version "
             "number, or remove it."
         )
+    made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=target.parent) as folder:
-        written = pathlib.Path(folder, "written")
-        yield written
-        os.replace(written, target)
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=".export-", dir=target.parent
+        ) as folder:
+            written = pathlib.Path(folder, "written")
+            yield written
+            os.replace(written, target)
+    except BaseException:
+        with contextlib.suppress(OSError):  # others may have written there
+            for parent in made:
+                parent.rmdir()
+        raise
 
 
 def check_tokenizers(model: Seq2Seq) -> None:

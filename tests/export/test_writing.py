@@ -32,6 +32,18 @@ def test_nothing_is_left_of_a_folder_that_failed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nor_of_the_folders_that_were_made_for_it(tmp_path):
+    (tmp_path / "models").mkdir()
+    target = tmp_path / "models" / "en" / "de" / "1"
+    with pytest.raises(ZeroDivisionError), new_folder(target):
+        1 / 0  # noqa: B018
+    assert list(tmp_path.rglob("*")) == [tmp_path / "models"]
+    with pytest.raises(ZeroDivisionError), new_folder(target):
+        (target.parents[1] / "notes.txt").write_text("another's")
+        1 / 0  # noqa: B018
+    assert (tmp_path / "models/en/notes.txt").read_text() == "another's"
+
+
 def test_an_existing_target_is_not_replaced(tmp_path):
     (tmp_path / "1").mkdir()
     file = tmp_path / "1" / "notes.txt"
