@@ -17,6 +17,14 @@ app = typer.Typer(
 )
 
 
+# What installs a package that a command may find missing.
+EXTRAS = {
+    "ctranslate2": "ctranslate2",
+    "rapidfuzz": "evaluation",
+    "sacrebleu": "evaluation",
+}
+
+
 class Format(enum.StrEnum):
     """What `export` writes."""
 
@@ -206,6 +214,13 @@ def main() -> None:
     """Runs the command; an error is a line on standard error and exit code 1."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(error.name or "")
+        hint = (
+            f'. Install it: pip install "keras-transformer[{extra}]"' if extra else ""
+        )
+        typer.echo(f"error: {error}{hint}", err=True)
+        sys.exit(1)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

@@ -161,3 +161,14 @@ def test_other_models_are_refused(tmp_path, monkeypatch, capsys):
             command_line.main()
         assert stop.value.code == 1
         assert message in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch, capsys):
+    def without_the_package():
+        raise ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu")
+
+    monkeypatch.setattr(command_line, "app", without_the_package)
+    with pytest.raises(SystemExit) as stop:
+        command_line.main()
+    assert stop.value.code == 1
+    assert "keras-transformer[evaluation]" in capsys.readouterr().err

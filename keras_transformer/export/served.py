@@ -82,6 +82,8 @@ class Served(tf.Module):
     )
     def nbest(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
+        prefix = _one_for_each(prefix, "prefix", text, "text")
+        seed = _one_for_each(seed, "seed", text, "text")
         return self._outputs(*self._decode(text, prefix, seed))
 
     @tf.function(input_signature=[_input("token_ids", tf.int32, rank=2)])
@@ -108,6 +110,7 @@ class Served(tf.Module):
         """Scores pairs of strings `(batch,)`, and the tokens of the targets."""
         sources = self.source_tokenizer.tokenize(source, add_end=True)
         sources = self._pad(self._within_limit(sources, "source", "source"), "source")
+        target = _one_for_each(target, "target", source, "source")
         tokens = self.target_tokenizer.tokenize(target, add_end=True)
         targets = self._pad(self._within_limit(tokens, "target", "target"), "target")
         count, length = tf.unstack(tokens.bounding_shape())
@@ -214,6 +217,16 @@ class Served(tf.Module):
         """What the decoder reads: the tokens behind the start token."""
         starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
         return tf.concat([starts, token_ids[:, :-1]], axis=1)
+
+
+def _one_for_each(values: Any, name: str, others: Any, other_name: str) -> Any:
+    checked = tf.debugging.assert_equal(
+        tf.shape(values)[0],
+        tf.shape(others)[0],
+        f"`{name}` must have one entry for each of `{other_name}`",
+    )
+    with tf.control_dependencies([checked]):
+        return tf.identity(values)
 
 
 def _untracked(function: Any) -> Any:

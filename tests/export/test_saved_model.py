@@ -150,6 +150,27 @@ def test_token_ids(model, loaded):
         loaded.signatures["tokens"](token_ids=tf.constant([[4] * 10]))
 
 
+@pytest.mark.parametrize(
+    "signature, arguments, message",
+    [
+        ("nbest", {"prefix": ["X"], "seed": [1, 2]}, "`prefix` must have one entry"),
+        ("nbest", {"prefix": ["", ""], "seed": [1]}, "`seed` must have one entry"),
+        ("nbest", {"prefix": ["", ""], "seed": [1] * 9}, "`seed` must have one entry"),
+        (
+            "score",
+            {"target": ["U"]},
+            "`target` must have one entry for each of `source",
+        ),
+    ],
+)
+def test_arguments_have_an_entry_for_each_text(loaded, signature, arguments, message):
+    arguments = {**arguments, "text" if signature == "nbest" else "source": ["a", "b"]}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        loaded.signatures[signature](
+            **{name: tf.constant(values) for name, values in arguments.items()}
+        )
+
+
 def test_operations_are_those_of_a_stock_server(folder):
     graph = saved_model_pb2.SavedModel()
     graph.ParseFromString((folder / "saved_model.pb").read_bytes())
