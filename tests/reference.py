@@ -11,15 +11,24 @@ import numpy as np
 
 
 def positional_encoding(
-    positions: Sequence[int], hidden_dim: int, max_wavelength: float = 10000.0
+    positions: Sequence[int],
+    hidden_dim: int,
+    max_wavelength: float = 10000.0,
+    interleaved: bool = True,
 ) -> np.ndarray:
-    """Section 3.5, for one list of positions: `(length, hidden_dim)`."""
+    """Section 3.5, for one list of positions: `(length, hidden_dim)`.
+
+    If they are not interleaved, all sines come before all cosines.
+    """
     table = np.zeros((len(positions), hidden_dim))
     for row, position in enumerate(positions):
         for column in range(hidden_dim):
             pair = column // 2
             angle = position / max_wavelength ** (2 * pair / hidden_dim)
             table[row, column] = math.cos(angle) if column % 2 else math.sin(angle)
+    if not interleaved:
+        columns = [*range(0, hidden_dim, 2), *range(1, hidden_dim, 2)]
+        return table[:, columns]
     return table
 
 

@@ -18,7 +18,7 @@ from keras_transformer.export.writing import (
     sample_texts,
 )
 from keras_transformer.seq2seq import Seq2Seq
-from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
 SCORE_TOLERANCE = 1e-4
 ROUNDING_TOLERANCE = 0.5
@@ -37,14 +37,14 @@ def export_ctranslate2(
 
     It holds the model and the vocabularies of CTranslate2, and `source.model` and
     `target.model` for the package sentencepiece where the tokenizers are
-    `SentencePieceTokenizer`s. CTranslate2 takes tokens without the end token and
-    returns tokens without it.
+    `SentencePieceTokenizer`s or `MarianTokenizer`s. CTranslate2 takes tokens without
+    the end token and returns tokens without it.
 
     There are pre-norm and post-norm models, layer and RMS normalisation, gated
     feed-forward networks, grouped-query attention, sinusoidal, learned and
-    rotary positions, and every tying of embeddings. Encodings are written as a
-    table: of `max_source_length` positions for the source, of 2,048 where nothing
-    says how many; CTranslate2 refuses what is longer.
+    rotary positions, relative position bias, and every tying of embeddings. Encodings
+    are written as a table: of `max_source_length` positions for the source, of 2,048
+    where nothing says how many; CTranslate2 refuses what is longer.
 
     Logits are those of the model, to rounding. The search is not part of the
     folder: it is CTranslate2's, with the arguments of `translate_batch`, and
@@ -131,7 +131,7 @@ def _write(model: Seq2Seq, folder: pathlib.Path, quantization: str | None) -> No
     spec.save(str(folder))
     for side in ("source", "target"):
         tokenizer = getattr(model, f"{side}_tokenizer")
-        if isinstance(tokenizer, SentencePieceTokenizer):
+        if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             (folder / f"{side}.model").write_bytes(tokenizer.proto)
 
 

@@ -8,7 +8,7 @@ from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 from keras import ops
 
-from keras_transformer.layers import RotaryEmbedding
+from keras_transformer.layers import RelativePositionBias, RotaryEmbedding
 from keras_transformer.seq2seq import Seq2Seq
 
 ACTIVATIONS = {
@@ -18,6 +18,8 @@ ACTIVATIONS = {
     keras.activations.tanh: Activation.Tanh,
     keras.activations.sigmoid: Activation.Sigmoid,
 }
+# Its encoders have no ALiBi.
+IN_ATTENTION = (RelativePositionBias, RotaryEmbedding)
 DEFAULT_POSITIONS = 2048
 
 
@@ -36,13 +38,18 @@ def make_spec(model: Seq2Seq) -> transformer_spec.TransformerSpec:
     """
     check_architecture(model)
     architecture = _architecture(model)
-    encoder = transformer_spec.TransformerEncoderSpec(**architecture)
-    decoder = transformer_spec.TransformerDecoderSpec(**architecture)
-    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    spec = transformer_spec.TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(model.num_layers, **architecture),
+        transformer_spec.TransformerDecoderSpec(
+            model.num_decoder_layers, **architecture
+        ),
+    )
     spec.config.layer_norm_epsilon = _residuals(model)[0].layer_norm_epsilon
     spec.config.add_source_eos = True
+    targets = vocabulary(model, "target")
+    spec.config.decoder_start_token = targets[model.start_token_id]
     spec.register_source_vocabulary(vocabulary(model, "source"))
-    spec.register_target_vocabulary(vocabulary(model, "target"))
+    spec.register_target_vocabulary(targets)
     _set_encoder(spec.encoder, model)
     _set_decoder(spec.decoder, model)
     return spec
@@ -75,9 +82,12 @@ def check_architecture(model: Seq2Seq) -> None:
     block = model.encoder.blocks[0]
     attention, residuals = block.self_attention, _residuals(model)
     positions = model.positions
-    known = positions.added_to_inputs or isinstance(positions, RotaryEmbedding)
-    scheme = type(positions).__name__
-    _require(known, "positions", scheme, "an encoding or `RotaryEmbedding`")
+    known = positions.added_to_inputs or isinstance(positions, IN_ATTENTION)
+    scheme, names = (
+        type(positions).__name__,
+        "`RotaryEmbedding`, `RelativePositionBias`",
+    )
+    _require(known, "positions", scheme, f"an encoding, {names}")
     _require(attention.pattern is None, "pattern", attention.pattern, "`None`")
     _require(not attention.use_gate, "use_gate", attention.use_gate, "`False`")
     same_width = attention.value_dim == attention.key_dim
@@ -116,7 +126,6 @@ def _architecture(model: Seq2Seq) -> dict[str, Any]:
     block = model.encoder.blocks[0]
     attention = block.self_attention
     architecture = {
-        "num_layers": model.num_layers,
         "num_heads": attention.num_heads,
         "num_heads_kv": attention.num_key_value_heads,
         "head_dim": attention.key_dim,
@@ -129,11 +138,14 @@ def _architecture(model: Seq2Seq) -> dict[str, Any]:
         architecture["rotary_dim"] = attention.key_dim
         architecture["rotary_interleave"] = False
         architecture["rotary_base"] = model.positions.max_wavelength
+    if isinstance(model.positions, RelativePositionBias):
+        architecture["relative_attention_bias"] = True
     return architecture
 
 
 def _set_encoder(spec: transformer_spec.TransformerEncoderSpec, model: Seq2Seq) -> None:
     spec.embeddings[0].weight = _array(model.source_embedding.embeddings)
+    spec.scale_embeddings = model.scale_embeddings
     if model.source_encoding is not None:
         longest = model.max_source_length or DEFAULT_POSITIONS
         table = _position_table(model, model.source_encoding, longest)
@@ -143,6 +155,7 @@ def _set_encoder(spec: transformer_spec.TransformerEncoderSpec, model: Seq2Seq) 
 
 def _set_decoder(spec: transformer_spec.TransformerDecoderSpec, model: Seq2Seq) -> None:
     spec.embeddings.weight = _array(model.target_embedding.embeddings)
+    spec.scale_embeddings = model.scale_embeddings
     if model.target_encoding is not None:
         longest = model.positions.max_length or max(
             DEFAULT_POSITIONS, model.max_target_length or 0
@@ -152,6 +165,8 @@ def _set_decoder(spec: transformer_spec.TransformerDecoderSpec, model: Seq2Seq) 
     _set_layers(spec, model.decoder)
     if model.output_dense is None:
         spec.projection.weight = _array(model.target_embedding.embeddings)
+        if model.output_bias:
+            spec.projection.bias = _array(model.tied_output_bias)
     else:
         _set_linear(spec.projection, model.hidden_dim, model.output_dense)
 
@@ -164,6 +179,9 @@ def _position_table(model: Seq2Seq, encoding: Any, length: int) -> np.ndarray:
 def _set_layers(spec: Any, stack: Any) -> None:
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         _set_self_attention(layer.self_attention, block.self_attention)
+        if isinstance(stack.positions, RelativePositionBias):
+            causal = hasattr(layer, "attention")
+            _set_relative_bias(layer.self_attention, block.self_attention, causal)
         _set_norm(layer.self_attention.layer_norm, block.self_attention_residual.norm)
         if hasattr(layer, "attention"):
             _set_cross_attention(layer.attention, block.cross_attention)
@@ -179,6 +197,14 @@ def _set_self_attention(spec: Any, attention: Any) -> None:
     width = attention.query_dense.kernel.shape[0]
     _set_linear(spec.linear[0], width, *projections)
     _set_attention_output(spec.linear[1], attention)
+
+
+def _set_relative_bias(spec: Any, attention: Any, causal: bool) -> None:
+    """A causal one has no buckets of later keys, which ours has but never uses."""
+    scheme = attention.positions
+    buckets = scheme.num_buckets // 2 if causal else scheme.num_buckets
+    spec.relative_attention_bias = _array(scheme.embeddings)[:buckets]
+    spec.relative_attention_max_distance = np.dtype("int32").type(scheme.max_distance)
 
 
 def _set_cross_attention(spec: Any, attention: Any) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import itertools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Self, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import keras
 import sentencepiece
@@ -83,21 +83,14 @@ class SentencePieceTokenizer(Tokenizer):
         subword tokenizer and detokenizer for Neural Text Processing".
     """
 
+    assets: ClassVar[dict[str, str]] = {"proto": ".model"}
+
     def __init__(self, proto: bytes | str):
-        try:
-            self._proto = base64.b64decode(proto) if isinstance(proto, str) else proto
-            model = tf_text.SentencepieceTokenizer(self._proto, out_type=tf.int32)
-            pieces = model.id_to_string(tf.range(model.vocab_size())).numpy()
-        except (ValueError, tf.errors.OpError) as error:
-            raise ValueError(
-                "`proto` must be a serialised SentencePiece model; received "
-                f"{len(proto)} bytes that are not. Pass the whole content of a "
-                "`.model` file."
-            ) from error
+        self._proto, self._model = load_pieces(proto, tf.int32)
+        count = self._model.vocab_size()
+        pieces = self._model.id_to_string(tf.range(count)).numpy()
         super().__init__(piece.decode() for piece in pieces)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=self._proto)
-        model._model_resource = _SharedModel(self._proto)
-        self._model = model
 
     @classmethod
     def train(
@@ -187,6 +180,33 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _decode(self, token_ids):
         return self._model.detokenize(token_ids)
+
+
+def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:
+    """Loads a SentencePiece model.
+
+    Args:
+        proto: The serialised model: `bytes`, or the same as a base64 string.
+        out_type: What a piece is: `tf.int32`, its id, or `tf.string`.
+
+    Returns:
+        The serialised model as `bytes`, and tensorflow-text's tokenizer.
+
+    Raises:
+        ValueError: If `proto` is no SentencePiece model.
+    """
+    try:
+        content = base64.b64decode(proto) if isinstance(proto, str) else proto
+        model = tf_text.SentencepieceTokenizer(content, out_type=out_type)
+        model.vocab_size().numpy()  # which reads it
+    except (ValueError, tf.errors.OpError) as error:
+        raise ValueError(
+            "`proto` must be a serialised SentencePiece model; received "
+            f"{len(proto)} bytes that are not. Pass the whole content of a "
+            "`.model` file."
+        ) from error
+    model._model_resource = _SharedModel(content)
+    return content, model
 
 
 def _ragged(rows: list[list[int]]) -> tf.RaggedTensor:

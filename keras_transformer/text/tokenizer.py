@@ -1,11 +1,12 @@
 """What every tokenizer has: ids, special tokens, saving, loading."""
 
 import abc
+import base64
 import json
 import os
 import pathlib
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import tensorflow as tf
@@ -15,12 +16,12 @@ PACKAGE = "keras_transformer"
 
 
 class Tokenizer(tf.Module):
-    """What the tokenizers have in common; use one of the three final classes.
+    """What the tokenizers have in common; use one of the final classes.
 
     A tokenizer turns texts into token ids and back, eagerly and inside a
     `tf.function` or a `tf.data` pipeline, whatever the Keras backend. The vocabulary
     holds the special tokens `<pad>`, `<unk>`, `<s>` (start) and `</s>` (end); they
-    have the ids 0 to 3, except in SentencePiece models trained elsewhere.
+    have the ids 0 to 3, except in models trained elsewhere.
 
     Args:
         vocabulary: All tokens, the special ones included, in the order of their ids.
@@ -29,18 +30,26 @@ class Tokenizer(tf.Module):
         ValueError: If a special token is missing.
     """
 
+    special_tokens: ClassVar[tuple[str, ...]] = SPECIAL_TOKENS
+    """The tokens of padding, what is unknown, start and end."""
+
+    # Arguments of the constructor, bytes that `get_config` gives in base64, which a
+    # preset has in files of their own: the endings of these.
+    assets: ClassVar[dict[str, str]] = {}
+
     def __init__(self, vocabulary: Iterable[str]):
         super().__init__()
         self._vocabulary = tuple(vocabulary)
-        missing = [token for token in SPECIAL_TOKENS if token not in self._vocabulary]
+        special = self.special_tokens
+        missing = [token for token in special if token not in self._vocabulary]
         if missing:
             raise ValueError(
-                f"`vocabulary` must hold the special tokens {list(SPECIAL_TOKENS)}; "
+                f"`vocabulary` must hold the special tokens {list(special)}; "
                 f"received a `vocabulary` without {missing}. Train the tokenizer with "
                 "this library, or a SentencePiece model with the options `--pad_id=0 "
                 "--unk_id=1 --bos_id=2 --eos_id=3`."
             )
-        self._special_ids = tuple(map(self._vocabulary.index, SPECIAL_TOKENS))
+        self._special_ids = tuple(map(self._vocabulary.index, special))
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -169,12 +178,25 @@ class Tokenizer(tf.Module):
         finally:
             temporary.unlink(missing_ok=True)
 
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
-        """Reads the file that `save` wrote.
+    def save_assets(self, path: str | os.PathLike) -> None:
+        """Writes the tokenizer to files that other programs open, for a preset.
 
         Args:
-            path: The file.
+            path: A path that ends in `.json`, which has all but the assets. These are
+                beside it under the same name: a SentencePiece model in `.model`.
+        """
+        path, config = pathlib.Path(path), self.get_config()
+        for name, ending in self.assets.items():
+            path.with_suffix(ending).write_bytes(base64.b64decode(config.pop(name)))
+        content = {"class_name": type(self).__name__, "config": config}
+        path.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Reads the file that `save` wrote, or the files that `save_assets` wrote.
+
+        Args:
+            path: The JSON file.
 
         Returns:
             A tokenizer of the class that was saved.
@@ -186,9 +208,12 @@ class Tokenizer(tf.Module):
         try:
             content = json.loads(pathlib.Path(path).read_text("utf-8"))
             name = f"{PACKAGE}>{content['class_name']}"
-            tokenizer = keras.saving.get_registered_object(name).from_config(
-                content["config"]
-            )
+            kind, config = keras.saving.get_registered_object(name), content["config"]
+            for argument, ending in kind.assets.items():
+                if argument not in config:
+                    asset = pathlib.Path(path).with_suffix(ending).read_bytes()
+                    config[argument] = base64.b64encode(asset).decode()
+            tokenizer = kind.from_config(config)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"`path` must be a file that `Tokenizer.save` wrote; `{path}` is not, "

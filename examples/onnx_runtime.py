@@ -1,0 +1,112 @@
+"""Translates with ONNX Runtime: NumPy and sentencepiece, no Keras, no TensorFlow.
+
+    keras-transformer export en-de.keras en-de-onnx --format onnx
+    python examples/onnx_runtime.py en-de-onnx "a man sees two dogs"
+
+The greedy search of `generate(texts, GreedySearch())`: the most probable token at each
+step, until all texts have ended.
+"""
+
+import argparse
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import sentencepiece
+
+MORE_THAN_THE_SOURCE = 50
+
+
+class Translator:
+    """What `model.export(folder, format="onnx")` has written."""
+
+    def __init__(self, folder: pathlib.Path, threads: int = 0):
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = threads
+        self.config = json.loads((folder / "config.json").read_text("utf-8"))
+        self.encoder, self.step = (
+            onnxruntime.InferenceSession(folder / name, settings)
+            for name in ("encoder.onnx", "decoder_step.onnx")
+        )
+        self.source, self.target = (
+            sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
+            for name in ("source.model", "target.model")
+        )
+
+    def translate(self, texts: list[str]) -> list[str]:
+        """Translates texts; an empty one gives an empty one."""
+        rows = self.source.encode(texts)
+        found = self.decode([[*row, self.config["end_token_id"]] for row in rows])
+        return [
+            self.target.decode(output[:-1]) if row else ""
+            for row, output in zip(rows, found, strict=True)
+        ]
+
+    def decode(self, rows: list[list[int]]) -> list[list[int]]:
+        """From token ids to token ids, with the end token here and there."""
+        pad, end = self.config["pad_token_id"], self.config["end_token_id"]
+        lengths = np.array([len(row) for row in rows])
+        limits = lengths + MORE_THAN_THE_SOURCE
+        if self.config["max_target_length"] is not None:
+            limits = np.minimum(limits, self.config["max_target_length"])
+        sources = np.full((len(rows), lengths.max()), pad, "int32")
+        for source, row in zip(sources, rows, strict=True):
+            source[: len(row)] = row
+        state = self.start(sources)
+        tokens = np.full((len(rows), 1), self.config["start_token_id"], "int32")
+        ended = np.zeros(len(rows), bool)
+        outputs: list[list[int]] = [[] for _ in rows]
+        for length in range(1, limits.max() + 1):
+            logits = run(self.step, {"token_ids": tokens, **state}, state)
+            logits[:, pad] = -np.inf
+            chosen = np.where(length >= limits, end, logits.argmax(axis=1))
+            for output, token, done in zip(outputs, chosen, ended, strict=True):
+                if not done:
+                    output.append(int(token))
+            ended |= chosen == end
+            if ended.all():
+                break
+            tokens = chosen[:, None].astype("int32")
+        return outputs
+
+    def start(self, sources: np.ndarray) -> dict[str, Any]:
+        """What the first step reads beside the start token."""
+        state = {"encoder_token_ids": sources}
+        names = [output.name for output in self.encoder.get_outputs()]
+        state |= zip(names, self.encoder.run(names, state), strict=True)
+        batch, heads = len(sources), self.config["num_key_value_heads"]
+        for i in range(self.config["num_layers"]):
+            keys = (batch, heads, self.config["key_dim"], 0)
+            values = (batch, heads, 0, self.config["value_dim"])
+            state[f"past_keys_{i}"] = np.zeros(keys, "float32")
+            state[f"past_values_{i}"] = np.zeros(values, "float32")
+        return state
+
+
+def run(step: Any, inputs: dict[str, Any], state: dict[str, Any]) -> np.ndarray:
+    """The logits of the next tokens; what the step leaves goes into the state."""
+    names = [output.name for output in step.get_outputs()]
+    outputs = dict(zip(names, step.run(names, inputs), strict=True))
+    logits = outputs.pop("logits")
+    state.update({f"past_{name}": value for name, value in outputs.items()})
+    return logits
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("texts", nargs="+", metavar="text")
+    parser.add_argument("--threads", type=int, default=0, help="0 for all cores")
+    options = parser.parse_args(arguments)
+    translator = Translator(options.folder, options.threads)
+    for text in translator.translate(options.texts):
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

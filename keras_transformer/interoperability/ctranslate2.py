@@ -1,0 +1,247 @@
+"""Models of CTranslate2: reads a folder as a `Seq2Seq`."""
+
+import contextlib
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from keras_transformer.interoperability.ctranslate2_design import BIAS, architecture
+from keras_transformer.interoperability.ctranslate2_file import (
+    Variables,
+    read_variables,
+)
+from keras_transformer.interoperability.ctranslate2_weights import assign
+from keras_transformer.interoperability.files import (
+    UNUSED,
+    checked_file,
+    find_folder,
+    read_json,
+)
+from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+
+FILES = (
+    "config.json",
+    "model.bin",
+    *(
+        f"{side}_vocabulary.{kind}"
+        for side in ("shared", "source", "target")
+        for kind in ("json", "txt")
+    ),
+    *(f"{side}.{kind}" for side in ("source", "target") for kind in ("model", "spm")),
+)
+PADDING = ("<pad>", "<blank>", "[PAD]")
+# Settings of what is not there, or of alignments and of how layers are merged.
+HARMLESS = {
+    "decoder/alibi",
+    "decoder/alibi_use_positive_positions",
+    "decoder/alignment_heads",
+    "decoder/alignment_layer",
+    "decoder/scale_alibi",
+    "encoder/embeddings_merge",
+    "encoder/multi_query_attention",
+}
+
+
+def load_ctranslate2(
+    folder: str | os.PathLike,
+    source_tokenizer: Any = None,
+    target_tokenizer: Any = None,
+) -> Seq2Seq:
+    """Reads an encoder-decoder Transformer of CTranslate2.
+
+    The file `model.bin` is read as data, without the package ctranslate2: weights of 32
+    or 16 bits, and of 8 bits by their scales, become float32. The `Seq2Seq` computes
+    the same logits; what CTranslate2 computes and this library cannot (a normalisation
+    of the embeddings, source factors, …) is refused by name. CTranslate2 stores no rate
+    of dropout: it is 0.1, that of `Seq2Seq`.
+
+    A table of positions that holds the paper's sinusoids, in either order, becomes a
+    `PositionalEncoding`, any other a `LearnedPositionalEncoding`. The lengths of the
+    tables become `max_source_length` and `max_target_length`.
+
+    Where the model has no padding, or starts from a zero embedding, as one converted
+    from Marian, a token is added for that, which is never chosen.
+
+    Texts need tokenizers. Without given ones, `source.model` and `target.model` (or
+    `.spm`) beside the model are read, if their pieces are those of the vocabularies:
+    what `Seq2Seq.export` writes. Otherwise the model takes token ids alone.
+
+    Args:
+        folder: the folder; or where there is none of that name, the name of a
+            repository on the Hugging Face Hub, whose files the package
+            huggingface_hub downloads and keeps.
+        source_tokenizer: tokenizer of the source texts.
+        target_tokenizer: tokenizer of the target texts; `source_tokenizer` if `None`.
+
+    Returns:
+        A `Seq2Seq`, in Keras's dtype policy.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or a file is not in it.
+        ValueError: if it holds another kind of model, one with parts that this library
+            lacks, or is damaged; or if a tokenizer does not fit.
+
+    Example:
+
+    ```python
+    model = load_ctranslate2("en-de")
+    print(model.generate(texts))
+    ```
+
+    References:
+        - [CTranslate2](https://opennmt.net/CTranslate2/), 4.8
+    """
+    path = find_folder(folder, FILES)
+    config = read_json(path, "config.json")
+    variables = read_variables(checked_file(path, "model.bin"))
+    if variables.name != "TransformerSpec":
+        raise ValueError(
+            "`folder` must hold an encoder-decoder Transformer, a 'TransformerSpec'; "
+            f"received a {variables.name!r}."
+        )
+    arguments = architecture(variables, config.get("layer_norm_epsilon"))
+    tokens = _tokens(path, config, variables)
+    given = source_tokenizer, target_tokenizer or source_tokenizer
+    tokenizers = given if given[1] is not None else _tokenizers(path, tokens)
+    if tokenizers is not None:
+        _check_tokenizers(tokenizers, tokens)
+        names = ("source_tokenizer", "target_tokenizer")
+        arguments.update(zip(names, tokenizers, strict=True))
+    own_bias = BIAS in variables or tokens.added
+    model = Seq2Seq(**arguments, **tokens.arguments(), output_bias=own_bias)
+    assign(model, variables)
+    _check_all_used(variables)
+    return model
+
+
+class _Tokens(NamedTuple):
+    """The vocabularies, with padding, and the special tokens."""
+
+    source: list[str]
+    target: list[str]
+    shared: bool
+    added: bool  # whether padding is added
+    special: dict[str, int]
+
+    def arguments(self) -> dict[str, Any]:
+        if self.shared:
+            return {"vocabulary_size": len(self.source), **self.special}
+        return {
+            "source_vocabulary_size": len(self.source),
+            "target_vocabulary_size": len(self.target),
+            **self.special,
+        }
+
+
+def _tokens(
+    path: pathlib.Path, config: dict[str, Any], variables: Variables
+) -> _Tokens:
+    if config.get("add_source_bos"):
+        raise ValueError(
+            "`add_source_bos` in config.json must be false; received "
+            "`add_source_bos=True`, and this library begins no source with a token."
+        )
+    shared = _vocabulary(path, "shared")
+    source = shared or _vocabulary(path, "source")
+    target = shared or _vocabulary(path, "target")
+    if source is None or target is None:
+        raise FileNotFoundError(
+            f"`folder` must hold 'shared_vocabulary.json', or a source's and a "
+            f"target's; received `folder={str(path)!r}`, which does not."
+        )
+    from_zero = bool(variables.scalar("decoder/start_from_zero_embedding", 0))
+    pad = None if from_zero else _padding(source, target)
+    added = pad is None
+    if pad is None:
+        pad = max(len(source), len(target))
+        source, target = (_with_padding(own, pad) for own in (source, target))
+    start = pad if from_zero else _index(target, config, "decoder_start_token")
+    special = {
+        "pad_token_id": pad,
+        "start_token_id": start,
+        "end_token_id": _index(target, config, "eos_token"),
+    }
+    return _Tokens(source, target, shared is not None, added, special)
+
+
+def _padding(source: list[str], target: list[str]) -> int | None:
+    """The id of a token that both have for padding, if there is one."""
+    for token in PADDING:
+        if token in source and token in target:
+            index = source.index(token)
+            return index if index == target.index(token) else None
+    return None
+
+
+def _with_padding(tokens: list[str], pad: int) -> list[str]:
+    """Adds `<pad>` with the id `pad`; the model's own goes by another name."""
+    renamed = ["<own pad>" if token == "<pad>" else token for token in tokens]
+    return [*renamed, *map(UNUSED.format, range(len(tokens), pad)), "<pad>"]
+
+
+def _vocabulary(path: pathlib.Path, side: str) -> list[str] | None:
+    name = f"{side}_vocabulary"
+    if (path / f"{name}.json").exists():
+        return list(map(str, read_json(path, f"{name}.json", list)))
+    if (path / f"{name}.txt").exists():
+        return (path / f"{name}.txt").read_text("utf-8").splitlines()
+    return None
+
+
+def _index(tokens: list[str], config: dict[str, Any], name: str) -> int:
+    if config.get(name) not in tokens:
+        raise ValueError(
+            f"`{name}` in config.json must be a token of the target vocabulary; "
+            f"received `{name}={config.get(name)!r}`."
+        )
+    return tokens.index(config[name])
+
+
+def _tokenizers(path: pathlib.Path, tokens: _Tokens) -> tuple[Any, Any] | None:
+    """Those that are beside the model, if they fit."""
+    protos = []
+    for side in ("source", "target"):
+        files = [path / f"{side}.{kind}" for kind in ("model", "spm")]
+        protos += [file.read_bytes() for file in files if file.is_file()][:1]
+    if len(protos) < 2:
+        return None
+    source = target = _tokenizer(protos[0], tokens.source)
+    if protos[0] != protos[1] or not tokens.shared:
+        target = _tokenizer(protos[1], tokens.target)
+    return (source, target) if _fit((source, target), tokens) else None
+
+
+def _tokenizer(proto: bytes, tokens: list[str]) -> Any:
+    """With the ids of the pieces if they are the vocabulary, else with those of it."""
+    with contextlib.suppress(ValueError):  # if the pieces lack a special token
+        tokenizer = SentencePieceTokenizer(proto)
+        if tokenizer.get_vocabulary() == tokens[: tokenizer.vocabulary_size]:
+            return tokenizer
+    return MarianTokenizer(proto, tokens)
+
+
+def _fit(tokenizers: tuple[Any, Any], tokens: _Tokens) -> bool:
+    source, target = tokenizers
+    special = {name: getattr(target, name) for name in tokens.special}
+    return special == tokens.special and source.pad_token_id == target.pad_token_id
+
+
+def _check_tokenizers(tokenizers: tuple[Any, Any], tokens: _Tokens) -> None:
+    if not _fit(tokenizers, tokens):
+        raise ValueError(
+            "`source_tokenizer` and `target_tokenizer` must have the special tokens of "
+            f"the model, {tokens.special}; received others."
+        )
+
+
+def _check_all_used(variables: Variables) -> None:
+    for name in variables.unused():
+        if name not in HARMLESS or (
+            name in ("decoder/alibi", "encoder/multi_query_attention")
+            and variables.scalar(name)
+        ):
+            raise ValueError(
+                f"`folder` must hold a model without {name!r}, of which this library "
+                "has nothing like; received one that has it."
+            )

@@ -1,0 +1,211 @@
+"""What the variables of a CTranslate2 model say of its architecture."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_transformer.export.transformer_spec import ACTIVATIONS
+from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.layers import (
+    LearnedPositionalEncoding,
+    PositionalEncoding,
+    PositionScheme,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
+
+SIDES = ("encoder", "decoder")
+SOURCE = "encoder/embeddings_0/weight"
+TARGET = "decoder/embeddings/weight"
+OUTPUT = "decoder/projection/weight"
+BIAS = "decoder/projection/bias"
+FIRST = "/layer_0/self_attention/"
+ROTARY_DIM = FIRST + "rotary_dim"
+RELATIVE_BIAS = FIRST + "relative_attention_bias"
+MAX_DISTANCE = FIRST + "relative_attention_max_distance"
+TABLE = "/position_encodings/encodings"
+LONGEST_DISTANCE = 100_000
+DEFAULT_LENGTH = 500
+TABLE_TOLERANCE = 5e-3
+
+
+def architecture(variables: Variables, epsilon: float | None) -> dict[str, Any]:
+    """Makes the arguments of a `Seq2Seq`, but for vocabularies and special tokens.
+
+    Args:
+        variables: those of the model.
+        epsilon: `layer_norm_epsilon` of its config.json.
+
+    Returns:
+        Keyword arguments.
+
+    Raises:
+        ValueError: if CTranslate2 has computed something that this library cannot.
+    """
+    first, width = "encoder/layer_0/", variables.shape(SOURCE)[-1]
+    heads = _same(variables, "num_heads")
+    _require("num_heads", heads, heads > 0 and width % heads == 0, f"divide {width}")
+    scale = float(_same(variables, "scale_embeddings", 1))
+    scaled = scale == 1 if _is_flag(variables) else bool(np.isclose(scale, width**0.5))
+    plain = scale == (0 if _is_flag(variables) else 1)
+    _require("scale_embeddings", scale, scaled or plain, "be 1 or √hidden_dim")
+    rms = first + "ffn/layer_norm/beta" not in variables
+    return {
+        "num_layers": variables.count("encoder/layer_"),
+        "num_decoder_layers": variables.count("decoder/layer_"),
+        "hidden_dim": width,
+        "intermediate_dim": variables.shape(first + "ffn/linear_0/weight")[0],
+        "num_heads": heads,
+        "normalize_first": bool(_same(variables, "pre_norm", True)),
+        "activation": _activation(variables),
+        "scale_embeddings": scaled,
+        "tie_embeddings": _tying(variables),
+        "attention_options": _attention(variables, width, heads),
+        "feed_forward_options": {
+            "gated": first + "ffn/linear_0_noact/weight" in variables,
+            "use_bias": first + "ffn/linear_0/bias" in variables,
+        },
+        "residual_options": {"normalization": "rms" if rms else "layer"},
+        "layer_norm_epsilon": 1e-5 if epsilon is None else epsilon,
+        **_positions(variables),
+    }
+
+
+def _is_flag(variables: Variables) -> bool:
+    """Whether `scale_embeddings` says if there is a scale, or what it is."""
+    return variables.kind("encoder/scale_embeddings") != "f"
+
+
+def _attention(variables: Variables, width: int, num_heads: int) -> dict[str, Any]:
+    found = {"num_heads_kv": num_heads, "head_dim": width // num_heads}
+    for name, usual in found.items():
+        found[name] = variables.scalar("encoder" + FIRST + name, usual)
+        for attention in _attentions(variables):
+            value = variables.scalar(f"{attention}/{name}", usual)
+            _require(name, value, value == found[name], "be the same in all layers")
+    rows = (num_heads + 2 * found["num_heads_kv"]) * found["head_dim"]
+    shape = variables.shape("encoder" + FIRST + "linear_0/weight")
+    _require("linear_0", shape, shape == (rows, width), f"have shape {(rows, width)}")
+    return {
+        "num_key_value_heads": found["num_heads_kv"],
+        "key_dim": found["head_dim"],
+        "use_bias": "encoder" + FIRST + "linear_0/bias" in variables,
+    }
+
+
+def _layers(variables: Variables) -> list[str]:
+    counts = {side: variables.count(f"{side}/layer_") for side in SIDES}
+    return [f"{side}/layer_{i}" for side in SIDES for i in range(counts[side])]
+
+
+def _attentions(variables: Variables) -> list[str]:
+    layers = _layers(variables)
+    cross = [f"{layer}/attention" for layer in layers if layer.startswith("decoder")]
+    return [*(f"{layer}/self_attention" for layer in layers), *cross]
+
+
+def _activation(variables: Variables) -> Any:
+    number = _same(variables, "activation", 0)
+    functions = {int(kind): function for function, kind in ACTIVATIONS.items()}
+    wanted = f"be one of {', '.join(map(str, sorted(functions)))}"
+    _require("activation", number, number in functions, wanted)
+    return functions[number]
+
+
+def _tying(variables: Variables) -> str:
+    source, target, output = map(variables.stored_name, (SOURCE, TARGET, OUTPUT))
+    if output != target:
+        return "none"
+    return "all" if source == target else "target"
+
+
+def _positions(variables: Variables) -> dict[str, Any]:
+    """The scheme, and how far it goes."""
+    if "encoder" + ROTARY_DIM in variables:
+        return {"positions": _rotary(variables)}
+    if "encoder" + RELATIVE_BIAS in variables:
+        return {"positions": _relative(variables)}
+    tables = [position_table(variables, side) for side in SIDES]
+    scheme = _sinusoids(tables, True) or _sinusoids(tables, False)
+    longest = max(map(len, tables))
+    return {
+        "positions": scheme or LearnedPositionalEncoding(max_length=longest),
+        "max_source_length": len(tables[0]),
+        "max_target_length": len(tables[1]),
+    }
+
+
+def _rotary(variables: Variables) -> PositionScheme:
+    width = variables.shape(SOURCE)[-1] // _same(variables, "num_heads")
+    base = variables.scalar("encoder" + FIRST + "rotary_base", 10000.0)
+    for layer in _layers(variables):
+        prefix = f"{layer}/self_attention/"
+        head_dim = variables.scalar(prefix + "head_dim", width)
+        turned = variables.scalar(prefix + "rotary_dim")
+        _require("rotary_dim", turned, turned in (0, head_dim), "be that of the heads")
+        pairs = variables.scalar(prefix + "rotary_interleave", 1)
+        _require("rotary_interleave", pairs, not pairs, "be 0")
+        own = variables.scalar(prefix + "rotary_base", 10000.0)
+        _require("rotary_base", own, own == base > 1, "be the same in all layers")
+    return RotaryEmbedding(max_wavelength=base)
+
+
+def _relative(variables: Variables) -> PositionScheme:
+    buckets = variables.shape("encoder" + RELATIVE_BIAS)[0]
+    distance = variables.scalar("encoder" + MAX_DISTANCE, 128)
+    right = buckets // 4 < distance < LONGEST_DISTANCE
+    _require("relative_attention_max_distance", distance, right, "be in range")
+    for layer in _layers(variables):
+        prefix = f"{layer}/self_attention/relative_attention_"
+        rows = variables.shape(prefix + "bias")[0]
+        wanted = buckets // 2 if layer.startswith("decoder") else buckets
+        _require("relative_attention_bias", rows, rows == wanted, f"have {wanted} rows")
+        own = variables.scalar(prefix + "max_distance", 128)
+        _require("relative_attention_max_distance", own, own == distance, "be one")
+    return RelativePositionBias(buckets, max_distance=distance)
+
+
+def position_table(variables: Variables, side: str) -> np.ndarray:
+    """What is added at each position: float32 `(length, hidden_dim)`."""
+    name = side + TABLE
+    if name in variables:
+        return variables.weight(name)
+    return default_table(variables.shape(SOURCE)[-1])
+
+
+def default_table(hidden_dim: int) -> np.ndarray:
+    """What CTranslate2 adds where a model has no table, float32 `(500, hidden_dim)`.
+
+    Positions are counted from 1, and the longest wavelength is reached exactly, as in
+    tensor2tensor.
+    """
+    half = hidden_dim // 2
+    rates = np.exp(np.arange(half) * -np.log(10000) / max(half - 1, 1))
+    angles = np.arange(1, DEFAULT_LENGTH + 1)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
+
+
+def _sinusoids(tables: list[np.ndarray], interleaved: bool) -> PositionScheme | None:
+    """The scheme that computes these very tables, if there is one."""
+    for table in tables:
+        layer = PositionalEncoding(interleaved=interleaved, dtype="float32")
+        own = ops.convert_to_numpy(layer(np.zeros((1, *table.shape), "float32")))[0]
+        if not np.allclose(own, table, atol=TABLE_TOLERANCE):
+            return None
+    return PositionalEncoding(interleaved=interleaved)
+
+
+def _same(variables: Variables, name: str, default: Any = None) -> Any:
+    """A setting that the encoder and the decoder share."""
+    one, other = (variables.scalar(f"{side}/{name}", default) for side in SIDES)
+    _require(name, (one, other), one == other, "be the same in encoder and decoder")
+    return one
+
+
+def _require(name: str, received: Any, right: bool, wanted: str) -> None:
+    if not right:
+        raise ValueError(
+            f"`{name}` in model.bin must {wanted}; received `{name}={received!r}`, of "
+            "which this library has nothing like."
+        )

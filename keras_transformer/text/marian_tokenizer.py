@@ -1,0 +1,106 @@
+"""Subwords with the ids of a Marian model."""
+
+import base64
+import collections
+from collections.abc import Sequence
+from typing import Any, final
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.text.sentence_piece_tokenizer import load_pieces
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
+
+LANGUAGE_TOKEN = r"^(?s:>>.*?<<)"
+WORD_MARK = "▁"
+
+
+@final
+@keras.saving.register_keras_serializable(PACKAGE)
+class MarianTokenizer(Tokenizer):
+    """Splits texts into subwords, which have their ids from a list of their own.
+
+    So do the models that Marian has trained, as OPUS-MT publishes them: source and
+    target have a SentencePiece model each, and often one vocabulary together. A piece
+    that the vocabulary lacks is unknown, and left out of texts. There is no start
+    token: the decoder starts with `<pad>`.
+
+    A text may begin with a token such as `>>fra<<`, which tells a multilingual model
+    what language to write. It is looked up as it is.
+
+    Args:
+        proto: The serialised SentencePiece model of one language (`source.spm` or
+            `target.spm`): `bytes`, or the same as a base64 string.
+        vocabulary: All tokens in the order of their ids, `<pad>`, `<unk>` and `</s>`
+            among them.
+
+    Raises:
+        ValueError: If `proto` is no SentencePiece model, or `vocabulary` lacks a
+            special token or holds a token twice.
+
+    Example:
+
+    ```python
+    from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+
+    pieces = SentencePieceTokenizer.train(lines=["a cat sat"], vocabulary_size=14)
+    vocabulary = ["</s>", "<unk>", "▁a", "▁c", "at", ">>fra<<", "<pad>"]
+    tokenizer = MarianTokenizer(pieces.proto, vocabulary)
+    tokenizer.tokenize([">>fra<< a cat"]).to_list()  # [[5, 2, 3, 4]]
+    tokenizer.detokenize([[6, 2, 3, 4, 0]]).numpy()  # [b"a cat"]
+    ```
+
+    References:
+        Junczys-Dowmunt et al., 2018, "Marian: Fast Neural Machine Translation in C++".
+        Tiedemann and Thottingal, 2020, "OPUS-MT: Building open translation services
+        for the World".
+    """
+
+    special_tokens = ("<pad>", "<unk>", "<pad>", "</s>")
+
+    def __init__(self, proto: bytes | str, vocabulary: Sequence[str]):
+        super().__init__(vocabulary)
+        counts = collections.Counter(self._vocabulary)
+        twice = [token for token, count in counts.items() if count > 1]
+        if twice:
+            raise ValueError(
+                "`vocabulary` must hold each token once; received a `vocabulary` that "
+                f"repeats {twice[:5]}."
+            )
+        self._proto, self._model = load_pieces(proto, tf.string)
+        self._tokens = tf.constant(self._vocabulary)
+        # The special tokens have no entry: no text can spell one.
+        entries = {
+            token: id
+            for id, token in enumerate(self._vocabulary)
+            if token not in self.special_tokens
+        }
+        self._table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                tf.constant([*entries], tf.string), tf.constant([*entries.values()])
+            ),
+            default_value=self.unknown_token_id,
+        )
+
+    @property
+    def proto(self) -> bytes:
+        """The serialised SentencePiece model: the content of a `.spm` file."""
+        return self._proto
+
+    def get_config(self) -> dict[str, Any]:
+        proto = base64.b64encode(self._proto).decode()
+        return {"proto": proto, "vocabulary": self.get_vocabulary()}
+
+    def _encode(self, texts):
+        rest = tf.strings.regex_replace(texts, LANGUAGE_TOKEN, "", replace_global=False)
+        size = tf.strings.length(texts) - tf.strings.length(rest)
+        language = tf.strings.substr(texts, tf.zeros_like(size), size)[:, None]
+        language = tf.ragged.boolean_mask(language, language != "")
+        tokens = tf.concat([language, self._model.tokenize(rest)], axis=1)
+        return tf.ragged.map_flat_values(self._table.lookup, tokens)
+
+    def _decode(self, token_ids):
+        known = tf.ragged.boolean_mask(token_ids, token_ids != self.unknown_token_id)
+        texts = self._model.detokenize(tf.gather(self._tokens, known))
+        # What is no piece of this language has its mark still.
+        return tf.strings.strip(tf.strings.regex_replace(texts, WORD_MARK, " "))

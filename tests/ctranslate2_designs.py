@@ -1,0 +1,93 @@
+"""Models that CTranslate2 can compute: each of its abilities in one of a few."""
+
+import numpy as np
+
+from keras_transformer import Seq2Seq
+from keras_transformer.layers import (
+    LearnedPositionalEncoding,
+    PositionalEncoding,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
+from keras_transformer.text import CharacterTokenizer
+
+SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
+SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
+TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])
+SIZES = {
+    "num_layers": 1,
+    "hidden_dim": 12,
+    "intermediate_dim": 7,
+    "num_heads": 3,
+    "max_source_length": 11,
+    "max_target_length": 5,
+}
+
+
+def model_of(seed=1, spread=0.5, **design):
+    tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
+    model = Seq2Seq(**{**SIZES, **tokenizers, **design})
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        mean = weight.path.endswith(("gamma", "scale"))
+        weight.assign(rng.normal(mean, spread, weight.shape))
+    return model
+
+
+DESIGNS = {
+    "paper": lambda: {"num_layers": 2, "target_tokenizer": None},
+    "pre-norm": lambda: {"normalize_first": True, "activation": "gelu"},
+    "untied": lambda: {
+        "tie_embeddings": "none",
+        "activation": "silu",
+        "positions": PositionalEncoding(max_wavelength=100),
+        "layer_norm_epsilon": 0.1,
+    },
+    "learned": lambda: {
+        "positions": LearnedPositionalEncoding(max_length=13),
+        "activation": "tanh",
+        "residual_options": {"normalization": "rms", "stochastic_depth": 0.3},
+    },
+    "marian": lambda: {
+        "num_layers": 2,
+        "num_decoder_layers": 1,
+        "positions": PositionalEncoding(interleaved=False),
+        "activation": "silu",
+        "output_bias": True,
+        "max_source_length": None,
+    },
+    "as they are": lambda: {
+        "target_tokenizer": None,
+        "scale_embeddings": False,
+        "tie_embeddings": "none",
+        "output_bias": False,
+    },
+    "relative": lambda: {
+        "num_layers": 2,
+        "positions": RelativePositionBias(8, max_distance=5),
+    },
+    "t5": lambda: {
+        "positions": RelativePositionBias(12, max_distance=7),
+        "normalize_first": True,
+        "residual_options": {"normalization": "rms"},
+        "scale_embeddings": False,
+        "attention_options": {"use_bias": False},
+        "feed_forward_options": {"use_bias": False},
+    },
+    "multi-query": lambda: {
+        "source_vocabulary_size": 13,
+        "target_vocabulary_size": 17,
+        "activation": "sigmoid",
+        "attention_options": {"num_key_value_heads": 1, "key_dim": 5},
+    },
+    "llama": lambda: {
+        "hidden_dim": 16,
+        "num_heads": 4,
+        "positions": RotaryEmbedding(max_wavelength=100),
+        "normalize_first": True,
+        "activation": "silu",
+        "attention_options": {"num_key_value_heads": 2, "use_bias": False},
+        "feed_forward_options": {"gated": True, "use_bias": False},
+        "residual_options": {"normalization": "rms"},
+    },
+}

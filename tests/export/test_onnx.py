@@ -1,0 +1,143 @@
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from keras_transformer import (
+    Ensemble,
+    GreedySearch,
+    LocalWindow,
+    RelativePositionBias,
+    RotaryEmbedding,
+    Seq2Seq,
+)
+from keras_transformer.export import onnx
+from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "onnx_runtime.py"
+SIZES = {"num_layers": 2, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 2}
+LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdefg"])
+TEXTS = ["the dog sat", "", "the cat sat on the mat on the log"]
+
+REFUSED = [
+    ({"dtype": "mixed_bfloat16"}, "`dtype` must be 'float32' for ONNX; received"),
+    (
+        {"attention_options": {"num_key_value_heads": 1}},
+        "`num_key_value_heads` must be 2 for ONNX; received `num_key_value_heads=1`",
+    ),
+    ({"attention_options": {"pattern": LocalWindow(3)}}, "`pattern` must be None"),
+]
+
+# Runs the example as a user would, and makes sure of what it imports.
+RUN = """
+import runpy, sys
+path, *sys.argv[1:] = sys.argv[1:]
+runpy.run_path(path, run_name="__main__")
+assert not {"keras", "keras_transformer", "tensorflow"} & set(sys.modules)
+"""
+
+
+def with_random_weights(model):
+    rng = np.random.default_rng(5)  # the outputs differ, in their lengths too
+    model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    lines = ["the cat sat on the mat", "the dog sat on the log"]
+    return with_random_weights(
+        Seq2Seq(
+            **SIZES,
+            source_tokenizer=SentencePieceTokenizer.train(
+                lines=lines, vocabulary_size=30
+            ),
+            positions=RotaryEmbedding(),
+            normalize_first=True,
+            attention_options={"use_gate": True},
+            feed_forward_options={"gated": True},
+            max_target_length=23,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("onnx") / "animals"
+    model.export(folder, GreedySearch(), format="onnx", check_texts=TEXTS)
+    return folder
+
+
+def test_the_example_gives_what_generate_gives(model, folder):
+    expected = model.generate(TEXTS, GreedySearch())
+    assert len(set(expected)) == 3
+    for texts, outputs in [(TEXTS, expected), (TEXTS[:1], expected[:1])]:
+        process = subprocess.run(
+            [sys.executable, "-c", RUN, EXAMPLE, folder, *texts, "--threads", "1"],
+            capture_output=True,
+            text=True,
+        )
+        assert process.returncode == 0, process.stderr
+        assert process.stdout.split("\n") == [*outputs, ""]
+
+
+def test_what_is_in_the_folder(model, folder):
+    names = {"encoder.onnx", "decoder_step.onnx", "config.json"}
+    assert {path.name for path in folder.iterdir()} == names | {
+        "source.model",
+        "target.model",
+    }
+    assert (folder / "source.model").read_bytes() == model.source_tokenizer.proto
+    config = json.loads((folder / "config.json").read_text())
+    assert config["end_token_id"] == 3 and config["max_target_length"] == 23
+    assert config["value_dim"] == 6 and config["num_layers"] == 2
+    session = onnxruntime.InferenceSession(folder / "decoder_step.onnx")
+    inputs = {argument.name for argument in session.get_inputs()}
+    kinds = [
+        f"{part}_{kind}" for part in ("past", "source") for kind in ("keys", "values")
+    ]
+    assert inputs == {"token_ids", "encoder_token_ids"} | {
+        f"{kind}_{i}" for kind in kinds for i in range(2)
+    }
+
+
+def test_other_designs_and_tokenizers(tmp_path):
+    model = with_random_weights(
+        Seq2Seq(
+            **SIZES,
+            source_tokenizer=LETTERS,
+            positions=RelativePositionBias(),
+            tie_embeddings="none",
+        )
+    )
+    model.export(tmp_path / "1", format="onnx", check_texts=["a", "badge", ""])
+    loaded = CharacterTokenizer.load(tmp_path / "1" / "target.json")
+    assert loaded.get_vocabulary() == LETTERS.get_vocabulary()
+
+
+def test_a_failed_check_leaves_nothing(model, folder, tmp_path, monkeypatch):
+    def write(_, model, folder):
+        folder.mkdir()
+
+    monkeypatch.setattr(onnx, "in_tensorflow", write)
+    monkeypatch.setattr(onnx, "_score", lambda _, sources, targets: len(sources) * [7])
+    with pytest.raises(RuntimeError, match="log-probability of 7 after .*nothing was"):
+        model.export(tmp_path / "1", GreedySearch(), format="onnx", check_texts=TEXTS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written(model, tmp_path):
+    with pytest.raises(ValueError, match="`model` must be a `Seq2Seq`.*saved_model"):
+        Ensemble([model]).export(tmp_path / "1", format="onnx")
+    for options, message in REFUSED:
+        other = Seq2Seq(**SIZES, source_tokenizer=LETTERS, **options)
+        with pytest.raises(ValueError, match=message):
+            other.export(tmp_path / "1", format="onnx")
+    message = "`quantization` must not be given for `format='onnx'`"
+    with pytest.raises(ValueError, match=message):
+        model.export(tmp_path / "1", format="onnx", quantization="int8")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,359 @@
+"""What CTranslate2 computes of a folder, and what is read of it, are the same."""
+
+import json
+import shutil
+import struct
+import warnings
+
+import ctranslate2
+import marian_folders
+import numpy as np
+import pytest
+from ctranslate2.converters import TransformersConverter
+from ctranslate2.specs import transformer_spec
+from ctranslate2_designs import DESIGNS, model_of
+from layer_contract import to_numpy
+
+from keras_transformer import GreedySearch
+from keras_transformer.export import ctranslate2 as exporting
+from keras_transformer.interoperability import load_ctranslate2
+from keras_transformer.interoperability.ctranslate2_file import read_variables
+from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
+from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+
+INPUTS = {
+    "encoder_token_ids": np.array([[4, 5, 6, 3, 0], [7, 8, 4, 6, 3]]),
+    "decoder_token_ids": np.array([[2, 4, 6], [2, 5, 7]]),
+}
+
+
+def export(model, folder, quantization=None):
+    """Without what `Seq2Seq.export` checks, in tests of its own."""
+    exporting._write(model, folder, quantization)
+
+
+def tokenizers_of(model):
+    return model.source_tokenizer, model.target_tokenizer
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good") / "model"
+    export(model_of(), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    return shutil.copytree(good, tmp_path / "model")
+
+
+# What this library has exported.
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_an_export_is_read_again(name, tmp_path):
+    model = model_of(**DESIGNS[name]())
+    export(model, tmp_path / "1")
+    again = load_ctranslate2(tmp_path / "1", *tokenizers_of(model))
+    np.testing.assert_array_equal(to_numpy(again(INPUTS)), to_numpy(model(INPUTS)))
+    for name in ("tie_embeddings", "activation", "start_token_id"):
+        assert getattr(again, name) == getattr(model, name)
+    if again.positions.added_to_inputs:
+        longest = model.max_source_length or 2048
+        assert again.max_source_length == longest
+
+
+@pytest.mark.parametrize(
+    "quantization, tolerance",
+    [("int8", 0.01), ("int16", 0.002), ("float16", 1e-3), ("bfloat16", 8e-3)],
+)
+def test_weights_of_fewer_bits(quantization, tolerance, tmp_path):
+    model = model_of(source_vocabulary_size=13, target_vocabulary_size=17)
+    export(model, tmp_path / "1", quantization=quantization)
+    again = load_ctranslate2(tmp_path / "1")
+    for weight, other in zip(model.weights, again.weights, strict=True):
+        largest = np.max(np.abs(to_numpy(weight)))
+        np.testing.assert_allclose(
+            to_numpy(other), to_numpy(weight), atol=tolerance * largest
+        )
+
+
+def test_sentence_pieces_come_with_it(tmp_path):
+    lines = ["the cat sat on the mat", "the dog sat on the log"]
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=29)
+    model = model_of(source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+    export(model, tmp_path / "1")
+    again = load_ctranslate2(tmp_path / "1")
+    assert again.source_tokenizer.proto == tokenizer.proto
+    assert again.source_tokenizer is again.target_tokenizer
+    texts = ["the mat", "a ☃ sat", ""]
+    expected = model.generate(texts, max_length=5)
+    assert again.generate(texts, max_length=5) == expected
+
+
+def test_without_tokenizers_it_takes_ids(good):
+    model = load_ctranslate2(good)
+    assert model.source_tokenizer is None
+    assert (model.pad_token_id, model.start_token_id, model.end_token_id) == (0, 2, 3)
+    assert model.generate([[4, 5, 3]]).token_ids.shape[0] == 1
+
+
+# What other converters have written.
+
+
+def check_scores(folder, model, sources, targets, limit=1e-4):
+    """Compares the log-probabilities of tokens, which are ids with their end."""
+    translator = ctranslate2.Translator(str(folder), intra_threads=1)
+    names = {
+        side: json.loads(path.read_text())
+        for side in ("source", "target")
+        for path in folder.glob("*_vocabulary.json")
+        if path.name.startswith((side, "shared"))
+    }
+    rows = [
+        [[names[side][i] for i in row[:-1]] for row in ids]
+        for side, ids in (("source", sources), ("target", targets))
+    ]
+    ends = [[]] * len(sources)
+    if not json.loads((folder / "config.json").read_text())["add_source_eos"]:
+        ends = [["</s>"]] * len(sources)
+    rows[0] = [row + end for row, end in zip(rows[0], ends, strict=True)]
+    results = translator.score_batch(*rows)
+    scores = [sum(result.log_probs) for result in results]
+    expected = model.score(sources, targets).scores
+    np.testing.assert_allclose(expected, scores, atol=limit)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_a_conversion_from_marian(quantization, tmp_path):
+    theirs = tmp_path / "theirs"
+    marian_folders.random_model(theirs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        converter = TransformersConverter(str(theirs))
+        converter.convert(str(tmp_path / "1"), quantization=quantization)
+    for side in ("source", "target"):
+        shutil.copy(theirs / f"{side}.spm", tmp_path / "1")
+    model = load_ctranslate2(tmp_path / "1")
+    assert isinstance(model.positions, PositionalEncoding)
+    assert not model.positions.interleaved
+    assert isinstance(model.source_tokenizer, MarianTokenizer)
+    assert model.start_token_id == model.pad_token_id == 35
+    sources = model.source_tokenizer.tokenize(marian_folders.SOURCES, add_end=True)
+    targets = model.target_tokenizer.tokenize(marian_folders.TARGETS, add_end=True)
+    limit = 1e-4 if quantization is None else 0.5  # it rounds what is multiplied, too
+    check_scores(
+        tmp_path / "1", model, sources.to_list(), targets.to_list(), limit=limit
+    )
+    texts = model.generate(marian_folders.SOURCES)
+    assert len(texts) == 4 and not any("pad" in text for text in texts)
+
+
+def random_spec(layers=(2, 1), source=11, target=13, width=12, **options):
+    """A model of CTranslate2 that is made by hand."""
+    rng = np.random.default_rng(7)
+    spec = transformer_spec.TransformerSpec.from_config(layers, 3, **options)
+    glu = options.get("ffn_glu")
+
+    def linear(part, rows, columns):
+        part.weight = rng.normal(0, 0.4, (rows, columns)).astype("float32")
+        part.bias = rng.normal(0, 0.4, rows).astype("float32")
+
+    def norm(part):
+        part.gamma = rng.normal(1, 0.4, width).astype("float32")
+        part.beta = rng.normal(0, 0.4, width).astype("float32")
+
+    def rows(size):
+        return rng.normal(0, 0.4, (size, width)).astype("float32")
+
+    spec.encoder.embeddings[0].weight = rows(source)
+    spec.decoder.embeddings.weight = rows(target)
+    linear(spec.decoder.projection, target, width)
+    for stack in (spec.encoder, spec.decoder):
+        for layer in stack.layer:
+            linear(layer.self_attention.linear[0], 3 * width, width)
+            linear(layer.self_attention.linear[1], width, width)
+            norm(layer.self_attention.layer_norm)
+            if stack is spec.decoder:
+                for i, size in enumerate((width, 2 * width, width)):
+                    linear(layer.attention.linear[i], size, width)
+                norm(layer.attention.layer_norm)
+            linear(layer.ffn.linear_0, 7, width)
+            if glu:
+                linear(layer.ffn.linear_0_noact, 7, width)
+            linear(layer.ffn.linear_1, width, 7)
+            norm(layer.ffn.layer_norm)
+        if hasattr(stack, "layer_norm"):
+            norm(stack.layer_norm)
+    special = ["<blank>", "<unk>", "<s>", "</s>"]
+    spec.register_source_vocabulary([*special, *map(str, range(source - 4))])
+    spec.register_target_vocabulary([*special, *map(str, range(target - 4))])
+    spec.config.add_source_eos = True
+    return spec
+
+
+def write(spec, folder):
+    folder.mkdir()
+    spec.validate()
+    spec.optimize()
+    spec.save(str(folder))
+    return folder
+
+
+SOURCES, TARGETS = [[4, 9, 7, 6, 3], [10, 3]], [[5, 12, 3], [8, 8, 4, 3]]
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_a_model_made_by_hand(pre_norm, tmp_path):
+    """It has no table of positions, but what CTranslate2 computes itself."""
+    spec = random_spec(pre_norm=pre_norm, ffn_glu=pre_norm)
+    folder = write(spec, tmp_path / "1")
+    model = load_ctranslate2(folder)
+    assert isinstance(model.positions, LearnedPositionalEncoding)
+    assert model.max_source_length == model.max_target_length == 500
+    check_scores(folder, model, SOURCES, TARGETS)
+
+
+@pytest.mark.parametrize("scale", [1.0, 12**0.5, False])
+def test_embeddings_are_scaled_or_not(scale, tmp_path):
+    spec = random_spec()
+    spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = scale
+    folder = write(spec, tmp_path / "1")
+    model = load_ctranslate2(folder)
+    assert model.scale_embeddings == (scale > 1)
+    check_scores(folder, model, SOURCES, TARGETS)
+
+
+def test_padding_is_added_where_there_is_none(tmp_path):
+    spec = random_spec()
+    for side in ("source", "target"):
+        spec._vocabularies[side][0][0] = f"<{side}>"
+    spec.decoder.start_from_zero_embedding = True
+    folder = write(spec, tmp_path / "1")
+    model = load_ctranslate2(folder)
+    assert model.pad_token_id == model.start_token_id == 13
+    assert model.source_vocabulary_size == model.target_vocabulary_size == 14
+    check_scores(folder, model, SOURCES, TARGETS)
+    ids = model.generate(SOURCES, GreedySearch(), max_length=5)
+    assert np.all(ids.token_ids[0, 0, : ids.lengths[0, 0]] != 13)
+
+
+def test_vocabularies_as_lines(folder):
+    for path in folder.glob("*_vocabulary.json"):
+        tokens = json.loads(path.read_text())
+        path.with_suffix(".txt").write_text("\n".join(tokens) + "\n")
+        path.unlink()
+    assert load_ctranslate2(folder).source_vocabulary_size == 10
+
+
+# What is refused.
+
+LACKING = {
+    "layernorm_embedding": "layernorm_embedding",
+    "with_relative_position": "relative_position",
+}
+
+
+@pytest.mark.parametrize("option", LACKING)
+def test_parts_that_this_library_lacks(option, tmp_path):
+    spec = random_spec(**{option: True})
+    rng = np.random.default_rng(3)
+    for stack in (spec.encoder, spec.decoder):
+        if option == "layernorm_embedding":
+            stack.layernorm_embedding.gamma = np.ones(12, "float32")
+            stack.layernorm_embedding.beta = np.zeros(12, "float32")
+        else:
+            for layer in stack.layer:
+                table = rng.normal(size=(9, 4)).astype("float32")
+                layer.self_attention.relative_position_keys = table
+                layer.self_attention.relative_position_values = table
+    folder = write(spec, tmp_path / "1")
+    with pytest.raises(ValueError, match=f"a model without '.*{LACKING[option]}.*'"):
+        load_ctranslate2(folder)
+
+
+def test_an_activation_that_this_library_lacks(tmp_path):
+    folder = write(random_spec(activation=1), tmp_path / "1")
+    with pytest.raises(
+        ValueError, match="`activation` in model.bin must be one of .*=1"
+    ):
+        load_ctranslate2(folder)
+
+
+def set_config(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        ({"add_source_bos": True}, "`add_source_bos` in config.json must be false"),
+        ({"eos_token": "<end>"}, "`eos_token` .* a token of the target vocabulary"),
+        ({"decoder_start_token": None}, "`decoder_start_token` in .*=None"),
+    ],
+)
+def test_settings(folder, setting, message):
+    set_config(folder, **setting)
+    with pytest.raises(ValueError, match=message):
+        load_ctranslate2(folder)
+
+
+def test_tokenizers_that_do_not_fit(good):
+    other = marian_folders
+    proto = other.pieces(other.SOURCES, 31)
+    tokenizer = MarianTokenizer(proto, ["</s>", "<unk>", "a", "<pad>"])
+    message = "`source_tokenizer` and `target_tokenizer` must have the special tokens"
+    with pytest.raises(ValueError, match=message):
+        load_ctranslate2(good, tokenizer)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.bin", "source_vocabulary.json"])
+def test_a_missing_file(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match="`folder` must hold"):
+        load_ctranslate2(folder)
+
+
+def test_a_file_that_ends_too_early(folder):
+    path = folder / "model.bin"
+    content = path.read_bytes()
+    for size in (0, 3, 4, 5, 20, 40, 1000, len(content) - 1):
+        path.write_bytes(content[:size])
+        with pytest.raises(ValueError, match="is damaged .it ends too early"):
+            load_ctranslate2(folder)
+
+
+def text(string):
+    return struct.pack("<H", len(string) + 1) + string + b"\0"
+
+
+HEAD = struct.pack("I", 6) + text(b"TransformerSpec") + struct.pack("II", 7, 1)
+ONE = HEAD + text(b"x") + struct.pack("B", 1)
+DAMAGED = {
+    "version": (struct.pack("I", 3), "version 6 .* is of version 3"),
+    "name": (struct.pack("I", 6) + text(b"\xff"), "a name is not UTF-8"),
+    "size": (ONE + struct.pack("<IBI", 2**31, 0, 4), "shape .2147483648,. has 4 bytes"),
+    "type": (ONE + struct.pack("<IBI", 1, 9, 4), "'x' has the unknown type 9"),
+    "rank": (HEAD + text(b"x") + struct.pack("B", 200), "'x' has 200 axes"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files(name, folder):
+    content, message = DAMAGED[name]
+    (folder / "model.bin").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_ctranslate2(folder)
+
+
+def test_another_kind_of_model(folder):
+    content = HEAD.replace(b"TransformerSpec", b"Wav2Vec2BertSpe")
+    content += text(b"x") + struct.pack("<BIBIfI", 1, 1, 0, 4, 0.5, 0)
+    (folder / "model.bin").write_bytes(content)
+    assert read_variables(folder / "model.bin").name == "Wav2Vec2BertSpe"
+    with pytest.raises(
+        ValueError, match="a 'TransformerSpec'; received a 'Wav2Vec2Bert"
+    ):
+        load_ctranslate2(folder)

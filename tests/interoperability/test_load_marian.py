@@ -1,0 +1,179 @@
+"""A model of transformers and what is read of its folder compute the same."""
+
+import shutil
+
+import keras
+import marian_folders
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from layer_contract import to_numpy
+
+from keras_transformer import (
+    BeamSearch,
+    GreedySearch,
+    LabelSmoothedCrossEntropy,
+    PowerLengthPenalty,
+)
+from keras_transformer.interoperability import load_marian
+
+TEXTS = [*marian_folders.SOURCES, ">>deu<< two cats", "a zebra ☃ sees me"]
+SEARCH = BeamSearch(4, PowerLengthPenalty(1.0), num_hypotheses=4)
+
+
+class Pair:
+    """A model of theirs, its tokenizer, and ours, which was read of its folder."""
+
+    def __init__(self, model, folder):
+        self.theirs = model
+        self.tokenizer = marian_folders.tokenizer_of(folder)
+        self.folder = folder
+        self.ours = load_marian(folder)
+
+    def logits(self, texts, decoder_token_ids):
+        """Theirs and ours, and which of them are not of padding."""
+        batch = self.tokenizer(texts, return_tensors="pt", padding=True)
+        start = np.full((len(texts), 1), self.ours.start_token_id)
+        targets = np.concatenate([start, decoder_token_ids], axis=1)
+        with torch.no_grad():
+            theirs = self.theirs(**batch, decoder_input_ids=torch.tensor(targets))
+        inputs = {
+            "encoder_token_ids": batch.input_ids.numpy(),
+            "decoder_token_ids": targets,
+        }
+        return theirs.logits.numpy(), to_numpy(self.ours(inputs))
+
+    def hypotheses(self, texts, **options):
+        """Their texts and scores, four of each."""
+        batch = self.tokenizer(texts, return_tensors="pt", padding=True)
+        result = self.theirs.generate(
+            **batch,
+            num_beams=4,
+            num_return_sequences=4,
+            max_new_tokens=19,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+        found = self.tokenizer.batch_decode(result.sequences, skip_special_tokens=True)
+        rows = [found[i : i + 4] for i in range(0, len(found), 4)]
+        return rows, result.sequences_scores.numpy().reshape(-1, 4)
+
+
+@pytest.fixture(scope="module", params=marian_folders.LIKE_OPUS)
+def pair(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("random") / "model"
+    config = marian_folders.LIKE_OPUS[request.param]
+    return Pair(marian_folders.random_model(folder, **config), folder)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    return Pair(marian_folders.trained_model(folder), folder)
+
+
+def test_logits(pair):
+    size = pair.ours.target_vocabulary_size
+    targets = np.random.default_rng(5).integers(0, size, (len(TEXTS), 7))
+    theirs, ours = pair.logits(TEXTS, targets)
+    assert np.ptp(theirs) > 5
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_the_parts_are_tied_as_theirs(pair):
+    config = pair.theirs.config
+    shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
+    assert (pair.ours.source_embedding is pair.ours.target_embedding) == shared
+    assert (pair.ours.output_dense is None) == config.tie_word_embeddings
+    assert (pair.ours.num_layers, pair.ours.num_decoder_layers) == (2, 1)
+    assert pair.ours.max_source_length == pair.ours.max_target_length == 23
+
+
+@pytest.mark.parametrize("pair", ["tied", "all apart"], indirect=True)
+def test_hypotheses(pair):
+    expected, scores = pair.hypotheses(TEXTS, length_penalty=0.0)
+    search = BeamSearch(4, 0.0, num_hypotheses=4)
+    found, own_scores = pair.ours.generate(TEXTS, search, 19, return_scores=True)
+    assert len({text for row in expected for text in row}) > 3
+    np.testing.assert_allclose(own_scores, scores, atol=1e-4)
+    assert found == expected
+
+
+def test_a_trained_model_says_what_it_has_learned(trained):
+    texts, expected = marian_folders.SOURCES, marian_folders.TARGETS
+    theirs, scores = trained.hypotheses(texts)
+    found, own_scores = trained.ours.generate(texts, SEARCH, return_scores=True)
+    assert [row[0] for row in theirs] == [row[0] for row in found] == expected
+    np.testing.assert_allclose(own_scores[:, 0], scores[:, 0], atol=1e-4)
+    assert trained.ours.generate(texts) == expected
+
+
+def test_padding_is_never_an_output(trained, tmp_path):
+    ours = load_marian(trained.folder)
+    bias = np.zeros(ours.target_vocabulary_size, "float32")
+    bias[ours.pad_token_id] = 100
+    ours.tied_output_bias.assign(bias)
+    rows = ours.source_tokenizer.tokenize(TEXTS, add_end=True).to_list()
+    result = ours.generate(rows, GreedySearch(), max_length=7)
+    for ids, length in zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True):
+        assert ours.pad_token_id not in ids[:length]
+
+
+@pytest.mark.parametrize("pair", ["tied"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_read_as_float32(pair, tmp_path, dtype):
+    half = marian_folders.MarianMTModel.from_pretrained(pair.folder, dtype=dtype)
+    shutil.copytree(pair.folder, tmp_path / "half")
+    half.save_pretrained(tmp_path / "half")
+    ours = load_marian(tmp_path / "half")
+    for weight, exact in zip(ours.weights, pair.ours.weights, strict=True):
+        rounded = torch.tensor(to_numpy(exact)).to(dtype).float().numpy()
+        np.testing.assert_array_equal(to_numpy(weight), rounded)
+        assert keras.backend.standardize_dtype(weight.dtype) == "float32"
+
+
+# What any other model can do.
+
+
+def test_training_goes_on(trained):
+    ours = load_marian(trained.folder)
+    tokenizer = ours.target_tokenizer
+    pad = ours.pad_token_id
+    pairs = marian_folders.SOURCES, [*marian_folders.TARGETS[:3], "der Mann"]
+    source, target = (
+        own.tokenize(texts, add_end=True).to_tensor(pad).numpy()
+        for own, texts in zip((ours.source_tokenizer, tokenizer), pairs, strict=True)
+    )
+    start = np.full((4, 1), ours.start_token_id)
+    inputs = {
+        "encoder_token_ids": source,
+        "decoder_token_ids": np.concatenate([start, target[:, :-1]], axis=1),
+    }
+    loss = LabelSmoothedCrossEntropy(0.0, pad_token_id=pad)
+    ours.compile(keras.optimizers.Adam(1e-2), loss)
+    assert ours.generate("a cat", GreedySearch()) == "eine Katze"
+    history = ours.fit(inputs, target, epochs=30, batch_size=4, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0] / 2
+    assert ours.generate("a cat", GreedySearch()) == "der Mann"
+
+
+def test_one_file_holds_everything(trained, tmp_path):
+    trained.ours.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    expected = trained.ours.generate(TEXTS, SEARCH, return_scores=True)
+    found = loaded.generate(TEXTS, SEARCH, return_scores=True)
+    assert found[0] == expected[0]
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-5)
+
+
+@pytest.mark.once
+def test_serves_what_generate_gives(trained, tmp_path):
+    trained.ours.export(tmp_path / "1", BeamSearch(2), check_texts=TEXTS)
+    serve = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    texts = [*TEXTS, ">>deu<<", ""]
+    served = serve(text=tf.constant(texts))["text"].numpy()
+    expected = trained.ours.generate(texts, BeamSearch(2))
+    assert [text.decode() for text in served] == expected
+    assert served[0].decode() == marian_folders.TARGETS[0]

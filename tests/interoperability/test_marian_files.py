@@ -1,0 +1,204 @@
+"""What is no model of Marian is refused by name, and nothing in it is executed."""
+
+import json
+import pickle
+import shutil
+
+import huggingface_hub
+import marian_folders
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from keras_transformer.interoperability import load_marian
+from keras_transformer.layers import PositionalEncoding
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good") / "model"
+    marian_folders.random_model(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    return shutil.copytree(good, tmp_path / "model")
+
+
+def set_config(folder, **settings):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+SETTINGS = {
+    "model_type": ("t5", "'marian'"),
+    "is_encoder_decoder": (False, "true"),
+    "normalize_before": (True, "false, for post-norm"),
+    "add_final_layer_norm": (True, "false, for post-norm"),
+    "activation_function": ("quick_gelu", "one of 'gelu', 'relu'"),
+    "activation_function again": (["relu"], "one of 'gelu', 'relu'"),
+    "d_model": (13, "divisible by 3"),
+    "d_model again": (-12, "a positive int"),
+    "encoder_layers": (10**12, "2, as there are in model.safetensors"),
+    "decoder_layers": (2, "1, as there are in model.safetensors"),
+    "encoder_layers again": ("2", "a positive int"),
+    "vocab_size": (True, "a positive int"),
+    "max_position_embeddings": (0, "a positive int"),
+    "dropout": (1.5, "a number in [0, 1)"),
+    "attention_dropout": (None, "a number in [0, 1)"),
+    "decoder_ffn_dim": (8, "7, as in the encoder"),
+    "decoder_attention_heads": (2, "3, as in the encoder"),
+    "decoder_start_token_id": (0, "the `pad_token_id`, "),
+    "eos_token_id": ([0, 1], "0, as in vocab.json"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name, folder):
+    value, message = SETTINGS[name]
+    name = name.split()[0]
+    set_config(folder, **{name: value})
+    with pytest.raises(ValueError) as error:
+        load_marian(folder)
+    assert f"`{name}` in config.json must be {message}" in str(error.value)
+    assert f"received `{name}={value!r}`" in str(error.value)
+
+
+def test_a_pad_token_elsewhere(folder):
+    set_config(folder, pad_token_id=3, decoder_start_token_id=3)
+    with pytest.raises(ValueError, match="`pad_token_id` .* as in vocab.json; .*=3`"):
+        load_marian(folder)
+
+
+@pytest.mark.parametrize("size", [{"encoder_ffn_dim": 10**9}, {"vocab_size": 10**9}])
+def test_sizes_that_are_not_those_of_the_file(folder, size):
+    ffn = size.get("encoder_ffn_dim", 7)
+    set_config(folder, **size, decoder_ffn_dim=ffn)
+    message = r"must hold the tensor '.*' as floats of shape \(1000000000, 12\)"
+    with pytest.raises(ValueError, match=message):
+        load_marian(folder)
+
+
+def change_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_a_tensor_that_is_not_there(folder):
+    name = "model.decoder.layers.0.encoder_attn.v_proj.bias"
+    change_tensors(folder, lambda tensors: tensors.pop(name))
+    with pytest.raises(ValueError, match=rf"must hold the tensor '{name}' of shape"):
+        load_marian(folder)
+
+
+def test_a_tensor_of_another_shape(folder):
+    name = "model.encoder.layers.1.self_attn.q_proj.weight"
+    change_tensors(folder, lambda tensors: tensors.update({name: np.ones((12, 11))}))
+    with pytest.raises(ValueError, match=rf"'{name}' .* shape \(12, 12\).*\(12, 11\)"):
+        load_marian(folder)
+
+
+def test_a_tensor_of_ints(folder):
+    ints = {"final_logits_bias": np.zeros((1, 36), "int8")}
+    change_tensors(folder, lambda tensors: tensors.update(ints))
+    with pytest.raises(ValueError, match="'final_logits_bias' as floats .* type I8"):
+        load_marian(folder)
+
+
+def test_no_bias_is_a_bias_of_zero(folder):
+    change_tensors(folder, lambda tensors: tensors.pop("final_logits_bias"))
+    assert not np.any(load_marian(folder).tied_output_bias)
+
+
+def test_stored_positions_are_compared(folder):
+    zeros = np.zeros((1, 23, 12), "float32")
+    table = PositionalEncoding(interleaved=False)(zeros)[0]
+    name = "model.encoder.embed_positions.weight"
+    table = np.array(table).astype("float16")
+    change_tensors(folder, lambda tensors: tensors.update({name: table}))
+    load_marian(folder)
+    change_tensors(folder, lambda tensors: tensors.update({name: table[::-1].copy()}))
+    with pytest.raises(ValueError, match=f"'{name}' .* must hold sinusoids"):
+        load_marian(folder)
+
+
+FILES = ("config.json", "source.spm", "target.spm", "vocab.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"`folder` must hold a file '{name}'"):
+        load_marian(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[1]", b"[" * 100_000])
+def test_a_damaged_file(folder, name, content):
+    (folder / name).write_bytes(content)
+    message = "`proto` must be" if name.endswith("spm") else f"{name} must "
+    with pytest.raises(ValueError, match=message):
+        load_marian(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"12345678", b"\xff" * 64])
+def test_damaged_weights(folder, content):
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="must be a safetensors file; it is not"):
+        load_marian(folder)
+
+
+@pytest.mark.parametrize("token_id", [-1, 36, 2, 1.0, "3", True, None])
+def test_ids_of_a_vocabulary(folder, token_id):
+    path = folder / "vocab.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "new": token_id}))
+    with pytest.raises(ValueError, match="each token an id of its own from 0 to 35"):
+        load_marian(folder)
+
+
+def test_what_is_pickled_is_not_read(folder):
+    class Trap:
+        def __reduce__(self):
+            return (pytest.fail, ("it was executed",))
+
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
+    message = r"pickled, which can execute code.*from_pretrained\(name\).save_pretrai"
+    with pytest.raises(FileNotFoundError, match=message):
+        load_marian(folder)
+
+
+# The Hub.
+
+
+def test_a_name_is_downloaded(good, tmp_path, monkeypatch):
+    asked = []
+
+    def download(name, **options):
+        asked.append((name, options))
+        return str(good)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    assert load_marian("Helsinki-NLP/opus-mt-en-de", "refs/pr/7").num_layers == 2
+    [(name, options)] = asked
+    assert name == "Helsinki-NLP/opus-mt-en-de" and options["revision"] == "refs/pr/7"
+    patterns = options["allow_patterns"]
+    assert {"config.json", "model.safetensors", "target_vocab.json"} < set(patterns)
+    assert not any("*" in pattern or "bin" in pattern for pattern in patterns)
+
+
+def test_a_folder_of_that_name_goes_first(good, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", pytest.fail)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(good, "Helsinki-NLP/opus-mt-en-de")
+    assert load_marian("Helsinki-NLP/opus-mt-en-de").num_layers == 2
+
+
+@pytest.mark.parametrize("name", ["nothing", "/no/where", "../a/b", "a/b/c", "-/."])
+def test_what_is_no_name(name, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", pytest.fail)
+    with pytest.raises(FileNotFoundError, match="`folder` must be a folder, or a name"):
+        load_marian(name)
