@@ -1,15 +1,19 @@
-"""A trained model in the formats of others: texts in, texts out, without this library.
+"""A trained model in the formats of others, which run it without this library.
 
-`export_saved_model` writes a SavedModel, `export_ctranslate2` a model of CTranslate2.
-Each is imported when it is first used, and with it what it needs.
+`export_saved_model` writes a SavedModel and `export_ctranslate2` a model of
+CTranslate2: texts in, texts out. `export_onnx` writes an encoder and a step of the
+decoder for ONNX Runtime. Each is imported when it is first used, and with it what it
+needs.
 """
 
 from importlib import import_module
 from typing import Any
 
-_LAZY = {"export_ctranslate2": "ctranslate2", "export_saved_model": "saved_model"}
+FORMATS = ("saved_model", "ctranslate2", "onnx")
 
-__all__ = ["export_ctranslate2", "export_saved_model"]
+_LAZY = {f"export_{format}": format for format in FORMATS}
+
+__all__ = ["export_ctranslate2", "export_onnx", "export_saved_model"]
 
 
 def __getattr__(name: str) -> Any:

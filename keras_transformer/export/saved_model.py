@@ -1,53 +1,46 @@
 """Writes a trained model as a SavedModel: strings in, strings out."""
 
-import base64
 import json
 import os
 import pathlib
-import pickle
-import subprocess
-import sys
-import warnings
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding import RelativeLength, Search
-from keras_transformer.export.served import Served
+from keras_transformer.export import card as model_card
+from keras_transformer.export import checking
+from keras_transformer.export import quantization as rounding
+from keras_transformer.export.compact_graph import compact
+from keras_transformer.export.served import DEFAULT_MAX_LENGTH, Served
+from keras_transformer.export.signatures import describe_signatures
+from keras_transformer.export.warmup import check_warmup, write_warmup
 from keras_transformer.export.writing import (
     check_tokenizers,
+    in_tensorflow,
     new_folder,
     sample_texts,
 )
 from keras_transformer.inference.generation import Request, check_request
 from keras_transformer.seq2seq import Seq2Seq
 
-SCORE_TOLERANCE = 1e-4
-CHECK_SEED = 1
+WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
 
-_WRITE = """
-from keras_transformer.export.saved_model import write_as_child
-write_as_child()
-"""
-
-_LOAD_AND_TRANSLATE = """
-import json, sys
-import numpy as np
+_USE = """```python
 import tensorflow as tf
-import tensorflow_text
-folder, texts, seed = json.load(sys.stdin)
-nbest = tf.saved_model.load(folder).signatures["nbest"]
-prefix, seeds = tf.constant([""] * len(texts)), tf.constant([seed] * len(texts))
-outputs = nbest(text=tf.constant(texts), prefix=prefix, seed=seeds)
-assert "keras_transformer" not in sys.modules
-print(json.dumps([
-    [text.decode("utf-8") for text in outputs["text"].numpy()[:, 0]],
-    outputs["score"].numpy()[:, 0].tolist(),
-]))
-"""
+import tensorflow_text  # the tokenizers' operations
+
+serve = tf.saved_model.load("{folder}").signatures["serving_default"]
+print(serve(text=tf.constant([{text}]))["text"])
+```
+
+TensorFlow Serving, which wants the folder to be `{name}/<version>`:
+
+```sh
+curl http://localhost:8501/v1/models/{name}:predict -d {body}
+```"""
 
 
 def export_saved_model(
@@ -57,6 +50,9 @@ def export_saved_model(
     *,
     max_length: int | RelativeLength | None = None,
     min_length: int | RelativeLength = 0,
+    quantization: str | None = None,
+    warmup: Sequence[tuple[int, int]] = WARMUP,
+    card: Mapping[str, Any] | None = None,
     check_texts: Sequence[str] | None = None,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer inside.
@@ -76,21 +72,32 @@ def export_saved_model(
     - `score`: `source` and `target`, strings `(batch,)`; returns `score`, float32
       `(batch,)`, and its parts: `tokens`, strings, and `token_scores`, float32,
       `(batch, target_length)`, padded with `""` and 0.
-    - `attention` (not of an `Ensemble`): `text`; returns the best `text` and `score`
+    - `attention`: `text`; returns the best `text` and `score`
       `(batch,)`, and how it is aligned: `source_tokens` and `tokens`, strings
       `(batch, source_length)` and `(batch, target_length)`, padded with `""`;
       `attention`, float32 `(batch, target_length, source_length)`, and `positions`,
       int32 `(batch, target_length)`, as in an `Alignment`.
+    - `attention_scores` (not of an `Ensemble`): `text`; returns `text`, `score`,
+      `source_tokens` and `tokens` as `attention` does; and `attention_scores`, float32
+      `(batch, num_layers, num_heads, target_length, source_length)`, how much each
+      target token attends to each source token in every decoder block's heads.
 
     It runs wherever TensorFlow and tensorflow-text do, without this library. It is
     the trace of the very search that `Seq2Seq.generate` compiles; batches and
     lengths are padded to a few sizes, and each such shape is compiled at its first
     request.
 
+    With `quantization` the matrices are stored in fewer bits, and read as float32
+    once a call, in which the model then computes. The file is a half or a quarter.
+
     What was written is loaded in a fresh process, and its texts must equal
     those of `generate`, before it takes its place: `filepath` holds a good
-    SavedModel or nothing. Under JAX and PyTorch a child process with the
-    TensorFlow backend writes it.
+    SavedModel or nothing. With `quantization` they must be those of a model with
+    the rounded weights, and its log-probabilities those of `model` to 0.5 a token.
+    Under JAX and PyTorch a child process with the TensorFlow backend writes it.
+
+    Beside what TensorFlow reads the folder has a model card, `README.md`, and
+    requests that TensorFlow Serving warms up with (see `warmup_requests`).
 
     Args:
         model: a `Seq2Seq` with tokenizers.
@@ -100,11 +107,23 @@ def export_saved_model(
         max_length: int or `RelativeLength`, greatest output length in tokens; 50
             more than the source's if `None`.
         min_length: int or `RelativeLength`, least output length.
+        quantization: how the kernels of dense layers and the embeddings are stored:
+            `"float16"`; `"int8"` with a scale for each output or row; float32 if
+            `None`.
+        warmup: numbers of texts and their lengths in tokens, whose shapes a server
+            should compile before it takes requests. Each takes a server seconds at
+            its start; `()` for none.
+        card: what the model card shall say beside what is known: texts by the names
+            of sections, or dictionaries, which become tables, such as
+            `{"training_data": "…", "figures": {"BLEU": 40.5}}`. Any name will do;
+            `intended_use`, `training_data`, `evaluation_data`, `figures`,
+            `limitations` and `licence` are always there, and empty if not said.
         check_texts: texts to check the SavedModel with; some made of the source
             vocabulary if `None`.
 
     Raises:
-        ValueError: if the model has no tokenizers, or a length is out of range.
+        ValueError: if the model has no tokenizers, a number is out of range, or
+            `quantization` is not known.
         FileExistsError: if `filepath` exists and is not an empty folder.
         RuntimeError: if the SavedModel does not give the texts of `generate`.
 
@@ -115,94 +134,89 @@ def export_saved_model(
     serve = tf.saved_model.load("saved_models/en-de/1").signatures["serving_default"]
     serve(text=tf.constant(["A man sleeps."]))["text"]
     ```
+
+    References:
+        - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993) (model cards)
     """
     check_tokenizers(model)
+    rounding.check_quantization(quantization)
+    check_warmup(warmup)
     request = Request(search, max_length, min_length)
     check_request(request)
+    texts = check_texts or sample_texts(model)
     with new_folder(filepath) as folder:
-        if keras.backend.backend() == "tensorflow":
-            _write(model, folder, request)
-        else:
-            _write_in_child(model, folder, request)
-        _check(model, folder, request, check_texts or sample_texts(model))
+        storing = {"request": request, "quantization": quantization}
+        in_tensorflow(_write, model, folder, **storing)
+        error = _check(model, folder, request, quantization, texts)
+        write_warmup(model, folder, warmup)
+        settings = {
+            "search": repr(search),
+            "max_length": max_length or "50 more than the source",
+            "min_length": min_length,
+            "weights": _describe_weights(folder, quantization, error),
+        }
+        use = _how_to_use(pathlib.Path(filepath), texts[0])
+        tables = _tables(model, folder, settings)
+        model_card.write_card(folder, _name(filepath), use, tables, card or {})
 
 
-def _write(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:
-    served = Served(model, request)
+def _write(
+    model: Any, folder: pathlib.Path, request: Request, quantization: str | None
+) -> None:
+    served = Served(model, request, quantization)
     tf.saved_model.save(served, str(folder), signatures=served.functions)
-
-
-def _write_in_child(model: Seq2Seq, folder: pathlib.Path, request: Request) -> None:
-    file = folder.with_suffix(".keras")
-    model.save(file)
-    settings = {
-        "model": str(file),
-        "folder": str(folder),
-        "request": base64.b64encode(pickle.dumps(request)).decode(),
-    }
-    _run_python(["-c", _WRITE], settings)
-
-
-def write_as_child() -> None:
-    """Writes a SavedModel in the child process: settings on standard input."""
-    settings = json.load(sys.stdin)
-    model = keras.saving.load_model(settings["model"], compile=False)
-    request = pickle.loads(base64.b64decode(settings["request"]))
-    _write(model, pathlib.Path(settings["folder"]), request)
-
-
-def _run_python(arguments: list[str], standard_input: Any) -> str:
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    process = subprocess.run(
-        [sys.executable, *arguments],
-        input=json.dumps(standard_input),
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    if process.returncode:
-        raise RuntimeError(
-            "a child process of the export failed; its last words: "
-            f"{process.stderr.strip()[-2000:]}"
-        )
-    return process.stdout
+    compact(folder)
 
 
 def _check(
-    model: Seq2Seq, folder: pathlib.Path, request: Request, texts: Sequence[str]
-) -> None:
-    """Compares a fresh process's texts with those of `generate`."""
-    settings = [str(folder), list(texts), CHECK_SEED]
-    output = _run_python(["-c", _LOAD_AND_TRANSLATE], settings)
-    served_texts, served_scores = json.loads(output.splitlines()[-1])
-    expected, scores = model.generate(
-        list(texts),
-        request.search,
-        request.max_length,
-        min_length=request.min_length,
-        return_scores=True,
-        seed=CHECK_SEED,
-    )
-    if np.ndim(scores) == 2:
-        expected, scores = [best for best, *_ in expected], scores[:, 0]
-    ties = 0
-    for text, served, wanted, score, other in zip(
-        texts, served_texts, expected, served_scores, scores, strict=True
-    ):
-        if served != wanted and abs(score - other) > SCORE_TOLERANCE:
-            raise RuntimeError(
-                f"the SavedModel gives {served!r} (score {score}) for {text!r}, but "
-                f"`generate` gives {wanted!r} (score {other}); nothing was written."
-            )
-        ties += served != wanted
-    if ties:
-        warnings.warn(
-            f"{ties} of {len(texts)} texts differ from those of `generate`, with "
-            f"scores closer than {SCORE_TOLERANCE}.",
-            stacklevel=3,
-        )
+    model: Any,
+    folder: pathlib.Path,
+    request: Request,
+    quantization: str | None,
+    texts: Sequence[str],
+) -> float:
+    """Checks texts; returns how much rounding changes log-probabilities a token."""
+    if quantization is None:
+        checking.check_texts(model, folder, request, texts)
+        return 0.0
+    rounded = rounding.rounded(model, quantization)
+    checking.check_texts(rounded, folder, request, texts)
+    return checking.rounding_error(model, rounded, request, texts)
+
+
+def _describe_weights(
+    folder: pathlib.Path, quantization: str | None, error: float
+) -> str:
+    size = sum(file.stat().st_size for file in (folder / "variables").iterdir())
+    described = f"{quantization or 'float32'}, {size / 1e6:.1f} MB"
+    if quantization is None:
+        return described
+    return f"{described}; log-probabilities of the check change by {error:.2g} a token"
+
+
+def _tables(
+    model: Any, folder: pathlib.Path, settings: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    limits = {
+        "max_source_length": model.max_source_length or DEFAULT_MAX_LENGTH,
+        "max_target_length": model.max_target_length or DEFAULT_MAX_LENGTH,
+    }
+    return {
+        "Model": {**model_card.describe_model(model), **limits},
+        "Decoding": settings,
+        "Signatures": dict(describe_signatures(folder)),
+        "Made by": model_card.made_by(),
+    }
+
+
+def _how_to_use(folder: pathlib.Path, text: str) -> str:
+    place = f"{_name(folder)}/{folder.name}" if folder.name.isdigit() else folder.name
+    quoted = json.dumps(text, ensure_ascii=False)
+    body = shlex.quote(f'{{"instances": [{quoted}]}}')
+    return _USE.format(folder=place, name=_name(folder), text=quoted, body=body)
+
+
+def _name(folder: str | os.PathLike) -> str:
+    """The name of a model in a folder `name/version` or `name`."""
+    path = pathlib.Path(folder).absolute()
+    return path.parent.name if path.name.isdigit() else path.name

@@ -7,10 +7,12 @@ import tensorflow as tf
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.backend.few_rows import smallest_rows
 from keras_transformer.decoding import SearchResult
-from keras_transformer.inference.alignment import Alignment, attend, checked_layer
+from keras_transformer.export.quantization import StoredWeights
+from keras_transformer.inference.alignment import Alignment, attend
 from keras_transformer.inference.generation import Request
 from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
+from keras_transformer.seq2seq import Seq2Seq
 
 DEFAULT_MAX_LENGTH = 512
 LARGEST_BATCH = 64
@@ -28,16 +30,23 @@ class Served(tf.Module):
     Args:
         model: a `Seq2Seq` or an `Ensemble` with tokenizers.
         request: how to decode.
+        quantization: how the weights are stored; see `StoredWeights`.
 
     Attributes:
         functions: all of them, by the names of their signatures.
     """
 
-    def __init__(self, model: Any, request: Request):
+    def __init__(self, model: Any, request: Request, quantization: str | None = None):
         super().__init__()
         self.source_tokenizer = model.source_tokenizer
         self.target_tokenizer = model.target_tokenizer
-        self.weights = [weight.value for weight in model.weights]
+        self.weights = StoredWeights(model, quantization)
+        self._tokens = {
+            side: tf.constant(getattr(model, f"{side}_tokenizer").get_vocabulary())
+            for side in ("source", "target")
+        }
+        if self.source_tokenizer is self.target_tokenizer:
+            self._tokens["source"] = self._tokens["target"]
         self._limits = {
             "source": model.max_source_length or DEFAULT_MAX_LENGTH,
             "target": model.max_target_length or DEFAULT_MAX_LENGTH,
@@ -55,20 +64,30 @@ class Served(tf.Module):
             return token_log_probabilities(model, *batch)
 
         def align(sources: Any, targets: Any) -> Alignment:
-            return attend(model, sources, targets, checked_layer(model))
+            return attend(model, sources, targets)
 
-        self._search = _untracked(compile_function(search, model))
-        self._score = _untracked(compile_function(score, model))
+        def attention_scores(sources: Any, targets: Any) -> Any:
+            inputs = {"encoder_token_ids": sources, "decoder_token_ids": targets}
+            _, scores = model(inputs, training=False, return_attention_scores=True)
+            return tf.cast(tf.stack(scores["cross"], axis=1), tf.float32)
+
+        def compiled(function: Any) -> Any:
+            return _untracked(compile_function(self.weights.used_in(function), model))
+
+        self._search = compiled(search)
+        self._score = compiled(score)
+        self._align = compiled(align)
+        self._scores = compiled(attention_scores)
         self.functions = {
             "serving_default": self.serve,
             "nbest": self.nbest,
             "tokens": self.tokens,
             "score": self.score,
+            "attention": self.attention,
         }
-        if hasattr(model, "align"):
-            self._align = _untracked(compile_function(align, model))
-            self.functions["attention"] = tf.function(
-                self._attention, input_signature=[_input("text")]
+        if isinstance(model, Seq2Seq):
+            self.functions["attention_scores"] = tf.function(
+                self._attention_scores, input_signature=[_input("text")]
             )
 
     @tf.function(input_signature=[_input("text")])
@@ -117,27 +136,42 @@ class Served(tf.Module):
         scores = self._score(sources, self._shifted(targets), targets)[:count, :length]
         return {
             "score": tf.reduce_sum(scores, axis=1),
-            "tokens": _strings(self.target_tokenizer, targets[:count, :length]),
+            "tokens": self._strings("target", targets[:count, :length]),
             "token_scores": scores,
         }
 
-    def _attention(self, text: Any) -> dict[str, Any]:
+    @tf.function(input_signature=[_input("text")])
+    def attention(self, text: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)`, and aligns the tokens of both sides."""
+        outputs, ids, (count, length, width) = self._best(text)
+        aligned = self._align(*ids)
+        return {
+            **outputs,
+            "attention": aligned.attention[:count, :length, :width],
+            "positions": aligned.positions[:count, :length],
+        }
+
+    def _attention_scores(self, text: Any) -> dict[str, Any]:
+        """Decodes strings `(batch,)`, and says what every head attends to."""
+        outputs, ids, (count, length, width) = self._best(text)
+        scores = self._scores(*ids)[:count, :, :, :length, :width]
+        return {**outputs, "attention_scores": scores}
+
+    def _best(self, text: Any) -> tuple[dict[str, Any], Any, Any]:
+        """The best hypotheses, with tokens; the ids that the model reads; the sizes."""
         tokens, token_ids, result = self._decode(text)
         outputs = self._outputs(tokens, token_ids, result)
         width = tokens.bounding_shape(out_type=tf.int32)[1]
         length = tf.reduce_max(result.lengths[:, 0])
         size = _round_up(tf.cast(length, tf.int64), length_buckets(DEFAULT_MAX_LENGTH))
         found = result.token_ids[:, 0, :size]
-        aligned = self._align(token_ids, self._shifted(found))
         count = tf.shape(text)[0]
-        return {
+        named = {
             **{name: outputs[name][:, 0] for name in ("text", "score")},
-            "source_tokens": _strings(self.source_tokenizer, token_ids[:count, :width]),
-            "tokens": _strings(self.target_tokenizer, found[:count, :length]),
-            "attention": aligned.attention[:count, :length, :width],
-            "positions": aligned.positions[:count, :length],
+            "source_tokens": self._strings("source", token_ids[:count, :width]),
+            "tokens": self._strings("target", found[:count, :length]),
         }
+        return named, (token_ids, self._shifted(found)), (count, length, width)
 
     def _decode(
         self, text: Any, prefix: Any = None, seed: Any = None
@@ -213,6 +247,13 @@ class Served(tf.Module):
         shape = [_round_up(rows, _powers(self._fewest, LARGEST_BATCH)), length]
         return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
 
+    def _strings(self, side: str, token_ids: Any) -> Any:
+        """The tokens of int32 ids, in their shape; of padding, `""`."""
+        vocabulary = self._tokens[side]
+        known = token_ids < tf.size(vocabulary)
+        tokens = tf.gather(vocabulary, tf.where(known, token_ids, 0))
+        return tf.where(known & (token_ids != self._pad_token_id), tokens, "")
+
     def _shifted(self, token_ids: Any) -> Any:
         """What the decoder reads: the tokens behind the start token."""
         starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
@@ -232,14 +273,6 @@ def _one_for_each(values: Any, name: str, others: Any, other_name: str) -> Any:
 def _untracked(function: Any) -> Any:
     """A function that a SavedModel holds where it is called, and not once more."""
     return lambda *arguments: function(*arguments)
-
-
-def _strings(tokenizer: Any, token_ids: Any) -> Any:
-    """The tokens of int32 ids, in their shape; of padding, `""`."""
-    vocabulary = tf.constant(tokenizer.get_vocabulary())
-    known = token_ids < tokenizer.vocabulary_size
-    tokens = tf.gather(vocabulary, tf.where(known, token_ids, 0))
-    return tf.where(known & (token_ids != tokenizer.pad_token_id), tokens, "")
 
 
 def _round_up(size: Any, steps: list[int]) -> Any:

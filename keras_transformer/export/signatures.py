@@ -1,10 +1,13 @@
 """What a SavedModel takes and returns."""
 
 import os
+import pathlib
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401 (its operations)
+from tensorflow.core.protobuf import saved_model_pb2
+
+NOT_FOR_CLIENTS = "__saved_model_init_op"
 
 
 def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
@@ -27,17 +30,21 @@ def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
     # 'text string(·,) → score float32(·,), text string(·,)'
     ```
     """
-    signatures = tf.saved_model.load(os.fspath(filepath)).signatures
-    found = {}
-    for name, function in sorted(signatures.items()):
-        _, inputs = function.structured_input_signature
-        outputs = _tensors(function.structured_outputs)
-        found[name] = f"{_tensors(inputs)} → {outputs}"
-    return found
+    file = pathlib.Path(filepath, "saved_model.pb")
+    (graph, *_) = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs
+    return {
+        name: f"{_tensors(signature.inputs)} → {_tensors(signature.outputs)}"
+        for name, signature in sorted(graph.signature_def.items())
+        if name != NOT_FOR_CLIENTS
+    }
 
 
-def _tensors(specs: dict[str, Any]) -> str:
+def _tensors(infos: Any) -> str:
     return ", ".join(
-        f"{name} {spec.dtype.name}{str(spec.shape).replace('None', '·')}"
-        for name, spec in sorted(specs.items())
+        f"{name} {tf.dtypes.as_dtype(info.dtype).name}{_shape(info.tensor_shape)}"
+        for name, info in sorted(infos.items())
     )
+
+
+def _shape(shape: Any) -> str:
+    return str(tf.TensorShape(shape)).replace("None", "·")

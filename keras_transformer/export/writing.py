@@ -1,18 +1,35 @@
 """What the exports have in common: a folder whole or absent, texts to check it with."""
 
+import base64
 import contextlib
+import json
 import os
 import pathlib
+import pickle
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import keras
 import numpy as np
 
 from keras_transformer.seq2seq import Seq2Seq
 
+_LOAD_AND_CALL = """
+import base64, json, pickle, sys
+import keras
+import keras_transformer
+path, function, settings = pickle.loads(base64.b64decode(json.load(sys.stdin)))
+function(keras.saving.load_model(path, compile=False), **settings)
+"""
+
 
 @contextlib.contextmanager
-def new_folder(filepath: str | os.PathLike) -> Iterator[pathlib.Path]:
+def new_folder(
+    filepath: str | os.PathLike, name: str = "filepath"
+) -> Iterator[pathlib.Path]:
     """Lets a folder be written under another name, and gives it its own at the end.
 
     If something is raised in between, nothing is left, not even the folders above it
@@ -20,6 +37,7 @@ def new_folder(filepath: str | os.PathLike) -> Iterator[pathlib.Path]:
 
     Args:
         filepath: the folder; it must not exist or be empty.
+        name: the argument that it is, for the error message.
 
     Yields:
         A path that does not exist yet, where the folder is to be written.
@@ -30,8 +48,8 @@ def new_folder(filepath: str | os.PathLike) -> Iterator[pathlib.Path]:
     target = pathlib.Path(filepath)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(
-            f"`filepath` must not exist or be an empty folder; received "
-            f"`filepath={str(target)!r}`, which is not empty. Choose the next version "
+            f"`{name}` must not exist or be an empty folder; received "
+            f"`{name}={str(target)!r}`, which is not empty. Choose the next version "
             "number, or remove it."
         )
     made = [parent for parent in target.parents if not parent.exists()]
@@ -80,3 +98,58 @@ def sample_texts(model: Seq2Seq) -> list[str]:
     ids = np.linspace(4, tokenizer.vocabulary_size - 1, 8 * 6).astype("int32")
     texts = tokenizer.detokenize(ids.reshape(8, 6)[:, :longest])
     return [text.decode("utf-8") for text in texts.numpy()] + [""]
+
+
+def run_python(code: str, standard_input: Any) -> str:
+    """Runs code in a fresh process with the TensorFlow backend.
+
+    Args:
+        code: Python code.
+        standard_input: what it reads there, as JSON.
+
+    Returns:
+        What it printed.
+
+    Raises:
+        RuntimeError: if it failed.
+    """
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(standard_input),
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode:
+        raise RuntimeError(
+            "a child process of the export failed; its last words: "
+            f"{process.stderr.strip()[-2000:]}"
+        )
+    return process.stdout
+
+
+def in_tensorflow(
+    write: Callable[..., None], model: Any, folder: pathlib.Path, **settings: Any
+) -> None:
+    """Writes a folder with a model of the TensorFlow backend.
+
+    Args:
+        write: function of a module, which takes a model, `folder` and `settings`.
+        model: a `Seq2Seq` or an `Ensemble`; on other backends it is saved, and loaded
+            in a child process.
+        folder: the new folder.
+        **settings: whatever can be pickled.
+    """
+    if keras.backend.backend() == "tensorflow":
+        write(model, folder=folder, **settings)
+        return
+    file = folder.with_suffix(".keras")
+    model.save(file)
+    call = pickle.dumps((str(file), write, {"folder": folder, **settings}))
+    run_python(_LOAD_AND_CALL, base64.b64encode(call).decode())

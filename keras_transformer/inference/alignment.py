@@ -34,10 +34,11 @@ def align(
 ) -> list[Alignment]:
     """Aligns each target with its source by the cross-attention of one layer.
 
-    The alignment of one pair does not depend on the others.
+    The alignment of one pair does not depend on the others. That of an `Ensemble` is by
+    the mean of what its models attend to.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq` or `Ensemble` whose method this is.
         sources: a text or a list of texts, if the model has tokenizers; or token
             ids, each with its end token: a list of lists of ints, or an int array
             `(batch, source_length)` with padding.
@@ -72,12 +73,12 @@ class Aligner:
     """Aligns with one model; keeps what it has compiled.
 
     Args:
-        model: a `Seq2Seq`.
+        model: a `Seq2Seq` or an `Ensemble`.
     """
 
     def __init__(self, model: Any):
         self._model = model
-        self._compiled: dict[int, Any] = {}
+        self._compiled: dict[int | None, Any] = {}
 
     def __call__(
         self, sources: Any, targets: Any, layer: int | None, batch_size: int
@@ -102,7 +103,6 @@ class Aligner:
 
     def _compiled_attention(self, layer: int | None) -> Any:
         model = self._model
-        layer = checked_layer(model, layer)
         if layer not in self._compiled:
             self._compiled[layer] = compile_function(
                 lambda sources, targets: attend(model, sources, targets, layer), model
@@ -110,52 +110,45 @@ class Aligner:
         return self._compiled[layer]
 
 
-def checked_layer(model: Any, layer: int | None = None) -> int:
-    """Says whose attention aligns.
+def cross_attention(
+    model: Any, encoder_token_ids: Any, decoder_token_ids: Any, layer: int | None = None
+) -> Any:
+    """Says what each target token attends to; can be traced by every backend.
 
     Args:
-        model: a `Seq2Seq`.
-        layer: int, which decoder block's; `None` = the last but one, or the only one.
-
-    Returns:
-        int, the number of a decoder block, counted as list items are.
-
-    Raises:
-        ValueError: if there is no such layer.
-    """
-    if layer is None:
-        return max(model.num_layers - 2, 0)
-    if not -model.num_layers <= layer < model.num_layers:
-        raise ValueError(
-            f"`layer` must be from {-model.num_layers} to {model.num_layers - 1}, "
-            f"as the model has `num_layers={model.num_layers}`; received "
-            f"`layer={layer}`."
-        )
-    return layer
-
-
-def attend(
-    model: Any, encoder_token_ids: Any, decoder_token_ids: Any, layer: int
-) -> Alignment:
-    """Aligns a batch; can be traced by every backend.
-
-    Args:
-        model: a `Seq2Seq`.
+        model: the `Seq2Seq` whose method this is.
         encoder_token_ids: int tensor `(batch, source_length)`, padded.
         decoder_token_ids: int tensor `(batch, target_length)`, the targets behind the
             start token.
-        layer: int, whose attention.
+        layer: int, which decoder block's attention; see `align`.
 
     Returns:
-        An `Alignment` of tensors `(batch, target_length, source_length)` and
-        `(batch, target_length)`.
+        float32 tensor `(batch, target_length, source_length)`, a mean over the heads.
+
+    Raises:
+        ValueError: if there is no such layer.
     """
     inputs = {
         "encoder_token_ids": encoder_token_ids,
         "decoder_token_ids": decoder_token_ids,
     }
+    chosen = _checked_layer(layer, model.num_decoder_layers)
     _, scores = model(inputs, training=False, return_attention_scores=True)
-    attention = ops.mean(ops.cast(scores["cross"][layer], "float32"), axis=1)
+    return ops.mean(ops.cast(scores["cross"][chosen], "float32"), axis=1)
+
+
+def attend(
+    model: Any, encoder_token_ids: Any, decoder_token_ids: Any, layer: int | None = None
+) -> Alignment:
+    """Aligns a batch; can be traced by every backend.
+
+    The arguments are those of `cross_attention`.
+
+    Returns:
+        An `Alignment` of tensors `(batch, target_length, source_length)` and
+        `(batch, target_length)`.
+    """
+    attention = model.cross_attention(encoder_token_ids, decoder_token_ids, layer)
     is_token = padding_mask(encoder_token_ids, model.pad_token_id)
     places = ops.arange(ops.shape(encoder_token_ids)[1])
     last = ops.sum(ops.cast(is_token, places.dtype), axis=1, keepdims=True) - 1
@@ -165,3 +158,14 @@ def attend(
     )
     positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
     return Alignment(attention, ops.cast(positions, "int32"))
+
+
+def _checked_layer(layer: int | None, count: int) -> int:
+    if layer is None:
+        return max(count - 2, 0)
+    if not -count <= layer < count:
+        raise ValueError(
+            f"`layer` must be from {-count} to {count - 1}, as the decoder has "
+            f"{count} layers; received `layer={layer}`."
+        )
+    return layer

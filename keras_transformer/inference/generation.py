@@ -71,7 +71,7 @@ def generate(
         ValueError: if a token id is not in the vocabulary, a source is
             longer than `max_source_length`, texts come to a model without
             tokenizers, an argument is out of its range, or alignments are asked
-            of an `Ensemble` or for an input without a token.
+            for an input without a token.
 
     Example:
 
@@ -129,7 +129,7 @@ class Generator:
         tokenizer = model.source_tokenizer if are_texts else None
         rows = token_rows(inputs, "inputs", tokenizer, model.pad_token_id)
         if return_alignments:
-            _check_alignable(model, rows)
+            _check_alignable(rows)
         prefixes = self.prefixes(prefix, rows, request)
         result = self._ids(rows, prefixes, request, seed, batch_size)
         outputs: list[Any] = [result]
@@ -286,12 +286,7 @@ def _are_texts(inputs: Any, model: Any) -> bool:
     return isinstance(inputs, list) and model.source_tokenizer is not None
 
 
-def _check_alignable(model: Any, rows: list[list[int]]) -> None:
-    if not hasattr(model, "align"):
-        raise ValueError(
-            "`return_alignments` must be `False` for a model that cannot align, as an "
-            f"`Ensemble`; received `return_alignments=True` for {model}."
-        )
+def _check_alignable(rows: list[list[int]]) -> None:
     if not all(rows):
         raise ValueError(
             "`inputs` must have a token each, the end token at least, to be aligned; "

@@ -23,8 +23,9 @@ class Ensemble(DecodingMethods, keras.Model):
     """Trained models that share a vocabulary, and decode as one.
 
     The probability of a token is the mean of the models' own. Everything that decodes a
-    `Seq2Seq` decodes an ensemble: every search with every option, `score`, `stream`,
-    `save` and `export` to a SavedModel. It costs what its models cost together.
+    `Seq2Seq` decodes an ensemble: every search with every option, `score`, `align`,
+    `stream`, `save` and `export` to a SavedModel. It costs what its models cost
+    together.
 
     Args:
         models: list of `Seq2Seq`, of whatever sizes and designs, such as the same
@@ -105,6 +106,19 @@ class Ensemble(DecodingMethods, keras.Model):
         """Makes room for more steps; see `Seq2Seq.extend_state`."""
         pairs = zip(self.models, state["models"], strict=True)
         return _together([model.extend_state(own, max_length) for model, own in pairs])
+
+    def take_state(self, state: dict[str, Any], rows: Any) -> dict[str, Any]:
+        """Leaves sentences out; see `Seq2Seq.take_state`."""
+        pairs = zip(self.models, state["models"], strict=True)
+        return _together([model.take_state(own, rows) for model, own in pairs])
+
+    def cross_attention(
+        self, encoder_token_ids: Any, decoder_token_ids: Any, layer: int | None = None
+    ) -> Any:
+        """The mean of what the models attend to; see `Seq2Seq.cross_attention`."""
+        arguments = (encoder_token_ids, decoder_token_ids, layer)
+        attention = [model.cross_attention(*arguments) for model in self.models]
+        return ops.mean(ops.stack(attention, axis=0), axis=0)
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object

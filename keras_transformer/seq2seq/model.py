@@ -17,10 +17,9 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
-from keras_transformer.seq2seq import stepping
+from keras_transformer.seq2seq import presets, stepping
 from keras_transformer.seq2seq.decoding_methods import DecodingMethods
 from keras_transformer.seq2seq.limits import check_limit
-from keras_transformer.seq2seq.presets import PRESETS
 from keras_transformer.seq2seq.vocabularies import (
     check_sizes,
     check_tokenizers,
@@ -46,6 +45,8 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
     Args:
         num_layers: int, blocks in the encoder and blocks in the decoder (N in
             the paper).
+        num_decoder_layers: int, blocks in the decoder where they are not
+            `num_layers`; few of them decode faster.
         hidden_dim: int, width of the model (d_model); divisible by `num_heads`.
         intermediate_dim: int, width of the feed-forward networks (d_ff).
         num_heads: int, number of attention heads (h).
@@ -57,6 +58,10 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             embedding, target embedding, output), `"target"` (target embedding
             and output) or `"none"`. `None` means `"all"` with a shared
             vocabulary, `"target"` with two.
+        scale_embeddings: whether token embeddings are multiplied by
+            √hidden_dim, as in the paper.
+        output_bias: whether the logits have a bias. `None` means they have one
+            where the output's matrix is its own (`tie_embeddings="none"`).
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs (P_drop).
         activation: activation of the feed-forward networks.
@@ -132,6 +137,8 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
         - [Press and Wolf, 2017](https://arxiv.org/abs/1608.05859) (tied
           embeddings)
+        - [Kasai et al., 2021](https://arxiv.org/abs/2006.10369) (few decoder
+          layers)
     """
 
     def __init__(
@@ -141,10 +148,13 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         hidden_dim: int,
         intermediate_dim: int,
         num_heads: int,
+        num_decoder_layers: int | None = None,
         vocabulary_size: int | None = None,
         source_vocabulary_size: int | None = None,
         target_vocabulary_size: int | None = None,
         tie_embeddings: str | None = None,
+        scale_embeddings: bool = True,
+        output_bias: bool | None = None,
         dropout: float = 0.1,
         activation: Any = "relu",
         normalize_first: bool = False,
@@ -165,6 +175,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
     ):
         super().__init__(**kwargs)
         self.num_layers = num_layers
+        self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
         self.num_heads = num_heads
@@ -203,48 +214,17 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         self.source_vocabulary_size, self.target_vocabulary_size = own_sizes
         check_tokenizers(source_tokenizer, self.target_tokenizer, *own_sizes)
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
+        self.scale_embeddings = scale_embeddings
+        untied = self.tie_embeddings == "none"
+        self.output_bias = untied if output_bias is None else output_bias
         self._build_layers()
         self._keep_what_is_compiled()
-        self._aligner = alignment.Aligner(self)
 
-    @classmethod
-    def from_preset(cls, preset: str, **overrides: Any) -> "Seq2Seq":
-        """Builds an untrained model of a known size.
-
-        Args:
-            preset: `"transformer_tiny"` (4 + 4 blocks of width 128),
-                `"transformer_small"` (3 + 3, 256), `"transformer_base"` (6 + 6,
-                512) or `"transformer_big"` (6 + 6, 1024).
-            **overrides: any constructor argument; the vocabulary (a size or
-                tokenizers) is always needed.
-
-        Returns:
-            A `Seq2Seq` with freshly initialised weights.
-
-        Raises:
-            ValueError: if there is no such preset.
-
-        Example:
-
-        >>> model = Seq2Seq.from_preset("transformer_tiny", vocabulary_size=100)
-        >>> model.num_layers, model.hidden_dim
-        (4, 128)
-
-        References:
-            - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), table 3
-              (base and big)
-        """
-        if preset not in PRESETS:
-            raise ValueError(
-                f"`preset` must be one of {', '.join(map(repr, PRESETS))}; received "
-                f"`preset={preset!r}`."
-            )
-        return cls(**{**PRESETS[preset], **overrides})
+    from_preset = classmethod(presets.from_preset)
 
     def _build_layers(self) -> None:
         policy = self.dtype_policy
         stack = {
-            "num_layers": self.num_layers,
             "intermediate_dim": self.intermediate_dim,
             "num_heads": self.num_heads,
             "dropout": self.dropout,
@@ -273,16 +253,26 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             self.target_encoding = copy_scheme(self.positions, policy)
             self.target_encoding.build(shape)
         self.embedding_dropout = Dropout(self.dropout, dtype=policy)
-        self.encoder = EncoderStack(**stack, name="encoder")
+        self.encoder = EncoderStack(self.num_layers, **stack, name="encoder")
         self.encoder.build(shape)
-        self.decoder = DecoderStack(**stack, name="decoder")
+        self.decoder = DecoderStack(self.num_decoder_layers, **stack, name="decoder")
         self.decoder.build(shape, shape)
         self.output_dense = None
+        self.tied_output_bias = None
         if self.tie_embeddings == "none":
             self.output_dense = keras.layers.Dense(
-                self.target_vocabulary_size, dtype=policy, name="output"
+                self.target_vocabulary_size,
+                use_bias=self.output_bias,
+                dtype=policy,
+                name="output",
             )
             self.output_dense.build(shape)
+        elif self.output_bias:
+            self.tied_output_bias = self.add_weight(
+                shape=(self.target_vocabulary_size,),
+                initializer="zeros",
+                name="output_bias",
+            )
         self.built = True
 
     def _embedding(self, name: str, vocabulary_size: int) -> keras.layers.Embedding:
@@ -324,7 +314,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         }
 
     def _embed_source(self, token_ids: Any, training: bool | None) -> Any:
-        x = self.source_embedding(token_ids) * self.hidden_dim**0.5
+        x = self._scaled(self.source_embedding(token_ids))
         if self.source_encoding is not None:
             x = self.source_encoding(x)
         return self.embedding_dropout(x, training=training)
@@ -332,14 +322,24 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
     def _embed_target(
         self, token_ids: Any, positions: Any = None, training: bool | None = None
     ) -> Any:
-        x = self.target_embedding(token_ids) * self.hidden_dim**0.5
+        x = self._scaled(self.target_embedding(token_ids))
         if self.target_encoding is not None:
             x = self.target_encoding(x, positions=positions)
         return self.embedding_dropout(x, training=training)
 
+    def _scaled(self, embedded: Any) -> Any:
+        return embedded * self.hidden_dim**0.5 if self.scale_embeddings else embedded
+
     def _logits(self, decoded: Any, kernel: Any = None) -> Any:
         if self.output_dense is not None:
             return self.output_dense(decoded)
+        logits = self._products(decoded, kernel)
+        if self.tied_output_bias is None:
+            return logits
+        return logits + ops.cast(self.tied_output_bias, logits.dtype)
+
+    def _products(self, decoded: Any, kernel: Any) -> Any:
+        """What the decoder made, times the target embeddings."""
         if kernel is not None:
             return ops.matmul(decoded, kernel)
         embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
@@ -368,16 +368,20 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
     reorder_state = stepping.reorder_state
     prepare_state = stepping.prepare_state
     extend_state = stepping.extend_state
-    align = alignment.align
+    take_state = stepping.take_state
+    cross_attention = alignment.cross_attention
 
     def get_config(self) -> dict[str, Any]:
         names = (
             "num_layers",
+            "num_decoder_layers",
             "hidden_dim",
             "intermediate_dim",
             "num_heads",
             "vocabulary_size",
             "tie_embeddings",
+            "scale_embeddings",
+            "output_bias",
             "dropout",
             "normalize_first",
             "layer_norm_epsilon",

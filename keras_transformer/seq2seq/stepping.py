@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_transformer.backend.few_rows import are_few
@@ -160,6 +161,22 @@ def extend_state(model: Any, state: dict[str, Any], max_length: Any) -> dict[str
     return {**state, "caches": caches, "ancestors": ancestors}
 
 
+def take_state(model: Any, state: dict[str, Any], rows: Any) -> dict[str, Any]:
+    """Leaves sentences out.
+
+    Args:
+        model: the `Seq2Seq` whose method this is.
+        state: from `start_decoding` or `decode_step`.
+        rows: int tensor `(count,)`, the sentences to keep.
+
+    Returns:
+        The new state.
+    """
+    own = {name: value for name, value in state.items() if name != "output_kernel"}
+    taken = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), own)
+    return {**state, **taken}
+
+
 def search(
     model: Any,
     encoder_token_ids: Any,
@@ -196,8 +213,7 @@ def search(
         model, encoder_token_ids, search, max_length, min_length, prefixes, seed, few
     )
     first = first._replace(state=model.prepare_state(first.state))
-    rooms = (few,) if few is most else (few, most)
-    return run(search, known, sentences, first, rooms)
+    return run(search, known, sentences, first, few, most)
 
 
 def begin_search(
@@ -260,6 +276,7 @@ def known_to_searches(model: Any) -> Model:
         model.decode_step,
         model.reorder_state,
         model.extend_state,
+        model.take_state,
         model.start_token_id,
         model.end_token_id,
         model.pad_token_id,

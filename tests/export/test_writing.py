@@ -4,6 +4,7 @@ from keras_transformer import Seq2Seq
 from keras_transformer.export.writing import (
     check_tokenizers,
     new_folder,
+    run_python,
     sample_texts,
 )
 from keras_transformer.text import CharacterTokenizer
@@ -70,3 +71,9 @@ def test_sample_texts_are_short_enough_and_hold_an_empty_one(limit):
     assert set("abcde") <= set("".join(texts)) <= set("abcdef")
     lengths = LETTERS.tokenize(texts, add_end=True).row_lengths().numpy()
     assert 1 < max(lengths) <= (limit or 7)
+
+
+def test_a_process_that_fails_is_quoted():
+    assert run_python("print(input())", "out of ink") == '"out of ink"\n'
+    with pytest.raises(RuntimeError, match="child process .* last words: out of ink"):
+        run_python("raise SystemExit('out of ink')", {})

@@ -115,7 +115,7 @@ def test_no_pairs(model):
 
 def test_errors(model):
     for layer in (3, -4):
-        message = rf"`layer` must be from -3 to 2, .*`num_layers=3`; .*`layer={layer}`"
+        message = rf"`layer` must be from -3 to 2, .* has 3 layers; .*`layer={layer}`"
         with pytest.raises(ValueError, match=message):
             model.align(["a"], ["U"], layer=layer)
     with pytest.raises(ValueError, match="received 1 targets and 2 sources"):

@@ -4,7 +4,6 @@ import pytest
 
 from keras_transformer import (
     BeamSearch,
-    Ensemble,
     GreedySearch,
     RelativeLength,
     Sampling,
@@ -346,5 +345,3 @@ def test_alignments_of_texts_come_last(model, texts_and_scores):
 def test_what_cannot_be_aligned(model):
     with pytest.raises(ValueError, match="`inputs` must have a token .*in row 1"):
         model.generate([[4, 3], []], return_alignments=True)
-    with pytest.raises(ValueError, match="`return_alignments` must be `False`.*Ensem"):
-        Ensemble([model]).generate(["a"], return_alignments=True)

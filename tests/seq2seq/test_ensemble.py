@@ -13,6 +13,7 @@ from keras_transformer import (
     Seq2Seq,
     SuppressTokens,
 )
+from keras_transformer.export.signatures import describe_signatures
 
 TOKENIZER = CharacterTokenizer.train(lines=["a small toy"])
 TEXTS = ["a toy", "toys", "", "a small toy"]
@@ -107,6 +108,21 @@ def test_prefixes_streams_coverage_and_trees(ensemble):
     assert len(tree.best) == 1
 
 
+def test_aligns_by_the_mean_of_what_its_models_attend_to(ensemble, members):
+    pairs = ["a toy", "toys"], ["yot", "a small"]
+    found = ensemble.align(*pairs)
+    of_each = [model.align(*pairs) for model in members]
+    for alignment, *own in zip(found, *of_each, strict=True):
+        mean = np.mean([one.attention for one in own], axis=0)
+        np.testing.assert_allclose(alignment.attention, mean, atol=1e-6)
+        positions = mean[:, :-1].argmax(axis=1)  # not the end token's
+        np.testing.assert_array_equal(alignment.positions, positions)
+    text, alignment = ensemble.generate("toys", max_length=4, return_alignments=True)
+    assert alignment.attention.shape[1] == len("toys") + 1
+    with pytest.raises(ValueError, match="`layer` must be from -1 to 0"):
+        ensemble.align(*pairs, layer=1)
+
+
 def test_is_saved_whole(ensemble, tmp_path):
     ensemble.save(tmp_path / "both.keras")
     restored = keras.saving.load_model(tmp_path / "both.keras")
@@ -120,7 +136,8 @@ def test_export(ensemble, tmp_path):
     """`export` itself compares its texts with those of `generate`."""
     search = BeamSearch(2, num_hypotheses=2)
     ensemble.export(tmp_path / "1", search, max_length=6, check_texts=TEXTS[:2])
-    assert (tmp_path / "1/saved_model.pb").exists()
+    signatures = describe_signatures(tmp_path / "1")
+    assert "attention" in signatures and "attention_scores" not in signatures
 
 
 def test_ctranslate2_has_no_ensembles(ensemble, tmp_path):

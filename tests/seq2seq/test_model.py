@@ -74,9 +74,10 @@ def reference_logits(model, source, target):
     if first:
         decoded = reference.layer_norm(model.decoder.norm.get_weights(), decoded)
     if model.tie_embeddings == "none":
-        kernel, bias = model.output_dense.get_weights()
-        return decoded @ kernel + bias
-    return decoded @ embeddings.T
+        kernel, *bias = model.output_dense.get_weights()
+        return decoded @ kernel + sum(bias)
+    bias = to_numpy(model.tied_output_bias) if model.output_bias else 0
+    return decoded @ embeddings.T + bias
 
 
 def _embed(embeddings, token_ids):
@@ -104,6 +105,45 @@ def test_two_vocabularies():
     assert expected.shape == (BATCH, TARGET_LENGTH, 13)
     logits = logits_of(model, source, TARGET)
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=3e-5)
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+@pytest.mark.parametrize("output_bias", [False, True])
+def test_the_output_has_a_bias_or_none(tie_embeddings, output_bias):
+    options = {"tie_embeddings": tie_embeddings, "output_bias": output_bias}
+    model = seq2seq(**options, num_layers=1)
+    biases = [
+        weight
+        for weight in model.weights
+        if "output" in weight.path and weight.shape == (VOCABULARY_SIZE,)
+    ]
+    assert len(biases) == output_bias
+    expected = reference_logits(model, SOURCE, TARGET)
+    np.testing.assert_allclose(to_numpy(model(INPUTS)), expected, rtol=1e-4, atol=3e-5)
+    result = model.generate(SOURCE, GreedySearch(), max_length=5)
+    scores = model.score(SOURCE, result.token_ids[:, 0]).scores
+    np.testing.assert_allclose(result.scores[:, 0], scores, atol=1e-4)
+
+
+def test_embeddings_as_they_are():
+    model = seq2seq(scale_embeddings=False, tie_embeddings="none")
+    scaled = seq2seq(tie_embeddings="none")
+    scaled.set_weights(model.get_weights())
+    for embedding in (scaled.source_embedding, scaled.target_embedding):
+        table = embedding.get_weights()[0]
+        embedding.set_weights([table / HIDDEN_DIM**0.5])
+    expected = reference_logits(scaled, SOURCE, TARGET)
+    np.testing.assert_allclose(to_numpy(model(INPUTS)), expected, rtol=1e-4, atol=3e-5)
+
+
+def test_a_decoder_of_fewer_layers():
+    model = seq2seq(num_layers=3, num_decoder_layers=2)
+    assert (len(model.encoder.blocks), len(model.decoder.blocks)) == (3, 2)
+    expected = reference_logits(model, SOURCE, TARGET)
+    np.testing.assert_allclose(to_numpy(model(INPUTS)), expected, rtol=1e-4, atol=3e-5)
+    assert model.align(SOURCE, TARGET, layer=-1)[1].attention.shape[1] == SOURCE_LENGTH
+    with pytest.raises(ValueError, match="the decoder has 2 layers; .*`layer=2`"):
+        model.align(SOURCE, TARGET, layer=2)
 
 
 def test_dtype_and_symbolic_shape(model):
@@ -305,13 +345,15 @@ def test_steps_in_half_precision(policy):
 
 
 @pytest.mark.parametrize("search", [GreedySearch(), BeamSearch(3, num_hypotheses=2)])
-def test_the_search_is_that_of_all_steps_one_by_one(model, search):
+def test_the_search_is_that_of_all_steps_one_by_one(search):
+    model = seq2seq(num_layers=1)
     source_length = SOURCE.shape[1]
-    most = source_length + 50  # more than there is room for at first
-    found = model.search(SOURCE, search, min_length=most - 1)
+    most = source_length + 11  # more than there is room for at first
+    limits = {"max_length": most, "min_length": most - 1}
+    found = model.search(SOURCE, search, **limits)
     known = model.known_to_searches()
     sentences, progress = model.begin_search(
-        SOURCE, search, None, most - 1, prefixes=None, seed=0
+        SOURCE, search, **limits, prefixes=None, seed=0
     )
     while not to_numpy(progress.done).all():
         progress = search.advance(known, sentences, progress)
