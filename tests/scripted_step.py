@@ -12,7 +12,7 @@ from keras_transformer.decoding import Model, Sentences, run
 PAD, END, START = 0, 1, 2
 TOKENS = {"pad_token_id": PAD, "end_token_id": END, "start_token_id": START}
 
-_calls: list[None] = []  # one entry a step of the search that runs
+_calls: list[int] = []  # the sentences of each step of the search that runs
 
 
 class ScriptedStep:
@@ -29,7 +29,7 @@ class ScriptedStep:
     def __init__(self, logits: np.ndarray):
         self.logits = np.array(logits, "float32")
         self.batch, _, self.vocabulary_size = self.logits.shape
-        self.calls = 0
+        self.calls: list[int] = []
 
     def __getitem__(self, rows: Any) -> "ScriptedStep":
         return ScriptedStep(self.logits[rows])
@@ -43,16 +43,19 @@ class ScriptedStep:
         prefixes: Any = None,
         attention: Any = None,
         seed: int = 0,
+        room: int | None = None,
         **tokens: int,
     ) -> Any:
         """Returns the result of a search, its parts NumPy arrays.
 
+        `calls` then has the number of sentences in each step.
         `attention` is `(batch, vocabulary_size, source_length)`, what each newest
         token attends to.
         """
         limits = np.broadcast_to(np.asarray(limits, "int32"), (self.batch,))
         max_length = int(limits.max()) if max_length is None else max_length
-        run_search = _compiled(search, max_length, tuple({**TOKENS, **tokens}.items()))
+        tokens = {**TOKENS, **tokens}
+        run_search = _compiled(search, max_length, room, tuple(tokens.items()))
         if prefixes is None:
             prefixes = np.zeros((self.batch, 0), "int32")
         if attention is None:
@@ -70,7 +73,7 @@ class ScriptedStep:
         _calls.clear()
         result = run_search(table, attention, Sentences(*tensors))
         result = type(result)(*map(ops.convert_to_numpy, result))
-        self.calls = len(_calls)
+        self.calls = list(_calls)
         return result
 
     def log_probs(self, row: int, history: tuple[int, ...]) -> np.ndarray:
@@ -94,8 +97,8 @@ class ScriptedStep:
 
 
 @functools.cache
-def _compiled(search: Any, max_length: int, tokens: tuple) -> Any:
-    model = Model(_step, _reorder, lambda state, length: state, **dict(tokens))
+def _compiled(search: Any, max_length: int, room: int | None, tokens: tuple) -> Any:
+    model = Model(_step, _reorder, lambda state, length: state, _take, **dict(tokens))
 
     def run_search(table: Any, attention: Any, sentences: Any) -> Any:
         nodes = ops.zeros((table.shape[0], search.num_beams), "int32")
@@ -103,7 +106,7 @@ def _compiled(search: Any, max_length: int, tokens: tuple) -> Any:
         seen = ops.shape(attention)[2]
         state["attention"] = ops.zeros((*nodes.shape, seen), "float32")
         first = search.start(model, sentences, state, max_length)
-        return run(search, model, sentences, first)
+        return run(search, model, sentences, first, room, max_length)
 
     if keras.backend.backend() == "jax":
         import jax
@@ -113,7 +116,7 @@ def _compiled(search: Any, max_length: int, tokens: tuple) -> Any:
 
 
 def _step(token_ids: Any, index: Any, state: dict[str, Any]) -> tuple[Any, Any]:
-    _note_call()
+    _note_call(token_ids.shape[0])
     _, num_nodes, vocabulary_size = state["table"].shape
     children = state["nodes"] * vocabulary_size + 1 + token_ids
     nodes = ops.where(index > 0, ops.minimum(children, num_nodes - 1), 0)
@@ -127,14 +130,18 @@ def _reorder(state: dict[str, Any], parents: Any) -> dict[str, Any]:
     return {**state, "nodes": nodes}
 
 
-def _note_call() -> None:
+def _take(state: dict[str, Any], rows: Any) -> dict[str, Any]:
+    return {name: ops.take(value, rows, axis=0) for name, value in state.items()}
+
+
+def _note_call(sentences: int) -> None:
     """JAX calls a step once, to trace it, but a callback whenever it runs."""
     if keras.backend.backend() == "jax":
         import jax
 
-        jax.debug.callback(lambda: _calls.append(None), ordered=True)
+        jax.debug.callback(lambda: _calls.append(sentences), ordered=True)
     else:
-        _calls.append(None)
+        _calls.append(sentences)
 
 
 def random_step(

@@ -1,13 +1,17 @@
 """What every search shares: the step contract, the inputs, the result, the loop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from keras import ops
 
+# The part of a batch that goes on by itself when the rest of it is done.
+LAST_PART = 4
+
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 Reorder = Callable[[Any, Any], Any]
 Extend = Callable[[Any, Any], Any]
+Take = Callable[[Any, Any], Any]
 
 
 class Model(NamedTuple):
@@ -21,6 +25,8 @@ class Model(NamedTuple):
         reorder: `reorder(state, parents) -> state`, lets beam `i` go on from what
             was beam `parents[:, i]`; `parents` int32 `(batch, num_beams)`.
         extend: `extend(state, length) -> state`, makes room for that many steps.
+        take: `take(state, rows) -> state`, that of some of the sentences; `rows` int32
+            `(count,)`.
         start_token_id: int, the token every hypothesis starts from.
         end_token_id: int, the token that ends a hypothesis.
         pad_token_id: int, fills the result; never chosen.
@@ -29,6 +35,7 @@ class Model(NamedTuple):
     step: Step
     reorder: Reorder
     extend: Extend
+    take: Take
     start_token_id: int
     end_token_id: int
     pad_token_id: int
@@ -77,10 +84,15 @@ class SearchResult(NamedTuple):
 
 
 class Progress(Protocol):
-    """The state of a search between two steps; a tuple of tensors, with more in it."""
+    """The state of a search between two steps: a tuple of tensors, with more in it.
+
+    `index` comes first and the model's state last; the first axis of all others is the
+    batch.
+    """
 
     index: Any  # int32 (), position of the next token
     done: Any  # bool (batch, ...), what is finished
+    state: Any  # the model's
 
 
 class Search(Protocol):
@@ -132,37 +144,101 @@ def run(
     model: Model,
     sentences: Sentences,
     first: Any,
-    rooms: Sequence[Any] = (None,),
+    room: Any = None,
+    most: Any = None,
 ) -> SearchResult:
     """Searches until every sentence is done.
+
+    A step costs what the model's state has room for and what the batch has sentences,
+    those that are done included; most sentences are done long before the last one is.
+    So when there is no room left, or few of the sentences go on, they do so by
+    themselves, with room for all steps.
 
     Args:
         search: the strategy.
         model: the model.
         sentences: what is asked for.
         first: the `Progress` before the first step, from `search.start`.
-        rooms: ints or int scalar tensors, the steps that the model's state is to have
-            room for, one after the other: a step costs what there is room for, and
-            most searches are over before all of it is needed. `None` = as it is.
+        room: int or int scalar tensor, the steps that the model's state has room for;
+            `None` = as many as there can be.
+        most: int or int scalar tensor, the steps that there can be; needed if there is
+            a `room`.
 
     Returns:
         A `SearchResult`.
     """
-    kind = type(first)
-    last = first
+    if room is None:
+        last = _advance(search, model, sentences, first)
+        return search.result(model, last)
+    few = ops.shape(sentences.limits)[0] // LAST_PART
+    last = _advance(search, model, sentences, first, room, few)
+    return search.result(model, _finish(search, model, sentences, last, few, most))
 
-    def advance(*progress: Any) -> Any:
-        return search.advance(model, sentences, kind(*progress))
 
-    for room in rooms:
+def _advance(
+    search: Search,
+    model: Model,
+    sentences: Sentences,
+    progress: Any,
+    room: Any = None,
+    few: Any = 0,
+) -> Any:
+    """Makes steps while there is room and more than `few` sentences go on."""
+    kind = type(progress)
 
-        def goes_on(*progress: Any, room: Any = room) -> Any:
-            unfinished = ops.logical_not(ops.all(kind(*progress).done))
-            if room is None:
-                return unfinished
-            return ops.logical_and(unfinished, kind(*progress).index < room)
+    def goes_on(*values: Any) -> Any:
+        now = kind(*values)
+        many = ops.sum(ops.cast(_unfinished(now), "int32")) > few
+        return many if room is None else ops.logical_and(many, now.index < room)
 
-        if room is not None:
-            last = last._replace(state=model.extend(last.state, room))
-        last = kind(*ops.while_loop(goes_on, advance, last))
-    return search.result(model, last)
+    def advance(*values: Any) -> Any:
+        return search.advance(model, sentences, kind(*values))
+
+    return kind(*ops.while_loop(goes_on, advance, progress))
+
+
+def _finish(
+    search: Search, model: Model, sentences: Sentences, last: Any, few: Any, most: Any
+) -> Any:
+    """Lets the sentences that go on do so to their ends, `few` at a time."""
+    kind = type(last)
+    state, index = last.state, last.index
+    few = max(few, 1) if isinstance(few, int) else ops.maximum(few, 1)
+
+    def goes_on(*values: Any) -> Any:
+        return ops.any(_unfinished(kind(*values, state)))
+
+    def advance(*values: Any) -> Any:
+        done = ops.logical_not(_unfinished(kind(*values, state)))
+        rows = ops.argsort(ops.cast(done, "int32"))[:few]
+        own = model.extend(model.take(state, rows), most)
+        part = kind(
+            index, *(ops.take(value, rows, axis=0) for value in values[1:]), own
+        )
+        asked = Sentences(*(ops.take(value, rows, axis=0) for value in sentences))
+        found = _advance(search, model, asked, part)
+        unfinished = _unfinished(part)  # the others only fill the part up
+        return index, *(
+            _put(value, rows, _where(unfinished, new, old))
+            for value, new, old in zip(values[1:], found[1:-1], part[1:-1], strict=True)
+        )
+
+    return kind(*ops.while_loop(goes_on, advance, last[:-1]), state)
+
+
+def _where(rows: Any, new: Any, old: Any) -> Any:
+    """The rows of one tensor where it is so, and of another one elsewhere."""
+    return ops.where(ops.reshape(rows, (-1, *(len(new.shape) - 1) * (1,))), new, old)
+
+
+def _put(values: Any, rows: Any, new: Any) -> Any:
+    """Writes rows into a tensor; TensorFlow cannot if there is nothing in them."""
+    if 0 in values.shape:
+        return values
+    return ops.scatter_update(values, ops.expand_dims(rows, 1), new)
+
+
+def _unfinished(progress: Any) -> Any:
+    """Which sentences go on, bool `(batch,)`."""
+    axes = tuple(range(1, len(progress.done.shape)))
+    return ops.logical_not(ops.all(progress.done, axis=axes))

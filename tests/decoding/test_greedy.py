@@ -33,4 +33,4 @@ def test_equal_logits_give_one_of_the_best():
 def test_stops_when_every_sentence_has_ended():
     step = spell([3], [4, 4])
     result = step.search(GreedySearch(), limits=4)
-    assert step.calls == result.lengths.max() == 3
+    assert len(step.calls) == result.lengths.max() == 3

@@ -126,7 +126,7 @@ def test_sentences_without_anything_allowed():
         assert (result.scores[[0, 2]] == -np.inf).all()
         step = STEP[:1]
         step.search(search, 4)
-        assert step.calls == 1
+        assert len(step.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from scripted_step import END, PAD, START, random_step, spell
 from keras_transformer.decoding import (
     BeamSearch,
     GreedySearch,
+    NoRepeatNGram,
     Sampling,
     SearchResult,
 )
@@ -42,6 +43,43 @@ def test_dtypes_and_shapes(search):
     assert result.token_ids.shape == (4, hypotheses, 4)
     assert result.lengths.shape == result.scores.shape == (4, hypotheses)
     assert [part.dtype for part in result] == ["int32", "int32", "float32"]
+
+
+MANY = random_step(9, seed=29)
+EVERYTHING = {
+    "limits": [4, 1, 3, 2, 4, 4, 1, 4, 3],
+    "min_lengths": [0, 0, 2, 0, 3, 0, 0, 4, 0],
+    "prefixes": [[PAD], [PAD], [3], [PAD], [4], [PAD], [PAD], [3], [PAD]],
+    "attention": np.random.default_rng(1).random((9, 5, 3)),
+}
+
+
+@pytest.mark.parametrize("room", [1, 2, 4])
+@pytest.mark.parametrize(
+    "search",
+    [
+        *SEARCHES.values(),
+        BeamSearch(3, num_hypotheses=3, coverage_penalty=0.2),
+        BeamSearch(2, processors=[NoRepeatNGram(2)]),
+    ],
+    ids=[*SEARCHES.keys(), "coverage", "rule"],
+)
+def test_those_that_go_on_by_themselves_find_what_they_find_together(search, room):
+    together = MANY.search(search, **EVERYTHING)
+    for one, other in zip(
+        MANY.search(search, **EVERYTHING, room=room), together, strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_the_last_few_go_on_by_themselves():
+    long, short = [4, 3, 4], [3]
+    step = spell(long, short, short, long, *4 * [short])
+    assert step.search(GreedySearch(), limits=4, room=4).lengths[:, 0].max() == 4
+    assert step.calls == [8, 8, 2, 2]
+    step = spell(*3 * [long], *5 * [short])
+    step.search(GreedySearch(), limits=4, room=3)
+    assert step.calls == [8, 8, 8, 2, 2]  # three are more than a quarter
 
 
 @each_search
