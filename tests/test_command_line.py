@@ -91,17 +91,36 @@ def test_evaluate(model, folder):
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="export is tested for each backend"
-)
+@pytest.mark.once
 def test_export_and_inspect(folder, tmp_path):
-    result = run("export", folder / "model.keras", tmp_path / "1", "--num-beams", 2)
+    options = ["--num-beams", 2, "--card", "training_data=a=b"]
+    result = run("export", folder / "model.keras", tmp_path / "1", *options)
     assert result.exit_code == 0, result.output
+    assert "## Training data\n\na=b\n" in (tmp_path / "1" / "README.md").read_text()
     result = run("inspect", tmp_path / "1")
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines())
     expected = "text string(·,) → score float32(·,), text string(·,)"
     assert lines["serving_default"] == expected
     assert "nbest" in lines
+
+
+def test_import_of_what_was_exported(model, folder, tmp_path):
+    new = tmp_path / "1"
+    options = ["--format", "ctranslate2"]
+    result = run("export", folder / "model.keras", new, *options)
+    assert result.exit_code == 0, result.output
+    result = run("import", new, tmp_path / "again.keras")
+    assert result.exit_code == 0 and "ctranslate2: " in result.output
+    again = keras.saving.load_model(tmp_path / "again.keras")
+    ids = [[4, 5, 6, 3], [9, 3]]
+    one, other = (m.score(ids, [[7, 3], [8, 5, 3]]).scores for m in (model, again))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+    assert "exists" in refusal("import", new, tmp_path / "again.keras")
+    assert "end in .keras" in refusal("import", new, tmp_path / "model.h5")
+    code, _, error = outcome("import", tmp_path / "none", tmp_path / "new.keras")
+    assert code == 1 and "error: `folder` must be a folder, or a name" in error
+    result = run("export", folder / "model.keras", new / "2", "--format", "marian")
+    assert "must be a `MarianTokenizer`" in str(result.exception)
 
 
 def test_inspect_a_model(model, folder):
@@ -113,6 +132,15 @@ def test_inspect_a_model(model, folder):
     assert facts["positions"] == "PositionalEncoding"
     assert facts["max_source_length"] == "9"
     assert "source vocabulary  10, CharacterTokenizer" in result.output
+
+
+def test_a_preset_is_a_model_too(model, folder, tmp_path):
+    model.save_to_preset(tmp_path / "preset")
+    output = run("inspect", tmp_path / "preset").output
+    assert "Seq2Seq" in output and f"{model.count_params():,}" in output
+    files = tmp_path / "preset", folder / "source", tmp_path / "target"
+    assert run("translate", *files, "--quiet").exit_code == 0
+    assert files[2].read_text().splitlines() == model.generate(TEXTS)
 
 
 def test_inspect_an_ensemble(model, tmp_path):
@@ -133,8 +161,8 @@ def test_wrong_usage(folder, tmp_path):
     model = folder / "model.keras"
     assert "not exist" in refusal("inspect", tmp_path / "none.keras")
     assert "'references'" in refusal("evaluate", model, folder / "source").lower()
-    message = refusal("export", model, "out", "--quantization", "int8")
-    assert "--quantization is of --format ctranslate2" in message
+    message = refusal("export", model, "out", "--card", "Multi30k")
+    assert "--card must be NAME=TEXT, not Multi30k" in message
     message = refusal("evaluate", model, model, model, "--num-beams", 0)
     assert "greater than or equal to 1" in message or "x>=1" in message
 

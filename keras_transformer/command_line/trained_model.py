@@ -1,28 +1,10 @@
-"""The command `keras-transformer`: parses its arguments, and calls the library."""
+"""What the command does with a trained model: translate, evaluate, export, inspect."""
 
 import enum
 import pathlib
-import sys
 from typing import Annotated, Any
 
 import typer
-
-app = typer.Typer(
-    name="keras-transformer",
-    help="Use a trained sequence-to-sequence Transformer. KERAS_BACKEND chooses "
-    "tensorflow, jax or torch.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-
-# What installs a package that a command may find missing.
-EXTRAS = {
-    "ctranslate2": "ctranslate2",
-    "rapidfuzz": "evaluation",
-    "sacrebleu": "evaluation",
-}
 
 
 class Format(enum.StrEnum):
@@ -30,6 +12,8 @@ class Format(enum.StrEnum):
 
     saved_model = "saved_model"
     ctranslate2 = "ctranslate2"
+    onnx = "onnx"
+    marian = "marian"
 
 
 class TooLong(enum.StrEnum):
@@ -43,14 +27,16 @@ def _file(help: str, **options: Any) -> Any:
     return typer.Argument(exists=True, dir_okay=False, help=help, **options)
 
 
-ModelFile = Annotated[pathlib.Path, _file("A .keras file.")]
+ModelFile = Annotated[
+    pathlib.Path,
+    typer.Argument(exists=True, help="A .keras file, or a folder of a preset."),
+]
 SourceFile = Annotated[pathlib.Path, _file("Text to translate, one a line; or .gz.")]
 NumBeams = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step.")]
 LengthPenalty = Annotated[float, typer.Option(help="0 for none.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Texts decoded together.")]
 
 
-@app.command()
 def translate(
     model: ModelFile,
     source: SourceFile,
@@ -70,7 +56,7 @@ def translate(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Translate a text file. After a stop, the same command goes on."""
-    from keras_transformer import translate_file
+    from keras_transformer.inference.file_translation import translate_file
 
     translate_file(
         load(model),
@@ -85,7 +71,6 @@ def translate(
     )
 
 
-@app.command()
 def evaluate(
     model: ModelFile,
     source: SourceFile,
@@ -112,7 +97,6 @@ def evaluate(
     typer.echo(f"{'perplexity':12}{perplexity:8.2f}")
 
 
-@app.command()
 def export(
     model: ModelFile,
     folder: Annotated[pathlib.Path, typer.Argument(help="A new one.")],
@@ -123,56 +107,82 @@ def export(
         int, typer.Option(min=1, help="Of each text, for the signature nbest.")
     ] = 1,
     quantization: Annotated[
-        str | None, typer.Option(help="Of ctranslate2, such as int8.")
+        str | None, typer.Option(help="How weights are stored: int8, float16, …")
+    ] = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the model card shall say, as NAME=TEXT; may be repeated. Of "
+            "saved_model."
+        ),
     ] = None,
 ) -> None:
-    """Write a folder that takes texts and returns texts without this library."""
-    options = {} if quantization is None else {"quantization": quantization}
-    if options and format is not Format.ctranslate2:
-        raise typer.BadParameter("--quantization is of --format ctranslate2")
+    """Write a folder that others use without this library."""
+    options: dict[str, Any] = {}
+    if quantization is not None:
+        options["quantization"] = quantization
+    if card:
+        options["card"] = facts_of(card)
     search = search_of(num_beams, length_penalty, num_hypotheses)
     load(model).export(folder, search, format=format.value, **options)
     typer.echo(f"{format.value}: {folder}")
 
 
-@app.command()
+def facts_of(texts: list[str]) -> dict[str, str]:
+    """What `--card NAME=TEXT` says, by name."""
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, text in pairs:
+        if not (name and equals):
+            raise typer.BadParameter(f"--card must be NAME=TEXT, not {name + text}")
+    return {name: text for name, _, text in pairs}
+
+
+def import_(
+    folder: Annotated[
+        str, typer.Argument(help="Of Marian or CTranslate2; or a name on the Hub.")
+    ],
+    model: Annotated[pathlib.Path, typer.Argument(help="The .keras file to write.")],
+) -> None:
+    """Read a model of another toolkit, and write it as a .keras file."""
+    from keras_transformer import interoperability
+
+    if model.suffix != ".keras":
+        raise typer.BadParameter("the file to write must end in .keras")
+    if model.exists():
+        raise typer.BadParameter(f"{model} exists")
+    of_ctranslate2 = (pathlib.Path(folder) / "model.bin").exists()
+    kind = "ctranslate2" if of_ctranslate2 else "marian"
+    getattr(interoperability, f"load_{kind}")(folder).save(model)
+    typer.echo(f"{kind}: {model}")
+
+
 def inspect(
     path: Annotated[
-        pathlib.Path, typer.Argument(exists=True, help="A .keras file or a SavedModel.")
+        pathlib.Path,
+        typer.Argument(exists=True, help="A .keras file, a preset or a SavedModel."),
     ],
 ) -> None:
-    """Say what a .keras file or a SavedModel holds."""
-    facts = folder_facts(path) if path.is_dir() else model_facts(path)
+    """Say what a .keras file, the folder of a preset or a SavedModel holds."""
+    is_saved_model = (path / "saved_model.pb").exists()
+    facts = saved_model_facts(path) if is_saved_model else model_facts(path)
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         typer.echo(f"{name:{width}}{value}")
 
 
 def model_facts(path: pathlib.Path) -> dict[str, Any]:
-    """What a `.keras` file holds, by name."""
-    model = load(path)
-    members = getattr(model, "models", [model])
-    first = members[0]
-    facts: dict[str, Any] = {
-        "class": type(model).__name__,
-        "parameters": f"{model.count_params():,}",
-        "megabytes": megabytes([path]),
+    """What a `.keras` file or a preset holds, by name."""
+    from keras_transformer.export.card import describe_model
+
+    facts = describe_model(load(path))
+    return {
+        "class": facts.pop("class"),
+        "megabytes": megabytes([path, *path.rglob("*")]),
+        **facts,
     }
-    if len(members) > 1:
-        facts["models"] = len(members)
-    names = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
-    facts |= {name: getattr(first, name) for name in names}
-    facts["positions"] = type(first.positions).__name__
-    for side in ("source", "target"):
-        tokenizer = getattr(model, f"{side}_tokenizer")
-        size = getattr(model, f"{side}_vocabulary_size")
-        kind = "no tokenizer" if tokenizer is None else type(tokenizer).__name__
-        facts[f"{side} vocabulary"] = f"{size:,}, {kind}"
-        facts[f"max_{side}_length"] = getattr(model, f"max_{side}_length")
-    return facts
 
 
-def folder_facts(path: pathlib.Path) -> dict[str, Any]:
+def saved_model_facts(path: pathlib.Path) -> dict[str, Any]:
     """What a SavedModel holds, by name."""
     from keras_transformer.export.signatures import describe_signatures
 
@@ -190,8 +200,10 @@ def load(path: pathlib.Path) -> Any:
     """Loads a model of this library, and runs no code that its file may hold."""
     import keras
 
-    from keras_transformer import Ensemble, Seq2Seq
+    from keras_transformer.seq2seq import Ensemble, Seq2Seq
 
+    if path.is_dir():
+        return Seq2Seq.from_preset(str(path))
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
     if not isinstance(model, Seq2Seq | Ensemble):
         raise ValueError(
@@ -203,24 +215,8 @@ def load(path: pathlib.Path) -> Any:
 
 def search_of(num_beams: int, length_penalty: float, num_hypotheses: int) -> Any:
     """The beam search that the options describe."""
-    from keras_transformer import BeamSearch
+    from keras_transformer.decoding import BeamSearch
 
     return BeamSearch(
         num_beams, length_penalty=length_penalty, num_hypotheses=num_hypotheses
     )
-
-
-def main() -> None:
-    """Runs the command; an error is a line on standard error and exit code 1."""
-    try:
-        app()
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get(error.name or "")
-        hint = (
-            f'. Install it: pip install "keras-transformer[{extra}]"' if extra else ""
-        )
-        typer.echo(f"error: {error}{hint}", err=True)
-        sys.exit(1)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)

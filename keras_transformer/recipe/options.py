@@ -1,0 +1,160 @@
+"""The options of a training run, in an object and in a TOML file."""
+
+import dataclasses
+import difflib
+import json
+import os
+import tomllib
+from typing import Annotated, Any
+
+# What may differ when a run goes on: the weights so far would have been the same.
+_MAY_CHANGE = {
+    *("output", "test", "export", "epochs", "average", "bleu_every", "save_every"),
+    *("num_beams", "verbose"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The options of a training run: those of `keras-transformer train`, by its names.
+
+    The text in an option's annotation says what it is, here and in `--help`;
+    `docs/training.md` says where to begin with each. Text files hold a sentence a line
+    and may be gzip (`.gz`): a source file and a target file whose lines correspond, or
+    one file with a tab between the two sides.
+
+    Raises:
+        ValueError: if `train`, `valid` or `test` is not one file or two, or `verbose`
+            is not 0, 1 or 2. What is wrong with others, `train` finds out.
+
+    Example:
+
+    >>> from keras_transformer.recipe import Recipe
+    >>> recipe = Recipe(train=["train.tsv"], valid=["valid.tsv"], output="runs/en-de")
+    >>> recipe.epochs
+    40
+    """
+
+    train: Annotated[list[str], "Training text: source and target, or one file."]
+    valid: Annotated[list[str], "Validation text."]
+    test: Annotated[list[str] | None, "Test text, if any."] = None
+    output: Annotated[str, "Folder for all results. A stopped run in it goes on."]
+    lowercase: Annotated[bool, "Ignore letter case."] = False
+    vocabulary_size: Annotated[int, "Subwords, of both sides together."] = 8000
+    max_length: Annotated[int, "Longest sentence, in subwords."] = 256
+    export: Annotated[bool, "Write a SavedModel as well."] = True
+
+    preset: Annotated[
+        str, "transformer_tiny, transformer_small, transformer_base, transformer_big."
+    ] = "transformer_tiny"
+    dropout: Annotated[float, "Of embeddings and sub-layers."] = 0.3
+    attention_dropout: Annotated[
+        float | None, "Of the attention scores; as dropout if not given."
+    ] = None
+
+    epochs: Annotated[int, "Times through the training text."] = 40
+    tokens_per_batch: Annotated[int, "Source or target tokens, padding too."] = 4096
+    learning_rate: Annotated[float, "The highest."] = 4e-3
+    warmup_steps: Annotated[int, "Batches in which the learning rate rises."] = 2000
+    cooldown: Annotated[int, "Last epochs, in which the learning rate falls to 0."] = 10
+    label_smoothing: Annotated[float, "Share of all other tokens."] = 0.1
+    consistency: Annotated[float, "Weight of R-Drop; 0 for none."] = 0.0
+    subword_sampling: Annotated[
+        float | None, "Share of merges left out, anew in each epoch (BPE-dropout)."
+    ] = None
+    micro_batches: Annotated[int, "Parts of a batch, one after the other."] = 1
+    average: Annotated[int, "Last epochs whose weights are averaged."] = 10
+    bleu_every: Annotated[int, "Epochs between BLEU on the validation text."] = 1
+    save_every: Annotated[int, "Batches between checkpoints."] = 500
+    seed: Annotated[int, "Of all that is random."] = 1
+    verbose: Annotated[int, "0: silent; 1: a progress bar; 2: a line an epoch."] = 1
+
+    num_beams: Annotated[int, "Of the beam search that judges the model."] = 5
+
+    def __post_init__(self) -> None:
+        for name in ("train", "valid", "test"):
+            files = getattr(self, name)
+            optional = name == "test" and not files
+            if not optional and (isinstance(files, str) or len(files) not in (1, 2)):
+                raise ValueError(
+                    f"`{name}` must be a list of two files, source and target, or of "
+                    f"one with a tab between the sides; received `{name}={files!r}`."
+                )
+        if self.verbose not in (0, 1, 2):
+            raise ValueError(
+                f"`verbose` must be 0, 1 or 2; received `verbose={self.verbose!r}`."
+            )
+
+    def to_toml(self) -> str:
+        """Writes all options as TOML, which `read_options` reads.
+
+        Returns:
+            The content of a file: a line an option, without those that are `None`.
+        """
+        options = dataclasses.asdict(self).items()
+        lines = [  # JSON's strings, numbers, truth values and lists are TOML's
+            f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+            for name, value in options
+            if value is not None
+        ]
+        return "".join(lines)
+
+    def check_continues(self, options: dict[str, Any], path: Any) -> None:
+        """Makes sure that a run with these options may go on with that of others.
+
+        Args:
+            options: dictionary of the options that the run began with.
+            path: the file they are from, for the error message.
+
+        Raises:
+            ValueError: if options differ on which the weights depend.
+        """
+        began = Recipe(**options)
+        for field in dataclasses.fields(self):
+            ours, theirs = getattr(self, field.name), getattr(began, field.name)
+            if _plain(ours) != _plain(theirs) and field.name not in _MAY_CHANGE:
+                raise ValueError(
+                    f"`{field.name}` must be that of the run that goes on, "
+                    f"{theirs!r} in {path}; received `{field.name}={ours!r}`. Give a "
+                    "new run an `output` of its own, or change that file if the run "
+                    "shall go on in another way."
+                )
+
+
+def read_options(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads options of a `Recipe` from a TOML file, such as a run's `options.toml`.
+
+    Args:
+        path: the file, with a line `name = value` for each option that it gives.
+
+    Returns:
+        A dictionary of the options by their names.
+
+    Raises:
+        ValueError: if the file is not TOML, or has an option that a recipe has not.
+
+    Example:
+
+    ```python
+    options = read_options("runs/en-de/options.toml")
+    train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
+    ```
+    """
+    try:
+        with open(path, "rb") as file:
+            options = tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must be a TOML file: {error}.") from error
+    names = [field.name for field in dataclasses.fields(Recipe)]
+    for name in options.keys() - set(names):
+        near = difflib.get_close_matches(name, names, 1)
+        meant = f"; perhaps `{near[0]}` is meant" if near else ""
+        raise ValueError(
+            f"{path} must hold options of `keras_transformer.recipe.Recipe` alone; "
+            f"received `{name}`{meant}."
+        )
+    return options
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, list | tuple) else value

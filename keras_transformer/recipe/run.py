@@ -1,0 +1,242 @@
+"""The run: vocabulary, data, model, `fit`, the mean of the last epochs, figures."""
+
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_transformer import evaluation
+from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
+from keras_transformer.decoding import BeamSearch, GreedySearch
+from keras_transformer.recipe.options import Recipe, read_options
+from keras_transformer.seq2seq import PRESETS, Seq2Seq
+from keras_transformer.text import SentencePieceTokenizer, Tokenizer
+from keras_transformer.training import (
+    Checkpoints,
+    LabelSmoothedCrossEntropy,
+    MaskedTokenAccuracy,
+    NonFiniteLoss,
+    Perplexity,
+    TrainingProgress,
+    TranslationQuality,
+    WarmupInverseSquareRoot,
+    average_checkpoints,
+)
+from keras_transformer.training.checkpoints.files import written_whole
+
+LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
+
+
+class Trained(NamedTuple):
+    """What a run has made.
+
+    Attributes:
+        model: the `Seq2Seq`, with the mean of the weights of the last epochs.
+        search: the `BeamSearch` whose length penalty is best for the validation text.
+        figures: dictionary of `"bleu"` and `"chrf"` (floats from 0 to 100) of the test
+            text, or of the validation text if there is none; their
+            `"bleu_signature"` and `"chrf_signature"`; `"sentences"`, their number;
+            `"length_penalty"`; and `"valid_bleu"`, BLEU of the validation text by
+            length penalty.
+    """
+
+    model: Seq2Seq
+    search: BeamSearch
+    figures: dict[str, Any]
+
+
+def train(recipe: Recipe) -> Trained:
+    """Trains a model on parallel text, as `keras-transformer train` does.
+
+    Learns a joint subword vocabulary from the training text, trains, sets the weights
+    to the mean of the last epochs, and chooses the length penalty with the highest BLEU
+    on the validation text. A run that was stopped goes on exactly where it was, in the
+    middle of an epoch too, when `train` is called again with the same options.
+
+    In the folder `recipe.output` it leaves `model.keras`, `figures.json`,
+    `options.toml` (all options, to make the run again), `history.csv` (figures by
+    epoch), `tokenizer.json`, `checkpoints/`, and a new version in `saved_model/`.
+
+    Args:
+        recipe: the options, a `Recipe`.
+
+    Returns:
+        A `Trained`: the model, a search and figures.
+
+    Raises:
+        ValueError: if an option has a bad value, or if the run in the folder has other
+            options on which the weights depend. The error names the option.
+
+    Example:
+
+    ```python
+    from keras_transformer.recipe import Recipe, train
+
+    recipe = Recipe(train=train_files, valid=valid_files, output="runs/en-de")
+    model, search, figures = train(recipe)
+    model.generate(["A man sleeps."], search)
+    ```
+    """
+    _check_preset(recipe.preset)
+    keras.utils.set_random_seed(recipe.seed)
+    output = pathlib.Path(recipe.output)
+    tokenizer = _go_on_or_begin(recipe, output)
+    sampling = recipe.subword_sampling
+    samplings = {"source_sampling": sampling, "target_sampling": sampling}
+    train = _dataset(recipe.train, tokenizer, recipe, **samplings)
+    valid = _dataset(recipe.valid, tokenizer, recipe, shuffle=False)
+    model = _model(tokenizer, recipe, train.batches_per_epoch)
+    if recipe.verbose:
+        print(f"training data\n{train}\nvalidation data\n{valid}")
+        model.summary()
+    with written_whole(output / "options.toml") as file:
+        file.write(recipe.to_toml().encode())
+    _fit(model, train, valid, recipe, output)
+    average_checkpoints(model, output / "checkpoints", last=recipe.average)
+    trained = _judge(model, recipe)
+    model.save(output / "model.keras")
+    with written_whole(output / "figures.json") as file:
+        file.write(json.dumps(trained.figures, indent=2).encode() + b"\n")
+    if recipe.export:
+        sources, _ = _columns(recipe.valid)
+        folder = _next_version(output / "saved_model")
+        model.export(folder, trained.search, check_texts=sources[:20])
+    return trained
+
+
+def _check_preset(preset: str) -> None:
+    """Before minutes are spent on the text."""
+    if preset not in PRESETS:
+        raise ValueError(
+            f"`preset` must be one of {', '.join(PRESETS)}; received "
+            f"`preset={preset!r}`."
+        )
+
+
+def _go_on_or_begin(recipe: Recipe, output: pathlib.Path) -> Tokenizer:
+    """The tokenizer of the run that the folder holds, or of a new one."""
+    if (options := output / "options.toml").exists():
+        recipe.check_continues(read_options(options), options)
+        return Tokenizer.load(output / "tokenizer.json")
+    output.mkdir(parents=True, exist_ok=True)
+    tokenizer = SentencePieceTokenizer.train(
+        recipe.train,
+        vocabulary_size=recipe.vocabulary_size,
+        lowercase=recipe.lowercase,
+    )
+    tokenizer.save(output / "tokenizer.json")
+    return tokenizer
+
+
+def _dataset(
+    files: list[str], tokenizer: Tokenizer, recipe: Recipe, **further: Any
+) -> ParallelDataset:
+    return parallel_dataset(
+        *files,
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        tokens_per_batch=recipe.tokens_per_batch,
+        max_source_length=recipe.max_length,
+        max_target_length=recipe.max_length,
+        seed=recipe.seed,
+        **further,
+    )
+
+
+def _columns(files: list[str]) -> tuple[list[str], list[str]]:
+    """The sources and the targets of a text."""
+    source, target = (*files, None)[:2]
+    sources, targets = zip(*read_pairs(source, target), strict=True)
+    return list(sources), list(targets)
+
+
+def _model(tokenizer: Tokenizer, recipe: Recipe, batches_per_epoch: int) -> Seq2Seq:
+    """Builds and compiles the model."""
+    attention_options = {}
+    if recipe.attention_dropout is not None:
+        attention_options["dropout"] = recipe.attention_dropout
+    model = Seq2Seq.from_preset(
+        recipe.preset,
+        source_tokenizer=tokenizer,
+        normalize_first=True,
+        dropout=recipe.dropout,
+        attention_options=attention_options,
+        max_source_length=recipe.max_length,
+        max_target_length=recipe.max_length,
+    )
+    schedule = WarmupInverseSquareRoot(
+        recipe.learning_rate,
+        recipe.warmup_steps,
+        total_steps=recipe.epochs * batches_per_epoch,
+        cooldown_steps=min(recipe.cooldown, recipe.epochs) * batches_per_epoch,
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
+        loss=LabelSmoothedCrossEntropy(recipe.label_smoothing),
+        metrics=[MaskedTokenAccuracy(), Perplexity()],
+        micro_batches=recipe.micro_batches,
+        consistency=recipe.consistency,
+    )
+    return model
+
+
+def _fit(
+    model: Seq2Seq,
+    train: ParallelDataset,
+    valid: ParallelDataset,
+    recipe: Recipe,
+    output: pathlib.Path,
+) -> None:
+    quality = TranslationQuality(
+        *_columns(recipe.valid),
+        search=GreedySearch(),
+        every=recipe.bleu_every,
+        lowercase=recipe.lowercase,
+    )
+    checkpoints = Checkpoints(
+        output / "checkpoints",
+        train,
+        save_every=recipe.save_every,
+        keep=recipe.average,
+    )
+    model.fit(
+        train.dataset,
+        validation_data=valid.dataset,
+        epochs=recipe.epochs,
+        shuffle=False,  # the dataset shuffles itself
+        verbose=recipe.verbose,
+        callbacks=[
+            NonFiniteLoss(data=train, folder=output),
+            quality,
+            TrainingProgress(train.tokens_per_epoch),
+            keras.callbacks.CSVLogger(output / "history.csv", append=True),
+            checkpoints,
+        ],
+    )
+
+
+def _judge(model: Seq2Seq, recipe: Recipe) -> Trained:
+    """Picks the length penalty on the validation text, and scores the test text."""
+    sources, references = _columns(recipe.valid)
+    by_penalty = {}
+    for penalty in LENGTH_PENALTIES:
+        outputs = model.generate(sources, BeamSearch(recipe.num_beams, penalty))
+        scored = evaluation.bleu(outputs, references, recipe.lowercase)
+        by_penalty[penalty] = scored.score
+    best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
+    search = BeamSearch(recipe.num_beams, best)
+    sources, references = _columns(recipe.test or recipe.valid)
+    outputs = model.generate(sources, search)
+    figures: dict[str, Any] = {"sentences": len(sources), "length_penalty": best}
+    for name in ("bleu", "chrf"):
+        result = getattr(evaluation, name)(outputs, references, recipe.lowercase)
+        figures |= {name: result.score, f"{name}_signature": result.signature}
+    figures["valid_bleu"] = {str(key): value for key, value in by_penalty.items()}
+    return Trained(model, search, figures)
+
+
+def _next_version(folder: pathlib.Path) -> pathlib.Path:
+    """The next free version of a SavedModel."""
+    versions = [int(path.name) for path in folder.glob("[0-9]*")]
+    return folder / str(max(versions, default=0) + 1)

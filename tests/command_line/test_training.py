@@ -1,0 +1,123 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer import command_line
+from keras_transformer.recipe import Recipe, Trained, run
+
+pytestmark = pytest.mark.once
+
+FIGURES = {"sentences": 1234, "bleu": 41.5, "bleu_signature": "case:lc"}
+FIGURES |= {"chrf": 65.25, "chrf_signature": "nc:6"}
+FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
+
+
+@pytest.fixture
+def recipes(monkeypatch):
+    """The recipes that the command has trained by."""
+    recipes = []
+
+    def train(recipe):
+        recipes.append(recipe)
+        return Trained(None, None, FIGURES)
+
+    monkeypatch.setattr(run, "train", train)
+    return recipes
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(command_line.app, ["train", *map(str, arguments)])
+
+
+def test_options_become_a_recipe(recipes):
+    result = invoke(*FILES, "--dropout", 0.1, "--no-export", "--lowercase")
+    assert result.exit_code == 0, result.output
+    recipe = Recipe(
+        train=["a.en", "a.de"],
+        valid=["b.tsv"],
+        output="runs/a",
+        dropout=0.1,
+        export=False,
+        lowercase=True,
+    )
+    assert recipes == [recipe]
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[:2] == [
+        ["validation", "text", "1,234", "sentences"],
+        ["bleu", "41.50", "case:lc"],
+    ]
+    assert lines[2:] == [["chrf", "65.25", "nc:6"], ["model", "runs/a/model.keras"]]
+
+
+def test_the_command_line_comes_before_the_file(recipes, tmp_path):
+    began = Recipe(
+        train=["a.en", "a.de"],
+        valid=["b.tsv"],
+        test=["c.tsv"],
+        output="runs/a",
+        epochs=7,
+        lowercase=True,
+        attention_dropout=0.2,
+        seed=3,
+    )
+    config = tmp_path / "options.toml"
+    config.write_text(began.to_toml())
+    assert invoke("--config", config).exit_code == 0
+    options = ["--seed", 5, "--no-lowercase", "--valid=d.en", "d.de"]
+    assert invoke("--config", config, *options).exit_code == 0
+    same, other = recipes
+    assert same == began
+    assert (other.epochs, other.seed, other.lowercase) == (7, 5, False)
+    assert (other.train, other.valid) == (["a.en", "a.de"], ["d.en", "d.de"])
+
+
+def test_wrong_usage(recipes, tmp_path):
+    result = invoke("--train", "a.tsv", "--output", "runs/a")
+    assert result.exit_code == 2 and "'--valid'" in result.output
+    config = tmp_path / "options.toml"
+    config.write_text('epochs = "many"\n')
+    result = invoke("--config", config, *FILES)
+    assert result.exit_code == 2 and "'--epochs'" in result.output
+    config.write_text("epoch = 7\n")
+    result = invoke("--config", config, *FILES)
+    assert result.exit_code == 1
+    assert "received `epoch`; perhaps `epochs`" in str(result.exception)
+    result = invoke(*FILES, "--test", "a", "b", "c")
+    assert "`test` must be a list of two files" in str(result.exception)
+    assert not recipes
+
+
+def outcome(*arguments):
+    """The whole command, where the environment says nothing of TensorFlow's logs."""
+    quiet = {key: value for key, value in os.environ.items() if "CPP_MIN" not in key}
+    return subprocess.run(
+        [sys.executable, "-m", "keras_transformer", *arguments],
+        capture_output=True,
+        text=True,
+        env=quiet,
+    )
+
+
+def test_an_error_is_a_line_without_tensorflow_s(tmp_path):
+    options = ["--preset", "tiny", "--output", str(tmp_path / "a")]
+    process = outcome("train", "--train", "a.tsv", "--valid", "b.tsv", *options)
+    assert process.returncode == 1 and not process.stdout
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("error: `preset` must be one of transformer_tiny, ")
+
+
+def test_help_does_not_wait_for_keras():
+    code = (
+        "import runpy, sys; sys.argv = ['keras-transformer', 'train', '--help']\n"
+        "try: runpy.run_module('keras_transformer', run_name='__main__')\n"
+        "finally: print('keras' in sys.modules)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    assert "--attention-dropout" in process.stdout
+    assert process.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,69 @@
+import dataclasses
+import tomllib
+
+import pytest
+
+from keras_transformer.recipe import Recipe, read_options
+
+FILES = {"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": "runs/a"}
+
+
+def test_options_are_written_whole_and_read_back(tmp_path):
+    recipe = Recipe(
+        **{**FILES, "output": 'C:\\runs "ü"\n'},
+        lowercase=True,
+        learning_rate=1e-7,
+        attention_dropout=0.2,
+        consistency=5,
+    )
+    path = tmp_path / "options.toml"
+    path.write_text(recipe.to_toml(), "utf-8")
+    options = read_options(path)
+    assert Recipe(**options) == recipe
+    given = {f.name for f in dataclasses.fields(Recipe)} - {"test", "subword_sampling"}
+    assert options.keys() == given
+
+
+@pytest.mark.parametrize("files", ["a.tsv", [], ["a", "b", "c"]])
+@pytest.mark.parametrize("name", ["train", "valid", "test"])
+def test_files_are_one_or_two(name, files):
+    if (name, files) == ("test", []):
+        assert not Recipe(**{**FILES, name: files}).test
+        return
+    message = f"`{name}` must be a list of two files, .*; received `{name}="
+    with pytest.raises(ValueError, match=message):
+        Recipe(**{**FILES, name: files})
+
+
+def test_verbose():
+    with pytest.raises(ValueError, match="0, 1 or 2; received `verbose=3`"):
+        Recipe(**FILES, verbose=3)
+
+
+def test_an_unknown_option_in_a_file(tmp_path):
+    path = tmp_path / "options.toml"
+    path.write_text("epochs = 3\nwarmup = 5\nzzz = 1\n")
+    with pytest.raises(ValueError, match=r"options\.toml .*received `(warmup|zzz)`"):
+        read_options(path)
+    path.write_text("warmup_step = 5\n")
+    with pytest.raises(ValueError, match="`warmup_step`; perhaps `warmup_steps` is"):
+        read_options(path)
+
+
+@pytest.mark.parametrize("content", [b"epochs = ", b"output = '\xff'"])
+def test_a_file_that_is_not_toml(tmp_path, content):
+    path = tmp_path / "options.toml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"options\.toml must be a TOML file"):
+        read_options(path)
+
+
+def test_a_run_goes_on_with_the_options_on_which_the_weights_depend():
+    began = tomllib.loads(Recipe(**FILES, dropout=0.2).to_toml())
+    further = {"epochs": 50, "verbose": 2, "test": ["c.tsv"], "output": "elsewhere"}
+    Recipe(**{**FILES, **further}, dropout=0.2).check_continues(began, "file")
+    for name, value in {"dropout": 0.1, "seed": 3, "train": ["a.tsv"]}.items():
+        other = Recipe(**{**FILES, "dropout": 0.2, name: value})
+        message = f"`{name}` must be .* in file; received `{name}="
+        with pytest.raises(ValueError, match=message):
+            other.check_continues(began, "file")
