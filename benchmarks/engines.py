@@ -3,7 +3,8 @@ r"""Compares `generate` with CTranslate2 on one trained model and one text.
 All sides search with the same beams and no length penalty, where their searches are
 defined alike, in batches of 64 sorted by length, up to `--max-length` tokens: there
 `generate` puts the end token, and CTranslate2 stops without. CTranslate2 runs the
-exported model in float32 and in int8.
+exported model in float32 and in int8; so does TensorFlow the
+SavedModel, and in float16.
 
 Sentences a second are from text to text: tokenization by each side's own means (of
 CTranslate2, the package sentencepiece) is in the time. The sides take turns; what is
@@ -40,6 +41,11 @@ from keras_transformer.text import read_lines
 
 BATCH_SIZE = 64
 QUANTIZATIONS = {"float32": None, "int8": "int8"}
+SAVED_MODELS = {
+    "SavedModel": None,
+    "SavedModel float16": "float16",
+    "SavedModel int8": "int8",
+}
 COLUMNS = {
     "sentences_a_second": "sentences/s",
     "bleu": "BLEU",
@@ -76,9 +82,17 @@ class Generate:
 class SavedModel:
     """The exported model, in batches of texts of like length, as a client may sort."""
 
-    def __init__(self, model: Seq2Seq, num_beams: int, max_length: int, folder: str):
+    def __init__(
+        self,
+        model: Seq2Seq,
+        num_beams: int,
+        max_length: int,
+        folder: str,
+        quantization: str | None,
+    ):
         search = BeamSearch(num_beams, length_penalty=0)
-        model.export(folder, search, max_length=max_length)
+        options = {"max_length": max_length, "quantization": quantization}
+        model.export(folder, search, **options)
         self.loaded = tf.saved_model.load(folder)
 
     def translate(self, texts: list[str]) -> list[str]:
@@ -190,12 +204,14 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
             sides[name] = CTranslate2(model, *limits, path, quantization)
         found = {name: side.search_all(sources) for name, side in sides.items()}
         scores = {n: side.score_all(sources, targets) for n, side in sides.items()}
-        sides["SavedModel"] = SavedModel(model, *limits, f"{folder}/saved_model")
-        served = sides["SavedModel"].translate(texts)
+        for name, quantization in SAVED_MODELS.items():
+            path = f"{folder}/{name}"
+            sides[name] = SavedModel(model, *limits, path, quantization)
+        served = {name: sides[name].translate(texts) for name in SAVED_MODELS}
         seconds = take_turns(sides, texts, options.repeats)
     rows = []
     wanted, wanted_scores = found["generate"]
-    print(f"{'side':10}" + "".join(f"{title:>15}" for title in COLUMNS.values()))
+    print(f"{'side':20}" + "".join(f"{title:>15}" for title in COLUMNS.values()))
     for name, (given, given_scores) in found.items():
         same = np.array([a == b for a, b in zip(given, wanted, strict=True)])
         ended = np.array([len(row) < options.max_length - 1 for row in wanted])
@@ -209,13 +225,18 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
             "reference_difference": np.abs(scores[name] - scores["generate"]).max(),
         }
         rows.append({key: v if key == "side" else float(v) for key, v in row.items()})
-        print(f"{name:10}" + "".join(f"{row[key]:15.6g}" for key in COLUMNS))
+        print(f"{name:20}" + "".join(f"{row[key]:15.6g}" for key in COLUMNS))
     wanted_texts = to_texts(model, wanted)
-    same = np.mean([a == b for a, b in zip(served, wanted_texts, strict=True)])
-    speed = len(sources) / seconds["SavedModel"]
-    print(f"{'SavedModel':10}{speed:15.6g}{'':15}{100 * same:15.6g}")
-    row = {"side": "SavedModel", "sentences_a_second": speed, "same": float(100 * same)}
-    rows.append(row)
+    for name, outputs in served.items():
+        same = np.array([a == b for a, b in zip(outputs, wanted_texts, strict=True)])
+        row = {
+            "side": name,
+            "sentences_a_second": len(sources) / seconds[name],
+            "bleu": evaluation.bleu(outputs, references, options.lowercase).score,
+            "same": float(100 * same.mean()),
+        }
+        rows.append(row)
+        print(f"{name:20}" + "".join(f"{row[key]:15.6g}" for key in list(row)[1:]))
     show_differences(model, sources, wanted, found["float32"][0])
     return rows
 

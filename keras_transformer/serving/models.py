@@ -1,0 +1,140 @@
+"""The models of a server: which versions there are, and which one answers."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_transformer.serving.batching import Batcher
+from keras_transformer.serving.options import ModelOptions
+from keras_transformer.serving.rest import RequestError
+from keras_transformer.serving.versions import wanted_versions
+
+logger = logging.getLogger(__name__)
+
+RETRY_LOADING_SECONDS = 10.0
+DRAIN_POLL_SECONDS = 0.05
+
+
+@dataclass
+class Version:
+    """One version of a model.
+
+    Attributes:
+        number: int, the name of its folder.
+        state: TF Serving's `"LOADING"`, `"AVAILABLE"`, `"UNLOADING"` or `"END"`.
+        error: why it could not be loaded, or `""`.
+        workers: its replicas, when it is available.
+        batcher: a `Batcher` that requests go through, when it is available.
+        failed_at: seconds of the monotonic clock, when it could not be loaded.
+    """
+
+    number: int
+    state: str = "LOADING"
+    error: str = ""
+    workers: Any = None
+    batcher: Any = None
+    failed_at: float = field(default=0.0, repr=False)
+
+
+class Model:
+    """A model with its versions.
+
+    Args:
+        name: str.
+        options: `ModelOptions`.
+        cluster: a `Cluster`.
+
+    Attributes:
+        versions: `Version`s by their numbers.
+    """
+
+    def __init__(self, name: str, options: ModelOptions, cluster: Any):
+        self.name = name
+        self.options = options
+        self.versions: dict[int, Version] = {}
+        self._cluster = cluster
+
+    def available(self, number: int | None = None) -> Version:
+        """Says which version answers a request.
+
+        Args:
+            number: of the version; `None` = the latest.
+
+        Returns:
+            A `Version` that is available.
+
+        Raises:
+            RequestError: with status 404 if there is none, 503 if it is being loaded.
+        """
+        ready = [v for v in self.versions.values() if v.state == "AVAILABLE"]
+        if number is not None:
+            ready = [version for version in ready if version.number == number]
+        if ready:
+            return max(ready, key=lambda version: version.number)
+        wanted = self.name if number is None else f"{self.name}, version {number},"
+        loading = [v for v in self.versions.values() if v.state == "LOADING"]
+        if any(number in (None, version.number) for version in loading):
+            raise RequestError(503, f"{wanted} is being loaded: try again later")
+        raise RequestError(404, f"{wanted} is not available")
+
+    async def refresh(self) -> None:
+        """Loads what should be served now, then lets go of what should not.
+
+        A version gets no request before all its replicas are warm, and answers those
+        it has before it goes. If a new one cannot be loaded, the old one stays.
+        """
+        wanted = await asyncio.to_thread(wanted_versions, self.options)
+        for number in wanted:
+            if self._is_due(number):
+                await self._load(number)
+        if any(self.versions[number].state == "AVAILABLE" for number in wanted):
+            for number, version in list(self.versions.items()):
+                if number not in wanted and version.state == "AVAILABLE":
+                    await self._unload(version)
+
+    async def unload_all(self) -> None:
+        """Lets go of every version when it has answered what it has."""
+        for version in list(self.versions.values()):
+            if version.state == "AVAILABLE":
+                await self._unload(version)
+
+    def _is_due(self, number: int) -> bool:
+        version = self.versions.get(number)
+        if version is None:
+            return True
+        waited = time.monotonic() - version.failed_at
+        return version.state == "END" and waited > RETRY_LOADING_SECONDS
+
+    async def _load(self, number: int) -> None:
+        version = self.versions[number] = Version(number)
+        folder = self.options.folder / str(number)
+        logger.info("loading %s, version %d", self.name, number)
+        started = time.monotonic()
+        try:
+            version.workers = await self._cluster.deploy(
+                f"{self.name}-{number}", folder, self.options
+            )
+        except Exception as error:
+            version.state, version.error = "END", str(error)
+            version.failed_at = time.monotonic()
+            logger.error("%s, version %d: %s", self.name, number, error)
+            return
+        version.batcher = Batcher(
+            version.workers.predict,
+            version.workers.slots,
+            self.options.batch_sizes[-1],
+            self.options.max_waiting,
+        )
+        version.state = "AVAILABLE"
+        seconds = time.monotonic() - started
+        logger.info("%s, version %d: ready in %.0f s", self.name, number, seconds)
+
+    async def _unload(self, version: Version) -> None:
+        version.state = "UNLOADING"
+        while not version.batcher.idle:
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        await self._cluster.remove(f"{self.name}-{version.number}")
+        version.state, version.workers, version.batcher = "END", None, None
+        logger.info("%s, version %d: unloaded", self.name, version.number)

@@ -1,0 +1,276 @@
+"""TF Serving's REST API: what a request's body asks for, and the body that answers.
+
+https://www.tensorflow.org/tfx/serving/api_rest
+"""
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from keras_transformer.serving.options import ServerOptions
+
+DEFAULT_SIGNATURE = "serving_default"
+KEYS = {"signature_name", "instances", "inputs"}
+
+
+class RequestError(Exception):
+    """A request that is not answered.
+
+    Args:
+        status: int, the HTTP status.
+        message: what was wrong, and what to do.
+    """
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What an input or output tensor is.
+
+    Attributes:
+        dtype: `"string"`, `"int32"`, `"float32"`, ….
+        rank: int, the number of its axes; the first one is the batch.
+    """
+
+    dtype: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function of a SavedModel takes and returns, by name.
+
+    Attributes:
+        inputs: `TensorSpec` of each input.
+        outputs: `TensorSpec` of each output.
+    """
+
+    inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is asked for.
+
+    Attributes:
+        signature: the name of the function.
+        inputs: by name, a list with an entry for each text: strings, ints, floats or
+            lists of them.
+        by_rows: whether the answer is a list of rows (`predictions`) or a dictionary
+            of columns (`outputs`).
+    """
+
+    signature: str
+    inputs: dict[str, list[Any]]
+    by_rows: bool
+
+    @property
+    def rows(self) -> int:
+        """The number of texts."""
+        return len(next(iter(self.inputs.values())))
+
+
+def parse(
+    body: bytes, signatures: dict[str, Signature], limits: ServerOptions
+) -> Prediction:
+    """Reads the body of a `:predict` request.
+
+    Args:
+        body: JSON in UTF-8.
+        signatures: of the model, by name.
+        limits: `max_texts` and `max_characters` are used.
+
+    Returns:
+        A `Prediction`, all of whose values have the types that the signature wants.
+
+    Raises:
+        RequestError: with status 400, if the body is anything else.
+    """
+    request = _json_object(body)
+    unknown = sorted(set(request) - KEYS)
+    if unknown:
+        raise RequestError(
+            400, f"there is no key {unknown[0]!r}; the keys are {sorted(KEYS)}"
+        )
+    if ("instances" in request) == ("inputs" in request):
+        raise RequestError(
+            400, "the body must have either 'instances' (rows) or 'inputs' (columns)"
+        )
+    name = request.get("signature_name", DEFAULT_SIGNATURE)
+    if not isinstance(name, str) or name not in signatures:
+        raise RequestError(
+            400,
+            f"'signature_name' must be one of {sorted(signatures)}; received {name!r}",
+        )
+    specs = signatures[name].inputs
+    by_rows = "instances" in request
+    columns = (
+        _columns_of_rows(request["instances"], specs)
+        if by_rows
+        else _columns(request["inputs"], specs)
+    )
+    _check_sizes(columns, limits)
+    inputs = {
+        key: [_value(value, specs[key], key, limits) for value in column]
+        for key, column in columns.items()
+    }
+    _check_widths(inputs, specs)
+    return Prediction(name, inputs, by_rows)
+
+
+def answer(outputs: dict[str, list[Any]], by_rows: bool) -> dict[str, Any]:
+    """Makes the body of an answer.
+
+    Args:
+        outputs: by name, a list with an entry for each text.
+        by_rows: whether rows were asked for.
+
+    Returns:
+        `{"predictions": [row, …]}` or `{"outputs": columns}`; one output alone has no
+        name in it.
+    """
+    if len(outputs) == 1:
+        (column,) = outputs.values()
+        return {"predictions" if by_rows else "outputs": column}
+    if not by_rows:
+        return {"outputs": outputs}
+    rows = zip(*outputs.values(), strict=True)
+    return {"predictions": [dict(zip(outputs, row, strict=True)) for row in rows]}
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise RequestError(400, f"the body must be UTF-8: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise RequestError(400, f"the body must be JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise RequestError(400, "the body must be a JSON object")
+    return request
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _columns_of_rows(
+    instances: Any, specs: dict[str, TensorSpec]
+) -> dict[str, list[Any]]:
+    if not isinstance(instances, list):
+        raise RequestError(400, "'instances' must be a list")
+    rows = []
+    for instance in instances:
+        if not isinstance(instance, dict) or set(instance) == {"b64"}:
+            if len(specs) > 1:
+                raise RequestError(
+                    400,
+                    f"each of 'instances' must be an object with {sorted(specs)}",
+                )
+            instance = {next(iter(specs)): instance}
+        _check_names(instance, specs, "each of 'instances'")
+        rows.append(instance)
+    return {name: [row[name] for row in rows] for name in specs}
+
+
+def _columns(inputs: Any, specs: dict[str, TensorSpec]) -> dict[str, list[Any]]:
+    if not isinstance(inputs, dict) or set(inputs) == {"b64"}:
+        if len(specs) > 1:
+            raise RequestError(400, f"'inputs' must be an object with {sorted(specs)}")
+        inputs = {next(iter(specs)): inputs}
+    _check_names(inputs, specs, "'inputs'")
+    for name, column in inputs.items():
+        if not isinstance(column, list):
+            raise RequestError(400, f"{name!r} must be a list")
+    lengths = {name: len(column) for name, column in inputs.items()}
+    if len(set(lengths.values())) > 1:
+        raise RequestError(400, f"inputs must be of one length; received {lengths}")
+    return inputs
+
+
+def _check_names(found: dict[str, Any], specs: dict[str, Any], where: str) -> None:
+    if set(found) != set(specs):
+        raise RequestError(
+            400, f"{where} must have {sorted(specs)}; received {sorted(found)}"
+        )
+
+
+def _check_sizes(columns: dict[str, list[Any]], limits: ServerOptions) -> None:
+    rows = len(next(iter(columns.values())))
+    if not 1 <= rows <= limits.max_texts:
+        raise RequestError(
+            400, f"there must be 1 to {limits.max_texts} texts; received {rows}"
+        )
+
+
+def _value(value: Any, spec: TensorSpec, name: str, limits: ServerOptions) -> Any:
+    if spec.rank > 1:
+        if not isinstance(value, list):
+            raise RequestError(400, f"each of {name!r} must be a list")
+        if len(value) > limits.max_characters:
+            raise RequestError(
+                400,
+                f"each of {name!r} must have at most {limits.max_characters} entries; "
+                f"received {len(value)}",
+            )
+        inner = TensorSpec(spec.dtype, spec.rank - 1)
+        return [_value(entry, inner, name, limits) for entry in value]
+    if spec.dtype == "string":
+        return _text(value, name, limits)
+    if spec.dtype.startswith("int"):
+        return _integer(value, name, int(spec.dtype.removeprefix("int")))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(400, f"{name!r} must be of numbers; received {value!r:.80}")
+    return float(value)
+
+
+def _text(value: Any, name: str, limits: ServerOptions) -> str:
+    if isinstance(value, dict) and set(value) == {"b64"}:
+        value = _decoded(value["b64"], name)
+    if not isinstance(value, str):
+        raise RequestError(400, f"{name!r} must be of strings; received {value!r:.80}")
+    if len(value) > limits.max_characters:
+        raise RequestError(
+            400,
+            f"each of {name!r} must have at most {limits.max_characters} characters; "
+            f"received {len(value)}",
+        )
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise RequestError(
+            400, f"{name!r} must be Unicode; received half a surrogate pair"
+        ) from None
+    return value
+
+
+def _decoded(value: Any, name: str) -> str:
+    try:
+        return base64.b64decode(value, validate=True).decode("utf-8")
+    except (TypeError, ValueError, binascii.Error):
+        raise RequestError(400, f"'b64' in {name!r} must be base64 of UTF-8") from None
+
+
+def _integer(value: Any, name: str, bits: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(400, f"{name!r} must be of integers; received {value!r:.80}")
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise RequestError(
+            400, f"{name!r} must fit {bits} bits; received {str(value)[:80]}"
+        )
+    return value
+
+
+def _check_widths(inputs: dict[str, list[Any]], specs: dict[str, TensorSpec]) -> None:
+    for name, column in inputs.items():
+        if specs[name].rank > 1 and len({len(value) for value in column}) > 1:
+            raise RequestError(
+                400, f"the lists of {name!r} must be of one length: pad them"
+            )

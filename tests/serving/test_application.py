@@ -1,0 +1,185 @@
+import asyncio
+
+import pytest
+from starlette.testclient import TestClient
+
+from keras_transformer.serving.application import Application
+from keras_transformer.serving.batching import Batcher
+from keras_transformer.serving.models import Model, Version
+from keras_transformer.serving.options import make_options
+from keras_transformer.serving.rest import Signature, TensorSpec
+
+pytestmark = pytest.mark.once
+
+TEXT, SCORE = TensorSpec("string", 1), TensorSpec("float32", 1)
+SIGNATURES = {"serving_default": Signature({"text": TEXT}, {"text": TEXT})}
+PREDICT = "/v1/models/upper:predict"
+
+
+class Workers:
+    """Answers in upper case; knows some words that are not to be asked."""
+
+    slots = 1
+    signatures = SIGNATURES
+    metadata = {"signature_def": {"signature_def": {}}}
+
+    async def predict(self, signature, requests):
+        texts = [text for request in requests for text in request["text"]]
+        if "fail" in texts:
+            raise OSError("a secret of the server")
+        if "sleep" in texts:
+            await asyncio.sleep(60)
+        return [self._answer(request["text"]) for request in requests]
+
+    async def running(self):
+        return 2
+
+    def _answer(self, texts):
+        if "refuse" in texts:
+            return "`text` must be nice"
+        return {"score": [-1.0] * len(texts), "text": [t.upper() for t in texts]}
+
+
+def make_model(name, options):
+    model = Model(name, options, cluster=None)
+    workers = Workers()
+    batcher = Batcher(workers.predict, 1, 4, options.max_waiting)
+    model.versions[3] = Version(3, "AVAILABLE", workers=workers, batcher=batcher)
+    return model
+
+
+@pytest.fixture
+def client(tmp_path):
+    folder = {"folder": tmp_path}
+    options = make_options(
+        models={
+            "upper": folder,
+            "sentences": {**folder, "split_sentences": "en"},
+            "empty": folder,
+            "busy": {**folder, "max_waiting": 1},
+        },
+        max_body_bytes=300,
+        timeout_seconds=0.3,
+    )
+    models = {name: make_model(name, found) for name, found in options.models.items()}
+    models["empty"].versions.clear()
+    with TestClient(
+        Application(models, options).asgi, raise_server_exceptions=False
+    ) as client:
+        client.models = models
+        yield client
+
+
+def test_predict(client):
+    rows = [{"score": -1.0, "text": "A"}, {"score": -1.0, "text": "Ü"}]
+    for path in (PREDICT, "/v1/models/upper/versions/3:predict"):
+        response = client.post(path, json={"instances": ["a", "ü"]})
+        assert response.status_code == 200
+        assert response.json() == {"predictions": rows}
+    response = client.post(PREDICT, json={"inputs": ["a"]})
+    assert response.json() == {"outputs": {"score": [-1.0], "text": ["A"]}}
+
+
+def test_sentences(client):
+    texts = ["It rains. Dr. Jones sleeps.", "", "One"]
+    response = client.post("/v1/models/sentences:predict", json={"inputs": texts})
+    assert response.json()["outputs"] == {
+        "score": [-2.0, 0, -1.0],
+        "text": [text.upper() for text in texts],
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "message"),
+    [
+        (PREDICT, b"{", 400, "must be JSON"),
+        (PREDICT, b'{"instances": ["refuse"]}', 400, "`text` must be nice"),
+        (PREDICT, b'{"instances": ["' + b"a" * 300 + b'"]}', 413, "300 bytes"),
+        (PREDICT, b'{"instances": ["sleep"]}', 504, "no answer in 0.3 s"),
+        (PREDICT, b'{"instances": ["fail"]}', 500, "see its log"),
+        ("/v1/models/none:predict", b"", 404, r"no model 'none'; there are"),
+        ("/v1/models/empty:predict", b"", 404, "empty is not available"),
+        ("/v1/models/upper/versions/9:predict", b"", 404, "version 9, is not av"),
+        ("/v1/models/upper/versions/x:predict", b"", 400, "must be a number"),
+        ("/v1/models/upper:classify", b"", 404, "Not Found"),
+        ("/v1/models/..%2f..%2fetc:predict", b"", 404, "Not Found"),
+        ("/v1/models/upper/versions/..:predict", b"", 400, "must be a number"),
+        ("/etc/passwd", b"", 404, "Not Found"),
+    ],
+)
+def test_what_is_not_answered(path, content, status, message, client):
+    response = client.post(path, content=content)
+    assert response.status_code == status
+    assert list(response.json()) == ["error"]
+    assert message in response.json()["error"]
+    assert "secret" not in response.text
+
+
+def test_methods(client):
+    assert client.get(PREDICT).status_code == 405
+    assert client.post("/v1/models/upper").status_code == 405
+
+
+def test_a_body_is_measured_where_its_length_is_not_said(client):
+    chunks = (b"a" * 100 for _ in range(4))
+    assert client.post(PREDICT, content=chunks).status_code == 413
+
+
+def test_an_encoded_body_is_refused(client):
+    headers = {"Content-Encoding": "gzip"}
+    response = client.post(PREDICT, content=b"x", headers=headers)
+    assert response.status_code == 415
+
+
+def test_overload_is_said_at_once(client):
+    batcher = client.models["busy"].versions[3].batcher
+    batcher.waiting = 1
+    response = client.post("/v1/models/busy:predict", json={"instances": ["a"]})
+    assert response.status_code == 503
+    assert response.headers["Retry-After"] == "1"
+
+
+def test_after_each_trouble_it_goes_on(client):
+    for text in ("refuse", "fail", "a"):
+        response = client.post(PREDICT, json={"instances": [text]})
+    assert response.json()["predictions"][0]["text"] == "A"
+
+
+def test_status_and_metadata(client):
+    state = {
+        "version": "3",
+        "state": "AVAILABLE",
+        "status": {"error_code": "OK", "error_message": ""},
+    }
+    for path in ("/v1/models/upper", "/v1/models/upper/versions/3"):
+        assert client.get(path).json() == {"model_version_status": [state]}
+    assert client.get("/v1/models/upper/versions/4").status_code == 404
+    assert client.get("/v1/models/upper/metadata").json() == {
+        "model_spec": {"name": "upper", "signature_name": "", "version": "3"},
+        "metadata": Workers.metadata,
+    }
+    names = [model["name"] for model in client.get("/v1/models").json()["models"]]
+    assert names == ["upper", "sentences", "busy"]
+
+
+def test_health(client):
+    assert client.get("/health").status_code == 200
+    response = client.get("/ready")
+    assert response.status_code == 503
+    assert response.json()["models"]["empty"] is False
+    del client.models["empty"]
+    assert client.get("/ready").status_code == 200
+
+
+def test_metrics(client):
+    for text in ("a", "refuse", "b"):
+        client.post(PREDICT, json={"instances": [text, text]})
+    for path in ("/metrics", "/monitoring/prometheus/metrics"):
+        lines = client.get(path).text.splitlines()
+        prefix = "keras_transformer_"
+        assert prefix + 'requests_total{model="upper",status="200"} 2.0' in lines
+        assert prefix + 'requests_total{model="upper",status="400"} 1.0' in lines
+        assert prefix + 'texts_total{model="upper"} 4.0' in lines
+        assert prefix + 'request_seconds_count{model="upper"} 3.0' in lines
+        assert prefix + 'replicas{model="upper",version="3"} 2.0' in lines
+        assert prefix + 'model_ready{model="empty"} 0.0' in lines

@@ -1,0 +1,205 @@
+import asyncio
+
+import pytest
+
+from keras_transformer.serving.batching import Batcher
+from keras_transformer.serving.rest import RequestError
+
+pytestmark = pytest.mark.once
+
+
+class Gate:
+    """Computes upper case, when it is let; remembers its batches."""
+
+    def __init__(self):
+        self.batches = []
+        self.open = asyncio.Event()
+
+    async def __call__(self, signature, requests):
+        self.batches.append([text for request in requests for text in request["text"]])
+        await self.open.wait()
+        return [
+            "no digits" if "1" in request["text"] else upper(request)
+            for request in requests
+        ]
+
+
+def upper(request):
+    return {"text": [text.upper() for text in request["text"]]}
+
+
+def run(scenario, slots=1, max_batch_size=3, max_waiting=100):
+    async def main():
+        gate = Gate()
+        return await scenario(Batcher(gate, slots, max_batch_size, max_waiting), gate)
+
+    return asyncio.run(main())
+
+
+async def ask(batcher, *texts, signature="serving_default"):
+    return (await batcher.predict(signature, {"text": list(texts)}))["text"]
+
+
+async def start(*coroutines):
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    for _ in range(2):  # they ask, and the first batch goes
+        await asyncio.sleep(0)
+    return tasks
+
+
+def test_who_waits_goes_together():
+    async def scenario(batcher, gate):
+        tasks = await start(*(ask(batcher, text) for text in "abcdef"))
+        assert gate.batches == [["a"]] and batcher.waiting == 5
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [[text] for text in "ABCDEF"]
+        assert gate.batches == [["a"], ["b", "c", "d"], ["e", "f"]]
+        assert batcher.idle and batcher.waiting == 0
+
+    run(scenario)
+
+
+def test_those_that_were_answered_together_go_together_again():
+    async def scenario(batcher, gate):
+        gate.open.set()
+        await ask(batcher, *"abc")
+        first = await start(ask(batcher, "d"))
+        assert gate.batches == [["a", "b", "c"]]  # more may come
+        rest = await start(ask(batcher, "e"), ask(batcher, "f"))
+        await asyncio.gather(*first, *rest)
+        assert gate.batches[1:] == [["d", "e", "f"]]
+
+    run(scenario)
+
+
+def test_nobody_waits_for_those_who_do_not_come():
+    async def scenario(batcher, gate):
+        gate.open.set()
+        await ask(batcher, *"abc")
+        assert await asyncio.wait_for(ask(batcher, "d"), timeout=10) == ["D"]
+        (alone,) = await start(ask(batcher, "e"))
+        assert gate.batches[1:] == [["d"], ["e"]]  # at once: the last was alone too
+        await alone
+
+    run(scenario)
+
+
+def test_every_slot_is_used():
+    async def scenario(batcher, gate):
+        tasks = await start(*(ask(batcher, text) for text in "abc"))
+        assert gate.batches == [["a"], ["b"]]
+        gate.open.set()
+        await asyncio.gather(*tasks)
+
+    run(scenario, slots=2)
+
+
+def test_a_large_request_goes_in_pieces():
+    async def scenario(batcher, gate):
+        gate.open.set()
+        assert await ask(batcher, *"abcdefgh") == list("ABCDEFGH")
+        assert gate.batches == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"]]
+
+    run(scenario)
+
+
+def test_requests_are_not_cut_to_fill_a_batch():
+    async def scenario(batcher, gate):
+        tasks = await start(ask(batcher, "a"), ask(batcher, *"bc"), ask(batcher, *"de"))
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [["A"], ["B", "C"], ["D", "E"]]
+        assert gate.batches == [["a"], ["b", "c"], ["d", "e"]]
+
+    run(scenario)
+
+
+def test_signatures_are_not_mixed():
+    async def scenario(batcher, gate):
+        names = ["x", "x", "y", "x"]
+        asked = zip("abcd", names, strict=True)
+        tasks = await start(*(ask(batcher, t, signature=n) for t, n in asked))
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [["A"], ["B"], ["C"], ["D"]]
+        assert gate.batches == [["a"], ["b", "d"], ["c"]]
+
+    run(scenario)
+
+
+def test_lists_of_different_lengths_are_not_mixed():
+    async def scenario(batcher, gate):
+        async def ask_lists(row):
+            return await batcher.predict("tokens", {"text": [row]})
+
+        rows = [[1], [2, 3], [4, 5]]
+        tasks = await start(ask(batcher, "x"), *map(ask_lists, rows))
+        widths = []
+        while batch := batcher._next_batch():
+            widths.append([waiting.widths for waiting in batch])
+        assert widths == [[(1,)], [(2,), (2,)]]
+        for task in tasks:
+            task.cancel()
+
+    run(scenario)
+
+
+def test_a_refused_text_harms_nobody_else():
+    async def scenario(batcher, gate):
+        tasks = await start(*(ask(batcher, text) for text in "xa1b"))
+        gate.open.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert gate.batches[1] == ["a", "1", "b"]
+        assert [found[1], found[3]] == [["A"], ["B"]]
+        assert isinstance(found[2], RequestError) and found[2].status == 400
+        assert found[2].message == "no digits"
+
+    run(scenario)
+
+
+def test_too_many_waiting_texts_are_refused_at_once():
+    async def scenario(batcher, gate):
+        tasks = await start(ask(batcher, "a"), ask(batcher, *"bc"), ask(batcher, "d"))
+        with pytest.raises(RequestError, match="3 texts are waiting") as found:
+            await ask(batcher, "e")
+        assert found.value.status == 503
+        gate.open.set()
+        assert await asyncio.gather(*tasks) == [["A"], ["B", "C"], ["D"]]
+        assert await ask(batcher, "e") == ["E"]
+
+    run(scenario, max_waiting=3)
+
+
+def test_a_request_over_the_limit_goes_alone():
+    async def scenario(batcher, gate):
+        gate.open.set()
+        assert await ask(batcher, *"abcde") == list("ABCDE")
+
+    run(scenario, max_waiting=2)
+
+
+def test_who_has_gone_is_not_computed():
+    async def scenario(batcher, gate):
+        tasks = await start(*(ask(batcher, text) for text in "abc"))
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert await tasks[0] == ["A"] and await tasks[2] == ["C"]
+        assert gate.batches == [["a"], ["c"]]
+        assert batcher.idle and batcher.waiting == 0
+
+    run(scenario)
+
+
+def test_a_failure_reaches_all_of_its_batch_and_frees_the_slot():
+    async def scenario(batcher, gate):
+        async def fail(signature, requests):
+            raise OSError("lost")
+
+        batcher._compute = fail
+        tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in found] == [OSError, OSError]
+        batcher._compute = gate
+        gate.open.set()
+        assert await ask(batcher, "c") == ["C"]
+
+    run(scenario)

@@ -1,0 +1,580 @@
+"""The page at the server's root: what it holds, and what a browser shows of it."""
+
+import asyncio
+import contextlib
+import re
+import shutil
+import threading
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+
+from keras_transformer.serving.application import PAGE, Application
+from keras_transformer.serving.batching import Batcher
+from keras_transformer.serving.models import Model, Version
+from keras_transformer.serving.options import ModelOptions, ServerOptions
+from keras_transformer.serving.rest import Signature, TensorSpec
+
+pytestmark = pytest.mark.once
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+STRING = TensorSpec("string", 1)
+NBEST = {"text": STRING, "prefix": STRING, "seed": TensorSpec("int32", 1)}
+SIGNATURES = {
+    "serving_default": Signature({"text": STRING}, {}),
+    "nbest": Signature(NBEST, {}),
+    "attention_scores": Signature({"text": STRING}, {}),
+}
+NUM_LAYERS, NUM_HEADS = 2, 3
+TEXT = "one two three four five six"  # with the end token 7 tokens
+PATIENCE_SECONDS = 10
+NO_SHADE = "rgba(0, 0, 0, 0)"
+
+
+class UpperCase:
+    """A model that puts words in upper case, and looks where its heads are told to.
+
+    Layer l's head h looks from token t at token t + 3 l + h, from the last one on at
+    the first.
+
+    Attributes:
+        asked: what it was asked for, in order.
+        waits: texts with "wait" are answered when it is set.
+    """
+
+    def __init__(self):
+        self.asked = []
+        self.waits = threading.Event()
+
+    async def compute(self, signature, requests):
+        return [await self.answer(signature, **inputs) for inputs in requests]
+
+    async def answer(self, signature, text, prefix=None, seed=None):
+        (text,) = text
+        self.asked.append((signature, text))
+        if "wait" in text:
+            await asyncio.to_thread(self.waits.wait, PATIENCE_SECONDS)
+        if "refuse" in text or ("long" in text and signature != "serving_default"):
+            return "`text` must have at most <b>9</b> tokens"
+        best = "" if "nothing" in text else text.upper()
+        if signature == "nbest":
+            return {"text": [[best, text.title()]], "score": [[-0.5, -1.25]]}
+        outputs = {"text": [best], "score": [-0.5]}
+        if signature == "attention_scores":
+            outputs |= self.attention(text, best)
+        if "another" in text:
+            outputs["text"] = ["ANOTHER ONE"]
+        return outputs
+
+    def attention(self, text, best):
+        sources, targets = (
+            [*(f"▁{word}" for word in words.split()), "</s>"] for words in (text, best)
+        )
+        scores = [
+            [
+                one_hot_rows(3 * layer + head, targets, sources)
+                for head in range(NUM_HEADS)
+            ]
+            for layer in range(NUM_LAYERS)
+        ]
+        return {
+            "source_tokens": [sources],
+            "tokens": [targets],
+            "attention_scores": [scores],
+        }
+
+
+def one_hot_rows(shift, targets, sources):
+    places = range(len(sources))
+    looked_at = [(t + shift) % len(sources) for t in range(len(targets))]
+    return [[float(s == chosen) for s in places] for chosen in looked_at]
+
+
+def available(name, folder, model, signatures):
+    workers = SimpleNamespace(signatures=signatures, metadata={})
+    batcher = Batcher(model.compute, slots=5, max_batch_size=1, max_waiting=7)
+    served = Model(name, ModelOptions(folder=folder), cluster=None)
+    served.versions[3] = Version(3, "AVAILABLE", workers=workers, batcher=batcher)
+    return served
+
+
+@contextlib.contextmanager
+def serving(models):
+    """Serves models over HTTP; yields the address."""
+    application = Application(models, ServerOptions.model_construct())
+    config = uvicorn.Config(application.asgi, port=0, log_level="warning", ws="none")
+    server = uvicorn.Server(config)
+    listener = config.bind_socket()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return UpperCase()
+
+
+@pytest.fixture(scope="module")
+def models(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    plain = {"serving_default": SIGNATURES["serving_default"]}
+    return {
+        "upper": available("upper", folder, model, SIGNATURES),
+        "plain": available("plain", folder, model, plain),
+    }
+
+
+@pytest.fixture(scope="module")
+def address(models):
+    with serving(models) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """Opens the page; at the end, it asked nobody else and had no error."""
+    pages, complaints = [], []
+
+    def complain(message):
+        # Of answers with a status from 400 on, which the page shows itself.
+        is_answer = message.text.startswith("Failed to load resource")
+        if message.type == "error" and not is_answer:
+            complaints.append(message.text)
+
+    def open_page(fragment="", **settings):
+        context = browser.new_context(**settings)
+        context.set_default_timeout(PATIENCE_SECONDS * 1000)
+        page = context.new_page()
+        page.on("console", complain)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on("request", lambda request: pages.append(request.url))
+        page.goto(address + fragment)
+        page.wait_for_selector("#send:enabled")
+        return page
+
+    yield open_page
+    for context in browser.contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in pages if not url.startswith((address, "data:"))] == []
+
+
+@pytest.fixture
+def page(open_page):
+    return open_page()
+
+
+def translate(page, text=TEXT, wait_for="#attention:visible"):
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+    page.wait_for_selector(wait_for)
+
+
+def token(page, side, index):
+    return page.locator(f"#{side} button").nth(index)
+
+
+def shades(page, side="source"):
+    script = "buttons => buttons.map(b => getComputedStyle(b).backgroundColor)"
+    return page.eval_on_selector_all(f"#{side} button", script)
+
+
+def figures(page, side="source"):
+    return page.locator(f"#{side} small").all_inner_texts()
+
+
+def pixel(page, target, source):
+    """The colour in the middle of a cell of the heat map."""
+    script = """(canvas, [t, s, rows, columns]) => [...canvas.getContext("2d")
+        .getImageData((s + 0.5) * canvas.width / columns,
+                      (t + 0.5) * canvas.height / rows, 1, 1).data]"""
+    sizes = [page.locator(f"#{side} button").count() for side in ("target", "source")]
+    return page.eval_on_selector("#canvas", script, [target, source, *sizes])
+
+
+# The file.
+
+
+def test_page_has_no_external_resources():
+    text = PAGE.read_text("utf-8")
+    linked = re.findall(r"""\b(?:src|href|action)\s*=\s*["']?([^"'\s>]+)""", text)
+    assert linked and all(
+        link.startswith(("data:", "/v1", "/ready", "/metrics")) for link in linked
+    )
+    assert not re.search(r"\burl\(|@import|\bimport\b|EventSource|WebSocket", text)
+    addresses = re.findall(r"https?://[^\s\"'`]+", text)
+    assert set(addresses) <= {"http://www.w3.org/2000/svg"}  # a name, never fetched
+
+
+def test_page_has_no_markup_from_data_and_no_inline_handlers():
+    text = PAGE.read_text("utf-8")
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text
+    )
+    assert not re.search(r"<[^>]+\son\w+\s*=", text)
+    assert not re.search(r"\beval\(|new Function", text)
+
+
+# A text and its outputs.
+
+
+def test_shows_the_best_output_and_all_with_scores(page, model):
+    model.asked.clear()
+    translate(page)
+    assert page.inner_text("#best") == TEXT.upper()
+    assert page.inner_text("#score") == "score −0.500"
+    assert re.fullmatch(r"\d+\.\d\d s", page.inner_text("#time"))
+    listed = page.locator("#nbest li > *").all_inner_texts()
+    assert listed == [TEXT.upper(), "−0.500", TEXT.title(), "−1.250"]
+    assert sorted(model.asked) == [("attention_scores", TEXT), ("nbest", TEXT)]
+
+
+def test_button_and_new_lines(page, model):
+    model.asked.clear()
+    page.fill("#text", "one")
+    page.press("#text", "Shift+Enter")
+    page.type("#text", "two")
+    assert model.asked == []
+    page.click("#send")
+    page.wait_for_selector("#attention:visible")
+    assert page.inner_text("#best") == "ONE\nTWO"
+
+
+def test_a_model_that_has_one_signature(page):
+    page.select_option("#model", "plain")
+    translate(page, "one two", wait_for="#copy:visible")
+    assert page.inner_text("#best") == "ONE TWO"
+    assert page.is_hidden("#others") and page.is_hidden("#attention")
+
+
+def test_another_model_translates_again(page):
+    translate(page)
+    page.select_option("#model", "plain")
+    page.wait_for_selector("#attention", state="hidden")
+    page.wait_for_selector("#copy:visible")
+    assert page.inner_text("#best") == TEXT.upper()
+    assert page.is_hidden("#others")
+
+
+def test_an_empty_text_asks_nothing(page, model):
+    translate(page)
+    model.asked.clear()
+    page.fill("#text", " \n ")
+    page.press("#text", "Enter")
+    page.wait_for_selector("#attention", state="hidden")
+    assert page.inner_text("#best") == "" and page.is_hidden("#others")
+    assert model.asked == []
+
+
+def test_an_empty_output(page):
+    translate(page, "nothing", wait_for="#copy:visible")
+    assert page.inner_text("#best") == "The model answers with an empty text."
+
+
+def test_markup_is_text(page):
+    text = "<img src=x onerror=alert(1)> <script>alert(2)</script> </textarea><b>x"
+    translate(page, text)
+    assert page.inner_text("#best") == text.upper()
+    assert page.locator("#nbest li > :first-child").first.inner_text() == text.upper()
+    token(page, "target", 0).hover()
+    assert "<IMG" in page.inner_text("#told")
+    assert page.locator("img, main b, main script").count() == 0
+
+
+def test_directions_of_the_text(page):
+    translate(page, "אחת שתיים שלוש")
+    for selector in ("#text", "#best", "#source", "#target"):
+        script = "found => getComputedStyle(found).direction"
+        assert page.eval_on_selector(selector, script) == "rtl", selector
+    first, second = (token(page, "source", i).bounding_box()["x"] for i in (0, 1))
+    assert first > second
+
+
+def test_a_link_shows_what_was_shared(page, open_page):
+    text = "50 % & more #1 + 你好"
+    page.select_option("#model", "plain")
+    translate(page, text, wait_for="#copy:visible")
+    fragment = page.evaluate("location.hash")
+    other = open_page(fragment)
+    other.wait_for_selector("#copy:visible")
+    assert other.input_value("#text") == text
+    assert other.input_value("#model") == "plain"
+    assert other.inner_text("#best") == text.upper()
+
+
+def test_copies(open_page):
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    translate(page)
+    page.click("#copy")
+    page.wait_for_selector("#copy:text('Copied')")
+    assert page.evaluate("navigator.clipboard.readText()") == TEXT.upper()
+    page.click("#link")
+    page.wait_for_selector("#link:text('Copied')")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+
+
+def test_the_command_asks_the_same(page):
+    translate(page, "it's", wait_for="#copy:visible")
+    command = page.text_content("#curl")
+    assert "/v1/models/upper:predict -d '" in command
+    assert '"signature_name":"nbest","inputs":{"text":["it\'\\\'\'s"]' in command
+
+
+# Errors and waiting.
+
+
+def test_a_refusal_is_shown_as_text(page):
+    translate(page)
+    translate(page, "refuse this", wait_for="#error:visible")
+    assert page.inner_text("#error") == "`text` must have at most <b>9</b> tokens"
+    assert page.inner_text("#best") == "" and page.is_hidden("#attention")
+    translate(page)
+    assert page.is_hidden("#error")
+
+
+def test_a_text_that_the_search_refuses_may_be_split(page, model):
+    model.asked.clear()
+    translate(page, "a long text")
+    assert page.inner_text("#best") == "A LONG TEXT"
+    assert "at most <b>9</b> tokens" in page.inner_text("#note")
+    assert page.is_hidden("#words") and page.is_hidden("#matrix")
+    assert ("serving_default", "a long text") in model.asked
+
+
+def test_a_server_that_has_gone(page):
+    page.route("**/*:predict", lambda route: route.abort())
+    translate(page, wait_for="#error:visible")
+    assert "The server cannot be reached" in page.inner_text("#error")
+    assert page.get_attribute("#result", "aria-busy") == "false"
+
+
+def test_an_unknown_model_in_a_link(open_page):
+    page = open_page("#model=other&text=one")
+    assert "There is no model “other” here" in page.inner_text("#error")
+    assert page.input_value("#text") == "one"
+
+
+def test_waits_for_a_model(browser, model, tmp_path):
+    models = {}
+    with serving(models) as address:
+        page = browser.new_page()
+        page.clock.install()
+        page.goto(address)
+        page.wait_for_selector("#error:visible")
+        assert "No model is ready yet" in page.inner_text("#error")
+        assert page.is_disabled("#send")
+        models["upper"] = available("upper", tmp_path, model, SIGNATURES)
+        page.clock.run_for(2000)
+        page.wait_for_selector("#send:enabled")
+        assert page.is_hidden("#error")
+        page.close()
+
+
+def test_a_newer_text_takes_the_place_of_one_that_waits(page, model):
+    model.waits.clear()
+    page.fill("#text", "wait for it")
+    with page.expect_event("requestfailed") as failed:
+        page.press("#text", "Enter")
+        page.wait_for_selector("#result[aria-busy=true]")
+        assert page.inner_text("#time") == "Translating …"
+        translate(page, "new")
+    assert "ABORTED" in failed.value.failure
+    model.waits.set()
+    translate(page, "newer")
+    assert page.inner_text("#best") == "NEWER"
+
+
+# Attention.
+
+
+def test_tokens_are_shown_with_marks_for_spaces(page):
+    translate(page)
+    words = page.locator("#source bdi").all_inner_texts()
+    assert words == [*TEXT.split(), "</s>"]
+    assert page.locator("#source .space").count() == 6
+    assert page.locator("#target bdi").all_inner_texts()[1] == "TWO"
+
+
+def test_pointing_at_a_word_shades_what_it_looked_at(page):
+    translate(page)
+    assert shades(page) == [NO_SHADE] * 7
+    page.select_option("#layer", "1")
+    page.select_option("#head", "2")
+    token(page, "target", 2).hover()
+    found = shades(page)
+    assert len(set(found)) == 2 and found.count(found[3]) == 1
+    assert figures(page) == ["", "", "", "1.00", "", "", ""]
+    assert plain(page.inner_text("#told")) == "“THREE” looked at “four” 1.00"
+    token(page, "target", 5).hover()
+    assert figures(page)[6] == "1.00"
+    page.hover("h1")
+    assert shades(page) == [NO_SHADE] * 7
+    assert page.inner_text("#told") == "Point at a word, or tap it."
+
+
+@pytest.mark.parametrize("width", [360, 1100])
+def test_nothing_moves_under_the_pointer(open_page, width):
+    page = open_page(viewport={"width": width, "height": 2000})
+    translate(page, "a b c d e f g h i j k one two three four five six")
+    script = """found => found.map(e => {
+        const box = e.getBoundingClientRect();
+        return [box.x, box.y, box.width, box.height];
+    })"""
+    boxes = [page.eval_on_selector_all("#words button, #canvas", script)]
+    for side, index in (("target", 2), ("target", 16), ("source", 12)):
+        token(page, side, index).hover()
+        assert page.inner_text("#told").count("0.17") == 6
+        boxes.append(page.eval_on_selector_all("#words button, #canvas", script))
+    assert boxes == [boxes[0]] * 4
+
+
+def test_pointing_at_the_text_shades_who_looked_at_it(page):
+    translate(page)
+    page.select_option("#layer", "2")
+    page.select_option("#head", "1")
+    token(page, "source", 4).hover()
+    assert figures(page, "target") == ["", "1.00", "", "", "", "", ""]
+    assert figures(page) == [""] * 7
+    assert plain(page.inner_text("#told")) == "“five” was looked at by “TWO” 1.00"
+
+
+def test_layers_and_heads(page):
+    translate(page)
+    for name, count in (("layer", NUM_LAYERS), ("head", NUM_HEADS)):
+        options = page.locator(f"#{name} option").all_inner_texts()
+        assert options == ["mean of all", *map(str, range(1, count + 1))]
+    token(page, "target", 0).click()
+    assert figures(page) == ["0.17"] * 6 + [""]
+    page.select_option("#layer", "1")
+    assert figures(page) == ["0.33"] * 3 + [""] * 4
+    page.select_option("#head", "3")
+    assert figures(page) == ["", "", "1.00", "", "", "", ""]
+    page.select_option("#layer", "")
+    assert figures(page) == ["", "", "0.50", "", "", "0.50", ""]
+    translate(page, "one two three")
+    assert page.input_value("#head") == "3"
+
+
+def test_a_click_keeps_a_word_and_escape_lets_go(page):
+    translate(page)
+    token(page, "target", 1).click()
+    page.hover("h1")
+    assert token(page, "target", 1).get_attribute("aria-pressed") == "true"
+    assert figures(page)[1] == "0.17"
+    page.press("body", "Escape")
+    assert figures(page) == [""] * 7
+    assert page.locator("[aria-pressed=true]").count() == 0
+
+
+def test_words_can_be_reached_by_keyboard(page):
+    translate(page)
+    page.select_option("#layer", "1")
+    page.select_option("#head", "1")
+    page.focus("#target button")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert figures(page).index("1.00") == 2
+    page.keyboard.press("End")
+    assert figures(page).index("1.00") == 6
+    page.keyboard.press("ArrowRight")
+    assert figures(page).index("1.00") == 6
+    assert page.locator("#target [tabindex='0']").count() == 1
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.parentElement.id") == "source"
+
+
+def test_heat_map(page):
+    translate(page)
+    page.select_option("#layer", "1")
+    page.select_option("#head", "2")
+    high, low = pixel(page, 2, 3), pixel(page, 2, 2)
+    assert high[3] == low[3] == 255
+    assert sum(high) < sum(low)
+    for t in range(7):
+        assert [pixel(page, t, s) == high for s in range(7)].index(True) == (t + 1) % 7
+    assert page.inner_text("#highest") == "1.00"
+    page.select_option("#layer", "")
+    assert page.inner_text("#highest") == "0.50"
+
+
+def test_pointing_at_the_heat_map(page):
+    translate(page)
+    page.select_option("#layer", "1")
+    box = page.locator("#canvas").bounding_box()
+    cell = box["width"] / 7
+    page.hover("#canvas", position={"x": 3.5 * cell, "y": 1.5 * cell})
+    assert plain(page.inner_text("#told")) == "“TWO” looked at “four” 0.33"
+    assert figures(page)[1:4] == ["0.33"] * 3
+    row, column = (page.locator(f"#{b}-band").bounding_box() for b in ("row", "column"))
+    assert row["y"] == pytest.approx(box["y"] + cell, abs=1)
+    assert column["x"] == pytest.approx(box["x"] + 3 * cell, abs=1)
+    chosen = page.locator("#map .chosen").all_inner_texts()
+    assert chosen == ["four", "TWO"]
+
+
+def test_attention_of_another_output_says_so(page):
+    translate(page, "another sample")
+    assert page.inner_text("#note") == "Of another output: ANOTHER ONE"
+    translate(page, "one")
+    assert page.is_hidden("#note")
+
+
+def test_attention_of_long_texts_is_not_asked_for(page, model):
+    model.asked.clear()
+    translate(page, "word " * 81)
+    assert page.inner_text("#note") == "Shown for texts of at most 400 characters."
+    assert [signature for signature, _ in model.asked] == ["nbest"]
+
+
+def plain(text):
+    """A text without the marks that isolate words of other directions."""
+    return text.replace("\u2068", "").replace("\u2069", "")
+
+
+# Small screens, the dark.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [TEXT, "w" * 97, "one " * 67, "字" * 67],
+    ids=["short", "one word", "long", "no spaces"],
+)
+def test_a_phone_shows_all_without_scrolling_sideways(open_page, text):
+    size = {"width": 360, "height": 640}
+    page = open_page(viewport=size, has_touch=True, is_mobile=True)
+    translate(page, text)
+    token(page, "target", 0).tap()
+    assert figures(page)[0] in ("0.17", "0.50", "0.33")
+    widths = "[document.documentElement.scrollWidth, innerWidth]"
+    assert page.evaluate(widths) == [360, 360]
+
+
+def test_colours_follow_the_system(page):
+    background = "getComputedStyle(document.body).backgroundColor"
+    translate(page)
+    light, cell = page.evaluate(background), pixel(page, 0, 6)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(background) != light
+    assert sum(pixel(page, 0, 6)) < sum(cell)

@@ -1,0 +1,97 @@
+"""The replica, with the SavedModel that is kept in the repository."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.serving.replica import Replica
+from keras_transformer.serving.rest import TensorSpec
+
+FOLDER = pathlib.Path(__file__).parents[2] / "saved_models" / "pronounce" / "1"
+TOO_LONG = "a" * 70
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def replica():
+    return Replica(FOLDER, batch_sizes=(1, 4))
+
+
+@pytest.fixture(scope="module")
+def functions():
+    return tf.saved_model.load(str(FOLDER)).signatures
+
+
+def test_requests_together_and_alone(replica, functions):
+    requests = [{"text": ["knight"]}, {"text": ["", "queue"]}]
+    together = replica.predict("serving_default", requests)
+    outputs = functions["serving_default"](text=tf.constant(["knight", "", "queue"]))
+    texts = [text.decode() for text in outputs["text"].numpy()]
+    assert [found["text"] for found in together] == [texts[:1], texts[1:]]
+    assert together[1]["score"][0] == 0
+    for request, found in zip(requests, together, strict=True):
+        (alone,) = replica.predict("serving_default", [request])
+        assert alone["text"] == found["text"]
+        np.testing.assert_allclose(alone["score"], found["score"], atol=1e-4)
+
+
+def test_a_bad_text_harms_only_its_own_request(replica):
+    requests = [{"text": ["knight"]}, {"text": ["a", TOO_LONG]}, {"text": ["queue"]}]
+    good, bad, other = replica.predict("serving_default", requests)
+    assert good["text"] == ["N AY T"] and len(other["text"]) == 1
+    assert bad == "`text` must have at most max_source_length=64 tokens"
+
+
+def test_scores_have_no_padding(replica, functions):
+    pairs = {"source": ["knight", "a"], "target": ["N AY T", "AH"]}
+    (found,) = replica.predict("score", [pairs])
+    assert found["tokens"] == [["N", "AY", "T", "</s>"], ["AH", "</s>"]]
+    sums = [sum(scores) for scores in found["token_scores"]]
+    np.testing.assert_allclose(found["score"], sums, atol=1e-5)
+    outputs = functions["score"](**{k: tf.constant(v) for k, v in pairs.items()})
+    np.testing.assert_allclose(found["score"], outputs["score"], atol=1e-4)
+
+
+def test_attention_has_no_padding(replica):
+    (found,) = replica.predict("attention", [{"text": ["knight", "a"]}])
+    assert found["source_tokens"] == [[*"knight", "</s>"], ["a", "</s>"]]
+    for sources, tokens, rows, positions in zip(
+        *(found[k] for k in ("source_tokens", "tokens", "attention", "positions")),
+        strict=True,
+    ):
+        assert len(rows) == len(tokens) == len(positions)
+        np.testing.assert_allclose(np.sum(rows, axis=1), 1, atol=1e-5)
+        assert {len(row) for row in rows} == {len(sources)}
+
+
+def test_tokens_have_no_padding(replica):
+    (found,) = replica.predict("tokens", [{"token_ids": [[5, 6, 3], [5, 3, 0]]}])
+    for hypotheses, lengths in zip(found["token_ids"], found["length"], strict=True):
+        assert {len(row) for row in hypotheses} == {max(lengths)}
+
+
+def test_signatures_and_metadata(replica):
+    assert replica.signatures["nbest"].inputs == {
+        "text": TensorSpec("string", 1),
+        "prefix": TensorSpec("string", 1),
+        "seed": TensorSpec("int32", 1),
+    }
+    found = replica.metadata()["signature_def"]["signature_def"]
+    assert sorted(found) == sorted(replica.signatures)
+    assert found["tokens"]["inputs"]["token_ids"]["dtype"] == "DT_INT32"
+    shape = found["tokens"]["inputs"]["token_ids"]["tensor_shape"]
+    assert shape == {"dim": [{"size": "-1"}, {"size": "-1"}]}
+
+
+def test_warming_up_compiles_each_size_once(replica, monkeypatch):
+    called = []
+
+    def remember(signature, inputs):
+        called.append((signature, len(next(iter(inputs.values())))))
+
+    monkeypatch.setattr(replica, "_call", remember)
+    replica.warm_up()
+    assert len(called) >= 2 and {rows for _, rows in called} == {1, 4}

@@ -1,0 +1,163 @@
+import base64
+import json
+import random
+
+import pytest
+
+from keras_transformer.serving.options import ServerOptions
+from keras_transformer.serving.rest import (
+    Prediction,
+    RequestError,
+    Signature,
+    TensorSpec,
+    answer,
+    parse,
+)
+
+pytestmark = pytest.mark.once
+
+TEXT, SCORE = TensorSpec("string", 1), TensorSpec("float32", 1)
+OUTPUTS = {"text": TEXT, "score": SCORE}
+SIGNATURES = {
+    "serving_default": Signature({"text": TEXT}, OUTPUTS),
+    "nbest": Signature(
+        {"text": TEXT, "prefix": TEXT, "seed": TensorSpec("int32", 1)}, OUTPUTS
+    ),
+    "tokens": Signature({"token_ids": TensorSpec("int32", 2)}, OUTPUTS),
+    "weigh": Signature({"weights": TensorSpec("float32", 1)}, OUTPUTS),
+}
+
+
+@pytest.fixture(scope="module")
+def limits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return ServerOptions(
+        models={"m": {"folder": folder}}, max_texts=5, max_characters=7
+    )
+
+
+def body(**request):
+    return json.dumps(request).encode()
+
+
+# TF Serving's documented forms.
+@pytest.mark.parametrize(
+    ("request_body", "expected"),
+    [
+        ({"instances": ["a", "b"]}, ({"text": ["a", "b"]}, True)),
+        ({"instances": [{"text": "a"}]}, ({"text": ["a"]}, True)),
+        ({"instances": [{"b64": "w7w="}]}, ({"text": ["ü"]}, True)),
+        ({"instances": [{"text": {"b64": "w7w="}}]}, ({"text": ["ü"]}, True)),
+        ({"inputs": ["a", "b"]}, ({"text": ["a", "b"]}, False)),
+        ({"inputs": {"text": ["a"]}}, ({"text": ["a"]}, False)),
+        ({"inputs": {"text": [{"b64": ""}]}}, ({"text": [""]}, False)),
+    ],
+)
+def test_rows_and_columns(request_body, expected, limits):
+    found = parse(body(**request_body), SIGNATURES, limits)
+    assert found == Prediction("serving_default", *expected)
+
+
+def test_several_inputs(limits):
+    rows = [{"text": "a", "prefix": "", "seed": 3}, {"text": "b", "prefix": "c"}]
+    rows[1]["seed"] = -4
+    found = parse(body(signature_name="nbest", instances=rows), SIGNATURES, limits)
+    columns = {"text": ["a", "b"], "prefix": ["", "c"], "seed": [3, -4]}
+    assert found == Prediction("nbest", columns, True)
+    found = parse(body(signature_name="nbest", inputs=columns), SIGNATURES, limits)
+    assert found == Prediction("nbest", columns, False)
+    assert found.rows == 2
+
+
+def test_lists_of_numbers(limits):
+    rows = [[4, 5], [6, 7]]
+    found = parse(body(signature_name="tokens", instances=rows), SIGNATURES, limits)
+    assert found.inputs == {"token_ids": rows}
+    found = parse(body(signature_name="weigh", inputs=[1, 0.5]), SIGNATURES, limits)
+    assert found.inputs == {"weights": [1.0, 0.5]}
+
+
+@pytest.mark.parametrize(
+    ("request_body", "message"),
+    [
+        (b"\xff", "must be UTF-8"),
+        (b"{", "must be JSON"),
+        (b"[" * 100_000, "must be JSON"),
+        (b'{"instances": [NaN]}', "NaN is not JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b"{}", "either 'instances'"),
+        (body(instances=["a"], inputs=["a"]), "either 'instances'"),
+        (body(instances=["a"], extra=1), "no key 'extra'"),
+        (body(instances="a"), "'instances' must be a list"),
+        (body(inputs="a"), "'text' must be a list"),
+        (body(inputs={"words": ["a"]}), r"must have \['text'\]; received \['words'\]"),
+        (body(instances=[{"text": "a", "x": 1}]), "must have"),
+        (body(instances=[]), "1 to 5 texts; received 0"),
+        (body(instances=["a"] * 6), "1 to 5 texts; received 6"),
+        (body(instances=["a" * 8]), "at most 7 characters; received 8"),
+        (body(instances=[1]), "must be of strings; received 1"),
+        (body(instances=[None]), "must be of strings; received None"),
+        (body(instances=[["a"]]), "must be of strings"),
+        (body(instances=["\ud800"]), "must be Unicode"),
+        (body(instances=[{"b64": "?"}]), "base64 of UTF-8"),
+        (body(instances=[{"b64": 3}]), "base64 of UTF-8"),
+        (
+            body(instances=[{"b64": base64.b64encode(b"\xff").decode()}]),
+            "base64 of UTF-8",
+        ),
+        (body(signature_name="x", instances=["a"]), "must be one of"),
+        (body(signature_name=["x"], instances=["a"]), "must be one of"),
+        (body(signature_name="nbest", instances=["a"]), "must be an object with"),
+        (body(signature_name="nbest", inputs=["a"]), "must be an object with"),
+        (
+            body(
+                signature_name="nbest",
+                inputs={"text": ["a"], "prefix": [], "seed": [1]},
+            ),
+            "of one length",
+        ),
+        (body(signature_name="tokens", instances=[[2**31]]), "must fit 32 bits"),
+        (body(signature_name="tokens", instances=[[True]]), "must be of integers"),
+        (body(signature_name="tokens", instances=[[1.0]]), "must be of integers"),
+        (body(signature_name="tokens", instances=[3]), "must be a list"),
+        (body(signature_name="tokens", instances=[[1] * 8]), "at most 7 entries"),
+        (body(signature_name="tokens", instances=[[1], [2, 3]]), "one length: pad"),
+        (body(signature_name="weigh", instances=["1"]), "must be of numbers"),
+    ],
+)
+def test_bad_requests(request_body, message, limits):
+    with pytest.raises(RequestError, match=message) as found:
+        parse(request_body, SIGNATURES, limits)
+    assert found.value.status == 400
+
+
+def test_any_bytes_are_parsed_or_refused(limits):
+    """Good bodies, damaged at random places."""
+    rng = random.Random(1)
+    good = [
+        body(instances=["a", "ü", "\U0001f600"]),
+        body(signature_name="tokens", inputs={"token_ids": [[1, 2], [3, 4]]}),
+        body(signature_name="nbest", instances=[{"text": "", "prefix": "", "seed": 1}]),
+    ]
+    refused = 0
+    for _ in range(1000):
+        damaged = bytearray(rng.choice(good))
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(len(damaged))
+            damaged[place : place + rng.randint(0, 2)] = rng.randbytes(
+                rng.randint(0, 2)
+            )
+        try:
+            parse(bytes(damaged), SIGNATURES, limits)
+        except RequestError as error:
+            refused += error.status == 400 and bool(error.message)
+    assert refused > 500
+
+
+def test_answers():
+    outputs = {"text": ["a", "b"], "score": [-1.0, -2.0]}
+    rows = [{"text": "a", "score": -1.0}, {"text": "b", "score": -2.0}]
+    assert answer(outputs, by_rows=True) == {"predictions": rows}
+    assert answer(outputs, by_rows=False) == {"outputs": outputs}
+    assert answer({"text": ["a"]}, by_rows=True) == {"predictions": ["a"]}
+    assert answer({"text": ["a"]}, by_rows=False) == {"outputs": ["a"]}

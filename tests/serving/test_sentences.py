@@ -1,0 +1,33 @@
+import pytest
+
+from keras_transformer.serving.sentences import join, split
+
+pytestmark = pytest.mark.once
+
+TEXTS = {
+    "": [],
+    "  \n": [],
+    "One": ["One"],
+    "It rains. Dr. Jones sleeps.": ["It rains.", "Dr. Jones sleeps."],
+    "  Is it?  Yes!\n\nNew part. ": ["Is it?", "Yes!", "New part."],
+    "Ünï 😀. Two.": ["Ünï 😀.", "Two."],
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_sentences_and_the_space_between_them(text):
+    sentences, (parts,) = split([text], "en")
+    assert sentences == TEXTS[text]
+    again = [sentences[part] if isinstance(part, int) else part for part in parts]
+    assert "".join(again) == text
+
+
+def test_texts_are_joined_in_order():
+    sentences, parts = split([*TEXTS], "en")
+    outputs = {
+        "text": [sentence.swapcase() for sentence in sentences],
+        "score": [-float(len(sentence)) for sentence in sentences],
+    }
+    joined = join(outputs, parts)
+    assert joined["text"] == [text.swapcase() for text in TEXTS]
+    assert joined["score"] == [-sum(map(len, found)) for found in TEXTS.values()]

@@ -1,0 +1,162 @@
+"""The whole server: the command, Ray, replicas that die, versions that come."""
+
+import concurrent.futures
+import json
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+
+SAVED_MODEL = pathlib.Path(__file__).parents[2] / "saved_models" / "pronounce" / "1"
+WORDS = {"knight": "N AY T", "": "", "attention": "AH T EH N SH AH N"}
+REFUSED = "no connection"
+PATIENCE = 900  # seconds, of a machine that does much else
+
+pytestmark = pytest.mark.once
+
+
+def copy_model(folder):
+    """Without the warm-up requests, of which one short text is enough here."""
+    shutil.copytree(SAVED_MODEL, folder, ignore=shutil.ignore_patterns("assets.extra"))
+
+
+class Server:
+    def __init__(self, folder):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.models = folder / "pronounce"
+        copy_model(self.models / "1")
+        config = folder / "serving.toml"
+        config.write_text(
+            f'port = {self.port}\npoll_seconds = 0.2\ncache = "compiled"\n'
+            '[models.pronounce]\nfolder = "pronounce"\nbatch_sizes = [4]\n'
+        )
+        arguments = ["-m", "keras_transformer", "serve", "--config", str(config)]
+        self.log = folder / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments], stdout=log, stderr=log
+            )
+
+    def ask(self, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        url = f"http://127.0.0.1:{self.port}{path}"
+        try:
+            with urllib.request.urlopen(url, data, timeout=PATIENCE) as response:
+                return response.status, json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionRefusedError):
+                raise
+            return REFUSED, {}
+
+    def pronounce(self, word):
+        status, answer = self.ask("/v1/models/pronounce:predict", {"inputs": [word]})
+        return answer["outputs"]["text"][0] if status == 200 else status
+
+    def wait(self, condition):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, self.said()
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.1)
+
+    def said(self):
+        return self.log.read_text("utf-8")
+
+    def replicas(self, version):
+        name = f"ray::ServeReplica:pronounce-{version}"
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [child for child in children if name in " ".join(child.cmdline())]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server"))
+    try:
+        server.wait(lambda: server.ask("/ready")[0] == 200)
+        yield server
+    finally:
+        if server.process.poll() is None:
+            for child in psutil.Process(server.process.pid).children(recursive=True):
+                child.kill()
+            server.process.kill()
+            server.process.wait()
+
+
+def many(server, count):
+    """Asks for words by eight clients; wants each answer to be right."""
+    asked = [list(WORDS)[i % len(WORDS)] for i in range(count)]
+    with concurrent.futures.ThreadPoolExecutor(8) as clients:
+        found = list(clients.map(server.pronounce, asked))
+    assert found == [WORDS[word] for word in asked]
+
+
+def test_it_answers(server):
+    many(server, 16)
+    status, answer = server.ask("/v1/models/pronounce/metadata")
+    assert status == 200 and answer["model_spec"]["version"] == "1"
+    status, answer = server.ask(
+        "/v1/models/pronounce:predict", {"instances": ["a" * 70]}
+    )
+    assert status == 400 and "max_source_length=64" in answer["error"]
+
+
+def test_metrics_count_the_replicas(server):
+    address = f"http://127.0.0.1:{server.port}/metrics"
+    with urllib.request.urlopen(address, timeout=PATIENCE) as response:
+        text = response.read().decode()
+    assert 'replicas{model="pronounce",version="1"} 2.0' in text
+
+
+def test_what_was_compiled_is_kept(server):
+    assert list((server.models.parent / "compiled").iterdir())
+
+
+def test_a_killed_replica_costs_no_answer(server):
+    with concurrent.futures.ThreadPoolExecutor(1) as background:
+        answered = background.submit(many, server, 60)
+        victim, other = server.replicas(1)
+        victim.kill()
+        answered.result()
+    assert other.is_running()
+    server.wait(lambda: len(server.replicas(1)) == 2)
+
+
+def test_a_new_version_takes_over(server):
+    copy = server.models / "copying"
+    copy_model(copy)
+    copy.rename(server.models / "2")
+    path = "/v1/models/pronounce/versions/2"
+
+    def taken_over():
+        many(server, 4)
+        states = server.ask("/v1/models/pronounce")[1]["model_version_status"]
+        return [state["state"] for state in states] == ["AVAILABLE", "END"]
+
+    server.wait(taken_over)
+    assert server.ask(path + ":predict", {"instances": ["knight"]})[0] == 200
+    old = path.replace("2", "1") + ":predict"
+    assert server.ask(old, {"instances": ["knight"]})[0] == 404
+    server.wait(lambda: not server.replicas(1))
+
+
+def test_it_ends_when_it_has_answered(server):
+    processes = psutil.Process(server.process.pid).children(recursive=True)
+    with concurrent.futures.ThreadPoolExecutor(4) as clients:
+        asked = [clients.submit(server.pronounce, "attention") for _ in range(4)]
+        server.process.send_signal(signal.SIGTERM)
+        assert {future.result() for future in asked} <= {WORDS["attention"], REFUSED}
+    assert server.process.wait(PATIENCE) == 0, server.said()
+    gone, alive = psutil.wait_procs(processes, timeout=PATIENCE)
+    assert not alive

@@ -1,0 +1,67 @@
+import pytest
+
+from keras_transformer.serving.options import make_options, read_options
+
+pytestmark = pytest.mark.once
+
+FILE = """
+port = 8080
+cache = "compiled"
+
+[models.en-de]
+folder = "here/en-de"
+replicas = 3
+versions = [1, 2]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "here/en-de").mkdir(parents=True)
+    return tmp_path
+
+
+def write(folder, text):
+    (folder / "serving.toml").write_text(text, "utf-8")
+    return folder / "serving.toml"
+
+
+def test_a_file(folder):
+    options = read_options(write(folder, FILE), port=8081, host="::1")
+    assert (options.port, options.host, options.address) == (8081, "::1", None)
+    assert options.cache == folder / "compiled"
+    model = options.models["en-de"]
+    assert model.folder == (folder / "here/en-de").resolve()
+    assert (model.replicas, model.versions, model.cpus) == (3, [1, 2], 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("port = 8080", "port = 70000"), "`port`: input should be less than or equal"),
+        (("port = 8080", "ports = 1"), "there is no option `ports`"),
+        (("replicas = 3", "replica = 3"), "no option `models.en-de.replica`"),
+        (("replicas = 3", "replicas = 0"), "`models.en-de.replicas`: .*or equal to 1"),
+        (("replicas = 3", "replicas = 3\nmax_replicas = 2"), "at least replicas=3"),
+        (("versions = [1, 2]", 'versions = "newest"'), "versions"),
+        (("here/en-de", "nowhere"), "must be a folder of versions"),
+        (("models.en-de", 'models."../etc"'), "must be of letters"),
+        (("[models.en-de]", "[models.en-de"), "must be a TOML file"),
+    ],
+)
+def test_bad_files(change, message, folder):
+    with pytest.raises(ValueError, match=message):
+        read_options(write(folder, FILE.replace(*change)))
+
+
+def test_no_models():
+    with pytest.raises(ValueError, match="`models`: dictionary should have at least 1"):
+        make_options(models={})
+
+
+def test_a_version_in_the_place_of_a_model(folder):
+    version = folder / "here/en-de/1"
+    version.mkdir()
+    (version / "saved_model.pb").touch()
+    with pytest.raises(ValueError, match="Give the folder above it"):
+        make_options(models={"en-de": {"folder": version}})

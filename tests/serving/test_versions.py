@@ -1,0 +1,33 @@
+import pytest
+
+from keras_transformer.serving.options import ModelOptions
+from keras_transformer.serving.versions import wanted_versions
+
+pytestmark = pytest.mark.once
+
+NAMES = ["1", "2", "10", "03", "-4", "x", "5.tmp", "٦"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in NAMES:
+        (tmp_path / name / "variables").mkdir(parents=True)
+        (tmp_path / name / "saved_model.pb").touch()
+        (tmp_path / name / "variables/variables.index").touch()
+    (tmp_path / "11/variables").mkdir(parents=True)
+    (tmp_path / "11/saved_model.pb").touch()  # its weights are still being copied
+    (tmp_path / "12").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [("latest", [10]), ("all", [1, 2, 10]), ([2, 1, 7], [1, 2])],
+)
+def test_whole_versions_with_plain_numbers(versions, expected, folder):
+    options = ModelOptions(folder=folder, versions=versions)
+    assert wanted_versions(options) == expected
+
+
+def test_none(tmp_path):
+    assert wanted_versions(ModelOptions(folder=tmp_path)) == []
