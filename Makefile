@@ -15,13 +15,14 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help setup demo test check format bench
+.PHONY: help setup demo test check format audit bench
 
 help:
 	@echo "make demo    train, evaluate, export and use a pronunciation model"
 	@echo "make test    run the tests on $(BACKENDS)"
 	@echo "make check   format check, lint, types, tests"
 	@echo "make format  format the code and fix what the linter can"
+	@echo "make audit   look up known vulnerabilities of what is installed"
 	@echo "make bench   run the benchmarks"
 	@echo "make setup   only prepare the development environment"
 	@echo
@@ -37,7 +38,7 @@ test: $(BACKENDS:%=test-%)
 
 test-%: $(VENV)/.installed-dev
 	@echo "Tests on $*:"
-	@KERAS_BACKEND=$* $(BIN)/python -m pytest --numprocesses auto --dist loadscope
+	@KERAS_BACKEND=$* $(BIN)/python -m pytest --numprocesses auto --dist loadscope --durations 10
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .
@@ -48,6 +49,9 @@ check: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+audit: $(VENV)/.installed-dev
+	@$(BIN)/python -m pip_audit --skip-editable --progress-spinner off
 
 bench: $(BENCHMARKS:%=run-%)
 	@$(if $(BENCHMARKS),,echo "There are no benchmarks in benchmarks/ yet.")

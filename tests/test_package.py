@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import dataclasses
 import doctest
 import fnmatch
 import importlib
@@ -19,6 +20,8 @@ import pytest
 
 import keras_transformer
 from keras_transformer import layers
+from keras_transformer.command_line import app
+from keras_transformer.recipe import Recipe
 from keras_transformer.seq2seq import PRESETS
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -54,15 +57,35 @@ MAY_IMPORT = {
         *("keras", "numpy", "sacrebleu", "tqdm"),
     },
     "evaluation": {"rapidfuzz", "sacrebleu"},
+    "interoperability": {
+        *("export", "layers", "seq2seq", "text"),
+        *("ctranslate2", "keras", "numpy", "safetensors"),
+    },
     "export": {
         *("backend", "decoding", "inference", "layers", "seq2seq", "text"),
-        *("ctranslate2", "keras", "numpy", "tensorflow", "tensorflow_text"),
+        *("ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"),
+    },
+    "serving": {
+        *(
+            "export",
+            "google",
+            "numpy",
+            "prometheus_client",
+            "pydantic",
+            "ray",
+            "sentencex",
+        ),
+        *("starlette", "tensorflow", "tensorflow_text", "uvicorn"),
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
-    "command_line": {"typer"},
+    "recipe": {
+        *("dataset", "decoding", "evaluation", "seq2seq", "text", "training"),
+        "keras",
+    },
+    "command_line": {"recipe", "typer"},
     "__main__": {"command_line"},
 }
-KNOW_BACKENDS = {"backend", "dataset", "export", "text"}
+KNOW_BACKENDS = {"backend", "dataset", "export", "serving", "text"}
 
 
 def relative(path):
@@ -204,6 +227,7 @@ def ours_with_configuration():
         value
         for value in classes
         if hasattr(value, "get_config")
+        and not value.__name__.startswith("_")
         and not any(value in other.__bases__ for other in classes)
     ]
 
@@ -241,19 +265,40 @@ def toy_text(tmp_path, monkeypatch):
             pathlib.Path(f"{part}.{language}").write_text("\n".join(lines), "utf-8")
 
 
-def test_readme_code_runs(toy_text, capsys):
+def save_toy_model(**options):
+    tokenizer = keras_transformer.SentencePieceTokenizer.train(
+        ["train.en", "train.de"], vocabulary_size=29
+    )
+    model = keras_transformer.Seq2Seq(
+        **TOY_MODEL, source_tokenizer=tokenizer, **options
+    )
+    model.save("en-de.keras")
+
+
+def run_page(page, sizes=(), leave_out="<nothing>"):
+    """Runs the code of a page, with other sizes than it says; returns its names."""
+    text = (ROOT / page).read_text("utf-8")
+    for size, toy_size in dict(sizes).items():
+        assert size in text
+        text = text.replace(size, toy_size)
     namespace = {}
-    for code in readme_blocks():
-        exec(compile(code, "README.md", "exec"), namespace)
+    for _, code in python_blocks(text):
+        if not re.search(leave_out, code):
+            exec(compile(code, page, "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.once
+def test_readme_code_runs(toy_text, capsys):
+    namespace = run_page("README.md", TOY_SIZES)
     namespace["classifier"].summary()
     assert pathlib.Path("en-de.keras").exists()
     assert "pairs read" in capsys.readouterr().out
 
 
+@pytest.mark.once
 def test_training_page_runs(toy_text, capsys):
-    namespace = {}
-    for _, code in python_blocks(with_toy_sizes(ROOT / "docs/training.md")):
-        exec(compile(code, "training.md", "exec"), namespace)
+    namespace = run_page("docs/training.md", TOY_SIZES)
     assert "minutes_left" in capsys.readouterr().out
     assert pathlib.Path("en-de.keras").exists()
     assert namespace["frozen"] and namespace["result"].perplexity > 1
@@ -268,6 +313,7 @@ def test_training_page_runs(toy_text, capsys):
     assert len(fitted.history["val_bleu"]) == 2
 
 
+@pytest.mark.once
 def test_translating_page_runs(toy_text, capsys):
     kt, words = keras_transformer, ["<pad>", "<unk>", "<s>", "</s>", "a", "sees"]
     tokenizers = {
@@ -277,9 +323,7 @@ def test_translating_page_runs(toy_text, capsys):
     for name, tokenizer in tokenizers.items():
         kt.Seq2Seq(**TOY_MODEL, source_tokenizer=tokenizer).save(f"{name}.keras")
     pathlib.Path("valid.en").rename("news.en")
-    namespace = {}
-    for _, code in python_blocks((ROOT / "docs/translating.md").read_text("utf-8")):
-        exec(compile(code, "translating.md", "exec"), namespace)
+    namespace = run_page("docs/translating.md")
     assert "8 (13, 8)" in capsys.readouterr().out
     lines = {"news.de": 13, "news.nbest": 13 * 8}
     for name, count in lines.items():
@@ -288,34 +332,31 @@ def test_translating_page_runs(toy_text, capsys):
     assert not any("<unk>" in text for text in namespace["texts"])
 
 
+@pytest.mark.once
+def test_sharing_page_runs(toy_text, capsys):
+    save_toy_model()
+    run_page("docs/sharing.md", leave_out="hf://|huggingface")
+    text = (ROOT / "docs/sharing.md").read_text("utf-8")
+    shown = re.search(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    listed = [line.split()[0] for line in shown[1].splitlines()[1:]]
+    assert listed == sorted(path.name for path in pathlib.Path("en-de").iterdir())
+
+
+@pytest.mark.once
 def test_ctranslate2_page_runs(toy_text, capsys):
-    tokenizer = keras_transformer.SentencePieceTokenizer.train(
-        ["train.en", "train.de"], vocabulary_size=29
-    )
-    model = keras_transformer.Seq2Seq(**TOY_MODEL, source_tokenizer=tokenizer)
-    model.save("en-de.keras")
-    namespace = {}
-    text = (ROOT / "docs/ctranslate2.md").read_text("utf-8")
-    for _, code in python_blocks(text):
-        exec(compile(code, "ctranslate2.md", "exec"), namespace)
+    save_toy_model()
+    run_page("docs/ctranslate2.md")
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def with_toy_sizes(path):
-    text = path.read_text("utf-8")
-    for size, toy_size in TOY_SIZES.items():
-        assert size in text
-        text = text.replace(size, toy_size)
-    return text
-
-
-def readme_blocks():
-    text = with_toy_sizes(ROOT / "README.md")
-    blocks = [block for _, block in python_blocks(text)]
-    if keras.backend.backend() != "tensorflow":  # One export in three runs will do.
-        text = text.replace("model.export(", "# model.export(")
-        blocks = [b for _, b in python_blocks(text) if "import tensorflow" not in b]
-    return blocks
+@pytest.mark.once
+def test_saved_model_page_runs(toy_text, capsys):
+    save_toy_model(max_target_length=7)
+    run_page("docs/saved_model.md")
+    assert capsys.readouterr().out.splitlines()[-1] == "(1, 2)"
+    card = pathlib.Path("saved_models/en-de/1/README.md").read_text("utf-8")
+    assert "| BLEU | 40.5 |" in card
+    assert pathlib.Path("en-de-onnx/decoder_step.onnx").exists()
 
 
 DOCUMENTATION = sorted((ROOT / "docs").glob("*.md"))
@@ -347,8 +388,9 @@ PAGES += DOCUMENTATION
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_what_a_page_names_exists(page):
     text = page.read_text("utf-8")
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    files = re.findall(r"\b[\w/]+/\w+\.(?:py|md|toml)\b", text)
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", prose)
+    files = re.findall(r"(?<!-)\b[\w/]+/\w+\.(?:py|md|toml)\b", text)
     assert not [name for name in links if not (page.parent / name).exists()]
     assert not [name for name in files if not (ROOT / name).exists()]
 
@@ -359,6 +401,77 @@ def test_sections_that_a_page_links_to_exist(page):
     headings = re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE)
     sections = {re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in headings}
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= sections
+
+
+# The cells of a table that say what something is called here.
+
+
+def cells_here(text):
+    cells, column = [], None
+    for line in text.splitlines():
+        row = [cell.strip() for cell in line.split("|")[1:-1]]
+        if "here" in row:
+            column = row.index("here")
+        elif not row:
+            column = None
+        elif column is not None and not row[column].startswith("---"):
+            cells.append(row[column])
+    return cells
+
+
+def check_call(code):
+    """Resolves the names and keywords of an expression such as `f(x=..., y=g())`."""
+    public = {name: getattr(keras_transformer, name) for name in dir(keras_transformer)}
+    arguments = inspect.signature(keras_transformer.Seq2Seq).parameters
+    for node in ast.walk(ast.parse(code, mode="eval")):
+        if isinstance(node, ast.Name):
+            assert node.id in {**public, **NAMES, **arguments}, node.id
+        elif isinstance(node, ast.Attribute | ast.Call):
+            named = node.func if isinstance(node, ast.Call) else node
+            value = eval(ast.unparse(named), {**public, **NAMES})
+            keywords = {keyword.arg for keyword in getattr(node, "keywords", [])}
+            taken = {*inspect.signature(value).parameters} if keywords else set()
+            if inspect.isclass(value) and issubclass(value, keras.layers.Layer):
+                taken |= {*inspect.signature(keras.layers.Layer.__init__).parameters}
+            if "overrides" not in taken:
+                assert keywords <= taken, code
+
+
+NAMED_HERE = {
+    code
+    for cell in cells_here((ROOT / "docs/migration.md").read_text("utf-8"))
+    for code in re.findall("`([^`]+)`", cell)
+}
+
+
+@pytest.mark.parametrize("code", sorted(NAMED_HERE))
+def test_migration_page_names_what_exists(code):
+    options = {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(Recipe)}
+    first, _, further = code.partition(" ")
+    if first == "keras-transformer":
+        assert further in {c.callback.__name__ for c in app.registered_commands}
+    elif first.startswith("--"):
+        assert first in options and (not further or further in PRESETS)
+    else:
+        check_call(code)
+
+
+@pytest.mark.parametrize(
+    "code", ["BeamSearch(beams=5)", "BeamSaerch", "keras.optimisers"]
+)
+def test_names_of_the_migration_page_are_checked(code):
+    assert len(NAMED_HERE) > 60
+    with pytest.raises((AssertionError, AttributeError)):
+        check_call(code)
+
+
+@pytest.mark.once
+def test_migration_page_runs(toy_text, monkeypatch):
+    small = {
+        "hidden_dim=256": "hidden_dim=8",
+        "intermediate_dim=2048": "intermediate_dim=16",
+    }
+    run_page("docs/migration.md", {**TOY_SIZES, **small})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

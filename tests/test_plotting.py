@@ -16,6 +16,8 @@ from keras_transformer.plotting import (
     plot_token_attention,
 )
 
+pytestmark = pytest.mark.once
+
 QUERIES = ["une", "chaise", "bleue"]
 KEYS = ["a", "blue", "chair", ".", "[END]"]
 ODD_TOKENS = ["猫", "नमस्ते", "مرحبا", "$x^{", "", " ", "\n", "\ud800", "_a", "a" * 29]
@@ -211,7 +213,10 @@ def test_pictures_of_the_documentation(tmp_path):
     docs = pathlib.Path(__file__).parents[1] / "docs"
     runpy.run_path(str(docs / "images.py"))["main"](tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
-    of_a_trained_model = {"search_tree.png"}  # made by examples/pronounce.py
+    of_a_trained_model = {
+        "page.png",  # a browser's, of the server's page
+        "search_tree.png",  # made by examples/pronounce.py
+    }
     kept = {path.name for path in (docs / "images").iterdir()}
     assert made | of_a_trained_model == kept
     assert all(path.stat().st_size < 60_000 for path in tmp_path.iterdir())

@@ -30,6 +30,14 @@ class KeyValues(NamedTuple):
             ops.transpose(keys, (0, 2, 3, 1)), ops.transpose(values, (0, 2, 1, 3))
         )
 
+    def updated(self, keys: Any, values: Any, index: Any) -> "KeyValues":
+        """Makes one with new keys and values; see `update_cache`."""
+        new = KeyValues.of(keys, values)
+        return KeyValues(
+            write_slice(self.keys, new.keys, index, axis=3),
+            write_slice(self.values, new.values, index, axis=2),
+        )
+
     def extended(self, length: Any) -> "KeyValues":
         """Makes one with room for `length` entries, behind its own."""
         more = self.empty(length - ops.shape(self.values)[2])
@@ -62,11 +70,7 @@ def update_cache(cache: Any, keys: Any, values: Any, index: Any) -> Any:
         The new cache. The one before may share its memory, and is lost.
     """
     if isinstance(cache, KeyValues):
-        new = KeyValues.of(keys, values)
-        return KeyValues(
-            write_slice(cache.keys, new.keys, index, axis=3),
-            write_slice(cache.values, new.values, index, axis=2),
-        )
+        return cache.updated(keys, values, index)
     new = ops.stack([keys, values], axis=1)
     return ops.slice_update(cache, (0, 0, index, 0, 0), new)
 

@@ -7,6 +7,8 @@ import pytest
 from keras_transformer.dataset.batch_stream import BatchStream
 from keras_transformer.dataset.windows import Window
 
+pytestmark = pytest.mark.once
+
 SIZES = [3, 0, 1, 11, 2]  # Batches of the windows, over and over.
 
 

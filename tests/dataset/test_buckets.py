@@ -3,6 +3,8 @@ import pytest
 
 from keras_transformer.dataset.buckets import Buckets
 
+pytestmark = pytest.mark.once
+
 
 def random_lengths(count):
     return np.random.default_rng(3).integers([2, 3], [23, 31], [count, 2])

@@ -6,6 +6,8 @@ import pytest
 from keras_transformer.dataset import duplicates
 from keras_transformer.dataset.duplicates import Flags, find_duplicates
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("chunk", [8, 64, 1 << 18])
 def test_against_a_set(chunk, monkeypatch):

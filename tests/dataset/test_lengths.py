@@ -5,6 +5,8 @@ import pytest
 
 from keras_transformer.dataset.lengths import choose_lengths
 
+pytestmark = pytest.mark.once
+
 
 def size(lengths, shapes):
     """Ids of all pairs, each in the narrowest shape that holds it."""

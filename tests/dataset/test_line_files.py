@@ -5,6 +5,8 @@ import pytest
 from keras_transformer.dataset import line_files
 from keras_transformer.dataset.line_files import LineIndex, LineReader
 
+pytestmark = pytest.mark.once
+
 LINES = [f"{'x' * (n % 7)}é{n}" for n in range(53)]
 
 

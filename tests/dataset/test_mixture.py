@@ -4,6 +4,8 @@ import pytest
 
 from keras_transformer.dataset.mixture import Draw, Mixture, draw_lines
 
+pytestmark = pytest.mark.once
+
 
 def drawn(mixture, windows):
     """(corpus, repetition, line) of the pairs of some windows."""

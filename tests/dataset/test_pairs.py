@@ -5,6 +5,8 @@ import pytest
 from keras_transformer.dataset import read_pairs
 from keras_transformer.dataset.pairs import AlignedFiles, ColumnFile, ListedPairs
 
+pytestmark = pytest.mark.once
+
 PAIRS = [("ab", "x"), ("", "yé"), ("c d", ""), ("e", "zz"), ("f", "z")]
 
 

@@ -14,6 +14,8 @@ from reversal import (
 
 from keras_transformer.text import SentencePieceTokenizer
 
+pytestmark = pytest.mark.once
+
 PAIRS = list(dict.fromkeys(make_pairs(131)))[:97]
 
 

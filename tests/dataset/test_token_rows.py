@@ -3,6 +3,8 @@ import pytest
 
 from keras_transformer.dataset.token_rows import TokenPairs, TokenRows
 
+pytestmark = pytest.mark.once
+
 ROWS = [[5, 7], [], [11, 13, 17], [19]]
 
 

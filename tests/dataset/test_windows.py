@@ -4,6 +4,8 @@ import pytest
 
 from keras_transformer.dataset.windows import Ahead
 
+pytestmark = pytest.mark.once
+
 
 def test_loads_the_next_window_in_the_background():
     loaded = []

@@ -68,7 +68,7 @@ class AlibiBias(PositionScheme):
     def bias(self, query_positions: Any, key_positions: Any) -> Any:
         distances = ops.abs(relative_positions(query_positions, key_positions))
         slopes = ops.convert_to_tensor(self.slopes[:, None, None], "float32")
-        return -slopes * ops.cast(distances, "float32")[..., None, :, :]
+        return -slopes * ops.expand_dims(ops.cast(distances, "float32"), -3)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "max_bias": self.max_bias}

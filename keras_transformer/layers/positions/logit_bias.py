@@ -28,8 +28,8 @@ def relative_positions(query_positions: Any, key_positions: Any) -> Any:
     >>> ops.convert_to_numpy(relative).tolist()
     [[-1, 0, 1], [-2, -1, 0]]
     """
-    queries = ops.cast(query_positions, "int32")[..., :, None]
-    return ops.cast(key_positions, "int32")[..., None, :] - queries
+    queries = ops.expand_dims(ops.cast(query_positions, "int32"), -1)
+    return ops.expand_dims(ops.cast(key_positions, "int32"), -2) - queries
 
 
 def add_bias(

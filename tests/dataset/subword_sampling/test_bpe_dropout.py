@@ -8,6 +8,8 @@ from keras_transformer.dataset.subword_sampling import BPEDropout
 from keras_transformer.dataset.subword_sampling.hashing import mix
 from keras_transformer.text import SentencePieceTokenizer, Subwords
 
+pytestmark = pytest.mark.once
+
 
 def subwords(*tokens, special=("<unk>",)):
     """A model in which the tokens of two or more letters merge in this order."""

@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 
 from keras_transformer.dataset.subword_sampling.hashing import mix, uniform
+
+pytestmark = pytest.mark.once
 
 
 def test_every_part_counts():

@@ -6,6 +6,8 @@ from keras_transformer.dataset.subword_sampling import SubwordSampling, subword_
 from keras_transformer.dataset.token_rows import TokenPairs
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
 
+pytestmark = pytest.mark.once
+
 TOKENIZERS = [
     SentencePieceTokenizer.train(lines=LINES, vocabulary_size=size, model_type=kind)
     for kind, size in {"bpe": 61, "unigram": 41}.items()

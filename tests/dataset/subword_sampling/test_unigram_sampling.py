@@ -9,6 +9,8 @@ from keras_transformer.dataset.subword_sampling import UnigramSampling
 from keras_transformer.dataset.subword_sampling.hashing import mix
 from keras_transformer.text import SentencePieceTokenizer, Subwords
 
+pytestmark = pytest.mark.once
+
 TOKENS = {"a": -3.0, "b": -2.0, "▁": -4.0, "▁a": -2.5, "ab": -3.5, "aba": -5.0}
 MODEL = Subwords(
     "unigram", ["<unk>", *TOKENS], [0.0, *TOKENS.values()], [False] + [True] * 6

@@ -9,14 +9,15 @@ from layer_contract import check_layer, to_numpy
 from keras_transformer.layers import PositionalEncoding
 
 
-def encode(length, hidden_dim, dtype="float32", **arguments):
-    layer = PositionalEncoding(dtype=dtype)
+def encode(length, hidden_dim, dtype="float32", interleaved=True, **arguments):
+    layer = PositionalEncoding(interleaved=interleaved, dtype=dtype)
     return to_numpy(layer(np.zeros((1, length, hidden_dim), "float32"), **arguments))[0]
 
 
 def test_contract():
     inputs = np.random.default_rng(2).normal(size=(2, 5, 6)).astype("float32")
-    check_layer(PositionalEncoding, {"max_wavelength": 300}, [inputs], [])
+    arguments = {"max_wavelength": 300, "interleaved": False}
+    check_layer(PositionalEncoding, arguments, [inputs], [])
 
 
 def test_by_hand():
@@ -30,9 +31,13 @@ def test_by_hand():
 
 @pytest.mark.parametrize("hidden_dim", [1, 2, 7, 64])
 @pytest.mark.parametrize("length", [1, 13])
-def test_equals_the_reference(length, hidden_dim):
-    expected = reference.positional_encoding(range(length), hidden_dim)
-    np.testing.assert_allclose(encode(length, hidden_dim), expected, atol=1e-5)
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_equals_the_reference(length, hidden_dim, interleaved):
+    expected = reference.positional_encoding(
+        range(length), hidden_dim, interleaved=interleaved
+    )
+    table = encode(length, hidden_dim, interleaved=interleaved)
+    np.testing.assert_allclose(table, expected, atol=1e-5)
 
 
 def test_is_added_to_the_inputs():
