@@ -13,6 +13,7 @@ from keras_transformer.decoding.length_penalties import (
     coverage_penalty,
 )
 from keras_transformer.decoding.lengths import RelativeLength
+from keras_transformer.decoding.loop import run
 from keras_transformer.decoding.processors import (
     BannedSequences,
     History,
@@ -22,13 +23,7 @@ from keras_transformer.decoding.processors import (
     SuppressTokens,
 )
 from keras_transformer.decoding.sampling import Sampling
-from keras_transformer.decoding.search import (
-    Model,
-    Search,
-    SearchResult,
-    Sentences,
-    run,
-)
+from keras_transformer.decoding.search import Model, Search, SearchResult, Sentences
 
 __all__ = [
     "BannedSequences",

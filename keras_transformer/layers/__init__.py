@@ -1,18 +1,19 @@
 """Transformer layers for any Keras model, on every backend."""
 
-from keras_transformer.layers.attention_patterns import (
+from keras_transformer.layers.attention import (
     AttentionPattern,
     GlobalLocal,
+    KeyValues,
     LocalWindow,
+    MultiHeadAttention,
     Strided,
+    scaled_dot_product_attention,
 )
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.key_values import KeyValues
 from keras_transformer.layers.masking import causal_mask, merge_masks, padding_mask
-from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positions import (
     AlibiBias,
     LearnedPositionalEncoding,
@@ -22,9 +23,6 @@ from keras_transformer.layers.positions import (
     RotaryEmbedding,
 )
 from keras_transformer.layers.residual import Residual
-from keras_transformer.layers.scaled_dot_product_attention import (
-    scaled_dot_product_attention,
-)
 from keras_transformer.layers.stacks import DecoderStack, EncoderStack
 
 __all__ = [

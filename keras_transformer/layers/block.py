@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
 from keras_transformer.layers.residual import Residual
 

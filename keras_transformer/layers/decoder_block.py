@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
-from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positions.scheme import sequence_positions
 
 

@@ -6,6 +6,31 @@ from typing import Any
 import keras
 from keras import ops
 
+_KINDS = {
+    "initializer": keras.initializers,
+    "regularizer": keras.regularizers,
+    "constraint": keras.constraints,
+}
+
+
+def serialized(**options: Any) -> dict[str, Any]:
+    """Initializers and the like as configuration: every projection makes its own.
+
+    Args:
+        **options: anything Keras takes for a `kernel_initializer`,
+            `bias_regularizer`, ….
+
+    Returns:
+        The same names, with what `serialize` of their kind gives.
+
+    Raises:
+        ValueError: if Keras knows no such object.
+    """
+    kinds = {name: _KINDS[name.rpartition("_")[2]] for name in options}
+    return {
+        name: kind.serialize(kind.get(options[name])) for name, kind in kinds.items()
+    }
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Projection(keras.layers.EinsumDense):

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_patterns import blocks
-from keras_transformer.layers.attention_patterns.attention_pattern import (
+from keras_transformer.layers.attention.patterns import blocks
+from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
     check_at_least,
     distances,

@@ -3,7 +3,11 @@ import pytest
 from keras import ops
 
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers.key_values import KeyValues, read_cache, update_cache
+from keras_transformer.layers.attention.key_values import (
+    KeyValues,
+    read_cache,
+    update_cache,
+)
 
 BATCH, LENGTH, NUM_HEADS, KEY_DIM = 2, 5, 3, 7
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_arguments import (
+from keras_transformer.layers.attention.arguments import (
     as_shape,
     check_acts_in_attention,
     check_cache,
@@ -17,7 +17,7 @@ from keras_transformer.layers.attention_arguments import (
     check_three_axes,
     one_pattern,
 )
-from keras_transformer.layers.attention_axes import (
+from keras_transformer.layers.attention.axes import (
     fold,
     fold_attention_mask,
     fold_mask,
@@ -25,10 +25,14 @@ from keras_transformer.layers.attention_axes import (
     unfold,
     unfold_scores,
 )
-from keras_transformer.layers.attention_patterns import AttentionPattern
-from keras_transformer.layers.attention_routes import attend
+from keras_transformer.layers.attention.key_values import (
+    KeyValues,
+    read_cache,
+    update_cache,
+)
+from keras_transformer.layers.attention.patterns import AttentionPattern
+from keras_transformer.layers.attention.routes import attend
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.key_values import KeyValues, read_cache, update_cache
 from keras_transformer.layers.masking import (
     attention_mask_from_padding,
     merge_masks,
@@ -38,7 +42,7 @@ from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
-from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.projection import Projection, serialized
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -195,13 +199,15 @@ class MultiHeadAttention(keras.layers.Layer):
         self.attention_axes = attention_axes
         self._sliding_window = sliding_window
         self._flash_attention = flash_attention
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        self._activity_regularizer = keras.regularizers.get(activity_regularizer)
-        self.kernel_constraint = keras.constraints.get(kernel_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self._projection_options = serialized(
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+        )
         self.use_gate = use_gate
         self.seed = seed
         self.num_key_value_heads = num_key_value_heads or num_heads
@@ -274,25 +280,11 @@ class MultiHeadAttention(keras.layers.Layer):
             bias_axes=free if self.use_bias else None,
             dtype=self.dtype_policy,
             name=name,
-            **self._projection_config(),
+            **self._projection_options,
         )
         layer.supports_masking = True
         layer.build((None, None, *input_shape))
         return layer
-
-    def _projection_config(self) -> dict[str, Any]:
-        """Serialized, so that every projection makes (and seeds) its own."""
-        return {
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "kernel_regularizer": keras.regularizers.serialize(self.kernel_regularizer),
-            "bias_regularizer": keras.regularizers.serialize(self.bias_regularizer),
-            "activity_regularizer": keras.regularizers.serialize(
-                self._activity_regularizer
-            ),
-            "kernel_constraint": keras.constraints.serialize(self.kernel_constraint),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
-        }
 
     def call(
         self,
@@ -478,7 +470,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "num_key_value_heads": self.num_key_value_heads,
             "pattern": serialize(own_pattern),
             "positions": serialize(self.positions),
-            **self._projection_config(),
+            **self._projection_options,
         }
 
     @classmethod

@@ -6,8 +6,11 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.layers.attention_patterns import AttentionPattern
-from keras_transformer.layers.attention_patterns.attention_pattern import distances
+from keras_transformer.layers.attention.patterns import AttentionPattern
+from keras_transformer.layers.attention.patterns.attention_pattern import distances
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+)
 from keras_transformer.layers.masking import (
     attention_mask_from_padding,
     merge_masks,
@@ -16,9 +19,6 @@ from keras_transformer.layers.masking import (
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
-)
-from keras_transformer.layers.scaled_dot_product_attention import (
-    scaled_dot_product_attention,
 )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_transformer.layers.attention_patterns import AttentionPattern, LocalWindow
+from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
 from keras_transformer.layers.positions.scheme import PositionScheme
 
 
