@@ -10,7 +10,8 @@ def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
     """Compiles a function that calls `model`, for inference.
 
     Each new shape of the arguments is compiled once; the weights are read anew
-    at every call, so that training goes on without compiling again.
+    at every call, so that training goes on without compiling again. Other weights,
+    as after `enable_lora` or `quantize`, are compiled for again.
 
     Args:
         function: takes tensors (positional arguments), returns a nest of
@@ -28,7 +29,19 @@ def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
 def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
     import tensorflow as tf
 
-    return tf.function(function, jit_compile=True, reduce_retracing=True)
+    weights: list[Any] = []
+    traced: Any = None
+
+    def compiled(*arguments: Any) -> Any:
+        nonlocal weights, traced
+        now = model.weights
+        if traced is None or list(map(id, now)) != list(map(id, weights)):
+            # A trace holds on to the variables that there were.
+            weights = now
+            traced = tf.function(function, jit_compile=True, reduce_retracing=True)
+        return traced(*arguments)
+
+    return compiled
 
 
 def _jax(function: Callable[..., Any], model: keras.Model) -> Any:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 
@@ -53,7 +54,8 @@ def lengths_of(length: int | RelativeLength, source_lengths: Any) -> Any:
     if isinstance(source_lengths, int):
         if isinstance(length, int):
             return length
-        return max(1, math.floor(length.factor * source_lengths + length.extra))
+        own = np.float32(source_lengths) * np.float32(length.factor)  # as for a tensor
+        return max(1, math.floor(own + np.float32(length.extra)))
     if isinstance(length, int):
         return ops.zeros_like(source_lengths) + length
     lengths = ops.cast(source_lengths, "float32") * length.factor + length.extra

@@ -72,7 +72,7 @@ class Served(tf.Module):
             return tf.cast(tf.stack(scores["cross"], axis=1), tf.float32)
 
         def compiled(function: Any) -> Any:
-            return _untracked(compile_function(self.weights.used_in(function), model))
+            return compile_function(self.weights.used_in(function), model)
 
         self._search = compiled(search)
         self._score = compiled(score)
@@ -268,11 +268,6 @@ def _one_for_each(values: Any, name: str, others: Any, other_name: str) -> Any:
     )
     with tf.control_dependencies([checked]):
         return tf.identity(values)
-
-
-def _untracked(function: Any) -> Any:
-    """A function that a SavedModel holds where it is called, and not once more."""
-    return lambda *arguments: function(*arguments)
 
 
 def _round_up(size: Any, steps: list[int]) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import GreedySearch, Search
+from keras_transformer.decoding import BeamSearch, GreedySearch, Search
 from keras_transformer.inference.generation import Request, check_request, pad_prefixes
 from keras_transformer.inference.token_ids import check_rows, pad_rows, token_rows
 
@@ -44,8 +44,7 @@ def stream(
         For a text, texts; for token ids, ints, the end token last.
 
     Raises:
-        ValueError: if the search has several beams, or an argument is out of its
-            range.
+        ValueError: if the search is one by beams, or an argument is out of its range.
 
     Example:
 
@@ -55,11 +54,10 @@ def stream(
     ```
     """
     search = search or GreedySearch()
-    if search.num_beams != 1:
+    if search.num_beams != 1 or isinstance(search, BeamSearch):
         raise ValueError(
-            "`search` must have one beam, as several take tokens back; received a "
-            f"search with `num_beams={search.num_beams}`. Stream with "
-            "`GreedySearch()` or `Sampling()`."
+            "`search` must have one output and take no token of it back; received "
+            f"`search={search}`. Stream with `GreedySearch()` or `Sampling()`."
         )
     request = Request(search, max_length, min_length)
     is_text = isinstance(inputs, str)

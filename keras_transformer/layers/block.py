@@ -67,6 +67,12 @@ class Block(keras.layers.Layer):
         self.normalize_first = normalize_first
         self.positions: Any = copy_scheme(positions, self.dtype_policy)
         self.attention_options = attention_options or {}
+        if "positions" in self.attention_options:
+            raise ValueError(
+                "`attention_options` must be without positions; received "
+                f"`attention_options={attention_options}`. Give the scheme as "
+                "`positions`."
+            )
         self.feed_forward_options = feed_forward_options or {}
         self.residual_options = residual_options or {}
         self.supports_masking = True

@@ -148,6 +148,8 @@ class DecoderBlock(Block):
         if positions is None and self_attention_cache_update_index is not None:
             start = self_attention_cache_update_index
             positions = sequence_positions(decoder_sequence, start)
+        if self_attention_cache is None and cache_positions is None:
+            cache_positions = positions
         x, self_extras = self._attend(
             self.self_attention,
             self.self_attention_residual,

@@ -236,14 +236,15 @@ def begin_search(
     lengths = ops.sum(ops.cast(real, "int32"), axis=1)
     if prefixes is None:
         prefixes = ops.zeros((ops.shape(token_ids)[0], 0), "int32")
+    steps = most_steps(model, ops.shape(token_ids)[1], max_length)
+    limits = ops.minimum(most_steps(model, lengths, max_length), steps)
     sentences = Sentences(
-        limits=ops.where(lengths > 0, most_steps(model, lengths, max_length), 1),
+        limits=ops.where(lengths > 0, limits, 1),
         min_lengths=lengths_of(min_length, lengths),
         prefixes=prefixes,
         source_mask=real,
         keys=combine(key_of_tokens(token_ids, real), seed),
     )
-    steps = most_steps(model, ops.shape(token_ids)[1], max_length)
     state = model.start_decoding(
         token_ids,
         search.num_beams,

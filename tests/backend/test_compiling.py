@@ -47,6 +47,23 @@ def test_weights_are_read_anew_without_a_new_trace(model, compiled, traces):
         assert len(traces) == 1
 
 
+@pytest.mark.parametrize("change", ["enable_lora", "quantize"])
+def test_other_weights_are_not_those_of_before(model, compiled, change):
+    arguments = ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(1.0)
+    before = ops.convert_to_numpy(compiled(*arguments)["outputs"])
+    dense = model.layers[0]
+    if change == "enable_lora":
+        dense.enable_lora(rank=2)
+        for weight in dense.trainable_weights:
+            weight.assign(np.ones(weight.shape))
+    else:
+        dense.quantize("int8")
+    outputs = ops.convert_to_numpy(compiled(*arguments)["outputs"])
+    expected = ops.convert_to_numpy(model(INPUTS))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5)
+    assert np.abs(expected - before).max() > 1e-4
+
+
 def test_each_shape_gives_its_own_result(compiled):
     for rows in (INPUTS, INPUTS[:1], INPUTS):
         result = compiled(ops.convert_to_tensor(rows), ops.convert_to_tensor(1.0))

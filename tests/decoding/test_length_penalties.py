@@ -88,6 +88,15 @@ def test_relative_lengths():
     assert lengths_of(5, 9) == 5
 
 
+@pytest.mark.parametrize(("factor", "length"), [(2.3, 100), (2.3, 50), (2.1, 50)])
+def test_a_length_is_the_same_for_a_number_and_a_tensor(factor, length):
+    """As float64 has it, 2.3 * 100 is below 230."""
+    relative = RelativeLength(factor)
+    tensor = ops.convert_to_tensor([length], "int32")
+    expected = int(ops.convert_to_numpy(lengths_of(relative, tensor))[0])
+    assert lengths_of(relative, length) == expected
+
+
 @pytest.mark.parametrize("numbers", [(-1, 0), (1, float("nan")), (float("inf"), 0)])
 def test_senseless_relative_lengths(numbers):
     with pytest.raises(ValueError, match="`factor` must be at least 0"):

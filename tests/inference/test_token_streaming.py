@@ -86,9 +86,10 @@ def test_half_a_character_waits_for_its_other_half():
     assert [*_texts(iter(["é".encode()[0], 0]), Bytes())] == ["\ufffd"]
 
 
-def test_beams_take_tokens_back(model):
-    with pytest.raises(ValueError, match="`search` must have one beam"):
-        model.stream("abc", BeamSearch(2))
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_beams_take_tokens_back(model, num_beams):
+    with pytest.raises(ValueError, match="`search` must have one output.*BeamSearch"):
+        model.stream("abc", BeamSearch(num_beams))
 
 
 @pytest.mark.parametrize(

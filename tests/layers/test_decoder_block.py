@@ -320,6 +320,24 @@ class TestDesign:
         )
         assert_close(output, plain(encoded, SOURCE, use_causal_mask=False))
 
+    def test_positions_among_the_options(self):
+        options = {"positions": RotaryEmbedding()}
+        with pytest.raises(ValueError, match="`attention_options` must be without"):
+            decoder(attention_options=options)
+
+    def test_packed_sequences_are_decoded_as_they_are_apart(self):
+        layer = decoder(positions=RotaryEmbedding())
+        parts = [slice(0, 3), slice(3, 5)]
+        own = [layer(TARGET[:, part], SOURCE) for part in parts]
+        owner = np.array([0, 0, 0, 1, 1])
+        output = layer(
+            TARGET,
+            SOURCE,
+            positions=np.array([0, 1, 2, 0, 1]),
+            decoder_attention_mask=(owner[:, None] == owner)[None],
+        )
+        assert_close(output, np.concatenate([to_numpy(x) for x in own], axis=1))
+
     def test_pattern_and_positions_are_for_the_self_attention_alone(self):
         options = {"pattern": LocalWindow(1), "num_key_value_heads": 1}
         layer = decoder(positions=RotaryEmbedding(), attention_options=options)
