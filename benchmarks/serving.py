@@ -115,7 +115,12 @@ class Server:
         return found
 
     def replicas(self) -> list[psutil.Process]:
-        return [p for p in self.processes() if "ServeReplica" in " ".join(p.cmdline())]
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "ServeReplica" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
 
 @contextlib.contextmanager
@@ -206,7 +211,7 @@ async def load(server: Server, options: argparse.Namespace) -> None:
 async def drive(
     url: str, body: Any, texts: list[str], clients: int, seconds: float
 ) -> list[float]:
-    """Lets clients ask for some seconds; returns what each answer took."""
+    """Lets clients ask; returns what each answer took that came within the time."""
     taken: list[float] = []
     supply = itertools.cycle(texts)
     end = time.perf_counter() + seconds
@@ -217,7 +222,8 @@ async def drive(
                 answer = await response.read()
                 if response.status != 200:
                     raise RuntimeError(answer.decode())
-            taken.append(time.perf_counter() - asked)
+            if (answered := time.perf_counter()) <= end:
+                taken.append(answered - asked)
 
     async with session_of(clients) as session:
         await asyncio.gather(*(client(session) for _ in range(clients)))
@@ -289,18 +295,19 @@ async def faults(server: Server, options: argparse.Namespace) -> None:
         nonlocal kills
         while not done.is_set():
             if await warm_replicas(server) >= 2:
-                random.choice(server.replicas()).kill()
-                kills += 1
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    random.choice(server.replicas()).kill()
+                    kills += 1
                 print(f"killed {kills}: {sum(counts.values())} answers", flush=True)
                 await asyncio.sleep(NOTICED_SECONDS)
             await asyncio.sleep(0.2)
 
     started = time.monotonic()
-    killing = asyncio.create_task(killer())
-    async with session_of(32) as session:
-        await asyncio.gather(*(client(session) for _ in range(32)))
-    done.set()
-    await killing
+    async with asyncio.TaskGroup() as group, session_of(32) as session:
+        group.create_task(killer())
+        asking = [group.create_task(client(session)) for _ in range(32)]
+        await asyncio.wait(asking)
+        done.set()
     seconds = time.monotonic() - started
     asked = sum(counts.values())
     print(f"{kills} kills, {dict(counts)} of {asked} in {seconds:.0f} s", flush=True)

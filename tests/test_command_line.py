@@ -200,3 +200,19 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch, capsys):
         command_line.main()
     assert stop.value.code == 1
     assert "keras-transformer[evaluation]" in capsys.readouterr().err
+
+
+def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
+    served = []
+    monkeypatch.setattr("keras_transformer.serving.serve", served.append)
+    releases = [tmp_path / name / "en-de" for name in ("a", "b")]
+    for folder in releases:
+        folder.mkdir(parents=True)
+    link = tmp_path / "de-en"
+    link.symlink_to(releases[0])
+    assert run("serve", link, releases[1]).exit_code == 0
+    assert list(served[0].models) == ["de-en", "en-de"]
+    again = run("serve", *releases)
+    assert again.exit_code == 2
+    assert "models must have different names" in again.output
+    assert len(served) == 1

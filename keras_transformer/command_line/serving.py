@@ -1,5 +1,6 @@
 """The command `serve`."""
 
+import os
 import pathlib
 from typing import Annotated, Any
 
@@ -53,9 +54,15 @@ def serve(
             raise typer.BadParameter(f"{', '.join(chosen)}: say that in {config}")
         run(read_options(config, **_given(options)))
         return
+    names = [pathlib.Path(os.path.abspath(folder)).name for folder in folders or []]
+    if len(set(names)) < len(names):
+        raise typer.BadParameter(
+            f"models must have different names; received {', '.join(names)}: name "
+            "them in a --config"
+        )
     models = {
-        folder.resolve().name: {"folder": folder, **_given(model_options)}
-        for folder in folders or []
+        name: {"folder": folder, **_given(model_options)}
+        for name, folder in zip(names, folders or [], strict=True)
     }
     run(make_options(models=models, **_given(options)))
 

@@ -1,9 +1,10 @@
 """The HTTP application: TF Serving's REST API, health, metrics and the page."""
 
 import asyncio
-import contextlib
+import logging
 import pathlib
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -17,8 +18,10 @@ from starlette.routing import Route
 from keras_transformer.serving import rest, sentences
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.models import Model, Version
-from keras_transformer.serving.options import NAME, ServerOptions
+from keras_transformer.serving.options import NAME, ModelOptions, ServerOptions
 from keras_transformer.serving.rest import Prediction, RequestError
+
+logger = logging.getLogger(__name__)
 
 PAGE = pathlib.Path(__file__).parent / "page" / "index.html"
 LONGEST_MESSAGE = 1_000
@@ -95,7 +98,7 @@ class Application:
 
     async def ready(self, request: Request) -> Response:
         """Whether every model has a version that answers."""
-        found = {name: self._is_ready(model) for name, model in self._models.items()}
+        found = {name: bool(model.active()) for name, model in self._models.items()}
         return JSONResponse(
             {"ready": all(found.values()), "models": found},
             status_code=200 if all(found.values()) else 503,
@@ -103,30 +106,27 @@ class Application:
 
     async def metrics(self, request: Request) -> Response:
         """Figures for Prometheus."""
+        running = [
+            (name, version.number, await _running(version))
+            for name, model in self._models.items()
+            for version in model.active()
+        ]
+        # From here on without waiting, so that another request finds all of it.
         self._metrics.replicas.clear()
+        for name, number, count in running:
+            if count is not None:
+                self._metrics.replicas.labels(name, number).set(count)
         for name, model in self._models.items():
-            active = [v for v in model.versions.values() if v.state == "AVAILABLE"]
-            for version in active:
-                running = await version.workers.running()
-                labels = self._metrics.replicas.labels(name, version.number)
-                labels.set(running)
-            waiting = sum(version.batcher.waiting for version in active)
+            waiting = sum(version.batcher.waiting for version in model.active())
             self._metrics.waiting.labels(name).set(waiting)
-            self._metrics.ready.labels(name).set(self._is_ready(model))
+            self._metrics.ready.labels(name).set(bool(model.active()))
         text = generate_latest(self._metrics.registry)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def all_models(self, request: Request) -> Response:
-        """The names of the models, and what the page needs to know of each."""
-        found = []
-        for name, model in self._models.items():
-            with contextlib.suppress(RequestError):
-                version = model.available()
-                signatures = sorted(version.workers.signatures)
-                found.append(
-                    {"name": name, "version": version.number, "signatures": signatures}
-                )
-        return JSONResponse({"models": found})
+        """The models, and what the page needs to know of each."""
+        models = [_description(model) for model in self._models.values()]
+        return JSONResponse({"models": models})
 
     async def status(self, request: Request) -> Response:
         """The states of a model's versions."""
@@ -175,13 +175,14 @@ class Application:
                 body = await self._body(request)
                 version = model.available(self._number(request))
                 asked = rest.parse(body, version.workers.signatures, self._options)
-                outputs = await _outputs(version, asked, model.options.split_sentences)
+                answering = _outputs(version, asked, model.options)
+                outputs = await _unless_gone(request, answering)
         except TimeoutError:
             raise RequestError(
                 504, f"there was no answer in {self._options.timeout_seconds:g} s"
             ) from None
         except ClientDisconnect:
-            raise RequestError(400, "the request ended early") from None
+            raise RequestError(400, "the client went before the answer") from None
         self._metrics.texts.labels(model.name).inc(asked.rows)
         return JSONResponse(rest.answer(outputs, asked.by_rows))
 
@@ -219,20 +220,64 @@ class Application:
             )
         return int(text)
 
-    def _is_ready(self, model: Model) -> bool:
-        return any(v.state == "AVAILABLE" for v in model.versions.values())
 
-
-async def _outputs(version: Version, asked: Prediction, language: str | None) -> Any:
+async def _outputs(version: Version, asked: Prediction, options: ModelOptions) -> Any:
     """The outputs of a request, by sentences if so configured."""
-    predict = version.batcher.predict
+    predict, language = version.batcher.predict, options.split_sentences
     if language is None or asked.signature != rest.DEFAULT_SIGNATURE:
         return await predict(asked.signature, asked.inputs)
     texts, parts = sentences.split(asked.inputs["text"], language)
+    if len(texts) > options.max_waiting:
+        raise RequestError(
+            400,
+            f"the texts must have at most {options.max_waiting} sentences; received "
+            f"{len(texts)}",
+        )
     found: Any = {"text": [], "score": []}
     if texts:
         found = await predict(asked.signature, {"text": texts})
     return sentences.join(found, parts)
+
+
+async def _unless_gone(request: Request, answering: Coroutine) -> Any:
+    """Waits for an answer, and gives it up when the client has gone."""
+    answer = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(_disconnect(request))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _running(version: Version) -> int | None:
+    """How many replicas are warm; `None` if that cannot be said now."""
+    try:
+        return await version.workers.running()
+    except Exception as error:
+        logger.warning("version %d: its replicas: %s", version.number, error)
+        return None
+
+
+def _description(model: Model) -> dict[str, Any]:
+    known = {
+        "name": model.name,
+        "ready": bool(model.active()),
+        "splits_sentences": model.options.split_sentences is not None,
+    }
+    if not known["ready"]:
+        return known
+    version = model.available()
+    signatures = sorted(version.workers.signatures)
+    return {**known, "version": version.number, "signatures": signatures}
 
 
 def _state(version: Version) -> dict[str, Any]:

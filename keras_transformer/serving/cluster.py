@@ -11,6 +11,10 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # A call costs a third of one through Ray's object store.
 os.environ.setdefault("RAY_SERVE_USE_GRPC_BY_DEFAULT", "1")
 os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
+# Attention maps of a batch of long texts are more than Ray's 4 MiB.
+os.environ.setdefault("RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH", str(2**31 - 1))
+# A call behind `ray.shutdown` fails, and does not start another Ray.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 import ray  # noqa: E402 (reads the environment)
 from ray import serve  # noqa: E402
@@ -91,7 +95,7 @@ class Cluster:
     ):
         local: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False}
         ray.init(
-            address=address,
+            address=address or "local",
             namespace="keras_transformer",
             logging_level=logging.ERROR,
             log_to_driver=False,

@@ -14,6 +14,7 @@ from keras_transformer.serving.versions import wanted_versions
 logger = logging.getLogger(__name__)
 
 RETRY_LOADING_SECONDS = 10.0
+SLOW_LOADING_SECONDS = 180.0
 DRAIN_POLL_SECONDS = 0.05
 
 
@@ -55,6 +56,11 @@ class Model:
         self.options = options
         self.versions: dict[int, Version] = {}
         self._cluster = cluster
+        self._wanted: list[int] | None = None
+
+    def active(self) -> list[Version]:
+        """The versions that answer."""
+        return [v for v in self.versions.values() if v.state == "AVAILABLE"]
 
     def available(self, number: int | None = None) -> Version:
         """Says which version answers a request.
@@ -68,9 +74,7 @@ class Model:
         Raises:
             RequestError: with status 404 if there is none, 503 if it is being loaded.
         """
-        ready = [v for v in self.versions.values() if v.state == "AVAILABLE"]
-        if number is not None:
-            ready = [version for version in ready if version.number == number]
+        ready = [v for v in self.active() if number in (None, v.number)]
         if ready:
             return max(ready, key=lambda version: version.number)
         wanted = self.name if number is None else f"{self.name}, version {number},"
@@ -86,9 +90,19 @@ class Model:
         it has before it goes. If a new one cannot be loaded, the old one stays.
         """
         wanted = await asyncio.to_thread(wanted_versions, self.options)
-        for number in wanted:
-            if self._is_due(number):
-                await self._load(number)
+        if not wanted and wanted != self._wanted:
+            logger.warning(
+                "%s: there is no version to serve in %s (versions=%s): it must hold "
+                "SavedModels in folders named 1, 2, …",
+                self.name,
+                self.options.folder,
+                self.options.versions,
+            )
+        self._wanted = wanted
+        due = [number for number in wanted if self._is_due(number)]
+        self.versions.update({number: Version(number) for number in due})
+        for number in due:
+            await self._load(self.versions[number])
         if any(self.versions[number].state == "AVAILABLE" for number in wanted):
             for number, version in list(self.versions.items()):
                 if number not in wanted and version.state == "AVAILABLE":
@@ -97,7 +111,7 @@ class Model:
     async def unload_all(self) -> None:
         """Lets go of every version when it has answered what it has."""
         for version in list(self.versions.values()):
-            if version.state == "AVAILABLE":
+            if version.state in ("AVAILABLE", "UNLOADING"):
                 await self._unload(version)
 
     def _is_due(self, number: int) -> bool:
@@ -107,11 +121,19 @@ class Model:
         waited = time.monotonic() - version.failed_at
         return version.state == "END" and waited > RETRY_LOADING_SECONDS
 
-    async def _load(self, number: int) -> None:
-        version = self.versions[number] = Version(number)
+    async def _load(self, version: Version) -> None:
+        number = version.number
         folder = self.options.folder / str(number)
         logger.info("loading %s, version %d", self.name, number)
         started = time.monotonic()
+        slow = asyncio.get_running_loop().call_later(
+            SLOW_LOADING_SECONDS,
+            logger.warning,
+            "%s, version %d: still loading; does the cluster have %d free cores?",
+            self.name,
+            number,
+            self.options.replicas * self.options.cpus,
+        )
         try:
             version.workers = await self._cluster.deploy(
                 f"{self.name}-{number}", folder, self.options
@@ -121,6 +143,8 @@ class Model:
             version.failed_at = time.monotonic()
             logger.error("%s, version %d: %s", self.name, number, error)
             return
+        finally:
+            slow.cancel()
         version.batcher = Batcher(
             version.workers.predict,
             version.workers.slots,

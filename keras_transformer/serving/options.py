@@ -147,7 +147,8 @@ def read_options(path: str | os.PathLike, **overrides: Any) -> ServerOptions:
         found = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be a TOML file: {error}") from error
-    for model in found.get("models", {}).values():
+    models = found.get("models")
+    for model in models.values() if isinstance(models, dict) else ():
         if isinstance(model, dict) and isinstance(model.get("folder"), str):
             model["folder"] = path.parent / model["folder"]
     if isinstance(found.get("cache"), str):

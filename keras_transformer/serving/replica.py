@@ -1,6 +1,7 @@
 """A SavedModel in memory: answers several requests by one call of TensorFlow."""
 
 import itertools
+import math
 import os
 import random
 import re
@@ -199,9 +200,15 @@ def _width(side: str, row: int, outputs: dict[str, Any]) -> int:
 
 
 def _json_values(values: Any) -> Any:
-    """An array, or an entry of one, as nested lists; its bytes as text."""
+    """An array, or an entry of one, as nested lists.
+
+    Bytes are text there, and what JSON has no number for is `None`: the score of a
+    hypothesis that there is not.
+    """
     if isinstance(values, np.ndarray | np.generic):
         values = values.tolist()
     if isinstance(values, list):
         return [_json_values(value) for value in values]
+    if isinstance(values, float) and not math.isfinite(values):
+        return None
     return values.decode("utf-8", "replace") if isinstance(values, bytes) else values

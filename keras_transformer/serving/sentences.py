@@ -50,17 +50,20 @@ def join(outputs: Columns, parts: list[list[int | str]]) -> Columns:
     Returns:
         `text` and `score` of each text; a score is the sum of the sentences'.
     """
-    texts, scores = outputs["text"], outputs["score"]
+    texts = outputs["text"]
     return {
-        "score": [
-            sum(scores[part] for part in found if isinstance(part, int))
-            for found in parts
-        ],
+        "score": [_total(outputs["score"], found) for found in parts],
         "text": [
             "".join(texts[part] if isinstance(part, int) else part for part in found)
             for found in parts
         ],
     }
+
+
+def _total(scores: list[Any], parts: list[int | str]) -> Any:
+    """The sum of the sentences' scores; `None` if one has none."""
+    own = [scores[part] for part in parts if isinstance(part, int)]
+    return None if None in own else sum(own)
 
 
 def _pieces(text: str, language: str) -> Any:

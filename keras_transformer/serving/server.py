@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -19,7 +20,6 @@ from keras_transformer.serving.options import ServerOptions
 logger = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 2048
-DRAIN_SECONDS = 30
 
 
 def serve(options: ServerOptions) -> None:
@@ -70,7 +70,7 @@ def serve(options: ServerOptions) -> None:
             log_level="warning",
             access_log=False,
             limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
+            timeout_graceful_shutdown=math.ceil(options.timeout_seconds),
             server_header=False,
         )
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -54,7 +54,7 @@ def client(tmp_path):
     options = make_options(
         models={
             "upper": folder,
-            "sentences": {**folder, "split_sentences": "en"},
+            "sentences": {**folder, "split_sentences": "en", "max_waiting": 5},
             "empty": folder,
             "busy": {**folder, "max_waiting": 1},
         },
@@ -87,6 +87,32 @@ def test_sentences(client):
         "score": [-2.0, 0, -1.0],
         "text": [text.upper() for text in texts],
     }
+
+
+def test_sentences_are_limited_too(client):
+    path = "/v1/models/sentences:predict"
+    response = client.post(path, json={"inputs": ["It rains. " * 5]})
+    assert response.status_code == 200
+    response = client.post(path, json={"inputs": ["It rains. " * 3] * 2})
+    assert response.status_code == 400
+    assert "at most 5 sentences; received 6" in response.json()["error"]
+
+
+def test_an_answer_that_nobody_waits_for_is_given_up(client):
+    body = b'{"instances": ["sleep"]}'
+    incoming = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+    scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": []}
+    sent = []
+
+    async def receive():
+        return incoming.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(client.app({**scope, "query_string": b""}, receive, send))
+    assert sent[0]["status"] == 400
+    assert b"the client went before the answer" in sent[1]["body"]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +184,11 @@ def test_status_and_metadata(client):
         "model_spec": {"name": "upper", "signature_name": "", "version": "3"},
         "metadata": Workers.metadata,
     }
-    names = [model["name"] for model in client.get("/v1/models").json()["models"]]
-    assert names == ["upper", "sentences", "busy"]
+    upper, sentences, empty, _ = client.get("/v1/models").json()["models"]
+    ready = {"ready": True, "version": 3, "signatures": ["serving_default"]}
+    assert upper == {"name": "upper", "splits_sentences": False, **ready}
+    assert sentences["splits_sentences"]
+    assert empty == {"name": "empty", "splits_sentences": False, "ready": False}
 
 
 def test_health(client):
@@ -183,3 +212,13 @@ def test_metrics(client):
         assert prefix + 'request_seconds_count{model="upper"} 3.0' in lines
         assert prefix + 'replicas{model="upper",version="3"} 2.0' in lines
         assert prefix + 'model_ready{model="empty"} 0.0' in lines
+
+
+def test_metrics_where_the_cluster_does_not_answer(client, monkeypatch):
+    async def running(self):
+        raise KeyError("upper-3")
+
+    monkeypatch.setattr(Workers, "running", running)
+    text = client.get("/metrics").text
+    assert "keras_transformer_replicas{" not in text
+    assert 'keras_transformer_model_ready{model="upper"} 1.0' in text

@@ -139,6 +139,42 @@ def test_several_versions_side_by_side(tmp_path):
     run(scenario, tmp_path, versions=[1, 3])
 
 
+def test_all_versions_are_being_loaded_from_the_beginning(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1, 2)
+        cluster.loading.clear()
+        refreshing = asyncio.create_task(model.refresh())
+        while not model.versions:
+            await asyncio.sleep(0.01)
+        assert states(model) == {1: "LOADING", 2: "LOADING"}
+        cluster.loading.set()
+        await refreshing
+        assert states(model) == {1: "AVAILABLE", 2: "AVAILABLE"}
+
+    run(scenario, tmp_path, versions="all")
+
+
+def test_what_was_being_unloaded_is_unloaded_at_the_end(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        model.versions[1].state = "UNLOADING"
+        await model.unload_all()
+        assert cluster.done == ["+m-1", "-m-1"]
+
+    run(scenario, tmp_path)
+
+
+def test_a_folder_without_versions_is_said_once(tmp_path, caplog):
+    async def scenario(model, cluster):
+        await model.refresh()
+        await model.refresh()
+
+    run(scenario, tmp_path)
+    (message,) = caplog.messages
+    assert f"there is no version to serve in {tmp_path}" in message
+
+
 def test_folders_that_vanish_stop_nothing(tmp_path):
     async def scenario(model, cluster):
         add(tmp_path, 1)

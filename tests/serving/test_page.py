@@ -91,10 +91,10 @@ def one_hot_rows(shift, targets, sources):
     return [[float(s == chosen) for s in places] for chosen in looked_at]
 
 
-def available(name, folder, model, signatures):
+def available(name, folder, model, signatures, **options):
     workers = SimpleNamespace(signatures=signatures, metadata={})
     batcher = Batcher(model.compute, slots=5, max_batch_size=1, max_waiting=7)
-    served = Model(name, ModelOptions(folder=folder), cluster=None)
+    served = Model(name, ModelOptions(folder=folder, **options), cluster=None)
     served.versions[3] = Version(3, "AVAILABLE", workers=workers, batcher=batcher)
     return served
 
@@ -128,6 +128,7 @@ def models(model, tmp_path_factory):
     return {
         "upper": available("upper", folder, model, SIGNATURES),
         "plain": available("plain", folder, model, plain),
+        "split": available("split", folder, model, SIGNATURES, split_sentences="en"),
     }
 
 
@@ -354,13 +355,17 @@ def test_a_refusal_is_shown_as_text(page):
     assert page.is_hidden("#error")
 
 
-def test_a_text_that_the_search_refuses_may_be_split(page, model):
-    model.asked.clear()
-    translate(page, "a long text")
-    assert page.inner_text("#best") == "A LONG TEXT"
+def test_a_text_that_the_search_refuses_may_be_split(page):
+    page.select_option("#model", "split")
+    translate(page, "A long text. And more.")
+    assert page.inner_text("#best") == "A LONG TEXT. AND MORE."
+    assert page.is_hidden("#others")
     assert "at most <b>9</b> tokens" in page.inner_text("#note")
     assert page.is_hidden("#words") and page.is_hidden("#matrix")
-    assert ("serving_default", "a long text") in model.asked
+    command = page.text_content("#curl")
+    assert "models/split:predict" in command and "nbest" not in command
+    translate(page)  # one sentence
+    assert page.is_visible("#others")
 
 
 def test_a_server_that_has_gone(page):
@@ -368,6 +373,20 @@ def test_a_server_that_has_gone(page):
     translate(page, wait_for="#error:visible")
     assert "The server cannot be reached" in page.inner_text("#error")
     assert page.get_attribute("#result", "aria-busy") == "false"
+
+
+def test_a_model_that_is_ready_later(open_page, models, model, tmp_path):
+    late = available("late", tmp_path, model, SIGNATURES)
+    version = late.versions.pop(3)
+    models["late"] = late
+    try:
+        page = open_page("#model=late&text=one")
+        assert "There is no model “late” here" in page.inner_text("#error")
+        late.versions[3] = version
+        page.wait_for_selector("#attention:visible")
+        assert page.inner_text("#best") == "ONE"
+    finally:
+        del models["late"]
 
 
 def test_an_unknown_model_in_a_link(open_page):

@@ -67,6 +67,16 @@ def test_attention_has_no_padding(replica):
         assert {len(row) for row in rows} == {len(sources)}
 
 
+def test_a_hypothesis_that_there_is_not_has_no_score(replica):
+    """There is room for the end token alone behind this prefix."""
+    request = {"text": ["a"], "prefix": [" ".join(["AH"] * 51)], "seed": [0]}
+    (found,) = replica.predict("nbest", [request])
+    (scores,), (lengths,) = found["score"], found["length"]
+    assert len(scores) > 1 and scores[0] < 0
+    assert lengths[1:] == [0] * len(lengths[1:])
+    assert scores[1:] == [None] * len(lengths[1:])
+
+
 def test_tokens_have_no_padding(replica):
     (found,) = replica.predict("tokens", [{"token_ids": [[5, 6, 3], [5, 3, 0]]}])
     for hypotheses, lengths in zip(found["token_ids"], found["length"], strict=True):

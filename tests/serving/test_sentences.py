@@ -31,3 +31,8 @@ def test_texts_are_joined_in_order():
     joined = join(outputs, parts)
     assert joined["text"] == [text.swapcase() for text in TEXTS]
     assert joined["score"] == [-sum(map(len, found)) for found in TEXTS.values()]
+
+
+def test_a_text_has_no_score_where_a_sentence_has_none():
+    joined = join({"text": ["A.", ""], "score": [-1.0, None]}, [[0, " ", 1], [0]])
+    assert joined == {"text": ["A. ", "A."], "score": [None, -1.0]}

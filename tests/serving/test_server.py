@@ -1,6 +1,7 @@
 """The whole server: the command, Ray, replicas that die, versions that come."""
 
 import concurrent.futures
+import contextlib
 import json
 import pathlib
 import shutil
@@ -80,11 +81,10 @@ class Server:
         return [child for child in children if name in " ".join(child.cmdline())]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    server = Server(tmp_path_factory.mktemp("server"))
+@contextlib.contextmanager
+def running(folder):
+    server = Server(folder)
     try:
-        server.wait(lambda: server.ask("/ready")[0] == 200)
         yield server
     finally:
         if server.process.poll() is None:
@@ -92,6 +92,13 @@ def server(tmp_path_factory):
                 child.kill()
             server.process.kill()
             server.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("server")) as server:
+        server.wait(lambda: server.ask("/ready")[0] == 200)
+        yield server
 
 
 def many(server, count):
@@ -151,12 +158,24 @@ def test_a_new_version_takes_over(server):
     server.wait(lambda: not server.replicas(1))
 
 
+def ends(server, processes):
+    assert server.process.wait(PATIENCE) == 0, server.said()
+    gone, alive = psutil.wait_procs(processes, timeout=PATIENCE)
+    return not alive
+
+
 def test_it_ends_when_it_has_answered(server):
     processes = psutil.Process(server.process.pid).children(recursive=True)
     with concurrent.futures.ThreadPoolExecutor(4) as clients:
         asked = [clients.submit(server.pronounce, "attention") for _ in range(4)]
         server.process.send_signal(signal.SIGTERM)
         assert {future.result() for future in asked} <= {WORDS["attention"], REFUSED}
-    assert server.process.wait(PATIENCE) == 0, server.said()
-    gone, alive = psutil.wait_procs(processes, timeout=PATIENCE)
-    assert not alive
+    assert ends(server, processes)
+
+
+def test_it_ends_while_it_loads(tmp_path):
+    with running(tmp_path) as server:
+        server.wait(lambda: server.replicas(1))
+        processes = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.send_signal(signal.SIGTERM)
+        assert ends(server, processes)

@@ -47,6 +47,7 @@ def test_a_file(folder):
         (("here/en-de", "nowhere"), "must be a folder of versions"),
         (("models.en-de", 'models."../etc"'), "must be of letters"),
         (("[models.en-de]", "[models.en-de"), "must be a TOML file"),
+        (("[models.en-de]", "[[models]]"), "`models`: input should be a valid dict"),
     ],
 )
 def test_bad_files(change, message, folder):
