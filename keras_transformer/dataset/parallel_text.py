@@ -85,9 +85,9 @@ def parallel_dataset(
             model the exponent of a split's probability (0.2 as a rule; the lower, the
             more splits vary). `None`: always the tokenizer's own split.
         target_sampling: The same of the target.
-        window: Pairs to stream at a time, for example 100,000; it bounds the memory
-            used. The batch shapes are made for the first window. `None`: all text is
-            kept in memory.
+        window: Pairs to stream at a time, for example 100,000, no fewer than there are
+            files; it bounds the memory used. The batch shapes are made for the first
+            window. `None`: all text is kept in memory.
         batches_per_epoch: Batches in an epoch of a stream.
         shard: Number of this worker, from 0, and of all workers, which share the data
             between them: each gets other batches of an epoch or, of a stream, other
@@ -138,6 +138,7 @@ def parallel_dataset(
     _check_ranges(max_length_ratio, shard, seed)
     _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
     corpora = open_corpora(source, target, pairs)
+    _check_window(window, len(corpora))
     tokenizers = source_tokenizer, target_tokenizer
     preparation = Preparation(
         tokenizers,
@@ -226,4 +227,13 @@ def _check_stream(
             f"With `window` {', '.join(f'`{name}`' for name in missing)} must be "
             f"given, as the end of the data is not known; received `window={window}` "
             "alone."
+        )
+
+
+def _check_window(window: int | None, files: int) -> None:
+    # A smaller one could be without a pair: each file gives its share, rounded down.
+    if window is not None and window < files:
+        raise ValueError(
+            "`window` must be at least the number of source files; received "
+            f"`window={window}` for {files}. Stream far more pairs at a time."
         )

@@ -1,6 +1,7 @@
 """How long an output may be, or has to be, by the length of its source."""
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +53,11 @@ def lengths_of(length: int | RelativeLength, source_lengths: Any) -> Any:
         An int for an int, an int32 tensor for a tensor of its shape, at least 1.
     """
     if isinstance(source_lengths, int):
-        if isinstance(length, int):
-            return length
+        if not isinstance(length, RelativeLength):
+            return operator.index(length)
         own = np.float32(source_lengths) * np.float32(length.factor)  # as for a tensor
         return max(1, math.floor(own + np.float32(length.extra)))
-    if isinstance(length, int):
-        return ops.zeros_like(source_lengths) + length
+    if not isinstance(length, RelativeLength):
+        return ops.zeros_like(source_lengths) + operator.index(length)
     lengths = ops.cast(source_lengths, "float32") * length.factor + length.extra
     return ops.maximum(ops.cast(ops.floor(lengths), "int32"), 1)

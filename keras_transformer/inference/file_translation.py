@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from keras_transformer.dataset.line_files import LineIndex, LineReader
 from keras_transformer.decoding import BeamSearch, RelativeLength, Search
+from keras_transformer.inference.generation import Request, check_request, check_seed
 from keras_transformer.training.checkpoints.files import written_whole
 
 Hypotheses = list[tuple[str, float]]
@@ -58,7 +59,7 @@ def translate_file(
         max_length: int or `RelativeLength`, greatest output length in tokens, the end
             token included; 50 more than the source's if `None`.
         min_length: int or `RelativeLength`, least output length likewise.
-        seed: int, where `Sampling` starts; drawn at random if `None`.
+        seed: int of 32 bits, where `Sampling` starts; drawn at random if `None`.
         batch_size: int, texts decoded together.
         window: int, lines from one finished part to the next. More of them make
             batches of more equal lengths, and more to do again after a stop.
@@ -85,7 +86,9 @@ def translate_file(
     ```
     """
     search, target = search or BeamSearch(), pathlib.Path(target)
-    _check_arguments(model, target, batch_size, window, too_long, overwrite)
+    check_request(Request(search, max_length, min_length), batch_size)
+    check_seed(seed)
+    _check_arguments(model, target, window, too_long, overwrite)
     text = _Source(source, model)
     options = {
         "search": search,
@@ -265,7 +268,6 @@ class _UnfinishedFile:
 def _check_arguments(
     model: Any,
     target: pathlib.Path,
-    batch_size: int,
     window: int,
     too_long: str,
     overwrite: bool,
@@ -275,11 +277,8 @@ def _check_arguments(
             "`model` must have tokenizers to translate texts; received a model without "
             "`source_tokenizer`. Give it tokenizers when you build it."
         )
-    for name, number in {"batch_size": batch_size, "window": window}.items():
-        if number < 1:
-            raise ValueError(
-                f"`{name}` must be at least 1; received `{name}={number}`."
-            )
+    if window < 1:
+        raise ValueError(f"`window` must be at least 1; received `window={window}`.")
     if too_long not in ("error", "empty"):
         raise ValueError(
             f'`too_long` must be "error" or "empty"; received `too_long={too_long!r}`.'

@@ -1,5 +1,6 @@
 """From a user's texts or token ids to compiled searches and back."""
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import keras
@@ -56,8 +57,8 @@ def generate(
         prefix: what each output begins with: a text for a text; or one entry
             for each input, texts or token ids without end token, empty for
             none. The scores are those of the whole output.
-        seed: int, where `Sampling` starts; drawn at random if `None`, by
-            NumPy, so that `keras.utils.set_random_seed` fixes it.
+        seed: int from -2**31 to 2**31 - 1, where `Sampling` starts; drawn at random
+            if `None`, by NumPy, so that `keras.utils.set_random_seed` fixes it.
 
     Returns:
         For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -121,6 +122,7 @@ class Generator:
     ) -> Any:
         """Decodes; see `Seq2Seq.generate`."""
         check_request(request, batch_size)
+        check_seed(seed)
         model = self._model
         single = isinstance(inputs, str)
         inputs = [inputs] if single else inputs
@@ -244,20 +246,49 @@ def check_request(request: Request, batch_size: int = 1) -> None:
         batch_size: int, inputs decoded together.
 
     Raises:
-        ValueError: if a number is out of its range.
+        ValueError: if a number is of another kind or out of its range.
     """
-    least = {"batch_size": 1, "max_length": 1, "min_length": 0}
-    for name, number in {"batch_size": batch_size, **request._asdict()}.items():
-        if isinstance(number, int) and number < least[name]:
-            raise ValueError(
-                f"`{name}` must be at least {least[name]}; received `{name}={number}`."
-            )
-    shortest, longest = request.min_length, request.max_length
-    if isinstance(shortest, int) and isinstance(longest, int) and shortest > longest:
+    shortest: Any = request.min_length
+    longest: Any = request.max_length
+    _check_number("batch_size", batch_size, 1)
+    if longest is not None:
+        _check_number("max_length", longest, 1, RelativeLength)
+    _check_number("min_length", shortest, 0, RelativeLength)
+    are_ints = isinstance(shortest, Integral) and isinstance(longest, Integral)
+    if are_ints and shortest > longest:
         raise ValueError(
             "`min_length` must be at most `max_length`; received "
             f"`min_length={shortest}`, `max_length={longest}`."
         )
+
+
+def _check_number(name: str, number: Any, least: int, *others: type) -> None:
+    if isinstance(number, others):
+        return
+    if not isinstance(number, Integral):
+        kinds = " or ".join(["an int", *(f"`{kind.__name__}`" for kind in others)])
+        raise ValueError(f"`{name}` must be {kinds}; received `{name}={number!r}`.")
+    if number < least:
+        raise ValueError(
+            f"`{name}` must be at least {least}; received `{name}={number}`."
+        )
+
+
+def check_seed(seed: int | None) -> None:
+    """Makes sure that a seed fits into 32 bits, which a compiled search takes.
+
+    Args:
+        seed: int, or `None` for one that is drawn.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if seed is None or isinstance(seed, Integral) and -(2**31) <= seed < 2**31:
+        return
+    raise ValueError(
+        "`seed` must be an int from -2**31 to 2**31 - 1; received "
+        f"`seed={seed!r}`. Take `seed % 2**31` of a larger one."
+    )
 
 
 def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.ndarray:

@@ -8,7 +8,12 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import BeamSearch, GreedySearch, Search
-from keras_transformer.inference.generation import Request, check_request, pad_prefixes
+from keras_transformer.inference.generation import (
+    Request,
+    check_request,
+    check_seed,
+    pad_prefixes,
+)
 from keras_transformer.inference.token_ids import check_rows, pad_rows, token_rows
 
 REPLACEMENT = "\ufffd"  # of bytes that are not yet a whole character
@@ -91,6 +96,7 @@ class Stepper:
         """
         model = self._model
         check_request(request)
+        check_seed(seed)
         pad, limit = model.pad_token_id, model.max_source_length
         rows = token_rows([inputs], "inputs", model.source_tokenizer, pad)
         check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.attention.arguments import check_positive
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
@@ -57,6 +58,7 @@ class Block(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_positive(intermediate_dim=intermediate_dim, num_heads=num_heads)
         self.intermediate_dim = intermediate_dim
         self.num_heads = num_heads
         self.dropout = dropout

@@ -50,11 +50,17 @@ class _Stack(keras.layers.Layer):
         self.blocks = [self._block(block_class, i) for i in range(self.num_layers)]
         for block in self.blocks:
             block.build(*shapes)
+        residual = {
+            "normalization": "layer",
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "normalize_first": self.normalize_first,
+            **self.residual_options,
+        }
         self.norm = None
-        if self.normalize_first:
+        if residual["normalize_first"]:
             self.norm = make_normalization(
-                self.residual_options.get("normalization", "layer"),
-                self.layer_norm_epsilon,
+                residual["normalization"],
+                residual["layer_norm_epsilon"],
                 self.dtype_policy,
             )
         if self.norm is not None:

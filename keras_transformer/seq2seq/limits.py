@@ -7,8 +7,8 @@ def check_limit(
     """Makes sure that there is a position for every token.
 
     Args:
-        limit: `max_source_length` or `max_target_length`; `None` = as long as
-            the positions go.
+        limit: `max_source_length` or `max_target_length`, at least 1; `None` = as
+            long as the positions go.
         longest_position: `max_length` of the position scheme; `None` = no limit.
         name: name of the argument `limit`.
 

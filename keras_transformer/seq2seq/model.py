@@ -15,6 +15,7 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.attention.arguments import check_positive
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
 from keras_transformer.seq2seq import presets, stepping
@@ -22,6 +23,7 @@ from keras_transformer.seq2seq.decoding_methods import DecodingMethods
 from keras_transformer.seq2seq.limits import check_limit
 from keras_transformer.seq2seq.vocabularies import (
     check_sizes,
+    check_special_ids,
     check_tokenizers,
     check_tying,
     special_tokens,
@@ -87,9 +89,9 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         max_target_length: int, longest output in tokens, the end token
             included. `None` = the limit of `positions`, if it has one.
         pad_token_id: int, fills short rows of a batch.
-        start_token_id: int, what the decoder starts from.
-        end_token_id: int, ends sources and outputs. The three come from the
-            target tokenizer if there is one.
+        start_token_id: int, what the decoder starts from; it may be the padding.
+        end_token_id: int, ends sources and outputs; it may not be the padding. The
+            three come from the target tokenizer if there is one.
         source_tokenizer: tokenizer of the source texts (see
             `keras_transformer.text`), saved with the model.
         target_tokenizer: tokenizer of the target texts; `source_tokenizer` if
@@ -174,6 +176,21 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_positive(
+            num_layers=num_layers,
+            hidden_dim=hidden_dim,
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+        )
+        check_positive(
+            optional=True,
+            num_decoder_layers=num_decoder_layers,
+            vocabulary_size=vocabulary_size,
+            source_vocabulary_size=source_vocabulary_size,
+            target_vocabulary_size=target_vocabulary_size,
+            max_source_length=max_source_length,
+            max_target_length=max_target_length,
+        )
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
@@ -213,6 +230,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         self.vocabulary_size, *own_sizes = check_sizes(*sizes)
         self.source_vocabulary_size, self.target_vocabulary_size = own_sizes
         check_tokenizers(source_tokenizer, self.target_tokenizer, *own_sizes)
+        check_special_ids(self)
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self.scale_embeddings = scale_embeddings
         untied = self.tie_embeddings == "none"

@@ -30,17 +30,24 @@ def special_tokens(source: Any, target: Any) -> tuple[int, int, int] | None:
         `(pad_token_id, start_token_id, end_token_id)`; `None` without tokenizers.
 
     Raises:
-        ValueError: if there is a target tokenizer alone, or the two pad with
+        ValueError: if there is a target tokenizer alone, or the two pad or end with
             different tokens.
     """
     if target is None:
         return None
-    if source is None or source.pad_token_id != target.pad_token_id:
+    if source is None:
         raise ValueError(
-            "`source_tokenizer` must be given with `target_tokenizer`, with the "
-            "same `pad_token_id`; received "
-            f"`source_tokenizer={source}`, `target_tokenizer={target}`."
+            "`source_tokenizer` must be given with `target_tokenizer`; received "
+            f"`source_tokenizer=None`, `target_tokenizer={target}`."
         )
+    for name in ("pad_token_id", "end_token_id"):
+        ids = getattr(source, name), getattr(target, name)
+        if ids[0] != ids[1]:
+            raise ValueError(
+                f"`source_tokenizer` must have the `{name}` of `target_tokenizer`; "
+                f"received `{name}={ids[0]}` of the source's, `{name}={ids[1]}` of the "
+                "target's. Train both with this library, or one for both sides."
+            )
     return target.pad_token_id, target.start_token_id, target.end_token_id
 
 
@@ -96,6 +103,32 @@ def check_tokenizers(
                 f"`{side}_tokenizer`; received {size}. Leave the sizes out to take "
                 "them from the tokenizers."
             )
+
+
+def check_special_ids(model: Any) -> None:
+    """Makes sure that the special tokens are in the vocabularies, and padding is apart.
+
+    Args:
+        model: a `Seq2Seq` with its ids and sizes.
+
+    Raises:
+        ValueError: if an id is not in its vocabulary, or padding ends an output.
+    """
+    size = model.target_vocabulary_size
+    smaller = min(size, model.source_vocabulary_size)
+    sizes = {"pad_token_id": smaller, "start_token_id": size, "end_token_id": size}
+    for name, size in sizes.items():
+        token_id = getattr(model, name)
+        if not 0 <= token_id < size:
+            raise ValueError(
+                f"`{name}` must be from 0 to {size - 1}, in the vocabulary; received "
+                f"`{name}={token_id}`."
+            )
+    if model.pad_token_id == model.end_token_id:
+        raise ValueError(
+            "`pad_token_id` must not be `end_token_id`, or the end would be masked; "
+            f"received `pad_token_id={model.pad_token_id}` for both."
+        )
 
 
 def check_tying(tie_embeddings: str | None, shared: int | None) -> str:

@@ -7,8 +7,8 @@ import pathlib
 import keras
 import numpy as np
 
+from keras_transformer.training.arguments import check_count
 from keras_transformer.training.checkpoints import files, run_state
-from keras_transformer.training.checkpoints.checkpoints import check_count
 
 
 def average_checkpoints(

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.training.arguments import check_count
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
@@ -71,8 +73,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         cooldown_steps: int = 0,
     ) -> None:
         _check_positive("peak_learning_rate", peak_learning_rate)
-        _check_count("warmup_steps", warmup_steps)
-        _check_count("gradient_accumulation_steps", gradient_accumulation_steps)
+        check_count("warmup_steps", warmup_steps)
+        check_count("gradient_accumulation_steps", gradient_accumulation_steps)
         self.peak_learning_rate = float(peak_learning_rate)
         self.warmup_steps = int(warmup_steps)
         self.gradient_accumulation_steps = int(gradient_accumulation_steps)
@@ -119,8 +121,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         References:
             Vaswani et al. 2017, Attention Is All You Need, section 5.3, eq. 3.
         """
-        _check_count("hidden_dim", hidden_dim)
-        _check_count("warmup_steps", warmup_steps)
+        check_count("hidden_dim", hidden_dim)
+        check_count("warmup_steps", warmup_steps)
         _check_positive("scale", scale)
         peak_learning_rate = scale / math.sqrt(hidden_dim * warmup_steps)
         return cls(
@@ -155,7 +157,7 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 def _check_cooldown(total_steps: Any, cooldown_steps: Any) -> None:
     if total_steps is not None:
-        _check_count("total_steps", total_steps)
+        check_count("total_steps", total_steps)
     is_integer = isinstance(cooldown_steps, Integral)
     if not is_integer or not 0 <= int(cooldown_steps) <= (total_steps or 0):
         raise ValueError(
@@ -169,11 +171,4 @@ def _check_positive(name: str, value: Any) -> None:
     if not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise ValueError(
             f"`{name}` must be a finite number above 0; received `{name}={value!r}`."
-        )
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, Integral) or value < 1:
-        raise ValueError(
-            f"`{name}` must be an integer of at least 1; received `{name}={value!r}`."
         )

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.backend.micro_batches import train_in_micro_batches
+from keras_transformer.training.arguments import check_count
 from keras_transformer.training.consistency import consistency_loss
 
 
@@ -18,6 +19,8 @@ class TokenTrainer(keras.Model):
 
     def compile(
         self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
         *args: Any,
         micro_batches: int = 1,
         consistency: float = 0.0,
@@ -26,13 +29,18 @@ class TokenTrainer(keras.Model):
         """Configures the training, as `keras.Model.compile` does.
 
         Args:
-            *args: arguments of `keras.Model.compile`.
+            optimizer: argument of `keras.Model.compile`.
+            loss: argument of `keras.Model.compile`.
+            *args: further arguments of `keras.Model.compile`.
             micro_batches: int, parts into which the rows of a batch are divided
                 in each step. They go through the model one after the other, so
                 that a batch needs the memory of a part; the one update has the
                 gradient of the whole batch, each part counting by its tokens.
-                There is nothing else to set: optimizer, schedule and callbacks
-                see whole batches.
+                So the loss must be a mean over the tokens, as
+                `LabelSmoothedCrossEntropy` is, or have
+                `reduction="mean_with_sample_weight"`, and then batches sample
+                weights that are 0 on padding. There is nothing else to set:
+                optimizer, schedule and callbacks see whole batches.
             consistency: float, weight α of R-Drop. If it is not 0, every batch
                 goes through the model twice, with different dropout, and the
                 loss is the mean of both plus α / 2 times the divergence of the
@@ -41,7 +49,8 @@ class TokenTrainer(keras.Model):
             **kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
-            ValueError: if an argument is out of its range.
+            ValueError: if an argument is out of its range, or the parts of a batch
+                cannot be put together with the loss.
 
         Example:
 
@@ -59,11 +68,9 @@ class TokenTrainer(keras.Model):
             - [Ott et al., 2018](https://arxiv.org/abs/1806.00187), section 3.3
               (large batches in parts)
         """
-        if not isinstance(micro_batches, int) or micro_batches < 1:
-            raise ValueError(
-                "`micro_batches` must be an integer of at least 1; received "
-                f"`micro_batches={micro_batches!r}`."
-            )
+        check_count("micro_batches", micro_batches)
+        if micro_batches > 1 and loss is not None:
+            _check_is_mean(loss, micro_batches)
         if not 0.0 <= consistency < float("inf"):
             raise ValueError(
                 "`consistency` must be a finite number of at least 0; received "
@@ -71,7 +78,7 @@ class TokenTrainer(keras.Model):
             )
         self.micro_batches = micro_batches
         self.consistency = float(consistency)
-        super().compile(*args, **kwargs)
+        super().compile(optimizer, loss, *args, **kwargs)
 
     def compute_loss(
         self,
@@ -124,3 +131,15 @@ class TokenTrainer(keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+
+def _check_is_mean(loss: Any, micro_batches: int) -> None:
+    """Refuses a loss of which the parts of a batch, by their tokens, are no mean."""
+    for each in keras.tree.flatten(loss):
+        # Keras gives names and functions its default, "sum_over_batch_size".
+        if getattr(each, "reduction", None) != "mean_with_sample_weight":
+            raise ValueError(
+                "`loss` must be a mean over the tokens with `micro_batches` above 1; "
+                f"received `loss={each!r}`, `micro_batches={micro_batches}`. Use "
+                '`LabelSmoothedCrossEntropy`, or `reduction="mean_with_sample_weight"`.'
+            )

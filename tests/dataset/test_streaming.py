@@ -193,12 +193,27 @@ def test_nothing_left_of_another_window():
     assert len(read_pairs_of(data, 100)) >= 100
 
 
+def test_nothing_left_of_another_window_to_split_at_random():
+    pairs = PAIRS[:23] + [("", "x")] * 46
+    kwargs = {**ALL, "weights": None, "batches_per_epoch": 31}
+    data = make_stream(pairs=pairs, **kwargs)
+    assert len(list(data.dataset)) == 31
+    assert data.dropped["empty"] >= 46
+
+
 def test_what_a_stream_needs():
     message = "With `window` `batches_per_epoch`, `max_source_length` must be given"
     with pytest.raises(ValueError, match=message):
         make_stream(batches_per_epoch=None, max_source_length=None)
     with pytest.raises(ValueError, match="`batches_per_epoch` must be `None` without"):
         make_stream(window=None)
+
+
+def test_a_window_has_pairs_of_every_file(files):
+    message = "`window` must be at least the number of source files; .*`window=1` for 2"
+    with pytest.raises(ValueError, match=message):
+        make_stream(*files, window=1)
+    assert read_pairs_of(make_stream(*files, window=2), 9)
 
 
 def test_unequal_files_are_found_at_once(tmp_path):

@@ -338,6 +338,9 @@ def test_arguments():
     for name in ("batch_size", "window"):
         with pytest.raises(ValueError, match=f"`{name}` must be at least 1; .*=0`"):
             translate(Shouter(), **{name: 0})
+    for name, value in {"max_length": 9.0, "min_length": -1, "seed": 2**31}.items():
+        with pytest.raises(ValueError, match=f"`{name}` must be .*`{name}={value}`"):
+            translate(Shouter(), **{name: value})
     message = '`too_long` must be "error" or "empty"; received `too_long=\'cut\'`'
     with pytest.raises(ValueError, match=message):
         translate(Shouter(), too_long="cut")

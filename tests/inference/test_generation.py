@@ -267,11 +267,26 @@ def test_coverage_scores_are_those_of_the_models_attention(model):
         ({"prefix": ["XY", ""], "max_length": 2}, "`prefix` must be shorter than"),
         ({"min_length": -1}, "`min_length` must be at least 0; received"),
         ({"min_length": 4, "max_length": 3}, "`min_length` must be at most"),
+        (
+            {"max_length": 20.0},
+            "`max_length` must be an int or `RelativeLength`.*=20.0`",
+        ),
+        ({"min_length": None}, "`min_length` must be an int or .*`min_length=None`"),
+        ({"batch_size": 2.0}, "`batch_size` must be an int; .*`batch_size=2.0`"),
+        ({"seed": 2**31}, r"`seed` must be .* -2\*\*31 to .*`seed=2147483648`"),
+        ({"seed": 1.5}, "`seed` must be an int from .*`seed=1.5`"),
     ],
 )
 def test_senseless_wishes(model, options, message):
     with pytest.raises(ValueError, match=message):
         model.generate(["abc", "f"], **options)
+
+
+def test_numbers_may_be_those_of_numpy(model):
+    plain = {"max_length": 4, "min_length": 2, "batch_size": 2, "seed": -5}
+    numbers = {name: np.int64(number) for name, number in plain.items()}
+    result = model.generate(ROWS, Sampling(2), **numbers)  # first, as it is compiled
+    check_equal(result, model.generate(ROWS, Sampling(2), **plain))
 
 
 @pytest.mark.parametrize("argument", ["batch_size", "max_length"])

@@ -320,6 +320,11 @@ class TestDesign:
         )
         assert_close(output, plain(encoded, SOURCE, use_causal_mask=False))
 
+    @pytest.mark.parametrize("sizes", [(0, 2), (7, 0), (7, -2)])
+    def test_sizes_must_be_positive(self, sizes):
+        with pytest.raises(ValueError, match="must be a positive int"):
+            DecoderBlock(*sizes)
+
     def test_positions_among_the_options(self):
         options = {"positions": RotaryEmbedding()}
         with pytest.raises(ValueError, match="`attention_options` must be without"):

@@ -287,6 +287,15 @@ class TestDesign:
         assert layer.norm is None
         assert not [w for w in layer.weights if "norm" in w.path]
 
+    def test_the_last_normalization_has_the_options_of_the_others(self, stack_class):
+        options = {"normalize_first": True, "layer_norm_epsilon": 0.25}
+        layer = stack(stack_class, residual_options=options, normalize_first=False)
+        assert layer.norm.epsilon == layer.blocks[0].feed_forward_residual.norm.epsilon
+        assert layer.norm.epsilon == 0.25
+        options = {"normalize_first": False}
+        layer = stack(stack_class, residual_options=options, normalize_first=True)
+        assert layer.norm is None
+
     def test_dropout_of_every_kind_is_for_training_alone(self, stack_class):
         design, inputs = DESIGNS["modern"](), inputs_of(stack_class)
         layer, plain = (stack(stack_class, **x) for x in (design, without_any(design)))

@@ -405,3 +405,22 @@ def test_hidden_dim_must_be_divisible_by_num_heads():
     message = "`hidden_dim` must be divisible by `num_heads`; received `hidden_dim=7`"
     with pytest.raises(ValueError, match=message):
         seq2seq(hidden_dim=7)
+
+
+COUNTS = ["num_layers", "num_decoder_layers", "hidden_dim", "intermediate_dim"]
+COUNTS += ["num_heads", "vocabulary_size", "max_source_length", "max_target_length"]
+
+
+@pytest.mark.parametrize("number", [0, -2, 2.0])
+@pytest.mark.parametrize("name", COUNTS)
+def test_sizes_must_be_positive(name, number):
+    message = f"`{name}` must be a positive int; received `{name}={number}`"
+    with pytest.raises(ValueError, match=message):
+        seq2seq(**{name: number})
+
+
+def test_sizes_may_be_those_of_numpy(tmp_path):
+    model = seq2seq(max_source_length=np.int64(9), num_heads=np.int64(3))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert (loaded.max_source_length, loaded.num_heads) == (9, 3)

@@ -63,7 +63,6 @@ def test_special_ids_are_those_of_the_tokenizers(tokenizers):
         {"source_vocabulary_size": 13},
         {"target_vocabulary_size": 13},
         {"vocabulary_size": 13, "source_vocabulary_size": 13},
-        {"vocabulary_size": 0},
     ],
 )
 def test_missing_or_contradictory_sizes(sizes):
@@ -89,6 +88,47 @@ def test_a_target_tokenizer_alone(tokenizers):
     message = "`source_tokenizer` must be given with `target_tokenizer`"
     with pytest.raises(ValueError, match=message):
         Seq2Seq(**SIZES, target_tokenizer=tokenizers[1])
+
+
+class Ending:
+    """A tokenizer that ends its texts otherwise."""
+
+    vocabulary_size, pad_token_id, start_token_id, end_token_id = 7, 0, 2, 4
+
+
+def test_tokenizers_that_end_differently(tokenizers):
+    message = (
+        "`source_tokenizer` must have the `end_token_id` of `target_tokenizer`; "
+        "received `end_token_id=4` of the source's, `end_token_id=3` of the target's"
+    )
+    with pytest.raises(ValueError, match=message):
+        Seq2Seq(**SIZES, source_tokenizer=Ending(), target_tokenizer=tokenizers[1])
+
+
+TWO = {"source_vocabulary_size": 9, "target_vocabulary_size": 13}
+
+
+@pytest.mark.parametrize(
+    "name, token_id, most",
+    [
+        ("pad_token_id", 9, 8),
+        ("pad_token_id", -1, 8),
+        ("start_token_id", 13, 12),
+        ("end_token_id", 13, 12),
+        ("end_token_id", -1, 12),
+    ],
+)
+def test_special_ids_outside_the_vocabulary(name, token_id, most):
+    message = f"`{name}` must be from 0 to {most}, .*; received `{name}={token_id}`"
+    with pytest.raises(ValueError, match=message):
+        Seq2Seq(**SIZES, **TWO, **{name: token_id})
+
+
+def test_padding_may_be_the_start_but_not_the_end():
+    model = Seq2Seq(**SIZES, **TWO, pad_token_id=8, start_token_id=8)
+    assert model.pad_token_id == model.start_token_id == 8
+    with pytest.raises(ValueError, match="`pad_token_id` must not be `end_token_id`"):
+        Seq2Seq(**SIZES, **TWO, pad_token_id=3)
 
 
 @pytest.mark.parametrize("tie_embeddings", ["all", "source"])

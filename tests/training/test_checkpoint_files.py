@@ -156,6 +156,8 @@ def test_what_is_superseded_is_removed(tmp_path, before, newest, keep, after):
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
     touch(tmp_path, Position(1))
-    (tmp_path / "epoch-0002.npz.unfinished").touch()
+    for name in ("epoch-0002.npz", "epoch-0001-batch-000007.npz", "translation"):
+        (tmp_path / f"{name}.unfinished").touch()
     remove_unfinished(tmp_path)
-    assert os.listdir(tmp_path) == ["epoch-0001.npz"]
+    left = ["epoch-0001.npz", "translation.unfinished"]
+    assert sorted(os.listdir(tmp_path)) == left

@@ -22,7 +22,7 @@ WEIGHTS = RNG.uniform(0.5, 2, (ROWS, TARGET_LENGTH)).astype("float32")
 JIT = [True, False] if keras.backend.backend() == "tensorflow" else ["auto"]
 
 
-def compiled(optimizer=None, dropout=0.0, dtype=None, **options):
+def compiled(optimizer=None, dropout=0.0, dtype=None, loss=None, **options):
     keras.utils.set_random_seed(3)
     model = Seq2Seq(
         num_layers=1,
@@ -36,7 +36,7 @@ def compiled(optimizer=None, dropout=0.0, dtype=None, **options):
     )
     model.compile(
         optimizer=optimizer or keras.optimizers.SGD(1.0),
-        loss=LabelSmoothedCrossEntropy(0.1),
+        loss=loss or LabelSmoothedCrossEntropy(0.1),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
         **options,
     )
@@ -72,6 +72,31 @@ def test_weighted_tokens_count_by_their_weights():
     check_equal(one_step(compiled(micro_batches=3), WEIGHTS), expected)
     rows = WEIGHTS[:, 0]
     check_equal(one_step(compiled(micro_batches=3), rows), one_step(compiled(), rows))
+
+
+def stock_loss(**options):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+
+
+def test_a_stock_loss_that_is_a_mean_over_the_weights():
+    def mean():
+        return stock_loss(reduction="mean_with_sample_weight")
+
+    real = (TARGET != 0).astype("float32")
+    expected = one_step(compiled(loss=mean()), real)
+    check_equal(one_step(compiled(loss=mean(), micro_batches=3), real), expected)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [stock_loss(), [stock_loss(reduction="sum")], "sparse_categorical_crossentropy"],
+    ids=["default", "sum", "name"],
+)
+def test_a_loss_that_is_no_mean_over_the_weights(loss):
+    message = "`loss` must be a mean .* with `micro_batches` above 1; .*`micro_batches="
+    with pytest.raises(ValueError, match=message):
+        compiled(loss=loss, micro_batches=2)
+    compiled(loss=loss, micro_batches=1)
 
 
 def test_an_equal_mean_of_parts_would_be_another_update():

@@ -90,6 +90,8 @@ def _split(
 ) -> TokenRows:
     """The rows split at random, those not that would be longer than `longest`."""
     count = len(rows.lengths)
+    if not count:
+        return rows
     chunks = [np.arange(count)[i : i + _CHUNK] for i in range(0, count, _CHUNK)]
     split = TokenRows.join(
         [sampler.split(rows.take(chunk), keys[chunk], alpha) for chunk in chunks]

@@ -1,9 +1,11 @@
 """Checks of the arguments of `MultiHeadAttention`."""
 
+from numbers import Integral
 from typing import Any
 
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
 from keras_transformer.layers.positions.scheme import PositionScheme
+from keras_transformer.layers.residual import check_rates
 
 
 def check_positive(optional: bool = False, **arguments: Any) -> None:
@@ -11,7 +13,7 @@ def check_positive(optional: bool = False, **arguments: Any) -> None:
     for name, number in arguments.items():
         if optional and number is None:
             continue
-        if not isinstance(number, int) or number <= 0:
+        if not isinstance(number, Integral) or number <= 0:
             raise ValueError(
                 f"argument `{name}` must be a positive int; received "
                 f"`{name}={number!r}`."
@@ -20,8 +22,7 @@ def check_positive(optional: bool = False, **arguments: Any) -> None:
 
 def check_dropout(dropout: float, flash_attention: bool | None) -> None:
     """Raises a `ValueError` if the rate is out of range, or flash is asked for too."""
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"`dropout` must be in [0, 1); received `dropout={dropout}`.")
+    check_rates(dropout=dropout)
     if flash_attention and dropout > 0.0:
         raise ValueError(
             "Dropout is not supported when flash attention is enabled. Set "

@@ -5,11 +5,11 @@ import math
 import os
 import pathlib
 import warnings
-from numbers import Integral
 from typing import Any
 
 import keras
 
+from keras_transformer.training.arguments import check_count
 from keras_transformer.training.checkpoints import files, run_state
 from keras_transformer.training.checkpoints.files import Position
 
@@ -227,22 +227,6 @@ class Checkpoints(keras.callbacks.Callback):
             "callbacks": run_state.save_callbacks(self._list.callbacks),
             "random": run_state.save_random_state(),
         }
-
-
-def check_count(name: str, value: Any) -> None:
-    """Checks that an argument counts something.
-
-    Args:
-        name: its name.
-        value: its value.
-
-    Raises:
-        ValueError: if it is no integer of at least 1.
-    """
-    if not isinstance(value, Integral) or value < 1:
-        raise ValueError(
-            f"`{name}` must be an integer of at least 1; received `{name}={value!r}`."
-        )
 
 
 def _check_data(data: Any, save_every: int | None) -> None:

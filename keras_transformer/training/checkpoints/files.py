@@ -152,7 +152,7 @@ def remove_unfinished(folder: pathlib.Path) -> None:
     Args:
         folder: where the checkpoints are.
     """
-    for path in folder.glob("*" + _UNFINISHED):
+    for path in folder.glob("epoch-*.npz" + _UNFINISHED):
         path.unlink(missing_ok=True)
 
 
