@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "interoperability": {
         *("export", "layers", "seq2seq", "text"),
-        *("ctranslate2", "keras", "numpy", "safetensors"),
+        *("keras", "numpy", "safetensors"),
     },
     "export": {
         *("backend", "decoding", "inference", "layers", "seq2seq", "text"),

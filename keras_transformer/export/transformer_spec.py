@@ -5,19 +5,13 @@ from typing import Any
 import keras
 import numpy as np
 from ctranslate2.specs import transformer_spec
-from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
+from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
 from keras import ops
 
+from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
 from keras_transformer.layers import RelativePositionBias, RotaryEmbedding
 from keras_transformer.seq2seq import Seq2Seq
 
-ACTIVATIONS = {
-    keras.activations.relu: Activation.RELU,
-    keras.activations.gelu: Activation.GELU,
-    keras.activations.silu: Activation.SWISH,
-    keras.activations.tanh: Activation.Tanh,
-    keras.activations.sigmoid: Activation.Sigmoid,
-}
 # Its encoders have no ALiBi.
 IN_ATTENTION = (RelativePositionBias, RotaryEmbedding)
 DEFAULT_POSITIONS = 2048

@@ -5,7 +5,13 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
-from keras_transformer.interoperability.ctranslate2_design import BIAS, architecture
+from keras_transformer.interoperability.ctranslate2_design import (
+    BIAS,
+    OUTPUT,
+    SOURCE,
+    TARGET,
+    architecture,
+)
 from keras_transformer.interoperability.ctranslate2_file import (
     Variables,
     read_variables,
@@ -30,6 +36,12 @@ FILES = (
     ),
     *(f"{side}.{kind}" for side in ("source", "target") for kind in ("model", "spm")),
 )
+# The matrices that have a row for each token of a vocabulary.
+MATRICES = {
+    "shared": (SOURCE, TARGET, OUTPUT),
+    "source": (SOURCE,),
+    "target": (TARGET, OUTPUT),
+}
 PADDING = ("<pad>", "<blank>", "[PAD]")
 # Settings of what is not there, or of alignments and of how layers are merged.
 HARMLESS = {
@@ -80,7 +92,7 @@ def load_ctranslate2(
     Raises:
         FileNotFoundError: if there is no such folder, or a file is not in it.
         ValueError: if it holds another kind of model, one with parts that this library
-            lacks, or is damaged; or if a tokenizer does not fit.
+            lacks, or is damaged; or if a vocabulary or a tokenizer does not fit.
 
     Example:
 
@@ -92,6 +104,11 @@ def load_ctranslate2(
     References:
         - [CTranslate2](https://opennmt.net/CTranslate2/), 4.8
     """
+    if source_tokenizer is None and target_tokenizer is not None:
+        raise ValueError(
+            "`source_tokenizer` must be given with `target_tokenizer`; received "
+            "`source_tokenizer=None`. Give both, or one as `source_tokenizer` for both."
+        )
     path = find_folder(folder, FILES)
     config = read_json(path, "config.json")
     variables = read_variables(checked_file(path, "model.bin"))
@@ -142,9 +159,9 @@ def _tokens(
             "`add_source_bos` in config.json must be false; received "
             "`add_source_bos=True`, and this library begins no source with a token."
         )
-    shared = _vocabulary(path, "shared")
-    source = shared or _vocabulary(path, "source")
-    target = shared or _vocabulary(path, "target")
+    shared = _vocabulary(path, "shared", variables)
+    source = shared or _vocabulary(path, "source", variables)
+    target = shared or _vocabulary(path, "target", variables)
     if source is None or target is None:
         raise FileNotFoundError(
             f"`folder` must hold 'shared_vocabulary.json', or a source's and a "
@@ -180,13 +197,32 @@ def _with_padding(tokens: list[str], pad: int) -> list[str]:
     return [*renamed, *map(UNUSED.format, range(len(tokens), pad)), "<pad>"]
 
 
-def _vocabulary(path: pathlib.Path, side: str) -> list[str] | None:
+def _vocabulary(
+    path: pathlib.Path, side: str, variables: Variables
+) -> list[str] | None:
     name = f"{side}_vocabulary"
     if (path / f"{name}.json").exists():
-        return list(map(str, read_json(path, f"{name}.json", list)))
-    if (path / f"{name}.txt").exists():
-        return (path / f"{name}.txt").read_text("utf-8").splitlines()
-    return None
+        file = path / f"{name}.json"
+        tokens = list(map(str, read_json(path, file.name, list)))
+    elif (path / f"{name}.txt").exists():
+        file = path / f"{name}.txt"
+        tokens = _lines(file)
+    else:
+        return None
+    for matrix in MATRICES[side]:
+        rows = variables.shape(matrix)[0]
+        if len(tokens) != rows:
+            raise ValueError(
+                f"{file} must have a token for each of the {rows} rows of {matrix!r} "
+                f"in model.bin; it has {len(tokens)} tokens. Take the vocabulary that "
+                "was written with the model."
+            )
+    return tokens
+
+
+def _lines(file: pathlib.Path) -> list[str]:
+    """Only a newline ends one: tokens may hold what else `str.splitlines` splits at."""
+    return file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
 
 
 def _index(tokens: list[str], config: dict[str, Any], name: str) -> int:
@@ -209,16 +245,23 @@ def _tokenizers(path: pathlib.Path, tokens: _Tokens) -> tuple[Any, Any] | None:
     source = target = _tokenizer(protos[0], tokens.source)
     if protos[0] != protos[1] or not tokens.shared:
         target = _tokenizer(protos[1], tokens.target)
+    if source is None or target is None:
+        return None
     return (source, target) if _fit((source, target), tokens) else None
 
 
 def _tokenizer(proto: bytes, tokens: list[str]) -> Any:
-    """With the ids of the pieces if they are the vocabulary, else with those of it."""
+    """With the ids of the pieces if they are the vocabulary, else with those of it.
+
+    It is `None` if the vocabulary is none that a tokenizer can have.
+    """
     with contextlib.suppress(ValueError):  # if the pieces lack a special token
         tokenizer = SentencePieceTokenizer(proto)
         if tokenizer.get_vocabulary() == tokens[: tokenizer.vocabulary_size]:
             return tokenizer
-    return MarianTokenizer(proto, tokens)
+    with contextlib.suppress(ValueError):
+        return MarianTokenizer(proto, tokens)
+    return None
 
 
 def _fit(tokenizers: tuple[Any, Any], tokens: _Tokens) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.export.transformer_spec import ACTIVATIONS
+from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
 from keras_transformer.interoperability.ctranslate2_file import Variables
 from keras_transformer.layers import (
     LearnedPositionalEncoding,
@@ -43,7 +43,7 @@ def architecture(variables: Variables, epsilon: float | None) -> dict[str, Any]:
     Raises:
         ValueError: if CTranslate2 has computed something that this library cannot.
     """
-    first, width = "encoder/layer_0/", variables.shape(SOURCE)[-1]
+    first, width = "encoder/layer_0/", _size(variables, SOURCE, -1)
     heads = _same(variables, "num_heads")
     _require("num_heads", heads, heads > 0 and width % heads == 0, f"divide {width}")
     scale = float(_same(variables, "scale_embeddings", 1))
@@ -51,23 +51,29 @@ def architecture(variables: Variables, epsilon: float | None) -> dict[str, Any]:
     plain = scale == (0 if _is_flag(variables) else 1)
     _require("scale_embeddings", scale, scaled or plain, "be 1 or √hidden_dim")
     rms = first + "ffn/layer_norm/beta" not in variables
+    usual_epsilon = 1e-6 if rms else 1e-5  # CTranslate2's own
+    intermediate_dim = _size(variables, first + "ffn/linear_0/weight", 0)
+    attention = _attention(variables, width, heads)
+    _check_embeddings(variables, width)
+    gated = first + "ffn/linear_0_noact/weight" in variables
+    _check_feed_forward(variables, width, intermediate_dim, gated)
     return {
         "num_layers": variables.count("encoder/layer_"),
         "num_decoder_layers": variables.count("decoder/layer_"),
         "hidden_dim": width,
-        "intermediate_dim": variables.shape(first + "ffn/linear_0/weight")[0],
+        "intermediate_dim": intermediate_dim,
         "num_heads": heads,
         "normalize_first": bool(_same(variables, "pre_norm", True)),
         "activation": _activation(variables),
         "scale_embeddings": scaled,
         "tie_embeddings": _tying(variables),
-        "attention_options": _attention(variables, width, heads),
+        "attention_options": attention,
         "feed_forward_options": {
-            "gated": first + "ffn/linear_0_noact/weight" in variables,
+            "gated": gated,
             "use_bias": first + "ffn/linear_0/bias" in variables,
         },
         "residual_options": {"normalization": "rms" if rms else "layer"},
-        "layer_norm_epsilon": 1e-5 if epsilon is None else epsilon,
+        "layer_norm_epsilon": usual_epsilon if epsilon is None else epsilon,
         **_positions(variables),
     }
 
@@ -83,15 +89,41 @@ def _attention(variables: Variables, width: int, num_heads: int) -> dict[str, An
         found[name] = variables.scalar("encoder" + FIRST + name, usual)
         for attention in _attentions(variables):
             value = variables.scalar(f"{attention}/{name}", usual)
-            _require(name, value, value == found[name], "be the same in all layers")
-    rows = (num_heads + 2 * found["num_heads_kv"]) * found["head_dim"]
-    shape = variables.shape("encoder" + FIRST + "linear_0/weight")
-    _require("linear_0", shape, shape == (rows, width), f"have shape {(rows, width)}")
+            same = value == found[name] > 0
+            _require(name, value, same, "be the same in all layers, and positive")
+    queries, keys = (
+        heads * found["head_dim"] for heads in (num_heads, found["num_heads_kv"])
+    )
+    for attention in _attentions(variables):
+        inputs = [(queries + 2 * keys, width)]
+        if not attention.endswith("self_attention"):
+            inputs = [(queries, width), (2 * keys, width)]
+        for i, shape in enumerate([*inputs, (width, queries)]):
+            _check_shape(variables, f"{attention}/linear_{i}/weight", shape)
     return {
         "num_key_value_heads": found["num_heads_kv"],
         "key_dim": found["head_dim"],
         "use_bias": "encoder" + FIRST + "linear_0/bias" in variables,
     }
+
+
+def _check_embeddings(variables: Variables, width: int) -> None:
+    for name in (SOURCE, TARGET, OUTPUT):
+        _check_shape(variables, name, (_size(variables, name, 0), width))
+    if BIAS in variables:
+        _check_shape(variables, BIAS, variables.shape(OUTPUT)[:1])
+    for name in (side + TABLE for side in SIDES):
+        if name in variables:
+            _check_shape(variables, name, (_size(variables, name, 0), width))
+
+
+def _check_feed_forward(
+    variables: Variables, width: int, rows: int, gated: bool
+) -> None:
+    for layer in _layers(variables):
+        for name in ("linear_0", "linear_0_noact")[: 1 + gated]:
+            _check_shape(variables, f"{layer}/ffn/{name}/weight", (rows, width))
+        _check_shape(variables, f"{layer}/ffn/linear_1/weight", (width, rows))
 
 
 def _layers(variables: Variables) -> list[str]:
@@ -152,15 +184,15 @@ def _rotary(variables: Variables) -> PositionScheme:
 
 
 def _relative(variables: Variables) -> PositionScheme:
-    buckets = variables.shape("encoder" + RELATIVE_BIAS)[0]
+    buckets = _size(variables, "encoder" + RELATIVE_BIAS, 0)
+    heads = _same(variables, "num_heads")
     distance = variables.scalar("encoder" + MAX_DISTANCE, 128)
     right = buckets // 4 < distance < LONGEST_DISTANCE
     _require("relative_attention_max_distance", distance, right, "be in range")
     for layer in _layers(variables):
         prefix = f"{layer}/self_attention/relative_attention_"
-        rows = variables.shape(prefix + "bias")[0]
         wanted = buckets // 2 if layer.startswith("decoder") else buckets
-        _require("relative_attention_bias", rows, rows == wanted, f"have {wanted} rows")
+        _check_shape(variables, prefix + "bias", (wanted, heads))
         own = variables.scalar(prefix + "max_distance", 128)
         _require("relative_attention_max_distance", own, own == distance, "be one")
     return RelativePositionBias(buckets, max_distance=distance)
@@ -194,6 +226,27 @@ def _sinusoids(tables: list[np.ndarray], interleaved: bool) -> PositionScheme | 
         if not np.allclose(own, table, atol=TABLE_TOLERANCE):
             return None
     return PositionalEncoding(interleaved=interleaved)
+
+
+def _size(variables: Variables, name: str, axis: int) -> int:
+    """The rows or the columns of a matrix."""
+    shape = variables.shape(name)
+    if len(shape) != 2:
+        raise ValueError(
+            f"{name!r} in model.bin must be a matrix; it has shape {shape}. Convert "
+            "the model again."
+        )
+    return shape[axis]
+
+
+def _check_shape(variables: Variables, name: str, wanted: tuple[int, ...]) -> None:
+    """Before a model is built: what is built must not be larger than the file."""
+    shape = variables.shape(name)
+    if shape != wanted:
+        raise ValueError(
+            f"{name!r} in model.bin must have shape {wanted}; it has shape {shape}. "
+            "Convert the model again."
+        )
 
 
 def _same(variables: Variables, name: str, default: Any = None) -> Any:

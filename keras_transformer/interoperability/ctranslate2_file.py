@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-OLDEST_VERSION = 6
+VERSION = 6
 # By the number that stands for each, as in CTranslate2's types.h.
 DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 LARGEST_RANK = 8
@@ -117,11 +117,10 @@ def read_variables(path: pathlib.Path) -> Variables:
 
     reader = _Reader(path)
     version = reader.number("I")
-    if version < OLDEST_VERSION:
+    if version != VERSION:
         raise ValueError(
-            f"{path} must be of version {OLDEST_VERSION} of CTranslate2's format or "
-            f"newer; it is of version {version}. Convert the model again with "
-            "CTranslate2 4.8."
+            f"{path} must be of version {VERSION} of CTranslate2's format; it is of "
+            f"version {version}. Convert the model again with CTranslate2 4.8."
         )
     name = reader.string()
     reader.number("I")  # revision
@@ -156,6 +155,8 @@ class _Reader:
         if rank > LARGEST_RANK:
             raise self._damaged(f"{name!r} has {rank} axes")
         shape = tuple(self.number("I") for _ in range(rank))
+        if 0 in shape:
+            raise self._damaged(f"{name!r} of shape {shape} has no elements")
         kind, size = self.number("B"), self.number("I")
         if kind >= len(DTYPES):
             raise self._damaged(f"{name!r} has the unknown type {kind}")

@@ -30,21 +30,35 @@ def find_folder(
 
     Raises:
         FileNotFoundError: if it is neither.
+        ModuleNotFoundError: if there is no such folder, and the package
+            `huggingface_hub` is missing.
     """
     path = pathlib.Path(folder)
     if path.is_dir():
         return path
     if isinstance(folder, str) and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", folder):
-        import huggingface_hub
-
-        found = huggingface_hub.snapshot_download(
-            folder, revision=revision, allow_patterns=list(files)
-        )
-        return pathlib.Path(found)
+        return _download(folder, files, revision)
     raise FileNotFoundError(
         "`folder` must be a folder, or a name on the Hugging Face Hub such as "
         f"'Helsinki-NLP/opus-mt-en-de'; received `folder={str(folder)!r}`."
     )
+
+
+def _download(name: str, files: Sequence[str], revision: str | None) -> pathlib.Path:
+    try:
+        import huggingface_hub
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"`folder={name!r}` is no folder on this machine. As the name of a "
+            "repository on the Hugging Face Hub it needs the package huggingface_hub. "
+            'Install it: pip install "keras-transformer[hub]"',
+            name=error.name,
+        ) from error
+
+    found = huggingface_hub.snapshot_download(
+        name, revision=revision, allow_patterns=list(files)
+    )
+    return pathlib.Path(found)
 
 
 def checked_file(folder: pathlib.Path, name: str) -> pathlib.Path:

@@ -28,6 +28,7 @@ from keras_transformer.interoperability.marian_weights import (
     SHARED,
     SOURCE,
     TARGET,
+    Place,
     places,
 )
 from keras_transformer.layers import PositionalEncoding
@@ -43,6 +44,10 @@ FILES = (
     "target_vocab.json",
     "tokenizer_config.json",
     "vocab.json",
+)
+# Computed here; see `_check_tables`.
+TABLES = tuple(
+    f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")
 )
 # Half precision rounds sinusoids by less.
 TABLE_TOLERANCE = 5e-3
@@ -106,11 +111,44 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
         _check_sizes(config, tensors)
         model = Seq2Seq(**seq2seq_arguments(config), **_tokenizers(path, config))
         _check_tables(config, tensors)
-        for place in places(model):
-            if place.names == (BIAS,) and BIAS not in tensors.names:
-                continue
-            place.assign(tensors.read(place.names, place.shape))
+        _assign(model, tensors)
     return model
+
+
+def _assign(model: Seq2Seq, tensors: Tensors) -> None:
+    """Gives the model all that the file holds, or refuses what it has no use for."""
+    rest = tensors.names - set(TABLES)
+    if model.tie_embeddings != "all":
+        rest -= {SHARED}  # read where a side has no own; transformers drops it too
+    for place in places(model):
+        if place.names == (BIAS,) and BIAS not in tensors.names:
+            continue
+        tensor = tensors.read(place.names, place.shape)
+        place.assign(tensor)
+        _check_aliases(place, tensor, rest, tensors)
+        rest -= set(place.names)
+    if rest:
+        raise ValueError(
+            f"{WEIGHTS} must hold tensors of Marian alone; it holds {min(rest)!r}, "
+            "which config.json gives no place. Correct config.json, or remove the "
+            "tensor."
+        )
+
+
+def _check_aliases(
+    place: Place, tensor: np.ndarray, rest: set[str], tensors: Tensors
+) -> None:
+    """Makes sure that all names of a tied matrix have the same content."""
+    first, *others = (name for name in place.names if name in tensors.names)
+    for name in others:
+        other = tensors.read((name,), place.shape) if name in rest else tensor
+        if not np.array_equal(tensor, other):
+            raise ValueError(
+                f"{name!r} in {WEIGHTS} must equal {first!r}, as config.json ties "
+                "them; it differs, and transformers would not tie them. Correct "
+                "`tie_word_embeddings` and `share_encoder_decoder_embeddings` in "
+                "config.json, or remove the tensor."
+            )
 
 
 def _check_pickled(path: pathlib.Path) -> None:
@@ -133,10 +171,12 @@ def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
     width = config["d_model"]
     for side in ("encoder", "decoder"):
         prefix = f"model.{side}.layers."
-        shape = (config["encoder_ffn_dim"], width)
-        tensors.find((f"{prefix}0.fc1.weight",), shape)
         layers = [name for name in tensors.names if name.startswith(prefix)]
         found = len({name[len(prefix) :].partition(".")[0] for name in layers})
+        for number in range(max(found, 1)):
+            query, first = f"{number}.self_attn.q_proj.weight", f"{number}.fc1.weight"
+            tensors.find((prefix + query,), (width, width))
+            tensors.find((prefix + first,), (config["encoder_ffn_dim"], width))
         if found != config[f"{side}_layers"]:
             raise ValueError(
                 f"`{side}_layers` in config.json must be {found}, as there are in "
@@ -150,8 +190,7 @@ def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
 def _check_tables(config: dict[str, Any], tensors: Tensors) -> None:
     """Makes sure that positions, where they are stored, are the sinusoids."""
     shape = (config["max_position_embeddings"], config["d_model"])
-    for side in ("encoder", "decoder"):
-        name = f"model.{side}.embed_positions.weight"
+    for name in TABLES:
         if name in tensors.names:
             table = tensors.read((name,), shape)
             zeros = np.zeros((1, *shape), "float32")

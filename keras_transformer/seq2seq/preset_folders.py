@@ -12,15 +12,22 @@ from keras_transformer.layers.block import deserialize_design
 HUB = "hf://"
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
 SEQ2SEQ = "keras_transformer>Seq2Seq"
+# The tokenizers' files and the arguments that they are.
+TOKENIZERS = {
+    "tokenizer.json": "source_tokenizer",
+    "source_tokenizer.json": "source_tokenizer",
+    "target_tokenizer.json": "target_tokenizer",
+}
 
 
 def save_to_preset(model: Any, preset_dir: Any) -> None:
     """Writes the model to a folder for `Seq2Seq.from_preset`, whole or not at all.
 
     The folder has `config.json` (the design), `model.weights.h5`, `metadata.json`
-    (versions, date and number of parameters) and the tokenizers: `tokenizer.json`, or
-    `source_tokenizer.json` and `target_tokenizer.json`, and beside each the
-    SentencePiece model in `.model`, if it is one. The optimizer is left out.
+    (versions, date, number of parameters, names of the tokenizers' files) and the
+    tokenizers: `tokenizer.json`, or `source_tokenizer.json` and
+    `target_tokenizer.json`, and beside each the SentencePiece model in `.model`, if it
+    is one. The optimizer is left out.
 
     Args:
         model: the `Seq2Seq` whose method this is.
@@ -42,7 +49,7 @@ def save_to_preset(model: Any, preset_dir: Any) -> None:
     with new_folder(preset_dir, "preset_dir") as folder:
         folder.mkdir()
         for name, tokenizer in _tokenizers(model).items():
-            tokenizer.save_assets(folder / f"{name}.json")
+            tokenizer.save_assets(folder / name)
         config.pop("source_tokenizer", None)
         config.pop("target_tokenizer", None)
         _write_json(folder / CONFIG, {"registered_name": SEQ2SEQ, "config": config})
@@ -73,13 +80,15 @@ def read_preset(
     """
     metadata = _read_json(folder / METADATA)
     _check_version(metadata, folder)
-    arguments = _arguments(folder)
+    _check_tokenizers(metadata, folder)
+    versions = _keras_versions(metadata)
+    arguments = _arguments(folder, versions)
     if not load_weights and overrides:
         return cls(**{**arguments, **overrides})
-    model = _build(cls, arguments, folder)
+    model = _build(cls, arguments, folder, versions)
     if not load_weights:
         return model
-    _load_weights(model, folder, metadata.get("parameter_count"))
+    _load_weights(model, folder, metadata.get("parameter_count"), versions)
     if not overrides:
         return model
     changed = cls(**{**arguments, **overrides})
@@ -118,7 +127,9 @@ def download_preset(handle: str) -> pathlib.Path:
 def _tokenizers(model: Any) -> dict[str, Any]:
     """The tokenizers by the names of their files."""
     own = model._own_tokenizers()
-    return own if len(own) != 1 else {"tokenizer": model.source_tokenizer}
+    if len(own) == 1:
+        return {"tokenizer.json": model.source_tokenizer}
+    return {f"{name}.json": tokenizer for name, tokenizer in own.items()}
 
 
 def _metadata(model: Any) -> dict[str, Any]:
@@ -128,6 +139,7 @@ def _metadata(model: Any) -> dict[str, Any]:
         "keras_transformer_version": __version__,
         "keras_version": keras.__version__,
         "parameter_count": model.count_params(),
+        "tokenizers": [*_tokenizers(model)],
         "date_saved": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
     }
 
@@ -136,14 +148,18 @@ def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
+def _check_file(path: pathlib.Path) -> None:
     if not path.is_file():
         raise FileNotFoundError(
             f"A preset must have the file {path.name}; there is none in {path.parent}."
         )
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    _check_file(path)
     try:
         content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be JSON, and is damaged: {error}.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object; it holds {content!r:.80}.")
@@ -173,7 +189,25 @@ def _major_and_minor(version: Any) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _arguments(folder: pathlib.Path) -> dict[str, Any]:
+def _keras_versions(metadata: dict[str, Any]) -> str:
+    """What to add where Keras could not read what Keras wrote."""
+    saved = metadata.get("keras_version", "an unknown version")
+    return f"(Saved with Keras {saved}; this is Keras {keras.__version__}.)"
+
+
+def _check_tokenizers(metadata: dict[str, Any], folder: pathlib.Path) -> None:
+    """Makes sure that all tokenizers are there; older folders do not list them."""
+    names = metadata.get("tokenizers", [])
+    if not isinstance(names, list) or any(name not in [*TOKENIZERS] for name in names):
+        raise ValueError(
+            f"`tokenizers` in {folder / METADATA} must be a list of names out of "
+            f"{', '.join(TOKENIZERS)}; received {names!r:.80}."
+        )
+    for name in names:
+        _check_file(folder / name)
+
+
+def _arguments(folder: pathlib.Path, versions: str) -> dict[str, Any]:
     """The constructor's arguments, tokenizers included."""
     path = folder / CONFIG
     content = _read_json(path)
@@ -186,33 +220,35 @@ def _arguments(folder: pathlib.Path) -> dict[str, Any]:
     try:
         design = deserialize_design(config)
     except Exception as error:  # a damaged configuration can raise almost anything
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise ValueError(f"{path} is damaged: {error} {versions}") from error
     return {**design, **_read_tokenizers(folder)}
 
 
 def _read_tokenizers(folder: pathlib.Path) -> dict[str, Any]:
-    arguments = {"tokenizer": "source_tokenizer"}
-    arguments |= {name: name for name in ("source_tokenizer", "target_tokenizer")}
     tokenizers = {}
-    for name, argument in arguments.items():
-        if (file := folder / f"{name}.json").is_file():
+    for name, argument in TOKENIZERS.items():
+        if (file := folder / name).is_file():
             from keras_transformer.text import Tokenizer
 
             tokenizers[argument] = Tokenizer.load(file)
     return tokenizers
 
 
-def _build(cls: Any, arguments: dict[str, Any], folder: pathlib.Path) -> Any:
+def _build(
+    cls: Any, arguments: dict[str, Any], folder: pathlib.Path, versions: str
+) -> Any:
     try:
         return cls(**arguments)
     except Exception as error:
         raise ValueError(
             f"{folder / CONFIG} must describe a Seq2Seq that can be built, and it does "
-            f"not: {error}"
+            f"not: {error} {versions}"
         ) from error
 
 
-def _load_weights(model: Any, folder: pathlib.Path, parameter_count: Any) -> None:
+def _load_weights(
+    model: Any, folder: pathlib.Path, parameter_count: Any, versions: str
+) -> None:
     path = folder / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError(
@@ -231,7 +267,7 @@ def _load_weights(model: Any, folder: pathlib.Path, parameter_count: Any) -> Non
     except Exception as error:  # a damaged HDF5 file can raise almost anything
         raise ValueError(
             f"{path} must have the weights of the model in {CONFIG}, and is of "
-            f"another one or damaged: {error}"
+            f"another one or damaged: {error} {versions}"
         ) from error
 
 

@@ -214,7 +214,13 @@ class Tokenizer(tf.Module):
                     asset = pathlib.Path(path).with_suffix(ending).read_bytes()
                     config[argument] = base64.b64encode(asset).decode()
             tokenizer = kind.from_config(config)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise ValueError(
                 f"`path` must be a file that `Tokenizer.save` wrote; `{path}` is not, "
                 f"or is damaged ({error}). Save the tokenizer again."

@@ -3,6 +3,8 @@
 import json
 import shutil
 import struct
+import subprocess
+import sys
 import warnings
 
 import ctranslate2
@@ -11,12 +13,15 @@ import numpy as np
 import pytest
 from ctranslate2.converters import TransformersConverter
 from ctranslate2.specs import transformer_spec
-from ctranslate2_designs import DESIGNS, model_of
+from ctranslate2.specs.common_spec import Activation
+from ctranslate2_designs import DESIGNS, TARGET, model_of
 from layer_contract import to_numpy
 
 from keras_transformer import GreedySearch
 from keras_transformer.export import ctranslate2 as exporting
+from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
 from keras_transformer.interoperability import load_ctranslate2
+from keras_transformer.interoperability.ctranslate2_design import architecture
 from keras_transformer.interoperability.ctranslate2_file import read_variables
 from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
@@ -99,6 +104,32 @@ def test_without_tokenizers_it_takes_ids(good):
     assert model.generate([[4, 5, 3]]).token_ids.shape[0] == 1
 
 
+WITHOUT_CTRANSLATE2 = """
+import sys
+
+sys.modules["ctranslate2"] = None
+from keras_transformer import load_ctranslate2
+
+print(load_ctranslate2(sys.argv[1]).hidden_dim)
+"""
+
+
+def test_the_package_ctranslate2_is_not_needed(good):
+    command = [sys.executable, "-c", WITHOUT_CTRANSLATE2, str(good)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.stdout.split()[-1:] == ["12"], process.stderr
+
+
+def test_activations_have_the_numbers_of_ctranslate2():
+    assert {function.__name__: n for function, n in ACTIVATIONS.items()} == {
+        "relu": Activation.RELU,
+        "gelu": Activation.GELU,
+        "silu": Activation.SWISH,
+        "tanh": Activation.Tanh,
+        "sigmoid": Activation.Sigmoid,
+    }
+
+
 # What other converters have written.
 
 
@@ -162,7 +193,8 @@ def random_spec(layers=(2, 1), source=11, target=13, width=12, **options):
 
     def norm(part):
         part.gamma = rng.normal(1, 0.4, width).astype("float32")
-        part.beta = rng.normal(0, 0.4, width).astype("float32")
+        if hasattr(part, "beta"):
+            part.beta = rng.normal(0, 0.4, width).astype("float32")
 
     def rows(size):
         return rng.normal(0, 0.4, (size, width)).astype("float32")
@@ -225,6 +257,22 @@ def test_embeddings_are_scaled_or_not(scale, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
+@pytest.mark.parametrize("rms_norm, epsilon", [(False, 1e-5), (True, 1e-6)])
+def test_the_epsilon_where_none_is_said(rms_norm, epsilon, tmp_path):
+    spec = random_spec(pre_norm=True, rms_norm=rms_norm)
+    for embeddings in (spec.encoder.embeddings[0], spec.decoder.embeddings):
+        embeddings.weight = embeddings.weight / 1000  # so that it matters
+    for stack in (spec.encoder, spec.decoder):
+        stack.position_encodings.encodings = np.zeros((9, 12), "float32")
+    folder = write(spec, tmp_path / "1")
+    assert (
+        json.loads((folder / "config.json").read_text())["layer_norm_epsilon"] is None
+    )
+    model = load_ctranslate2(folder)
+    assert model.layer_norm_epsilon == epsilon
+    check_scores(folder, model, SOURCES, TARGETS)
+
+
 def test_padding_is_added_where_there_is_none(tmp_path):
     spec = random_spec()
     for side in ("source", "target"):
@@ -245,6 +293,24 @@ def test_vocabularies_as_lines(folder):
         path.with_suffix(".txt").write_text("\n".join(tokens) + "\n")
         path.unlink()
     assert load_ctranslate2(folder).source_vocabulary_size == 10
+
+
+def test_only_a_newline_ends_a_token(folder):
+    path = folder / "source_vocabulary.json"
+    tokens = json.loads(path.read_text())
+    tokens[4:8] = ["\u2028", "\x85", "\r", "\x0c"]
+    path.with_suffix(".txt").write_bytes("\n".join([*tokens, ""]).encode())
+    path.unlink()
+    assert load_ctranslate2(folder).source_vocabulary_size == 10
+
+
+def test_pieces_beside_a_vocabulary_that_no_tokenizer_has(tmp_path):
+    folder = write(random_spec(), tmp_path / "1")
+    for side in ("source", "target"):
+        proto = marian_folders.pieces(marian_folders.SOURCES, 31)
+        (folder / f"{side}.model").write_bytes(proto)
+    model = load_ctranslate2(folder)
+    assert model.source_tokenizer is model.target_tokenizer is None
 
 
 # What is refused.
@@ -309,6 +375,23 @@ def test_tokenizers_that_do_not_fit(good):
         load_ctranslate2(good, tokenizer)
 
 
+def test_a_target_tokenizer_alone(good):
+    message = "`source_tokenizer` must be given with `target_tokenizer`"
+    with pytest.raises(ValueError, match=message):
+        load_ctranslate2(good, target_tokenizer=TARGET)
+
+
+@pytest.mark.parametrize("side, rows", [("source", 10), ("target", 11)])
+@pytest.mark.parametrize("more", [-1, 2])
+def test_a_vocabulary_of_another_length(side, rows, more, folder):
+    path = folder / f"{side}_vocabulary.json"
+    tokens = [*json.loads(path.read_text()), "x", "y"]
+    path.write_text(json.dumps(tokens[: rows + more]))
+    message = f"{path.name} .* each of the {rows} rows .* it has {rows + more} tokens"
+    with pytest.raises(ValueError, match=message):
+        load_ctranslate2(folder)
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.bin", "source_vocabulary.json"])
 def test_a_missing_file(folder, name):
     (folder / name).unlink()
@@ -333,8 +416,10 @@ HEAD = struct.pack("I", 6) + text(b"TransformerSpec") + struct.pack("II", 7, 1)
 ONE = HEAD + text(b"x") + struct.pack("B", 1)
 DAMAGED = {
     "version": (struct.pack("I", 3), "version 6 .* is of version 3"),
+    "newer": (struct.pack("I", 7), "version 6 .* is of version 7"),
     "name": (struct.pack("I", 6) + text(b"\xff"), "a name is not UTF-8"),
     "size": (ONE + struct.pack("<IBI", 2**31, 0, 4), "shape .2147483648,. has 4 bytes"),
+    "empty": (ONE + struct.pack("<IBI", 0, 0, 0), "'x' of shape .0,. has no elements"),
     "type": (ONE + struct.pack("<IBI", 1, 9, 4), "'x' has the unknown type 9"),
     "rank": (HEAD + text(b"x") + struct.pack("B", 200), "'x' has 200 axes"),
 }
@@ -346,6 +431,40 @@ def test_damaged_files(name, folder):
     (folder / "model.bin").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         load_ctranslate2(folder)
+
+
+SHAPES = {
+    "encoder/embeddings_0/weight": (120,),
+    "decoder/embeddings/weight": (11, 5),
+    "decoder/projection/bias": (5,),
+    "encoder/position_encodings/encodings": (2**40,),
+    "decoder/position_encodings/encodings": (2**40, 5),
+    "encoder/layer_0/self_attention/linear_0/weight": (36, 5),
+    "decoder/layer_0/self_attention/linear_0/weight": (5, 12),
+    "decoder/layer_0/attention/linear_0/weight": (2**40, 12),
+    "encoder/layer_0/ffn/linear_0/weight": (2**40, 1),
+    "decoder/layer_0/ffn/linear_0/weight": (7, 5),
+    "decoder/layer_0/ffn/linear_1/weight": (2**40, 7),
+}
+
+
+def check_shape(folder, name, shape):
+    variables = read_variables(folder / "model.bin")
+    array = np.broadcast_to(np.float32(0), shape)  # without its memory
+    variables._arrays[variables.stored_name(name)] = array
+    with pytest.raises(ValueError, match=f"{name}.* must .* has shape .{shape[0]}"):
+        architecture(variables, None)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_are_checked_before_a_model_is_built(name, good):
+    check_shape(good, name, SHAPES[name])
+
+
+def test_a_relative_bias_has_a_column_for_each_head(tmp_path):
+    export(model_of(**DESIGNS["relative"]()), tmp_path / "1")
+    name = "encoder/layer_0/self_attention/relative_attention_bias"
+    check_shape(tmp_path / "1", name, (8, 5))
 
 
 def test_another_kind_of_model(folder):

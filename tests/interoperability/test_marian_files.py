@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+import sys
 
 import huggingface_hub
 import marian_folders
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_transformer.interoperability import load_marian
+from keras_transformer.interoperability import load_marian, marian
 from keras_transformer.layers import PositionalEncoding
 
 
@@ -107,6 +108,65 @@ def test_a_tensor_of_ints(folder):
         load_marian(folder)
 
 
+@pytest.mark.parametrize("layer", ["encoder.layers.1", "decoder.layers.0"])
+@pytest.mark.parametrize("part", ["fc1", "self_attn.q_proj"])
+def test_every_layer_is_checked_before_a_model_is_built(
+    folder, layer, part, monkeypatch
+):
+    monkeypatch.setattr(marian, "Seq2Seq", pytest.fail)
+    name = f"model.{layer}.{part}.weight"
+    change_tensors(folder, lambda tensors: tensors.update({name: np.ones((1, 1))}))
+    with pytest.raises(ValueError, match=rf"'{name}' .* shape \(1, 1\)"):
+        load_marian(folder)
+
+
+ALIASES = (
+    "lm_head.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+)
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_another_name_of_a_tied_matrix_has_its_content(folder, name):
+    def copy(tensors):
+        tensors[name] = tensors["model.shared.weight"].copy()
+
+    def differ(tensors):
+        tensors[name][3, 5] += 1e-3
+
+    change_tensors(folder, copy)
+    load_marian(folder)
+    change_tensors(folder, differ)
+    message = "'(.*)' in model.safetensors must equal '(.*)', as config.json ties them"
+    with pytest.raises(ValueError, match=message) as error:
+        load_marian(folder)
+    assert f"'{name}'" in str(error.value)
+
+
+def test_the_output_of_separate_vocabularies_is_the_tied_one(tmp_path):
+    folder = tmp_path / "model"
+    marian_folders.random_model(folder, **marian_folders.LIKE_OPUS["separate"])
+
+    def differ(tensors):
+        target = tensors["model.decoder.embed_tokens.weight"]
+        tensors["lm_head.weight"] = target + 1
+
+    change_tensors(folder, differ)
+    with pytest.raises(ValueError, match="'lm_head.weight' .* must equal 'model.dec"):
+        load_marian(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.encoder.layer_norm.weight", "model.decoder.layers.0.gate.weight"]
+)
+def test_a_tensor_without_a_place(folder, name):
+    more = {name: np.ones((12,), "float32")}
+    change_tensors(folder, lambda tensors: tensors.update(more))
+    with pytest.raises(ValueError, match=f"it holds '{name}', which config.json gives"):
+        load_marian(folder)
+
+
 def test_no_bias_is_a_bias_of_zero(folder):
     change_tensors(folder, lambda tensors: tensors.pop("final_logits_bias"))
     assert not np.any(load_marian(folder).tied_output_bias)
@@ -147,6 +207,14 @@ def test_a_damaged_file(folder, name, content):
 def test_damaged_weights(folder, content):
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(ValueError, match="must be a safetensors file; it is not"):
+        load_marian(folder)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.999])
+def test_weights_that_are_cut_off(folder, share):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(ValueError, match="safetensors file; it is not, or is damaged"):
         load_marian(folder)
 
 
@@ -202,3 +270,10 @@ def test_what_is_no_name(name, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", pytest.fail)
     with pytest.raises(FileNotFoundError, match="`folder` must be a folder, or a name"):
         load_marian(name)
+
+
+def test_a_name_without_the_package_of_the_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    message = r"'a/b'` is no folder on .* Hub it needs .*keras-transformer\[hub\]"
+    with pytest.raises(ModuleNotFoundError, match=message):
+        load_marian("a/b")

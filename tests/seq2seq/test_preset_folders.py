@@ -77,6 +77,7 @@ def test_others_can_open_the_files(model, folder):
         "keras_transformer_version": keras_transformer.__version__,
         "keras_version": keras.__version__,
         "parameter_count": model.count_params(),
+        "tokenizers": ["tokenizer.json"],
     }
 
 
@@ -166,27 +167,76 @@ def test_a_folder_that_is_not_one(tmp_path):
         Seq2Seq.from_preset(tmp_path / "none")
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.weights.h5", "tokenizer.model"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.weights.h5", "tokenizer.json", "tokenizer.model"]
+)
 def test_a_missing_file(folder, name):
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
         Seq2Seq.from_preset(folder)
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_missing_tokenizer_of_two(tmp_path, side):
+    tokenizers = {
+        "source_tokenizer": CharacterTokenizer([*SPECIAL, "a"]),
+        "target_tokenizer": WordTokenizer([*SPECIAL, "X"]),
+    }
+    Seq2Seq(**SIZES, **tokenizers).save_to_preset(tmp_path / "two")
+    (tmp_path / f"two/{side}_tokenizer.json").unlink()
+    message = f"must have the file {side}_tokenizer.json; there is none in"
+    for load_weights in (True, False):
+        with pytest.raises(FileNotFoundError, match=message):
+            Seq2Seq.from_preset(tmp_path / "two", load_weights=load_weights)
+
+
+def test_older_folders_do_not_list_their_tokenizers(model, folder):
+    path = folder / "metadata.json"
+    content = json.loads(path.read_text())
+    del content["tokenizers"]
+    path.write_text(json.dumps(content))
+    assert Seq2Seq.from_preset(folder).get_config() == model.get_config()
+    (folder / "tokenizer.json").unlink()
+    assert Seq2Seq.from_preset(folder).source_tokenizer is None
+
+
+@pytest.mark.parametrize("names", ["tokenizer.json", ["../tokenizer.json"], [[]], 3])
+def test_a_list_of_other_tokenizers(folder, names):
+    change(folder / "metadata.json", tokenizers=names)
+    with pytest.raises(ValueError, match="`tokenizers` in .* must be a list of names"):
+        Seq2Seq.from_preset(folder)
+
+
 @pytest.mark.parametrize(
     "name", ["config.json", "metadata.json", "tokenizer.json", "model.weights.h5"]
 )
-@pytest.mark.parametrize("content", [b"", b'{"config', b"[1, 2]", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b'{"config', b"[1, 2]", b"\xff\xfe", b"[" * 100_000]
+)
 def test_a_damaged_file(folder, name, content):
     (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=name):
         Seq2Seq.from_preset(folder)
 
 
+@pytest.mark.parametrize(
+    "entry", [{"positions": {"class_name": "No"}}, {"num_layers": -1}], ids=str
+)
+def test_an_error_of_the_model_names_the_versions_of_keras(folder, entry):
+    path = folder / "config.json"
+    config = json.loads(path.read_text())["config"]
+    change(path, config={**config, **entry})
+    change(folder / "metadata.json", keras_version="3.2.1")
+    message = f"Saved with Keras 3.2.1; this is Keras {keras.__version__}"
+    with pytest.raises(ValueError, match=message):
+        Seq2Seq.from_preset(folder)
+
+
 def test_half_of_the_weights(folder):
     path = folder / "model.weights.h5"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ValueError, match="model.weights.h5 must have the weights"):
+    message = f"model.weights.h5 must have the weights .* is Keras {keras.__version__}"
+    with pytest.raises(ValueError, match=message):
         Seq2Seq.from_preset(folder)
 
 
