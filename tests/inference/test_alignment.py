@@ -54,7 +54,7 @@ def check(model, alignments, layer):
         assert attention.shape == (len(target), len(source))
         assert (attention.dtype, positions.dtype) == ("float32", "int32")
         expected = reference_attention(model, source, target, layer)
-        np.testing.assert_allclose(attention, expected, atol=1e-5)
+        np.testing.assert_allclose(attention, expected, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(attention.sum(axis=1), 1, atol=1e-5)
         ends = len(source) > 1 and source[-1] == 3
         words = attention[:, :-1] if ends else attention
@@ -88,10 +88,12 @@ def test_end_tokens_attract_nothing(alignments):
 def test_texts_are_aligned_as_their_token_ids(model, alignments):
     found = model.align(["abc", "f"], ["Z", "UÄX"])
     for one, other in zip(found, alignments[:2], strict=True):
-        np.testing.assert_allclose(one.attention, other.attention, atol=1e-5)
+        np.testing.assert_allclose(one.attention, other.attention, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(one.positions, other.positions)
     (one,) = model.align("f", "UÄX")
-    np.testing.assert_allclose(one.attention, alignments[1].attention, atol=1e-5)
+    np.testing.assert_allclose(
+        one.attention, alignments[1].attention, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_weights_are_those_of_the_moment():
