@@ -142,6 +142,10 @@ def import_(
         str, typer.Argument(help="Of Marian or CTranslate2; or a name on the Hub.")
     ],
     model: Annotated[pathlib.Path, typer.Argument(help="The .keras file to write.")],
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit on the Hub, such as refs/pr/1."),
+    ] = None,
 ) -> None:
     """Read a model of another toolkit, and write it as a .keras file."""
     from keras_transformer import interoperability
@@ -150,9 +154,15 @@ def import_(
         raise typer.BadParameter("the file to write must end in .keras")
     if model.exists():
         raise typer.BadParameter(f"{model} exists")
-    of_ctranslate2 = (pathlib.Path(folder) / "model.bin").exists()
-    kind = "ctranslate2" if of_ctranslate2 else "marian"
-    getattr(interoperability, f"load_{kind}")(folder).save(model)
+    if revision is not None and pathlib.Path(folder).exists():
+        raise typer.BadParameter(
+            f"--revision is for a name on the Hub; {folder} is a folder"
+        )
+    if (pathlib.Path(folder) / "model.bin").exists():
+        kind, loaded = "ctranslate2", interoperability.load_ctranslate2(folder)
+    else:
+        kind, loaded = "marian", interoperability.load_marian(folder, revision)
+    loaded.save(model)
     typer.echo(f"{kind}: {model}")
 
 

@@ -9,8 +9,11 @@ import huggingface_hub
 import marian_folders
 import numpy as np
 import pytest
+from layer_contract import to_numpy
 from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
 
+from keras_transformer import command_line
 from keras_transformer.interoperability import load_marian, marian
 from keras_transformer.layers import PositionalEncoding
 
@@ -256,6 +259,32 @@ def test_a_name_is_downloaded(good, tmp_path, monkeypatch):
     patterns = options["allow_patterns"]
     assert {"config.json", "model.safetensors", "target_vocab.json"} < set(patterns)
     assert not any("*" in pattern or "bin" in pattern for pattern in patterns)
+
+
+def test_on_the_command_line(good, tmp_path, monkeypatch):
+    asked = []
+
+    def download(name, **options):
+        asked.append((name, options["revision"]))
+        return str(good)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        return CliRunner().invoke(command_line.app, arguments)
+
+    name, revision = "Helsinki-NLP/opus-mt-en-de", "refs/pr/7"
+    result = run("import", name, "1.keras", "--revision", revision)
+    assert result.output == "marian: 1.keras\n" and asked == [(name, revision)]
+    result = run("export", "1.keras", "again", "--format", "marian")
+    assert result.output == "marian: again\n", result.exception
+    one, other = (load_marian(folder) for folder in ("again", good))
+    for weight, same in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(weight), to_numpy(same))
+    result = run("import", "again", "2.keras", "--revision", "main")
+    assert result.exit_code == 2 and not (tmp_path / "2.keras").exists()
+    assert "again is a folder" in result.output
 
 
 def test_a_folder_of_that_name_goes_first(good, tmp_path, monkeypatch):

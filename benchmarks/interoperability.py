@@ -1,0 +1,343 @@
+r"""Compares models that were read or written for another toolkit with that toolkit.
+
+A small `MarianMTModel` of transformers learns, in a loop of PyTorch, to translate
+sentences of a grammar of its own, whose verb comes last on the other side. Then, on
+sentences that it has not seen:
+
+- `load_marian` reads its folder, and is compared with transformers;
+- `fit` goes on training that model for an epoch, `save_marian` writes a folder, and
+  transformers, which reads it, is compared with our model;
+- `export(format="ctranslate2")` writes one for CTranslate2, likewise;
+- CTranslate2's own converter makes a folder of the first, `load_ctranslate2` reads it,
+  and is compared with CTranslate2.
+
+"Tokens" is the largest difference of the log-probability of a reference's token.
+Without a length penalty both sides search alike: "best" is the share of sentences whose
+translation is the same text, with 4 beams, and "scores" the largest difference of their
+log-probabilities. "Penalty" and "four" are the shares whose best and whose four best
+are the same when scores are divided by lengths, where each side stops by a rule of its
+own.
+
+    KERAS_BACKEND=jax python benchmarks/interoperability.py
+"""
+
+import argparse
+import io
+import json
+import os
+import pathlib
+import random
+import tempfile
+import warnings
+from typing import Any
+
+import ctranslate2
+import keras
+import numpy as np
+import sentencepiece
+import torch
+from ctranslate2.converters import TransformersConverter
+
+from keras_transformer import (
+    BeamSearch,
+    LabelSmoothedCrossEntropy,
+    PowerLengthPenalty,
+    Seq2Seq,
+    load_ctranslate2,
+    load_marian,
+    parallel_dataset,
+    save_marian,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import transformers
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+NOUNS = "man:Mann woman:Frau dog:Hund cat:Katze child:Kind horse:Pferd bird:Vogel"
+ADJECTIVES = "old:alte small:kleine red:rote happy:frohe wet:nasse young:junge"
+VERBS = "sees:sieht hears:hört follows:verfolgt likes:mag paints:malt carries:trägt"
+PLACES = "today:heute here:hier outside:draußen again:wieder now:jetzt"
+MAX_LENGTH = 60
+NUM_BEAMS = 4
+COLUMNS = ("tokens", "best %", "scores", "penalty %", "four %")
+Hypotheses = tuple[list[list[str]], np.ndarray]
+
+
+def main() -> None:
+    """Makes the folders, and prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=300, help="of the training")
+    parser.add_argument("--sentences", type=int, default=200, help="to translate")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    pairs = sentences(4000 + options.sentences)
+    seen, unseen = pairs[options.sentences :], pairs[: options.sentences]
+    with tempfile.TemporaryDirectory() as name:
+        rows = compare(pathlib.Path(name), seen, unseen, options.steps)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
+
+
+def compare(
+    folder: pathlib.Path,
+    seen: list[tuple[str, str]],
+    unseen: list[tuple[str, str]],
+    steps: int,
+) -> dict[str, dict[str, float]]:
+    """The rows of the table, each printed when it is there."""
+    sources, targets = map(list, zip(*unseen, strict=True))
+    marian, written, exported, converted = (folder / str(i) for i in range(4))
+    train_marian(marian, seen, steps)
+    print(f"{keras.backend.backend():34}" + "".join(f"{c:>12}" for c in COLUMNS))
+    rows = {}
+
+    def add(name: str, ours: Seq2Seq, theirs: Any) -> None:
+        row = difference(ours, theirs, sources, targets)
+        rows[name] = dict(zip(COLUMNS, row, strict=True))
+        print(f"{name:34}" + "".join(f"{figure:12.3g}" for figure in row), flush=True)
+
+    model = load_marian(marian)
+    add("load_marian", model, Transformers(marian))
+    fine_tune(model, seen)
+    save_marian(model, written)
+    add("fit, save_marian", model, Transformers(written))
+    model.export(exported, format="ctranslate2")
+    add('fit, export(format="ctranslate2")', model, CTranslate2(exported, written))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        TransformersConverter(str(marian)).convert(str(converted))
+    tokenizers = load_marian(marian)
+    again = load_ctranslate2(
+        converted, tokenizers.source_tokenizer, tokenizers.target_tokenizer
+    )
+    add("load_ctranslate2", again, CTranslate2(converted, marian))
+    return rows
+
+
+class Transformers:
+    """Marian as transformers runs it."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.tokenizer = marian_tokenizer(folder)
+        self.model = transformers.MarianMTModel.from_pretrained(folder).eval()
+
+    @torch.no_grad()
+    def token_scores(self, sources: list[str], targets: list[str]) -> list[np.ndarray]:
+        """The log-probability of each token of the targets."""
+        found = []
+        for source, target in zip(sources, targets, strict=True):
+            batch = self.tokenizer(source, text_target=target, return_tensors="pt")
+            logits = self.model(**batch).logits
+            tokens = logits.log_softmax(-1).gather(-1, batch["labels"][..., None])
+            found.append(tokens[0, :, 0].numpy())
+        return found
+
+    def hypotheses(
+        self, sources: list[str], length_penalty: float, number: int
+    ) -> Hypotheses:
+        """The best hypotheses of each text, and their scores."""
+        found = self.model.generate(
+            **self.tokenizer(sources, return_tensors="pt", padding=True),
+            num_beams=NUM_BEAMS,
+            num_return_sequences=number,
+            length_penalty=length_penalty,
+            max_length=MAX_LENGTH,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        texts = self.tokenizer.batch_decode(found.sequences, skip_special_tokens=True)
+        rows = [texts[i : i + number] for i in range(0, len(texts), number)]
+        return rows, found.sequences_scores.numpy().reshape(-1, number)
+
+
+class CTranslate2:
+    """A folder as CTranslate2 runs it, with the tokens of transformers' tokenizer."""
+
+    def __init__(self, folder: pathlib.Path, tokenizer_folder: pathlib.Path):
+        self.translator = ctranslate2.Translator(str(folder))
+        self.tokenizer = marian_tokenizer(tokenizer_folder)
+        config = json.loads((folder / "config.json").read_text())
+        self.end = [] if config["add_source_eos"] else [self.tokenizer.eos_token]
+
+    def token_scores(self, sources: list[str], targets: list[str]) -> list[np.ndarray]:
+        """The log-probability of each token of the targets."""
+        ids = self.tokenizer(text_target=targets)["input_ids"]  # with their end
+        rows = [self.tokenizer.convert_ids_to_tokens(row[:-1]) for row in ids]
+        results = self.translator.score_batch(self._tokens(sources), rows)
+        return [np.array(result.log_probs) for result in results]
+
+    def hypotheses(
+        self, sources: list[str], length_penalty: float, number: int
+    ) -> Hypotheses:
+        """The best hypotheses of each text, and their scores."""
+        results = self.translator.translate_batch(
+            self._tokens(sources),
+            beam_size=NUM_BEAMS,
+            num_hypotheses=number,
+            length_penalty=length_penalty,
+            min_decoding_length=0,
+            max_decoding_length=MAX_LENGTH,
+            return_scores=True,
+        )
+        decode = self.tokenizer.convert_tokens_to_string
+        texts = [[decode(tokens) for tokens in found.hypotheses] for found in results]
+        return texts, np.array([found.scores for found in results])
+
+    def _tokens(self, texts: list[str]) -> list[list[str]]:
+        return [self.tokenizer.tokenize(text) + self.end for text in texts]
+
+
+def difference(
+    ours: Seq2Seq, theirs: Any, sources: list[str], targets: list[str]
+) -> tuple[float, ...]:
+    """The figures of a row."""
+    own_tokens = ours.score(sources, targets).token_scores
+    tokens = [
+        np.abs(np.array(own[: len(other)]) - other).max()
+        for own, other in zip(
+            own_tokens, theirs.token_scores(sources, targets), strict=True
+        )
+    ]
+
+    def search(length_penalty: float, number: int) -> tuple[Hypotheses, Hypotheses]:
+        penalty = PowerLengthPenalty(length_penalty)
+        search = BeamSearch(NUM_BEAMS, penalty, num_hypotheses=number)
+        own = ours.generate(sources, search, MAX_LENGTH, return_scores=True)
+        return own, theirs.hypotheses(sources, length_penalty, number)
+
+    (texts, scores), (their_texts, their_scores) = search(0.0, 1)
+    (own_four, _), (their_four, _) = search(1.0, NUM_BEAMS)
+    return (
+        max(tokens),
+        share([[text] for text in texts], their_texts),
+        np.abs(scores[:, None] - their_scores).max(),
+        share([row[:1] for row in own_four], [row[:1] for row in their_four]),
+        share(own_four, their_four),
+    )
+
+
+def share(ours: list[list[str]], theirs: list[list[str]]) -> float:
+    """Per cent of sentences that have the same texts."""
+    pairs = zip(ours, theirs, strict=True)
+    return 100 * float(np.mean([one == other for one, other in pairs]))
+
+
+def sentences(number: int) -> list[tuple[str, str]]:
+    """Different sentences of the grammar, in an order of their own."""
+    chance = random.Random(1)
+    words = [
+        [word.split(":") for word in kind.split()]
+        for kind in (ADJECTIVES, NOUNS, VERBS, ADJECTIVES, NOUNS, PLACES)
+    ]
+    found = {}
+    while len(found) < number:
+        one, subject, verb, other, item, place = map(chance.choice, words)
+        source = f"the {one[0]} {subject[0]} {verb[0]} the {other[0]} {item[0]}"
+        target = f"dass das {one[1]} {subject[1]} das {other[1]} {item[1]}"
+        if chance.random() < 0.5:
+            source, target = f"{source} {place[0]}", f"{target} {place[1]}"
+        found[source] = f"{target} {verb[1]}"
+    return list(found.items())
+
+
+def train_marian(
+    folder: pathlib.Path, pairs: list[tuple[str, str]], steps: int
+) -> None:
+    """Writes the folder of a model that transformers has trained."""
+    size = write_tokenizers(folder, pairs)
+    tokenizer = marian_tokenizer(folder)
+    torch.manual_seed(1)
+    config = transformers.MarianConfig(
+        vocab_size=size,
+        decoder_vocab_size=size,
+        pad_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        forced_eos_token_id=None,
+        d_model=64,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        max_position_embeddings=100,
+        activation_function="swish",
+        scale_embedding=True,
+        dropout=0.1,
+    )
+    model = transformers.MarianMTModel(config)
+    optimizer = torch.optim.Adam(model.parameters(), 2e-3)
+    for step in range(steps):
+        start = step * 64 % (len(pairs) - 64)
+        sources, targets = map(list, zip(*pairs[start : start + 64], strict=True))
+        batch = tokenizer(
+            sources, text_target=targets, return_tensors="pt", padding=True
+        )
+        labels = batch["labels"]
+        labels[labels == tokenizer.pad_token_id] = -100
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(f"transformers trained {steps} steps, the loss of the last is {loss:.3f}")
+    model.generation_config.bad_words_ids = [[tokenizer.pad_token_id]]
+    model.save_pretrained(folder)
+
+
+def write_tokenizers(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> int:
+    """Writes the files of a `MarianTokenizer`; returns the size of its vocabulary."""
+    folder.mkdir()
+    tokens = ["</s>", "<unk>"]
+    for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+        proto = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=proto,
+            vocab_size=200,
+            hard_vocab_limit=False,
+            unk_id=1,
+            eos_id=0,
+            bos_id=-1,
+            pad_id=-1,
+            minloglevel=2,
+        )
+        (folder / f"{side}.spm").write_bytes(proto.getvalue())
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=proto.getvalue())
+        tokens += pieces.id_to_piece(list(range(pieces.get_piece_size())))
+    ids = {token: i for i, token in enumerate([*dict.fromkeys(tokens), "<pad>"])}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    return len(ids)
+
+
+def marian_tokenizer(folder: pathlib.Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return transformers.MarianTokenizer.from_pretrained(folder)
+
+
+def fine_tune(model: Seq2Seq, pairs: list[tuple[str, str]]) -> None:
+    """Trains the model for an epoch."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [os.path.join(folder, side) for side in ("source", "target")]
+        for file, lines in zip(files, zip(*pairs, strict=True), strict=True):
+            pathlib.Path(file).write_text("\n".join(lines), encoding="utf-8")
+        data = parallel_dataset(
+            *files,
+            source_tokenizer=model.source_tokenizer,
+            target_tokenizer=model.target_tokenizer,
+        )
+        model.compile(
+            keras.optimizers.Adam(1e-3),
+            LabelSmoothedCrossEntropy(0.1, pad_token_id=model.pad_token_id),
+        )
+        model.fit(data.dataset, shuffle=False, verbose=0)
+
+
+if __name__ == "__main__":
+    main()
