@@ -13,8 +13,14 @@ from keras_transformer.interoperability.ctranslate2_design import (
     architecture,
 )
 from keras_transformer.interoperability.ctranslate2_file import (
+    VERSION,
     Variables,
     read_variables,
+)
+from keras_transformer.interoperability.ctranslate2_older import (
+    SPECIFICATION,
+    modernize,
+    settings,
 )
 from keras_transformer.interoperability.ctranslate2_weights import assign
 from keras_transformer.interoperability.files import (
@@ -45,14 +51,19 @@ MATRICES = {
 PADDING = ("<pad>", "<blank>", "[PAD]")
 # Settings of what is not there, or of alignments and of how layers are merged.
 HARMLESS = {
+    "alignment_heads",
+    "alignment_layer",
     "decoder/alibi",
     "decoder/alibi_use_positive_positions",
     "decoder/alignment_heads",
     "decoder/alignment_layer",
     "decoder/scale_alibi",
+    "embeddings_merge",
     "encoder/embeddings_merge",
     "encoder/multi_query_attention",
+    "with_relative_position",
 }
+FLAGS = {"decoder/alibi", "encoder/multi_query_attention", "with_relative_position"}
 
 
 def load_ctranslate2(
@@ -62,11 +73,12 @@ def load_ctranslate2(
 ) -> Seq2Seq:
     """Reads an encoder-decoder Transformer of CTranslate2.
 
-    The file `model.bin` is read as data, without the package ctranslate2: weights of 32
-    or 16 bits, and of 8 bits by their scales, become float32. The `Seq2Seq` computes
-    the same logits; what CTranslate2 computes and this library cannot (a normalisation
-    of the embeddings, source factors, …) is refused by name. CTranslate2 stores no rate
-    of dropout: it is 0.1, that of `Seq2Seq`.
+    The file `model.bin`, of version 2 to 6 of CTranslate2's format, is read as data,
+    without the package ctranslate2: weights of 32 or 16 bits, and of 8 bits by their
+    scales, become float32. The `Seq2Seq` computes the same logits; what CTranslate2
+    computes and this library cannot (a normalisation of the embeddings, source factors,
+    …) is refused by name. CTranslate2 stores no rate of dropout: it is 0.1, that of
+    `Seq2Seq`.
 
     A table of positions that holds the paper's sinusoids, in either order, becomes a
     `PositionalEncoding`, any other a `LearnedPositionalEncoding`. The lengths of the
@@ -102,7 +114,8 @@ def load_ctranslate2(
     ```
 
     References:
-        - [CTranslate2](https://opennmt.net/CTranslate2/), 4.8
+        - [CTranslate2](https://opennmt.net/CTranslate2/), 4.8, which reads the older
+          versions of its format alike
     """
     if source_tokenizer is None and target_tokenizer is not None:
         raise ValueError(
@@ -110,13 +123,15 @@ def load_ctranslate2(
             "`source_tokenizer=None`. Give both, or one as `source_tokenizer` for both."
         )
     path = find_folder(folder, FILES)
-    config = read_json(path, "config.json")
     variables = read_variables(checked_file(path, "model.bin"))
-    if variables.name != "TransformerSpec":
+    modernize(variables)
+    if variables.name != SPECIFICATION:
         raise ValueError(
-            "`folder` must hold an encoder-decoder Transformer, a 'TransformerSpec'; "
+            f"`folder` must hold an encoder-decoder Transformer, a {SPECIFICATION!r}; "
             f"received a {variables.name!r}."
         )
+    has_config = variables.version == VERSION
+    config = read_json(path, "config.json") if has_config else settings(variables)
     arguments = architecture(variables, config.get("layer_norm_epsilon"))
     tokens = _tokens(path, config, variables)
     given = source_tokenizer, target_tokenizer or source_tokenizer
@@ -222,7 +237,11 @@ def _vocabulary(
 
 def _lines(file: pathlib.Path) -> list[str]:
     """Only a newline ends one: tokens may hold what else `str.splitlines` splits at."""
-    return file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be UTF-8; it is not: {error}.") from error
+    return text.removesuffix("\n").split("\n")
 
 
 def _index(tokens: list[str], config: dict[str, Any], name: str) -> int:
@@ -280,10 +299,7 @@ def _check_tokenizers(tokenizers: tuple[Any, Any], tokens: _Tokens) -> None:
 
 def _check_all_used(variables: Variables) -> None:
     for name in variables.unused():
-        if name not in HARMLESS or (
-            name in ("decoder/alibi", "encoder/multi_query_attention")
-            and variables.scalar(name)
-        ):
+        if name not in HARMLESS or (name in FLAGS and variables.scalar(name)):
             raise ValueError(
                 f"`folder` must hold a model without {name!r}, of which this library "
                 "has nothing like; received one that has it."

@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 6
-# By the number that stands for each, as in CTranslate2's types.h.
+VERSION = 6  # what CTranslate2 4 writes
+OLDEST_VERSION = 2
+# By the number that stands for each, as in CTranslate2's types.h; before version 4 by
+# the bytes of an element.
 DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
+DTYPES_BY_BYTES = {1: "int8", 2: "int16", 4: "float32"}
+INT16_SCALE = 1000.0  # of models that store none
 LARGEST_RANK = 8
 
 
@@ -18,14 +22,20 @@ class Variables:
 
     Args:
         name: name of the specification, such as `"TransformerSpec"`.
+        version: version of the format.
         arrays: arrays by name, as they are stored.
         aliases: names of variables by other names they go by.
     """
 
     def __init__(
-        self, name: str, arrays: dict[str, np.ndarray], aliases: dict[str, str]
+        self,
+        name: str,
+        version: int,
+        arrays: dict[str, np.ndarray],
+        aliases: dict[str, str],
     ):
         self.name = name
+        self.version = version
         self._arrays = arrays
         self._aliases = aliases
         self._used: set[str] = set()
@@ -36,6 +46,15 @@ class Variables:
     def stored_name(self, name: str) -> str:
         """The name under which a variable is stored; two with one are the same."""
         return self._aliases.get(name, name)
+
+    def add(self, name: str, value: int) -> None:
+        """Adds a setting, if it is not there."""
+        self._arrays.setdefault(name, np.array(value))
+
+    def add_alias(self, name: str, stored: str) -> None:
+        """Lets a variable that is there go by another name, if nothing has it."""
+        if name not in self and stored in self:
+            self._aliases[name] = self.stored_name(stored)
 
     def count(self, prefix: str) -> int:
         """How many layers there are, counted from 0: `prefix` and a number."""
@@ -56,6 +75,12 @@ class Variables:
         if array.size != 1:
             raise ValueError(f"{name!r} must be a number; it has shape {array.shape}.")
         return array.reshape(()).item()
+
+    def text(self, name: str, default: str) -> str:
+        """A setting that is a text: its characters, one by one."""
+        if name not in self:
+            return default
+        return self._array(name).astype("uint8").tobytes().decode("utf-8", "replace")
 
     def kind(self, name: str) -> str:
         """NumPy's letter for the kind of number; that of ints where there is none."""
@@ -80,6 +105,8 @@ class Variables:
         scale = self.stored_name(name) + "_scale"
         if array.dtype.kind != "i":
             return weight
+        if array.dtype == "int16" and scale not in self:
+            return weight / np.float32(INT16_SCALE)
         scales = self._array(scale)
         if scales.shape not in ((), weight.shape[:1]):
             raise ValueError(
@@ -117,19 +144,20 @@ def read_variables(path: pathlib.Path) -> Variables:
 
     reader = _Reader(path)
     version = reader.number("I")
-    if version != VERSION:
+    if not OLDEST_VERSION <= version <= VERSION:
         raise ValueError(
-            f"{path} must be of version {VERSION} of CTranslate2's format; it is of "
-            f"version {version}. Convert the model again with CTranslate2 4.8."
+            f"{path} must be of version {OLDEST_VERSION} to {VERSION} of CTranslate2's "
+            f"format; it is of version {version}. Convert the model again with "
+            "CTranslate2 4."
         )
     name = reader.string()
     reader.number("I")  # revision
-    arrays = dict(reader.variable() for _ in range(reader.number("I")))
+    arrays = dict(reader.variable(version) for _ in range(reader.number("I")))
     aliases = {}
-    for _ in range(reader.number("I")):
+    for _ in range(reader.number("I") if version >= 3 else 0):
         alias = reader.string()
         aliases[alias] = reader.string()
-    return Variables(name, arrays, aliases)
+    return Variables(name, version, arrays, aliases)
 
 
 class _Reader:
@@ -149,7 +177,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise self._damaged("a name is not UTF-8") from error
 
-    def variable(self) -> tuple[str, np.ndarray]:
+    def variable(self, version: int) -> tuple[str, np.ndarray]:
         name = self.string()
         rank = self.number("B")
         if rank > LARGEST_RANK:
@@ -158,9 +186,12 @@ class _Reader:
         if 0 in shape:
             raise self._damaged(f"{name!r} of shape {shape} has no elements")
         kind, size = self.number("B"), self.number("I")
-        if kind >= len(DTYPES):
+        dtypes = DTYPES_BY_BYTES if version < 4 else dict(enumerate(DTYPES))
+        if kind not in dtypes:
             raise self._damaged(f"{name!r} has the unknown type {kind}")
-        dtype = np.dtype(DTYPES[kind])
+        dtype = np.dtype(dtypes[kind])
+        if version < 4:
+            size *= dtype.itemsize
         if math.prod(shape) * dtype.itemsize != size:
             raise self._damaged(f"{name!r} of shape {shape} has {size} bytes")
         return name, np.frombuffer(self._take(size), dtype).reshape(shape)

@@ -133,27 +133,34 @@ def test_activations_have_the_numbers_of_ctranslate2():
 # What other converters have written.
 
 
-def check_scores(folder, model, sources, targets, limit=1e-4):
+def vocabulary_of(path):
+    text = path.read_text()
+    return json.loads(text) if path.suffix == ".json" else text.splitlines()
+
+
+def check_scores(folder, model, sources, targets):
     """Compares the log-probabilities of tokens, which are ids with their end."""
-    translator = ctranslate2.Translator(str(folder), intra_threads=1)
+    translator = ctranslate2.Translator(
+        str(folder), intra_threads=1, compute_type="float32"
+    )
     names = {
-        side: json.loads(path.read_text())
+        side: vocabulary_of(path)
         for side in ("source", "target")
-        for path in folder.glob("*_vocabulary.json")
+        for path in folder.glob("*_vocabulary.*")
         if path.name.startswith((side, "shared"))
     }
     rows = [
         [[names[side][i] for i in row[:-1]] for row in ids]
         for side, ids in (("source", sources), ("target", targets))
     ]
-    ends = [[]] * len(sources)
-    if not json.loads((folder / "config.json").read_text())["add_source_eos"]:
-        ends = [["</s>"]] * len(sources)
+    config = folder / "config.json"
+    adds_end = config.exists() and json.loads(config.read_text())["add_source_eos"]
+    ends = [[] if adds_end else ["</s>"]] * len(sources)
     rows[0] = [row + end for row, end in zip(rows[0], ends, strict=True)]
     results = translator.score_batch(*rows)
     scores = [sum(result.log_probs) for result in results]
     expected = model.score(sources, targets).scores
-    np.testing.assert_allclose(expected, scores, atol=limit)
+    np.testing.assert_allclose(expected, scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
@@ -173,18 +180,15 @@ def test_a_conversion_from_marian(quantization, tmp_path):
     assert model.start_token_id == model.pad_token_id == 35
     sources = model.source_tokenizer.tokenize(marian_folders.SOURCES, add_end=True)
     targets = model.target_tokenizer.tokenize(marian_folders.TARGETS, add_end=True)
-    limit = 1e-4 if quantization is None else 0.5  # it rounds what is multiplied, too
-    check_scores(
-        tmp_path / "1", model, sources.to_list(), targets.to_list(), limit=limit
-    )
+    check_scores(tmp_path / "1", model, sources.to_list(), targets.to_list())
     texts = model.generate(marian_folders.SOURCES)
     assert len(texts) == 4 and not any("pad" in text for text in texts)
 
 
-def random_spec(layers=(2, 1), source=11, target=13, width=12, **options):
+def random_spec(layers=(2, 1), source=11, target=13, width=12, heads=3, **options):
     """A model of CTranslate2 that is made by hand."""
     rng = np.random.default_rng(7)
-    spec = transformer_spec.TransformerSpec.from_config(layers, 3, **options)
+    spec = transformer_spec.TransformerSpec.from_config(layers, heads, **options)
     glu = options.get("ffn_glu")
 
     def linear(part, rows, columns):
@@ -287,12 +291,122 @@ def test_padding_is_added_where_there_is_none(tmp_path):
     assert np.all(ids.token_ids[0, 0, : ids.lengths[0, 0]] != 13)
 
 
+# What CTranslate2 has written before, and reads still.
+
+OF_THE_MODEL = (
+    "num_heads",
+    "pre_norm",
+    "activation",
+    "embeddings_merge",
+    "alignment_layer",
+    "alignment_heads",
+)
+NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3}
+
+
+def write_older(spec, folder, version, revision, name, settings=(), drop=()):
+    """Settings were the model's, not its sides', and there was no config.json."""
+    folder.mkdir()
+    arrays, aliases = {}, {}
+    for path, value in spec.variables(ordered=True):
+        path = path.replace("embeddings_0", "embeddings")
+        if isinstance(value, str):
+            aliases[path] = value.replace("embeddings_0", "embeddings")
+            continue
+        setting = path.partition("/")[2]
+        if setting in OF_THE_MODEL and revision < 5:
+            path = setting
+        if not path.endswith(tuple(drop)):
+            arrays[path] = (value.dtype, value.shape, value.to_bytes())
+    if version < 3:
+        arrays |= {alias: arrays[path] for alias, path in aliases.items()}
+    for path, value in dict(settings).items():
+        value = np.array(value, "int8")
+        arrays[path] = ("int8", value.shape, value.tobytes())
+    content = struct.pack("I", version) + text(name)
+    content += struct.pack("II", revision, len(arrays))
+    for path, (dtype, shape, data) in arrays.items():
+        content += text(path.encode()) + struct.pack("B", len(shape))
+        content += struct.pack(f"{len(shape)}I", *shape)
+        width = np.dtype(dtype).itemsize
+        kind = (
+            (NUMBERS[dtype], len(data)) if version > 3 else (width, len(data) // width)
+        )
+        content += struct.pack("<BI", *kind) + data
+    if version > 2:
+        content += struct.pack("I", len(aliases))
+        for pair in aliases.items():
+            content += b"".join(text(path.encode()) for path in pair)
+    (folder / "model.bin").write_bytes(content)
+    for side in ("source", "target"):
+        lines = "\n".join(spec._vocabularies[side][0])
+        (folder / f"{side}_vocabulary.txt").write_text(f"{lines}\n")
+    return folder
+
+
+OLDER = {
+    "base": (2, 2, b"TransformerBase", 8),
+    "big": (2, 2, b"TransformerBig", 16),
+    "heads are stored": (3, 3, b"TransformerSpec", 2),
+    "types are stored": (4, 4, b"TransformerSpec", 2),
+    "settings of sides": (5, 5, b"TransformerSpec", 2),
+}
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int16"])
+@pytest.mark.parametrize("kind", OLDER)
+def test_an_older_format(kind, quantization, tmp_path):
+    version, revision, name, heads = OLDER[kind]
+    spec = random_spec(heads=heads, width=16, pre_norm=True)
+    spec.validate()
+    spec.optimize(quantization)
+    drop = ["num_heads"] * (revision < 3)
+    drop += ["weight_scale"] * (quantization == "int16")  # it was always the same
+    folder = write_older(spec, tmp_path / "1", version, revision, name, drop=drop)
+    model = load_ctranslate2(folder)
+    assert (model.num_heads, model.hidden_dim) == (heads, 16)
+    assert (model.pad_token_id, model.start_token_id, model.end_token_id) == (0, 2, 3)
+    check_scores(folder, model, SOURCES, TARGETS)
+
+
+def test_settings_of_an_older_format(tmp_path):
+    spec = random_spec()
+    spec.validate()
+    spec.optimize()
+
+    def written(folder, **settings):
+        folder = tmp_path / folder
+        write_older(spec, folder, 5, 5, b"TransformerSpec", settings)
+        return folder
+
+    model = load_ctranslate2(written("start", with_target_bos=0, with_source_eos=0))
+    assert model.start_token_id == model.end_token_id == 3
+    check_scores(tmp_path / "start", model, SOURCES, TARGETS)
+    model = load_ctranslate2(written("named", bos_token=list(b"5"), unk_token=[65]))
+    assert model.start_token_id == 9
+    with pytest.raises(ValueError, match="`add_source_bos` .* must be false"):
+        load_ctranslate2(written("source", with_source_bos=1))
+    with pytest.raises(ValueError, match="`decoder_start_token` in .*=None"):
+        load_ctranslate2(written("by user", user_decoder_start_tokens=1))
+    load_ctranslate2(written("not relative", with_relative_position=0))
+    with pytest.raises(ValueError, match="a model without 'with_relative_position'"):
+        load_ctranslate2(written("relative", with_relative_position=1))
+
+
 def test_vocabularies_as_lines(folder):
     for path in folder.glob("*_vocabulary.json"):
         tokens = json.loads(path.read_text())
         path.with_suffix(".txt").write_text("\n".join(tokens) + "\n")
         path.unlink()
     assert load_ctranslate2(folder).source_vocabulary_size == 10
+
+
+def test_lines_that_are_no_text(folder):
+    path = folder / "source_vocabulary.json"
+    path.unlink()
+    path.with_suffix(".txt").write_bytes(b"<pad>\n\xff\n")
+    with pytest.raises(ValueError, match="source_vocabulary.txt must be UTF-8"):
+        load_ctranslate2(folder)
 
 
 def test_only_a_newline_ends_a_token(folder):
@@ -415,8 +529,8 @@ def text(string):
 HEAD = struct.pack("I", 6) + text(b"TransformerSpec") + struct.pack("II", 7, 1)
 ONE = HEAD + text(b"x") + struct.pack("B", 1)
 DAMAGED = {
-    "version": (struct.pack("I", 3), "version 6 .* is of version 3"),
-    "newer": (struct.pack("I", 7), "version 6 .* is of version 7"),
+    "older": (struct.pack("I", 1), "version 2 to 6 .* is of version 1"),
+    "newer": (struct.pack("I", 7), "version 2 to 6 .* is of version 7"),
     "name": (struct.pack("I", 6) + text(b"\xff"), "a name is not UTF-8"),
     "size": (ONE + struct.pack("<IBI", 2**31, 0, 4), "shape .2147483648,. has 4 bytes"),
     "empty": (ONE + struct.pack("<IBI", 0, 0, 0), "'x' of shape .0,. has no elements"),
