@@ -49,7 +49,7 @@ MATRICES = {
     "target": (TARGET, OUTPUT),
 }
 PADDING = ("<pad>", "<blank>", "[PAD]")
-# Settings of what is not there, or of alignments and of how layers are merged.
+# Settings of what is not there or not done here, of alignments, of merged embeddings.
 HARMLESS = {
     "alignment_heads",
     "alignment_layer",
@@ -61,7 +61,9 @@ HARMLESS = {
     "embeddings_merge",
     "encoder/embeddings_merge",
     "encoder/multi_query_attention",
+    "unk_token",
     "with_relative_position",
+    "with_source_eos",
 }
 FLAGS = {"decoder/alibi", "encoder/multi_query_attention", "with_relative_position"}
 

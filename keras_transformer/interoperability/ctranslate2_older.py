@@ -39,8 +39,6 @@ def settings(variables: Variables) -> dict[str, Any]:
         name: variables.text(name, usual)
         for name, usual in {"bos_token": "<s>", "eos_token": "</s>"}.items()
     }
-    variables.text("unk_token", "<unk>")
-    variables.scalar("with_source_eos", 0)
     start = "bos_token" if variables.scalar("with_target_bos", 1) else "eos_token"
     by_user = variables.scalar("user_decoder_start_tokens", 0)
     return {
