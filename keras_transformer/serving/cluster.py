@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ ATTEMPTS = 5
 RETRY_SECONDS = 0.2
 HEALTH_CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 30.0
+STATUS_POLL_SECONDS = 0.2
 
 
 class SavedModelReplica:
@@ -124,10 +126,12 @@ class Cluster:
         application = deployment.options(**_deployment_options(options)).bind(
             str(folder), options.batch_sizes, options.cpus, self._cache
         )
+        target = serve.RunTarget(application, name=name, route_prefix=None)
         try:
-            handle = await asyncio.to_thread(
-                serve.run, application, name=name, route_prefix=None
+            (handle,) = await call_ray(
+                serve.run_many, [target], wait_for_applications_running=False
             )
+            await _until_running(name)
             replicas = max(options.replicas, options.max_replicas or 0)
             described = await handle.describe.remote()
             return Workers(name, handle, replicas, *described)
@@ -141,11 +145,14 @@ class Cluster:
         Args:
             name: of the version.
         """
-        await asyncio.to_thread(serve.delete, name)
+        try:
+            await call_ray(serve.delete, name)
+        except TimeoutError:
+            logger.warning("%s: its replicas take long to end", name)
 
     async def stop(self) -> None:
         """Ends a cluster that was started here; leaves any other one as it is."""
-        await asyncio.to_thread(ray.shutdown)
+        await call_ray(ray.shutdown)
         self._temporary.cleanup()
 
 
@@ -199,10 +206,44 @@ class Workers:
 
     async def running(self) -> int:
         """How many of the replicas are there and warm."""
-        status = await asyncio.to_thread(serve.status)
+        status = await call_ray(serve.status)
         (deployment,) = status.applications[self._name].deployments.values()
         counts = deployment.replica_states.items()
         return sum(count for state, count in counts if state == "RUNNING")
+
+
+async def call_ray(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls Ray in a thread; who cancels waits until the call has ended.
+
+    A call that goes on during `ray.shutdown` ends the process with an error.
+
+    Args:
+        function: that does not take long.
+        *args: its.
+        **kwargs: its.
+
+    Returns:
+        What it returns.
+    """
+    call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.gather(call, return_exceptions=True)
+        raise
+
+
+async def _until_running(name: str) -> None:
+    while True:
+        status = await call_ray(serve.status)
+        application = status.applications.get(name)
+        if application is None:
+            raise RuntimeError("it was deleted while it was loaded")
+        if application.status == "RUNNING":
+            return
+        if application.status == "DEPLOY_FAILED":
+            raise RuntimeError(application.message)
+        await asyncio.sleep(STATUS_POLL_SECONDS)
 
 
 def _deployment_options(options: ModelOptions) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("ray")
+from keras_transformer.serving import cluster
+
+pytestmark = pytest.mark.once
+
+
+def test_who_cancels_a_call_waits_for_its_end():
+    entered, may_end = threading.Event(), threading.Event()
+    done = []
+
+    def slow():
+        entered.set()
+        may_end.wait()
+        done.append("slow")
+
+    async def main():
+        task = asyncio.create_task(cluster.call_ray(slow))
+        await asyncio.to_thread(entered.wait)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == ["slow"]
+
+    asyncio.run(main())
+
+
+def test_a_call_returns_and_raises_what_the_function_does():
+    assert asyncio.run(cluster.call_ray(max, [2, 3], key=lambda x: -x)) == 2
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(cluster.call_ray(divmod, 1, 0))
+
+
+def test_replicas_that_take_long_to_end(caplog, monkeypatch):
+    def delete(name):
+        raise TimeoutError
+
+    monkeypatch.setattr(cluster.serve, "delete", delete)
+    asyncio.run(cluster.Cluster.remove(None, "m-1"))
+    assert "m-1: its replicas take long to end" in caplog.text
