@@ -51,7 +51,8 @@ class Dropout(keras.layers.Dropout):
         lowest_kept = round(self.rate * 2**16) - 2**15
         bits = random_int16(self._decision_shape(inputs), self.seed_generator)
         kept = ops.greater_equal(bits, ops.cast(lowest_kept, "int16"))
-        return ops.where(kept, inputs * (1.0 / (1.0 - self.rate)), 0.0)
+        # Half the time of `where` on TensorFlow, which does not vectorise it.
+        return inputs * (ops.cast(kept, inputs.dtype) * (1.0 / (1.0 - self.rate)))
 
     def _decision_shape(self, inputs: Any) -> tuple[Any, ...]:
         shape = ops.shape(inputs)

@@ -319,7 +319,12 @@ def write_older(spec, folder, version, revision, name, settings=(), drop=()):
         if not path.endswith(tuple(drop)):
             arrays[path] = (value.dtype, value.shape, value.to_bytes())
     if version < 3:
-        arrays |= {alias: arrays[path] for alias, path in aliases.items()}
+        arrays |= {
+            alias + end: arrays[path + end]
+            for alias, path in aliases.items()
+            for end in ("", "_scale")
+            if path + end in arrays
+        }
     for path, value in dict(settings).items():
         value = np.array(value, "int8")
         arrays[path] = ("int8", value.shape, value.tobytes())
@@ -358,6 +363,7 @@ OLDER = {
 def test_an_older_format(kind, quantization, tmp_path):
     version, revision, name, heads = OLDER[kind]
     spec = random_spec(heads=heads, width=16, pre_norm=True)
+    spec.decoder.projection.weight = spec.decoder.embeddings.weight
     spec.validate()
     spec.optimize(quantization)
     drop = ["num_heads"] * (revision < 3)
