@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.backend.looping import recording
+
 
 def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
     """Compiles a function that calls `model`, for inference.
@@ -20,7 +22,8 @@ def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
 
     Returns:
         A function of the same arguments: `tf.function(jit_compile=True)` on
-        TensorFlow, `jax.jit` on JAX; PyTorch runs it eagerly without gradients.
+        TensorFlow, `jax.jit` on JAX; PyTorch runs it eagerly without gradients, but
+        for the steps of a `while_loop`, which it records.
     """
     compilers = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
     return compilers[keras.backend.backend()](function, model)
@@ -62,4 +65,17 @@ def _jax(function: Callable[..., Any], model: keras.Model) -> Any:
 def _torch(function: Callable[..., Any], model: keras.Model) -> Any:
     import torch
 
-    return torch.no_grad()(function)
+    weights: list[Any] = []
+    recordings: dict[Any, Any] = {}
+
+    @torch.no_grad()
+    def compiled(*arguments: Any) -> Any:
+        nonlocal weights
+        now = model.weights
+        if list(map(id, now)) != list(map(id, weights)):
+            weights = now
+            recordings.clear()
+        with recording(recordings):
+            return function(*arguments)
+
+    return compiled

@@ -26,6 +26,22 @@ def logsumexp(logits: Any) -> Any:
     return _LOGSUMEXP.get(keras.backend.backend(), _logsumexp)(logits)
 
 
+def log_normalizer(logits: Any) -> Any:
+    """The same for logits of any shape that nothing else is computed of.
+
+    Args:
+        logits: Float32 tensor `(…, vocabulary_size)`.
+
+    Returns:
+        Float32 tensor `(…, 1)`.
+    """
+    if keras.backend.backend() != "torch":
+        return ops.logsumexp(logits, axis=-1, keepdims=True)
+    *shape, vocabulary_size = logits.shape
+    rows = ops.reshape(logits, (-1, vocabulary_size))
+    return ops.reshape(_torch_logsumexp(rows), (*shape, 1))
+
+
 def cross_entropy_gradient(
     logits: Any, targets: Any, label_smoothing: float, scale: Any
 ) -> Any:

@@ -10,7 +10,7 @@ def top_k(values: Any, k: int) -> tuple[Any, Any]:
     """Finds the `k` highest values of each row; of equal ones the first comes first.
 
     So do TensorFlow and JAX. PyTorch leaves the order of equal values open, and which
-    of them it finds; where some are equal, they are found by sorting.
+    of them it finds, unless none are equal.
 
     Args:
         values: float tensor `(…, columns)`.
@@ -32,10 +32,11 @@ def top_k(values: Any, k: int) -> tuple[Any, Any]:
 
 
 def _torch_top_k(values: Any, k: int) -> tuple[Any, Any]:
+    """Sorts by integers that all differ: a float's rank, and below it the column."""
     import torch
 
-    highest, columns = torch.topk(values, min(k + 1, values.shape[-1]))
-    equal = highest[..., 1:] == highest[..., :-1]
-    if torch.any(equal & (highest[..., 1:] > -torch.inf)):
-        highest, columns = torch.sort(values, descending=True, stable=True)
-    return highest[..., :k], columns[..., :k].to(torch.int32)
+    bits = (values.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    backwards = torch.arange(values.shape[-1] - 1, -1, -1, device=values.device)
+    _, columns = torch.topk((ranks.long() << 32) | backwards, k)
+    return values.gather(-1, columns), columns.to(torch.int32)

@@ -31,7 +31,8 @@ def write_slice(x: Any, part: Any, index: Any, axis: int) -> Any:
         import torch
 
         if isinstance(x, torch.Tensor) and not torch.is_grad_enabled():
-            x.narrow(axis, int(index), part.shape[axis]).copy_(part)
+            positions = index + torch.arange(part.shape[axis], device=x.device)
+            x.index_copy_(axis, positions, part)
             return x
     start = [0] * len(x.shape)
     start[axis] = index

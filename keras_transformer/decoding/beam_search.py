@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.length_penalties import (
     LengthPenalty,
@@ -176,7 +177,7 @@ class BeamSearch:
         At most `num_beams` of them end, so that enough are left to go on.
         """
         logits = ops.cast(logits, "float32")
-        normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
+        normalizer = log_normalizer(logits)
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process(logits, history, self.processors, model, sentences)
         total = self.num_beams * logits.shape[-1]

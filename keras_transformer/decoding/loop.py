@@ -4,6 +4,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.backend.looping import while_loop
 from keras_transformer.decoding.search import Model, Search, SearchResult, Sentences
 
 # The part of a batch that goes on by itself when the rest of it is done.
@@ -62,10 +63,10 @@ def _advance(
         many = ops.sum(ops.cast(_unfinished(now), "int32")) > few
         return many if room is None else ops.logical_and(many, now.index < room)
 
-    def advance(*values: Any) -> Any:
+    def advance(sentences: Sentences, *values: Any) -> Any:
         return search.advance(model, sentences, kind(*values))
 
-    return kind(*ops.while_loop(goes_on, advance, progress))
+    return kind(*while_loop(goes_on, advance, tuple(progress), sentences))
 
 
 def _finish(

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.processors import History, LogitsProcessor, process
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
@@ -61,7 +62,7 @@ def advance(
     """
     logits, state = model.step(walk.tokens, walk.index, walk.state)
     logits = ops.cast(logits, "float32")
-    normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
+    normalizer = log_normalizer(logits)
     history = History(walk.token_ids, walk.index, normalizer)
     logits = process(logits, history, processors, model, sentences)
     dead = ops.equal(ops.max(logits, axis=-1), -float("inf"))

@@ -9,6 +9,8 @@ from keras import ops
 
 from keras_transformer.layers.masking import causal_mask, merge_masks, with_head_axis
 
+FEW_QUERIES = 16
+
 
 def scaled_dot_product_attention(
     query: Any,
@@ -127,10 +129,12 @@ def _fused_kernel_fits(query: Any, key: Any, value: Any) -> bool:
     """Where the backend's kernel is faster than products and softmax.
 
     TensorFlow has none. JAX's on a CPU is products in a worse order, up to half as
-    fast; elsewhere it wants `value_dim = key_dim`.
+    fast; elsewhere it wants `value_dim = key_dim`. PyTorch's on a CPU would have to
+    move the keys of a cache for the few queries of a step.
     """
     if keras.backend.backend() == "torch":
-        return True
+        few = query.shape[1] is not None and query.shape[1] <= FEW_QUERIES
+        return not few or query.device.type != "cpu"
     if keras.backend.backend() == "tensorflow" or _on_cpu():
         return False
     return key.shape[-1] == value.shape[-1]
