@@ -31,7 +31,8 @@ class History(NamedTuple):
         batch, num_beams, _ = ops.shape(self.token_ids)
         before = ops.full((batch, num_beams, count), -1, "int32")
         token_ids = ops.concatenate([before, self.token_ids], axis=2)
-        return ops.slice(token_ids, (0, 0, self.index), (batch, num_beams, count))
+        places = self.index + ops.arange(count, dtype="int32")
+        return ops.take(token_ids, places, axis=2)
 
 
 class LogitsProcessor(Protocol):
