@@ -13,6 +13,7 @@ from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 from keras_transformer.decoding import GreedySearch, Search
 from keras_transformer.export.transformer_spec import make_spec, vocabulary
 from keras_transformer.export.writing import (
+    check_log_probabilities,
     check_tokenizers,
     new_folder,
     sample_texts,
@@ -209,16 +210,8 @@ def _check_scores(
     tolerance: float,
 ) -> None:
     """Compares the log-probabilities of the targets, a token."""
-    wanted, lengths, _ = model.score(rows, targets)
     results = ctranslate2.Translator(str(folder)).score_batch(
         _tokens(model, "source", rows), _tokens(model, "target", targets)
     )
-    scores = np.array([math.fsum(result.log_probs) for result in results])
-    differences = np.abs(scores - wanted) / lengths
-    if not np.all(differences <= tolerance):
-        worst = int(np.argmax(differences))
-        raise RuntimeError(
-            f"CTranslate2 gives the token ids {targets[worst]} a log-probability of "
-            f"{scores[worst]} after {rows[worst]}, but `score` gives {wanted[worst]}; "
-            "nothing was written."
-        )
+    found = np.array([math.fsum(result.log_probs) for result in results])
+    check_log_probabilities("CTranslate2", model, rows, targets, found, tolerance)

@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_transformer.decoding import Search
 from keras_transformer.export.writing import (
+    check_log_probabilities,
     check_tokenizers,
     in_tensorflow,
     new_folder,
@@ -261,16 +262,10 @@ def _check(
     result = model.generate(rows, search, longest)
     best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
     targets = [token_ids[:length].tolist() for token_ids, length in best]
-    wanted, lengths, _ = model.score(rows, targets)
     found = _score(folder, _padded(rows, model), _padded(targets, model))
-    differences = np.abs(found - wanted) / lengths
-    if not np.all(differences <= SCORE_TOLERANCE):
-        worst = int(np.argmax(differences))
-        raise RuntimeError(
-            f"ONNX Runtime gives the token ids {targets[worst]} a log-probability of "
-            f"{found[worst]} after {rows[worst]}, but `score` gives {wanted[worst]}; "
-            "nothing was written."
-        )
+    check_log_probabilities(
+        "ONNX Runtime", model, rows, targets, found, SCORE_TOLERANCE
+    )
 
 
 def _padded(rows: list[list[int]], model: Seq2Seq) -> np.ndarray:

@@ -153,3 +153,35 @@ def in_tensorflow(
     model.save(file)
     call = pickle.dumps((str(file), write, {"folder": folder, **settings}))
     run_python(_LOAD_AND_CALL, base64.b64encode(call).decode())
+
+
+def check_log_probabilities(
+    engine: str,
+    model: Seq2Seq,
+    rows: list[list[int]],
+    targets: list[list[int]],
+    found: Any,
+    tolerance: float,
+) -> None:
+    """Compares the log-probabilities that an engine finds with those of `score`.
+
+    Args:
+        engine: its name.
+        model: what was exported.
+        rows: the sources' token ids.
+        targets: the targets' token ids.
+        found: float array `(len(targets),)`.
+        tolerance: how far apart they may be, a token.
+
+    Raises:
+        RuntimeError: if they are farther apart.
+    """
+    wanted, lengths, _ = model.score(rows, targets)
+    differences = np.abs(found - wanted) / lengths
+    if not np.all(differences <= tolerance):
+        worst = int(np.argmax(differences))
+        raise RuntimeError(
+            f"{engine} gives the token ids {targets[worst]} a log-probability of "
+            f"{found[worst]} after {rows[worst]}, but `score` gives {wanted[worst]}; "
+            "nothing was written."
+        )
