@@ -134,7 +134,7 @@ def _fused_kernel_fits(query: Any, key: Any, value: Any) -> bool:
     """
     if keras.backend.backend() == "torch":
         few = query.shape[1] is not None and query.shape[1] <= FEW_QUERIES
-        return not few or query.device.type != "cpu"
+        return not few or "cpu" not in str(query.device)
     if keras.backend.backend() == "tensorflow" or _on_cpu():
         return False
     return key.shape[-1] == value.shape[-1]

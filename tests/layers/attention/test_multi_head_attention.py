@@ -407,11 +407,11 @@ class TestCache:
 
 
 class TestDropout:
-    def test_leaves_the_fused_path_on_at_inference(self, monkeypatch):
+    def test_leaves_the_fused_path_on_at_inference(self, few_queries, monkeypatch):
         layer, calls = attention(dropout=0.5), count_fused_calls(monkeypatch)
         plain = attention(dropout=0.0)(QUERY, SOURCE)
         num_fused = len(calls)
-        fused = keras.backend.backend() == "torch"
+        fused = keras.backend.backend() == "torch" and few_queries < QUERY_LENGTH
         if keras.backend.backend() == "jax":
             fused = any("gpu" in name for name in keras.distribution.list_devices())
         assert num_fused == fused
