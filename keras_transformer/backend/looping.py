@@ -85,8 +85,8 @@ def _record(advance: Callable[..., Any], tree: Any, leaves: Any) -> Any:
     def step(*leaves: Any) -> list[Any]:
         return keras.tree.flatten(advance(*keras.tree.pack_sequence_as(tree, leaves)))
 
+    trace = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)
     try:
-        # A step may write into its arguments.
-        return make_fx(step)(*(leaf.clone() for leaf in leaves))
-    except RuntimeError:
+        return trace(*leaves)
+    except Exception:  # as the step has it, or because it cannot be recorded
         return None
