@@ -41,7 +41,10 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
         if traced is None or list(map(id, now)) != list(map(id, weights)):
             # A trace holds on to the variables that there were.
             weights = now
-            traced = tf.function(function, jit_compile=True, reduce_retracing=True)
+            # `keras.ops` need nothing of what AutoGraph rewrites, which takes long.
+            traced = tf.function(
+                function, jit_compile=True, reduce_retracing=True, autograph=False
+            )
         return traced(*arguments)
 
     return compiled

@@ -1,5 +1,6 @@
 """The TensorFlow functions of strings that a SavedModel holds."""
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,10 @@ from keras_transformer.seq2seq import Seq2Seq
 
 DEFAULT_MAX_LENGTH = 512
 LARGEST_BATCH = 64
+
+
+# There is nothing here that AutoGraph would have to rewrite, which takes long.
+_function = functools.partial(tf.function, autograph=False)
 
 
 def _input(name: str, dtype: Any = tf.string, rank: int = 1) -> tf.TensorSpec:
@@ -86,17 +91,17 @@ class Served(tf.Module):
             "attention": self.attention,
         }
         if isinstance(model, Seq2Seq):
-            self.functions["attention_scores"] = tf.function(
+            self.functions["attention_scores"] = _function(
                 self._attention_scores, input_signature=[_input("text")]
             )
 
-    @tf.function(input_signature=[_input("text")])
+    @_function(input_signature=[_input("text")])
     def serve(self, text: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
         outputs = self._outputs(*self._decode(text))
         return {name: outputs[name][:, 0] for name in ("text", "score")}
 
-    @tf.function(
+    @_function(
         input_signature=[_input("text"), _input("prefix"), _input("seed", tf.int32)]
     )
     def nbest(self, text: Any, prefix: Any, seed: Any) -> dict[str, Any]:
@@ -105,7 +110,7 @@ class Served(tf.Module):
         seed = _one_for_each(seed, "seed", text, "text")
         return self._outputs(*self._decode(text, prefix, seed))
 
-    @tf.function(input_signature=[_input("token_ids", tf.int32, rank=2)])
+    @_function(input_signature=[_input("token_ids", tf.int32, rank=2)])
     def tokens(self, token_ids: Any) -> dict[str, Any]:
         """Decodes padded token ids `(batch, source_length)` to hypotheses."""
         size = self._vocabulary_size
@@ -124,7 +129,7 @@ class Served(tf.Module):
             "length": result.lengths[:count],
         }
 
-    @tf.function(input_signature=[_input("source"), _input("target")])
+    @_function(input_signature=[_input("source"), _input("target")])
     def score(self, source: Any, target: Any) -> dict[str, Any]:
         """Scores pairs of strings `(batch,)`, and the tokens of the targets."""
         sources = self.source_tokenizer.tokenize(source, add_end=True)
@@ -140,7 +145,7 @@ class Served(tf.Module):
             "token_scores": scores,
         }
 
-    @tf.function(input_signature=[_input("text")])
+    @_function(input_signature=[_input("text")])
     def attention(self, text: Any) -> dict[str, Any]:
         """Decodes strings `(batch,)`, and aligns the tokens of both sides."""
         outputs, ids, (count, length, width) = self._best(text)
