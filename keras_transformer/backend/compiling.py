@@ -1,10 +1,12 @@
 """The one place that knows how each backend compiles a function of tensors."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from keras_transformer.backend.few_rows import under_xla
 from keras_transformer.backend.looping import recording
 
 
@@ -35,6 +37,11 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
     weights: list[Any] = []
     traced: Any = None
 
+    @functools.wraps(function)
+    def marked(*arguments: Any) -> Any:
+        with under_xla():
+            return function(*arguments)
+
     def compiled(*arguments: Any) -> Any:
         nonlocal weights, traced
         now = model.weights
@@ -43,7 +50,7 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
             weights = now
             # `keras.ops` need nothing of what AutoGraph rewrites, which takes long.
             traced = tf.function(
-                function, jit_compile=True, reduce_retracing=True, autograph=False
+                marked, jit_compile=True, reduce_retracing=True, autograph=False
             )
         return traced(*arguments)
 

@@ -1,5 +1,8 @@
 """The one place that knows how fast the backends multiply few rows."""
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -7,14 +10,39 @@ from keras import ops
 
 MOST = 2
 
+_XLA: contextvars.ContextVar[bool] = contextvars.ContextVar("xla", default=False)
 
-def smallest_rows() -> int:
-    """Rows that a batch has at least.
 
-    XLA in TensorFlow multiplies one row much slower than two, as it fuses what makes
-    the row into a plain loop.
+@contextlib.contextmanager
+def under_xla() -> Iterator[None]:
+    """Says that what TensorFlow traces in this context is compiled by XLA."""
+    token = _XLA.set(True)
+    try:
+        yield
+    finally:
+        _XLA.reset(token)
+
+
+def matrix(kernel: Any, shape: tuple[int, int]) -> Any:
+    """Reshapes a kernel to the matrix that rows are multiplied with.
+
+    XLA in TensorFlow fuses the reshaping into the product with a single row, and what
+    makes the row besides, as a plain loop that takes ten times as long. A barrier, which
+    is dropped after the fusions, keeps it from that.
+
+    Args:
+        kernel: tensor of any shape.
+        shape: the new one.
+
+    Returns:
+        Tensor of that shape.
     """
-    return 2 if keras.backend.backend() == "tensorflow" else 1
+    reshaped = ops.reshape(kernel, shape)
+    if not _XLA.get():
+        return reshaped
+    from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
+
+    return optimization_barrier(reshaped)[0]
 
 
 def are_few(*sizes: int | None) -> bool:
@@ -25,17 +53,40 @@ def are_few(*sizes: int | None) -> bool:
     return count <= MOST
 
 
-def times_transposed(x: Any, embeddings: Any) -> Any:
-    """`x` times the transposed embeddings, which are not transposed for it.
+def times_transposed(x: Any, embeddings: Any, kernel: Any = None) -> Any:
+    """`x` times the transposed embeddings, which few rows can do without transposing.
 
     Args:
-        x: float tensor `(batch, length, hidden_dim)` with few rows.
+        x: float tensor `(batch, length, hidden_dim)`.
         embeddings: float tensor `(vocabulary_size, hidden_dim)`.
+        kernel: float tensor `(hidden_dim, vocabulary_size)`, the embeddings transposed
+            for many such products, if they are. XLA leaves out what it is not used
+            for: a number of rows that TensorFlow learns at the call is known to XLA.
 
     Returns:
         Tensor `(batch, length, vocabulary_size)`.
     """
-    batch, length, width = x.shape
-    rows = ops.reshape(x, (batch * length, width))
+    sizes = x.shape[:2]
+    if are_few(*sizes):
+        return _one_by_one(x, embeddings, *sizes)
+    if kernel is None:
+        return ops.matmul(x, ops.transpose(embeddings))
+    if None not in sizes:
+        return ops.matmul(x, kernel)
+    batch, length = ops.shape(x)[:2]
+    return ops.cond(
+        ops.equal(batch * length, 1),
+        lambda: _for_any_size(_one_by_one(x[:1, :1], embeddings, 1, 1), batch, length),
+        lambda: ops.matmul(x, kernel),
+    )
+
+
+def _one_by_one(x: Any, embeddings: Any, batch: int, length: int) -> Any:
+    rows = ops.reshape(x, (batch * length, x.shape[-1]))
     products = [ops.matmul(embeddings, rows[i]) for i in range(batch * length)]
     return ops.reshape(ops.stack(products), (batch, length, embeddings.shape[0]))
+
+
+def _for_any_size(x: Any, batch: Any, length: Any) -> Any:
+    """The shape that the other branch has, as long as nothing is known of it."""
+    return ops.broadcast_to(x, (batch, length, x.shape[-1]))

@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.few_rows import smallest_rows
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.quantization import StoredWeights
 from keras_transformer.inference.alignment import Alignment, attend
@@ -59,7 +58,6 @@ class Served(tf.Module):
         self._vocabulary_size = model.source_vocabulary_size
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
-        self._fewest = -(-smallest_rows() // request.search.num_beams)
         self._most = lambda lengths: model.most_steps(lengths, request.max_length)
 
         def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
@@ -249,7 +247,7 @@ class Served(tf.Module):
         rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
         length = _round_up(longest, length_buckets(limit))
         length = tf.minimum(length, tf.constant(limit, tf.int64))
-        shape = [_round_up(rows, _powers(self._fewest, LARGEST_BATCH)), length]
+        shape = [_round_up(rows, _powers(1, LARGEST_BATCH)), length]
         return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
 
     def _strings(self, side: str, token_ids: Any) -> Any:

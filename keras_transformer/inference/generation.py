@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.few_rows import smallest_rows
 from keras_transformer.decoding import (
     BeamSearch,
     RelativeLength,
@@ -215,9 +214,8 @@ class Generator:
         results = []
         for start in range(0, len(rows), size):
             chosen = order[start : start + size]
-            height = max(size, -(-smallest_rows() // request.search.num_beams))
-            batch = pad_rows([rows[i] for i in chosen], height, limit, pad)
-            begin = pad_prefixes([prefixes[i] for i in chosen], height, pad)
+            batch = pad_rows([rows[i] for i in chosen], size, limit, pad)
+            begin = pad_prefixes([prefixes[i] for i in chosen], size, pad)
             arguments = (batch, begin, np.int32(seed))
             result = compiled(*map(keras.ops.convert_to_tensor, arguments))
             results.append(

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.backend.few_rows import matrix
+
 _KINDS = {
     "initializer": keras.initializers,
     "regularizer": keras.regularizers,
@@ -46,7 +48,7 @@ class Projection(keras.layers.EinsumDense):
         free = self.kernel.shape[bound:]
         width = math.prod(self.kernel.shape[:bound])
         tokens = ops.reshape(inputs, (-1, width))
-        output = ops.matmul(tokens, ops.reshape(self.kernel, (width, math.prod(free))))
+        output = ops.matmul(tokens, matrix(self.kernel, (width, math.prod(free))))
         if self.bias is not None:
             output = ops.add(output, ops.reshape(self.bias, (-1,)))
         if self.activation is not None:

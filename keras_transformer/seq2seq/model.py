@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.backend.few_rows import are_few, times_transposed
+from keras_transformer.backend.few_rows import times_transposed
 from keras_transformer.inference import alignment
 from keras_transformer.layers import (
     DecoderStack,
@@ -351,19 +351,11 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
     def _logits(self, decoded: Any, kernel: Any = None) -> Any:
         if self.output_dense is not None:
             return self.output_dense(decoded)
-        logits = self._products(decoded, kernel)
+        embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
+        logits = times_transposed(decoded, embeddings, kernel)
         if self.tied_output_bias is None:
             return logits
         return logits + ops.cast(self.tied_output_bias, logits.dtype)
-
-    def _products(self, decoded: Any, kernel: Any) -> Any:
-        """What the decoder made, times the target embeddings."""
-        if kernel is not None:
-            return ops.matmul(decoded, kernel)
-        embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
-        if are_few(*decoded.shape[:2]):
-            return times_transposed(decoded, embeddings)
-        return ops.matmul(decoded, ops.transpose(embeddings))
 
     def encode(self, encoder_token_ids: Any, training: bool | None = None) -> Any:
         """Runs the encoder.

@@ -25,13 +25,14 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 2, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SEARCH = BeamSearch(2, num_hypotheses=2)
 TEXTS = ["abc", "", "deadbeef"]
-# Beside TensorFlow's own operations those of SentencePiece in tensorflow-text, and one
-# of XLA, which is in what is compiled.
+# Beside TensorFlow's own operations those of SentencePiece in tensorflow-text, and two
+# of XLA, which are in what is compiled.
 MORE_OPERATIONS = {
     "SentencepieceOp",
     "SentencepieceTokenizeOp",
     "SentencepieceDetokenizeOp",
     "XlaDynamicUpdateSlice",
+    "XlaOptimizationBarrier",
 }
 
 
