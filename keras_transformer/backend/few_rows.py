@@ -5,7 +5,6 @@ import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 from keras import ops
 
 MOST = 2
@@ -27,8 +26,8 @@ def matrix(kernel: Any, shape: tuple[int, int]) -> Any:
     """Reshapes a kernel to the matrix that rows are multiplied with.
 
     XLA in TensorFlow fuses the reshaping into the product with a single row, and what
-    makes the row besides, as a plain loop that takes ten times as long. A barrier, which
-    is dropped after the fusions, keeps it from that.
+    makes the row besides, as a plain loop that takes ten times as long. A barrier,
+    which is dropped after the fusions, keeps it from that.
 
     Args:
         kernel: tensor of any shape.
