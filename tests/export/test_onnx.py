@@ -105,6 +105,7 @@ def test_what_is_in_the_folder(model, folder):
     }
 
 
+@pytest.mark.once
 def test_other_designs_and_tokenizers(tmp_path):
     model = with_random_weights(
         Seq2Seq(

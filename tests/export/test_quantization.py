@@ -90,6 +90,7 @@ def test_scores_are_near(ensemble):
 # The SavedModel.
 
 
+@pytest.mark.once
 def test_a_saved_model_in_int8(ensemble, tmp_path):
     folder, search = tmp_path / "letters" / "1", BeamSearch(2)
     ensemble.export(folder, search, check_texts=TEXTS, quantization="int8")

@@ -132,6 +132,7 @@ def test_is_saved_whole(ensemble, tmp_path):
     )
 
 
+@pytest.mark.once
 def test_export(ensemble, tmp_path):
     """`export` itself compares its texts with those of `generate`."""
     search = BeamSearch(2, num_hypotheses=2)
