@@ -242,6 +242,9 @@ async def _until_running(name: str) -> None:
         if application.status == "RUNNING":
             return
         if application.status == "DEPLOY_FAILED":
+            # With paths, which are for the log alone.
+            for deployment in application.deployments.values():
+                logger.error("%s: %s", name, deployment.message)
             raise RuntimeError(application.message)
         await asyncio.sleep(STATUS_POLL_SECONDS)
 

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,3 +46,17 @@ def test_replicas_that_take_long_to_end(caplog, monkeypatch):
     monkeypatch.setattr(cluster.serve, "delete", delete)
     asyncio.run(cluster.Cluster.remove(None, "m-1"))
     assert "m-1: its replicas take long to end" in caplog.text
+
+
+def test_the_log_has_why_replicas_do_not_start(caplog, monkeypatch):
+    deployment = SimpleNamespace(message="OSError: /models/m/1 has no variables")
+    application = SimpleNamespace(
+        status="DEPLOY_FAILED",
+        message="Failed to update the deployments",
+        deployments={"replica": deployment},
+    )
+    status = SimpleNamespace(applications={"m-1": application})
+    monkeypatch.setattr(cluster.serve, "status", lambda: status)
+    with pytest.raises(RuntimeError, match="^Failed to update the deployments$"):
+        asyncio.run(cluster._until_running("m-1"))
+    assert "m-1: OSError: /models/m/1 has no variables" in caplog.text
