@@ -5,6 +5,7 @@
 - `few_rows`: products of few rows with a matrix, as fast as they can be
 - `materialization`: values that XLA would compute anew for each use
 - `micro_batches`: gradients added up over the parts of a batch
+- `products`: matrix products by the fastest library that the backend has
 - `random_bits`: random numbers for dropout, 16 bits each
 - `rematerialization`: layers computed again for their gradient
 - `top_k`: the highest values, equal ones in one order

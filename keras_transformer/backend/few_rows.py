@@ -7,6 +7,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.backend.products import product
+
 MOST = 2
 
 _XLA: contextvars.ContextVar[bool] = contextvars.ContextVar("xla", default=False)
@@ -69,9 +71,9 @@ def times_transposed(x: Any, embeddings: Any, kernel: Any = None) -> Any:
     if are_few(*sizes):
         return _one_by_one(x, embeddings, *sizes)
     if kernel is None:
-        return ops.matmul(x, ops.transpose(embeddings))
+        return product(x, ops.transpose(embeddings))
     if None not in sizes:
-        return ops.matmul(x, kernel)
+        return product(x, kernel)
     batch, length = ops.shape(x)[:2]
     return ops.cond(
         ops.equal(batch * length, 1),

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.projection import Dense
 from keras_transformer.layers.residual import check_rates
 
 
@@ -92,7 +93,7 @@ class FeedForward(keras.layers.Layer):
         self.output_dense.build((*leading, self.intermediate_dim))
 
     def _dense(self, name: str, units: int) -> keras.layers.Dense:
-        return keras.layers.Dense(
+        return Dense(
             units,
             use_bias=self.use_bias,
             **self._initializers(),

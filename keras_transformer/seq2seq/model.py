@@ -18,6 +18,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.attention.arguments import check_positive
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
+from keras_transformer.layers.projection import Dense
 from keras_transformer.seq2seq import presets, stepping
 from keras_transformer.seq2seq.decoding_methods import DecodingMethods
 from keras_transformer.seq2seq.limits import check_limit
@@ -278,7 +279,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         self.output_dense = None
         self.tied_output_bias = None
         if self.tie_embeddings == "none":
-            self.output_dense = keras.layers.Dense(
+            self.output_dense = Dense(
                 self.target_vocabulary_size,
                 use_bias=self.output_bias,
                 dtype=policy,

@@ -1,0 +1,96 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layer_contract import to_numpy
+
+from keras_transformer.backend.products import product
+
+RNG = np.random.default_rng(61)
+KERNEL = RNG.normal(size=(5, 7)).astype("float32")
+ON_TORCH = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="the others multiply as they do"
+)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 5), (0, 5), (2, 3, 5), (1, 1, 5)])
+def test_equals_numpy(shape):
+    x = RNG.normal(size=shape).astype("float32")
+    found = to_numpy(product(ops.convert_to_tensor(x), ops.convert_to_tensor(KERNEL)))
+    assert found.shape == (*shape[:-1], 7)
+    np.testing.assert_allclose(found, x.astype("float64") @ KERNEL, atol=1e-5)
+
+
+@ON_TORCH
+class TestOneDNN:
+    """PyTorch's own product takes twice as long on processors of AMD."""
+
+    def tensors(self, rows=3, dtype="float32"):
+        x = ops.convert_to_tensor(RNG.normal(size=(rows, 5)), dtype)
+        kernel = ops.convert_to_tensor(KERNEL, dtype)
+        return x.requires_grad_(), kernel.requires_grad_()
+
+    def is_used(self, x, kernel):
+        """The reshaping of the result comes last; what multiplied, before it."""
+        last = product(x, kernel).grad_fn
+        return "Product" in str((last, last.next_functions))
+
+    def test_gradients(self):
+        x, kernel = self.tensors()
+        weights = ops.convert_to_tensor(RNG.normal(size=(3, 7)), "float32")
+        (product(x, kernel) * weights).sum().backward()
+        double = [to_numpy(value).astype("float64") for value in (x, kernel, weights)]
+        np.testing.assert_allclose(x.grad, double[2] @ double[1].T, atol=1e-5)
+        np.testing.assert_allclose(kernel.grad, double[0].T @ double[2], atol=1e-5)
+
+    def test_gradients_of_gradients(self):
+        import torch
+
+        def second(multiply):
+            y = multiply(x, kernel)
+            (first,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
+            return torch.autograd.grad((first**2).sum(), (x, kernel))
+
+        x, kernel = self.tensors()
+        for found, expected in zip(second(product), second(torch.matmul), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+    def test_function_transforms(self):
+        import torch
+
+        x, kernel = self.tensors()
+        x, kernel = x.detach(), kernel.detach()
+        found = torch.func.grad(lambda k: product(x, k).sum())(kernel)
+        np.testing.assert_allclose(found, x.sum(0)[:, None].expand(5, 7), atol=1e-5)
+        many = torch.stack([x, 2 * x])
+        found = torch.func.vmap(lambda rows: product(rows, kernel))(many)
+        np.testing.assert_allclose(found, many @ kernel, atol=1e-5)
+        kernels = torch.stack([kernel, 3 * kernel], dim=2)
+        found = torch.func.vmap(lambda own: product(x, own), in_dims=2)(kernels)
+        np.testing.assert_allclose(found, [x @ kernel, 3 * x @ kernel], atol=1e-4)
+
+    def test_what_it_is_for(self, monkeypatch):
+        import torch
+
+        assert self.is_used(*self.tensors())
+        assert not self.is_used(*self.tensors(rows=1))
+        assert not self.is_used(*self.tensors(dtype="float64"))
+        assert not self.is_used(*self.tensors(dtype="bfloat16"))
+        with torch.autocast("cpu"):
+            assert not self.is_used(*self.tensors())
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert not self.is_used(*self.tensors())
+
+    def test_compiled_and_exported(self):
+        import torch
+
+        class Model(torch.nn.Module):
+            def forward(self, x, kernel):
+                return product(x, kernel)
+
+        x, kernel = (value.detach() for value in self.tensors())
+        exported = torch.export.export(Model(), (x, kernel))
+        assert "mkldnn" not in str(exported.graph)
+        compiled = torch.compile(Model(), backend="eager", fullgraph=True)
+        for function in (compiled, exported.module()):
+            np.testing.assert_allclose(function(x, kernel), x @ kernel, atol=1e-5)
