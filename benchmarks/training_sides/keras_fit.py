@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.dataset.freed_memory import keep_freed_memory
 from training_sides.batches import Batch
 
 
@@ -36,6 +37,7 @@ def as_dataset(batches: list[Batch]) -> tf.data.Dataset:
     """The batches as `parallel_dataset` would give them."""
 
     def elements():
+        keep_freed_memory()
         for batch in batches:
             ids = dict(vars(batch))
             yield ids, ids.pop("target_token_ids")

@@ -10,6 +10,7 @@ from keras_transformer.dataset.batch_stream import BatchStream
 from keras_transformer.dataset.buckets import BatchShape
 from keras_transformer.dataset.collating import Collator
 from keras_transformer.dataset.filters import Account
+from keras_transformer.dataset.freed_memory import keep_freed_memory
 from keras_transformer.dataset.pairs import Corpus, Pair
 
 
@@ -164,6 +165,7 @@ def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
     """The epochs of the stream: each iterator is the next one."""
 
     def epoch():
+        keep_freed_memory()  # TensorFlow has made the generator by now.
         for window, batch in stream.epoch():
             yield collate(window, batch)
 
