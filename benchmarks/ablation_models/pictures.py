@@ -11,7 +11,7 @@ from keras_transformer.plotting.drawing import score_color, styled
 
 SHADES = (0.8, 0.55, 0.25)  # of the architectures, on the scale of scores
 
-Curve = tuple[list[float], list[float]]  # seconds, perplexities
+Curve = tuple[list[float], list[float]]  # seconds of all cores, perplexities
 
 
 @styled()
@@ -31,7 +31,7 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
     axes.set(
         yscale="log",
         xlim=(0, None),
-        xlabel="seconds of training",
+        xlabel="seconds of training, of all cores together",
         ylabel="validation perplexity",
         title="Architectures",
     )

@@ -9,7 +9,7 @@ import numpy as np
 from ablation_models.rows import ABLATIONS, ARCHITECTURES
 
 Figures = dict[str, Any]
-Curve = tuple[list[float], list[float]]  # seconds, perplexities
+Curve = tuple[list[float], list[float]]  # seconds of all cores, perplexities
 
 COLUMNS = [
     "row",
@@ -34,7 +34,7 @@ def print_architectures(figures: dict[str, Figures], perplexity: float | None) -
     goal = perplexity or max(filter(math.isfinite, lowest), default=1.0)
     names = [row.name for rows in ARCHITECTURES.values() for row in rows]
     print_table(
-        [*COLUMNS, f"s to perplexity {goal:.2f}"],
+        [*COLUMNS, f"those to perplexity {goal:.2f}"],
         [
             [name, *cells(figures[name]), seconds_to(goal, figures[name])]
             for name in names
@@ -74,9 +74,9 @@ def perplexities(row: Figures) -> list[float]:
 
 
 def curve(row: Figures) -> Curve:
-    """Seconds of training by the end of each epoch, and the perplexity then."""
-    seconds = np.arange(1, len(perplexities(row)) + 1) * median(row, "seconds")
-    return seconds.tolist(), perplexities(row)
+    """Seconds of all cores by the end of each epoch, and the perplexity then."""
+    epochs = np.arange(1, len(perplexities(row)) + 1)
+    return (epochs * median(row, "processor_seconds")).tolist(), perplexities(row)
 
 
 def seconds_to(perplexity: float, row: Figures) -> str:
