@@ -18,8 +18,8 @@ Figures are those of the validation set after the last epoch: cross-entropy with
 smoothing in nats a token, perplexity, accuracy of the next token, and BLEU of greedy
 translations. Seconds are those of a training epoch, the median of all, validation and
 (from three epochs on) compilation apart: by the wall, and of all processor cores in
-use together, which others on the machine disturb less. Those to a perplexity are as many
-of the latter for each epoch; between epochs its logarithm is interpolated.
+use together, which others on the machine disturb less. Those to a perplexity are so
+many of the latter for each epoch; between epochs its logarithm is interpolated.
 
     python benchmarks/ablations.py --train train.en train.de --valid val.en val.de \
         --lowercase --output runs/ablations --plot runs/ablations.png

@@ -32,9 +32,11 @@ def product(x: Any, kernel: Any) -> Any:
 def _has_onednn() -> bool:
     import torch
 
+    if torch.compiler.is_compiling():  # or exported
+        return False
     return (
-        not torch.compiler.is_compiling()  # nor exported
-        and torch.backends.mkldnn.is_available()
+        torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
 

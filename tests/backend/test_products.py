@@ -78,6 +78,10 @@ class TestOneDNN:
         assert not self.is_used(*self.tensors(dtype="bfloat16"))
         with torch.autocast("cpu"):
             assert not self.is_used(*self.tensors())
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.backends.mkldnn, "enabled", False)
+            assert not self.is_used(*self.tensors())
+        assert torch.backends.mkldnn.enabled
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
         assert not self.is_used(*self.tensors())
 
