@@ -13,6 +13,8 @@ from keras_transformer.dataset.filters import Account
 from keras_transformer.dataset.freed_memory import keep_freed_memory
 from keras_transformer.dataset.pairs import Corpus, Pair
 
+PREFETCHED_BATCHES = 16
+
 
 class ParallelDataset:
     """Batches of sentence pairs, and an account of them (`print` it).
@@ -183,4 +185,8 @@ def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
         )
         numbers = tf.data.Dataset.range(stream.batches_per_epoch)
         dataset = tf.data.Dataset.zip(numbers, batches).map(lambda _, batch: batch)
-        return dataset.prefetch(tf.data.AUTOTUNE)
+        # The thread that would tune this one buffer takes up to five seconds to end,
+        # and `fit` waits for it.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return dataset.prefetch(PREFETCHED_BATCHES).with_options(options)

@@ -326,6 +326,11 @@ def test_fit():
     assert int(model.optimizer.iterations) == 3 * data.batches_per_epoch
 
 
+def test_fit_waits_for_no_tuning():
+    data = make_dataset(pairs=make_pairs(31))
+    assert data.dataset.options().autotune.enabled is False
+
+
 # Positions.
 
 
