@@ -4,10 +4,16 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.attention.arguments import check_positive
+from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
+from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
+from keras_transformer.layers.positions.scheme import (
+    PositionScheme,
+    copy_scheme,
+    keep_untracked,
+)
+from keras_transformer.layers.projection import serialized
 from keras_transformer.layers.residual import Residual
 
 
@@ -59,6 +65,7 @@ class Block(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_positive(intermediate_dim=intermediate_dim, num_heads=num_heads)
+        check_rates(dropout=dropout)
         self.intermediate_dim = intermediate_dim
         self.num_heads = num_heads
         self.dropout = dropout
@@ -67,7 +74,7 @@ class Block(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_first = normalize_first
-        self.positions: Any = copy_scheme(positions, self.dtype_policy)
+        keep_untracked(self, positions)
         self.attention_options = attention_options or {}
         if "positions" in self.attention_options:
             raise ValueError(
@@ -79,18 +86,17 @@ class Block(keras.layers.Layer):
         self.residual_options = residual_options or {}
         self.supports_masking = True
 
-    def _adds_positions(self) -> bool:
-        return self.positions is not None and self.positions.added_to_inputs
-
     def _add_positions(self, inputs: Any, positions: Any = None) -> Any:
-        if self._adds_positions():
-            return self.positions(inputs, positions=positions)
-        return inputs
+        if self.encoding is None:
+            return inputs
+        return self.encoding(inputs, positions=positions)
 
     def _self_attention(self, shape: Any) -> MultiHeadAttention:
         scheme = self.positions
-        if self._adds_positions():
-            self.positions.build(shape)
+        self.encoding: Any = None
+        if scheme is not None and scheme.added_to_inputs:
+            self.encoding = copy_scheme(scheme, self.dtype_policy)
+            self.encoding.build(shape)
             scheme = None
         return self._attention("self_attention", shape, shape, positions=scheme)
 
@@ -117,6 +123,9 @@ class Block(keras.layers.Layer):
         attention = MultiHeadAttention(**options)
         attention.build(query_shape, value_shape)
         return attention
+
+    # By tracing, so that scores and caches are there too.
+    compute_output_spec = keras.Operation.compute_output_spec
 
     def _residual(self, name: str, shape: Any) -> Residual:
         defaults = {
@@ -148,25 +157,39 @@ class Block(keras.layers.Layer):
         residual: Residual,
         inputs: Any,
         value: Any = None,
+        attention_mask: Any = None,
+        padding_mask: Any = None,
         **options: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """Runs an attention sub-layer; returns its output, and cache and scores."""
+        """Runs an attention sub-layer; returns its output, and scores and cache."""
         query = residual.prepare(inputs)
-        attended = attention(query, query if value is None else value, **options)
-        extras = {}
-        if options.get("cache") is not None:
-            *attended, extras["cache"] = attended
-        if options["return_attention_scores"]:
-            *attended, extras["scores"] = attended
-        output = attended[0] if extras else attended
-        return residual(inputs, output, training=options["training"]), extras
+        padding = attention_mask_from_padding(padding_mask)
+        result = attention(
+            query,
+            query if value is None else value,
+            attention_mask=merge_masks(attention_mask, padding),
+            **options,
+        )
+        wanted = {
+            "scores": options["return_attention_scores"],
+            "cache": options.get("cache") is not None,
+        }
+        names = [name for name, is_wanted in wanted.items() if is_wanted]
+        output, *extras = result if names else (result,)
+        output = residual(inputs, output, training=options["training"])
+        return output, dict(zip(names, extras, strict=True))
+
+    def _feed(self, x: Any, training: bool | None) -> Any:
+        """Runs the feed-forward sub-layer."""
+        residual = self.feed_forward_residual
+        fed = self.feed_forward(residual.prepare(x), training=training)
+        return residual(x, fed, training=training)
 
     def _initializers(self) -> dict[str, Any]:
-        """Serialized, so that every sub-layer makes (and seeds) its own."""
-        return {
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
+        return serialized(
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+        )
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -6,7 +6,6 @@ import keras
 
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.block import Block
-from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.positions.scheme import sequence_positions
 
 
@@ -154,10 +153,8 @@ class DecoderBlock(Block):
             self.self_attention,
             self.self_attention_residual,
             self._add_positions(decoder_sequence, positions),
-            attention_mask=merge_masks(
-                decoder_attention_mask,
-                attention_mask_from_padding(decoder_padding_mask),
-            ),
+            attention_mask=decoder_attention_mask,
+            padding_mask=decoder_padding_mask,
             use_causal_mask=use_causal_mask,
             cache=self_attention_cache,
             cache_update_index=self_attention_cache_update_index,
@@ -172,18 +169,19 @@ class DecoderBlock(Block):
                 self.cross_attention_residual,
                 x,
                 encoder_sequence,
-                attention_mask=merge_masks(
-                    encoder_attention_mask,
-                    attention_mask_from_padding(encoder_padding_mask),
-                ),
+                attention_mask=encoder_attention_mask,
+                padding_mask=encoder_padding_mask,
                 cache=cross_attention_cache,
                 cache_update_index=cross_attention_cache_update_index,
                 **options,
             )
-        prepared = self.feed_forward_residual.prepare(x)
-        fed = self.feed_forward(prepared, training=training)
-        x = self.feed_forward_residual(x, fed, training=training)
+        x = self._feed(x, training)
         return _outputs(x, self_extras, cross_extras, return_attention_scores)
+
+    def compute_output_shape(
+        self, decoder_sequence_shape: Any, encoder_sequence_shape: Any = None
+    ) -> Any:
+        return decoder_sequence_shape
 
     def _check_inputs(
         self,

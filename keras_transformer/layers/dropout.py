@@ -48,7 +48,7 @@ class Dropout(keras.layers.Dropout):
             return inputs
         if self.rate == 1:
             return ops.zeros_like(inputs)
-        lowest_kept = round(self.rate * 2**16) - 2**15
+        lowest_kept = min(round(self.rate * 2**16), 2**16 - 1) - 2**15
         bits = random_int16(self._decision_shape(inputs), self.seed_generator)
         kept = ops.greater_equal(bits, ops.cast(lowest_kept, "int16"))
         # Half the time of `where` on TensorFlow, which does not vectorise it.

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.block import Block
-from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -90,13 +89,13 @@ class EncoderBlock(Block):
             self.self_attention,
             self.self_attention_residual,
             self._add_positions(inputs),
-            attention_mask=merge_masks(
-                attention_mask, attention_mask_from_padding(padding_mask)
-            ),
+            attention_mask=attention_mask,
+            padding_mask=padding_mask,
             return_attention_scores=return_attention_scores,
             training=training,
         )
-        prepared = self.feed_forward_residual.prepare(x)
-        fed = self.feed_forward(prepared, training=training)
-        x = self.feed_forward_residual(x, fed, training=training)
+        x = self._feed(x, training)
         return (x, extras["scores"]) if return_attention_scores else x
+
+    def compute_output_shape(self, inputs_shape: Any) -> Any:
+        return inputs_shape

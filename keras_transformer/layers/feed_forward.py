@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projection import Dense
-from keras_transformer.layers.residual import check_rates
+from keras_transformer.layers.projection import Dense, serialized
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -70,6 +70,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_positive(intermediate_dim=intermediate_dim)
         check_rates(dropout=dropout)
         self.intermediate_dim = intermediate_dim
         self.activation = keras.activations.get(activation)
@@ -102,11 +103,10 @@ class FeedForward(keras.layers.Layer):
         )
 
     def _initializers(self) -> dict[str, Any]:
-        """Serialized, so that every sub-layer makes (and seeds) its own."""
-        return {
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-        }
+        return serialized(
+            kernel_initializer=self.kernel_initializer,
+            bias_initializer=self.bias_initializer,
+        )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         inner = self.dropout_layer(self._inner(inputs), training=training)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.backend.materialization import materialized
+from keras_transformer.layers.arguments import check_rates
 from keras_transformer.layers.dropout import Dropout
 
 
@@ -33,7 +34,7 @@ class Residual(keras.layers.Layer):
     Call arguments:
         inputs: float tensor `(batch, length, hidden_dim)`.
         outputs: float tensor `(batch, length, hidden_dim)`, what the sub-layer
-            made of `prepare(inputs)`.
+            made of `prepare(inputs)`. Without it the call is `prepare`.
         training: whether dropout and stochastic depth are applied.
 
     Returns:
@@ -100,11 +101,13 @@ class Residual(keras.layers.Layer):
             Tensor `(batch, length, hidden_dim)`: normalised if
             `normalize_first`, the inputs themselves if not.
         """
-        if not self.built:
-            self.build(inputs.shape)
-        return self._normalize(inputs) if self.normalize_first else inputs
+        return self(inputs)
 
-    def call(self, inputs: Any, outputs: Any, training: bool | None = None) -> Any:
+    def call(
+        self, inputs: Any, outputs: Any = None, training: bool | None = None
+    ) -> Any:
+        if outputs is None:
+            return self._normalize(inputs) if self.normalize_first else inputs
         outputs = self.dropout_layer(outputs, training=training)
         outputs = self.stochastic_depth_layer(outputs, training=training)
         total = materialized(inputs + outputs)
@@ -165,17 +168,3 @@ def make_normalization(
     layer = _NORMALIZATIONS[normalization](epsilon=epsilon, dtype=dtype, name=name)
     layer.supports_masking = True  # Keras 3.15 leaves it out for RMS.
     return layer
-
-
-def check_rates(**rates: float) -> None:
-    """Checks that each argument is a rate of dropout.
-
-    Args:
-        **rates: arguments by name.
-
-    Raises:
-        ValueError: if one is not in [0, 1).
-    """
-    for name, rate in rates.items():
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1); received `{name}={rate}`.")

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.backend.rematerialization import rematerialized_call
+from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
@@ -32,6 +33,12 @@ class _Stack(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_positive(
+            num_layers=num_layers,
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+        )
+        check_rates(dropout=dropout)
         self.num_layers = num_layers
         self.intermediate_dim = intermediate_dim
         self.num_heads = num_heads
@@ -39,7 +46,7 @@ class _Stack(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
         self.normalize_first = normalize_first
-        keep_untracked(self, "positions", positions)
+        keep_untracked(self, positions)
         self.attention_options = attention_options or {}
         self.feed_forward_options = feed_forward_options or {}
         self.residual_options = residual_options or {}
@@ -50,18 +57,11 @@ class _Stack(keras.layers.Layer):
         self.blocks = [self._block(block_class, i) for i in range(self.num_layers)]
         for block in self.blocks:
             block.build(*shapes)
-        residual = {
-            "normalization": "layer",
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            **self.residual_options,
-        }
+        residual = self.blocks[-1].feed_forward_residual
         self.norm = None
-        if residual["normalize_first"]:
+        if residual.normalize_first:
             self.norm = make_normalization(
-                residual["normalization"],
-                residual["layer_norm_epsilon"],
-                self.dtype_policy,
+                residual.normalization, residual.layer_norm_epsilon, self.dtype_policy
             )
         if self.norm is not None:
             self.norm.build(shapes[0])
@@ -82,10 +82,23 @@ class _Stack(keras.layers.Layer):
             name=f"block_{layer}",
         )
 
+    def _call_blocks(self, x: Any, *others: Any, **options: Any) -> Any:
+        scores = []
+        for block in self.blocks:
+            x = self._call_block(block, x, *others, **options)
+            if options["return_attention_scores"]:
+                x, block_scores = x
+                scores.append(block_scores)
+        x = self._finish(x)
+        return (x, scores) if options["return_attention_scores"] else x
+
     def _call_block(self, block: Any, *inputs: Any, **options: Any) -> Any:
         if self.rematerialize and options["training"]:
             return rematerialized_call(block, *inputs, **options)
         return block(*inputs, **options)
+
+    # By tracing, so that scores are there too.
+    compute_output_spec = keras.Operation.compute_output_spec
 
     def _finish(self, x: Any) -> Any:
         return x if self.norm is None else self.norm(x)
@@ -174,20 +187,15 @@ class EncoderStack(_Stack):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        x, scores = inputs, []
-        for block in self.blocks:
-            x = self._call_block(
-                block,
-                x,
-                padding_mask=padding_mask,
-                training=training,
-                return_attention_scores=return_attention_scores,
-            )
-            if return_attention_scores:
-                x, block_scores = x
-                scores.append(block_scores)
-        x = self._finish(x)
-        return (x, scores) if return_attention_scores else x
+        return self._call_blocks(
+            inputs,
+            padding_mask=padding_mask,
+            training=training,
+            return_attention_scores=return_attention_scores,
+        )
+
+    def compute_output_shape(self, inputs_shape: Any) -> Any:
+        return inputs_shape
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -253,21 +261,18 @@ class DecoderStack(_Stack):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        x, scores = decoder_sequence, []
-        for block in self.blocks:
-            x = self._call_block(
-                block,
-                x,
-                encoder_sequence,
-                encoder_padding_mask=encoder_padding_mask,
-                training=training,
-                return_attention_scores=return_attention_scores,
-            )
-            if return_attention_scores:
-                x, block_scores = x
-                scores.append(block_scores)
-        x = self._finish(x)
-        return (x, scores) if return_attention_scores else x
+        return self._call_blocks(
+            decoder_sequence,
+            encoder_sequence,
+            encoder_padding_mask=encoder_padding_mask,
+            training=training,
+            return_attention_scores=return_attention_scores,
+        )
+
+    def compute_output_shape(
+        self, decoder_sequence_shape: Any, encoder_sequence_shape: Any
+    ) -> Any:
+        return decoder_sequence_shape
 
     def step(
         self,

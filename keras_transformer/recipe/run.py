@@ -238,5 +238,5 @@ def _judge(model: Seq2Seq, recipe: Recipe) -> Trained:
 
 def _next_version(folder: pathlib.Path) -> pathlib.Path:
     """The next free version of a SavedModel."""
-    versions = [int(path.name) for path in folder.glob("[0-9]*")]
+    versions = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
     return folder / str(max(versions, default=0) + 1)

@@ -15,7 +15,7 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
-from keras_transformer.layers.attention.arguments import check_positive
+from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
 from keras_transformer.layers.projection import Dense
@@ -192,6 +192,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             max_source_length=max_source_length,
             max_target_length=max_target_length,
         )
+        check_rates(dropout=dropout)
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
@@ -201,7 +202,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         self.activation = keras.activations.get(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
-        keep_untracked(self, "positions", positions or PositionalEncoding())
+        keep_untracked(self, positions or PositionalEncoding())
         self.attention_options = attention_options or {}
         self.feed_forward_options = feed_forward_options or {}
         self.residual_options = residual_options or {}

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.block import deserialize_design
+from keras_transformer.seq2seq.saving import check_not_quantized
 
 HUB = "hf://"
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
@@ -36,6 +37,7 @@ def save_to_preset(model: Any, preset_dir: Any) -> None:
     Raises:
         FileExistsError: if the folder is there and not empty.
         TypeError: if the model is an `Ensemble`.
+        ValueError: if it is quantized.
     """
     from keras_transformer.export.writing import new_folder
 
@@ -45,6 +47,7 @@ def save_to_preset(model: Any, preset_dir: Any) -> None:
             "`save_to_preset` is for a Seq2Seq; received one of the class "
             f"{type(model).__name__}. Save each of its `models`, or all by `save`."
         )
+    check_not_quantized(model)
     config = serialized["config"]
     with new_folder(preset_dir, "preset_dir") as folder:
         folder.mkdir()
@@ -53,10 +56,12 @@ def save_to_preset(model: Any, preset_dir: Any) -> None:
         config.pop("source_tokenizer", None)
         config.pop("target_tokenizer", None)
         _write_json(folder / CONFIG, {"registered_name": SEQ2SEQ, "config": config})
-        _write_json(folder / METADATA, _metadata(model))
-        alone = type(model).from_config(config)  # Keras saves an optimizer as well
-        alone.set_weights(model.get_weights())
-        alone.save_weights(folder / WEIGHTS)
+        # Read and written again, Keras's file is without optimizer and LoRA.
+        model.save_weights(folder / WEIGHTS)
+        alone = type(model).from_config(config)
+        _write_json(folder / METADATA, _metadata(model, alone.count_params()))
+        alone.load_weights(folder / WEIGHTS)
+        alone.save_weights(folder / WEIGHTS, overwrite=True)
 
 
 def read_preset(
@@ -132,13 +137,13 @@ def _tokenizers(model: Any) -> dict[str, Any]:
     return {f"{name}.json": tokenizer for name, tokenizer in own.items()}
 
 
-def _metadata(model: Any) -> dict[str, Any]:
+def _metadata(model: Any, parameter_count: int) -> dict[str, Any]:
     from keras_transformer import __version__
 
     return {
         "keras_transformer_version": __version__,
         "keras_version": keras.__version__,
-        "parameter_count": model.count_params(),
+        "parameter_count": parameter_count,
         "tokenizers": [*_tokenizers(model)],
         "date_saved": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
     }

@@ -15,7 +15,11 @@ def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> No
         filepath: a path that ends in `.keras`.
         overwrite: whether to replace a file that is there without asking.
         **kwargs: further arguments of `keras.Model.save`.
+
+    Raises:
+        ValueError: if the model is quantized.
     """
+    check_not_quantized(model)
     path = pathlib.Path(filepath)
     remote = "://" in str(filepath)
     if remote or path.suffix != ".keras" or (path.exists() and not overwrite):
@@ -27,3 +31,22 @@ def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> No
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_not_quantized(model: Any) -> None:
+    """Checks that Keras can read the file that it would write.
+
+    Args:
+        model: a model.
+
+    Raises:
+        ValueError: if a layer is quantized: Keras does not make it so again.
+    """
+    for layer in model._flatten_layers():
+        mode = getattr(layer, "quantization_mode", None)
+        if mode is not None:
+            raise ValueError(
+                "a model must not be quantized to be saved, as Keras cannot read such "
+                f"a file; received one whose layer {layer.path} is {mode}. Save it "
+                "before, and quantize what is loaded; or `export` it."
+            )

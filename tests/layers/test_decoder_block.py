@@ -347,7 +347,7 @@ class TestDesign:
         options = {"pattern": LocalWindow(1), "num_key_value_heads": 1}
         layer = decoder(positions=RotaryEmbedding(), attention_options=options)
         assert layer.self_attention.pattern == LocalWindow(1)
-        assert layer.self_attention.positions is layer.positions
+        assert isinstance(layer.self_attention.positions, RotaryEmbedding)
         assert layer.cross_attention.pattern is None
         assert layer.cross_attention.positions is None
         assert layer.cross_attention.num_key_value_heads == 1

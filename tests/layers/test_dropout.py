@@ -106,6 +106,9 @@ class TestValues:
         output = Dropout(0.5)(inputs, training=training)
         np.testing.assert_array_equal(to_numpy(output), ONES)
 
+    def test_of_a_rate_that_rounds_to_one(self):
+        assert kept(0.999999).mean() < 1e-4
+
     def test_of_rate_zero_and_one(self):
         assert (to_numpy(Dropout(0.0)(ONES, training=True)) == 1).all()
         assert (to_numpy(Dropout(1.0)(ONES * np.inf, training=True)) == 0).all()

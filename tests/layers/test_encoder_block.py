@@ -218,8 +218,8 @@ class TestDesign:
         scheme = LearnedPositionalEncoding(max_length=7)
         layers = [encoder(positions=scheme, dtype="mixed_bfloat16") for _ in range(2)]
         assert scheme.weights == []
-        assert layers[0].positions is not layers[1].positions
-        assert {x.positions.dtype_policy.name for x in layers} == {"mixed_bfloat16"}
+        assert layers[0].encoding is not layers[1].encoding
+        assert {x.encoding.dtype_policy.name for x in layers} == {"mixed_bfloat16"}
 
     def test_a_scheme_of_one_s_own(self):
         @keras.saving.register_keras_serializable("tests")
@@ -251,6 +251,18 @@ class TestDesign:
         )
         with pytest.raises(ValueError, match=r"Unrecognized .*\{'x': 1\}"):
             layer(INPUTS)
+
+
+def test_over_an_axis_more():
+    inputs = keras.Input((4, None, HIDDEN_DIM))
+    block = EncoderBlock(INTERMEDIATE_DIM, NUM_HEADS)
+    model = keras.Model(inputs, keras.layers.TimeDistributed(block)(inputs))
+    with_random_weights(block)
+    batch = RNG.normal(size=(BATCH, 4, LENGTH, HIDDEN_DIM)).astype("float32")
+    expected = [to_numpy(block(batch[:, i])) for i in range(4)]
+    np.testing.assert_allclose(
+        to_numpy(model(batch)), np.stack(expected, axis=1), atol=1e-5
+    )
 
 
 def test_hidden_dim_that_the_heads_do_not_divide_is_an_error():

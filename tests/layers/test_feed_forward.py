@@ -159,3 +159,8 @@ def test_a_dropout_out_of_range_is_named(dropout):
     message = rf"`dropout` must be in \[0, 1\); received `dropout={dropout}`"
     with pytest.raises(ValueError, match=message):
         FeedForward(7, dropout=dropout)
+
+
+def test_a_width_of_nothing_is_named():
+    with pytest.raises(ValueError, match="`intermediate_dim` must be a positive int"):
+        FeedForward(0)

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import reference
@@ -51,7 +52,7 @@ def test_by_hand():
     post = Residual(layer_norm_epsilon=0.0)
     normed = [[[-1.0, 1.0]]]
     np.testing.assert_allclose(to_numpy(post(inputs, outputs)), normed, atol=1e-6)
-    assert post.prepare(inputs) is inputs
+    np.testing.assert_array_equal(to_numpy(post.prepare(inputs)), inputs)
     pre = Residual(layer_norm_epsilon=0.0, normalize_first=True)
     np.testing.assert_allclose(to_numpy(pre(inputs, outputs)), [[[1.0, 7.0]]])
     np.testing.assert_allclose(to_numpy(pre.prepare(inputs)), normed, atol=1e-6)
@@ -73,7 +74,7 @@ def test_equals_the_reference(normalization, normalize_first, epsilon):
         np.testing.assert_allclose(to_numpy(layer.prepare(INPUTS)), normed, atol=1e-5)
         expected = INPUTS + OUTPUTS
     else:
-        assert layer.prepare(INPUTS) is INPUTS
+        np.testing.assert_array_equal(to_numpy(layer.prepare(INPUTS)), INPUTS)
         expected = normed_by_hand(normalization, weights, INPUTS + OUTPUTS, epsilon)
     np.testing.assert_allclose(to_numpy(layer(INPUTS, OUTPUTS)), expected, atol=1e-5)
 
@@ -110,6 +111,22 @@ def test_prepare_may_come_before_any_call(normalize_first):
         "residual/norm/gamma",
         "residual/norm/beta",
     ]
+
+
+@each_norm
+@each_normalization
+def test_in_a_functional_model(normalization, normalize_first, tmp_path):
+    inputs = x = keras.Input((None, 5))
+    for _ in range(2):
+        layer = Residual(normalize_first=normalize_first, normalization=normalization)
+        x = layer(x, keras.layers.Dense(5)(layer.prepare(x)))
+    model = with_random_weights(keras.Model(inputs, x))
+    assert len(model.weights) == 2 * (2 + len(NORM_SHAPES[normalization]))
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    model.save(tmp_path / "model.keras")
+    for other in (clone, keras.saving.load_model(tmp_path / "model.keras")):
+        np.testing.assert_array_equal(to_numpy(other(INPUTS)), to_numpy(model(INPUTS)))
 
 
 def test_dropout_touches_the_outputs_alone_and_only_in_training():

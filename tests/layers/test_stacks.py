@@ -220,9 +220,12 @@ class TestDesign:
     def test_positions_are_copied_for_each_block(self, stack_class, scheme):
         given = SCHEMES[scheme]()
         layer = stack(stack_class, positions=given)
-        schemes = [block.positions for block in layer.blocks]
-        assert given not in schemes and given.weights == []
         added = given.added_to_inputs
+        schemes = [
+            block.encoding if added else block.self_attention.positions
+            for block in layer.blocks
+        ]
+        assert given not in schemes and given.weights == []
         if added:
             assert schemes[1:] == [None] * (NUM_LAYERS - 1)
         own = schemes[:1] if added else schemes
@@ -323,6 +326,26 @@ class TestDesign:
         message = "`max_length` must be at least .*`max_length=4`.* [57] tokens"
         with pytest.raises(ValueError, match=message):
             layer(*inputs_of(stack_class))
+
+    def test_shapes_without_a_call(self, stack_class):
+        shapes = [x.shape for x in inputs_of(stack_class)]
+        assert stack_class(**SIZES).compute_output_shape(*shapes) == shapes[0]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"num_layers": 0}, "`num_layers` must be a positive int; .*layers=0`"),
+            ({"num_heads": "2"}, "`num_heads` must be a positive int; .*heads='2'`"),
+            ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\); .*`dropout=1.0`"),
+        ],
+    )
+    def test_bad_arguments(self, stack_class, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            stack_class(**{**SIZES, **arguments})
+
+    def test_positions_by_name(self, stack_class):
+        with pytest.raises(TypeError, match="`positions` must be .*`positions='r'`"):
+            stack_class(**SIZES, positions="r")
 
     def test_heads_that_do_not_divide_hidden_dim(self, stack_class):
         layer = stack_class(**{**SIZES, "num_heads": 3})

@@ -117,6 +117,17 @@ def test_a_compiled_model_leaves_its_optimizer_out(model, tmp_path):
     )
 
 
+def test_lora_is_saved_as_part_of_the_kernels(model, tmp_path):
+    tuned = Seq2Seq.from_config(model.get_config())
+    tuned.set_weights(model.get_weights())
+    tuned.decoder.blocks[0].self_attention.query_dense.enable_lora(rank=2)
+    with_random_weights(tuned)
+    tuned.save_to_preset(tmp_path / "preset")
+    loaded = Seq2Seq.from_preset(tmp_path / "preset")
+    assert len(loaded.weights) == len(model.weights)
+    np.testing.assert_allclose(logits(loaded), logits(tuned), atol=1e-5)
+
+
 def test_without_its_weights(model, folder):
     (folder / "model.weights.h5").unlink()
     fresh = Seq2Seq.from_preset(folder, load_weights=False)

@@ -115,6 +115,14 @@ def test_a_file_is_replaced_whole_or_not_at_all(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("save", [Seq2Seq.save, Seq2Seq.save_to_preset])
+def test_a_quantized_model_is_refused(model, save, tmp_path):
+    model.encoder.blocks[0].feed_forward.output_dense.quantize("int8")
+    with pytest.raises(ValueError, match="not be quantized .*feed_forward/.* is int8"):
+        save(model, tmp_path / "model.keras")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_truncated_file(model, tmp_path):
     path = tmp_path / "model.keras"
     model.save(path)

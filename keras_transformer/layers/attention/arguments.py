@@ -1,23 +1,10 @@
 """Checks of the arguments of `MultiHeadAttention`."""
 
-from numbers import Integral
 from typing import Any
 
+from keras_transformer.layers.arguments import check_rates
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
-from keras_transformer.layers.positions.scheme import PositionScheme
-from keras_transformer.layers.residual import check_rates
-
-
-def check_positive(optional: bool = False, **arguments: Any) -> None:
-    """Raises a `ValueError` if one is no positive int (or `None`, if `optional`)."""
-    for name, number in arguments.items():
-        if optional and number is None:
-            continue
-        if not isinstance(number, Integral) or number <= 0:
-            raise ValueError(
-                f"argument `{name}` must be a positive int; received "
-                f"`{name}={number!r}`."
-            )
+from keras_transformer.layers.positions.scheme import PositionScheme, check_scheme
 
 
 def check_dropout(dropout: float, flash_attention: bool | None) -> None:
@@ -41,7 +28,8 @@ def check_key_value_heads(num_heads: int, num_key_value_heads: int | None) -> No
 
 
 def check_acts_in_attention(positions: PositionScheme | None) -> None:
-    """Raises a `ValueError` if the scheme acts on the inputs of a model."""
+    """Raises an error if it is no scheme, or acts on the inputs of a model."""
+    check_scheme(positions)
     if positions is not None and positions.added_to_inputs:
         raise ValueError(
             "`positions` must be a scheme that acts in attention, such as "
@@ -99,6 +87,11 @@ def one_pattern(
     pattern: AttentionPattern | None, sliding_window: int | None
 ) -> AttentionPattern | None:
     """Returns the pattern that either argument stands for."""
+    if pattern is not None and not isinstance(pattern, AttentionPattern):
+        raise TypeError(
+            "`pattern` must be an `AttentionPattern`, such as `LocalWindow(8)`; "
+            f"received `pattern={pattern!r}`."
+        )
     if sliding_window is None:
         return pattern
     if pattern is not None:

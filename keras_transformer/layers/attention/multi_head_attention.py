@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.arguments import check_positive
 from keras_transformer.layers.attention.arguments import (
     as_shape,
     check_acts_in_attention,
@@ -12,7 +13,6 @@ from keras_transformer.layers.attention.arguments import (
     check_dropout,
     check_key_value_heads,
     check_lengths,
-    check_positive,
     check_scores_wanted,
     check_three_axes,
     one_pattern,
@@ -40,6 +40,7 @@ from keras_transformer.layers.masking import (
 )
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
+    copy_scheme,
     sequence_positions,
 )
 from keras_transformer.layers.projection import Projection, serialized
@@ -91,7 +92,7 @@ class MultiHeadAttention(keras.layers.Layer):
             positions attend to which. Self-attention over long sequences is
             then computed in blocks, unless scores are asked for.
         positions: a `PositionScheme` that acts in attention, such as
-            `RotaryEmbedding()`, built here for these heads.
+            `RotaryEmbedding()`, to copy, with weights of this layer's own.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -212,7 +213,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.seed = seed
         self.num_key_value_heads = num_key_value_heads or num_heads
         self.pattern = one_pattern(pattern, sliding_window)
-        self.positions = positions
+        self.positions = copy_scheme(positions, self.dtype_policy)
 
     @property
     def query_dense(self) -> keras.layers.EinsumDense:
@@ -237,11 +238,8 @@ class MultiHeadAttention(keras.layers.Layer):
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         key_shape = value_shape if key_shape is None else key_shape
         check_lengths(value_shape, key_shape)
-        width, heads, key_value_heads = (
-            query_shape[-1],
-            self.num_heads,
-            self.num_key_value_heads,
-        )
+        width, heads = query_shape[-1], self.num_heads
+        key_value_heads = self.num_key_value_heads
         self._query_dense = self._projection("query", width, (heads, self.key_dim))
         self._key_dense = self._projection(
             "key", key_shape[-1], (key_value_heads, self.key_dim)
@@ -261,7 +259,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self._dropout_layer = Dropout(
             self.dropout, dtype=self.dtype_policy, seed=self.seed
         )
-        if self.positions is not None and not self.positions.built:
+        if self.positions is not None:
             self.positions.build((None, heads, None, None))
 
     def _projection(

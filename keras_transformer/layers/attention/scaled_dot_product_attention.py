@@ -78,7 +78,8 @@ def scaled_dot_product_attention(
     kernel_masks = fused and attention_mask is None and bias is None and group == 1
     if use_causal_mask and not kernel_masks:
         attention_mask = merge_masks(attention_mask, causal_mask(*lengths))
-    mask = with_head_axis(merge_masks(attention_mask))
+    mask = None if attention_mask is None else ops.cast(attention_mask, "bool")
+    mask = with_head_axis(mask)
     bias = bias if bias is None or len(bias.shape) == 4 else ops.expand_dims(bias, 0)
     if group > 1:
         query = _heads_to_length(query, group)

@@ -83,8 +83,8 @@ class LearnedPositionalEncoding(PositionScheme):
 
     def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
         if positions is None:
-            self._check_length(inputs.shape[1], start_index)
-            positions = sequence_positions(inputs, start_index)
+            self._check_length(inputs.shape[-2], start_index)
+            positions = sequence_positions(inputs, start_index, axis=-2)
         return self.encode(inputs, positions)
 
     def _check_length(self, length: int | None, start_index: Any) -> None:

@@ -94,7 +94,7 @@ class PositionScheme(keras.layers.Layer):
 
     def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
         if positions is None:
-            positions = sequence_positions(inputs, start_index)
+            positions = sequence_positions(inputs, start_index, axis=-2)
         return self.encode(inputs, positions)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -110,21 +110,44 @@ def copy_scheme(scheme: PositionScheme | None, dtype: Any) -> PositionScheme | N
 
     Returns:
         A scheme that is not built; `None` for `None`.
+
+    Raises:
+        TypeError: if it is something else.
     """
+    check_scheme(scheme)
     if scheme is None:
         return None
     return type(scheme).from_config({**scheme.get_config(), "dtype": dtype})
 
 
-def keep_untracked(layer: keras.layers.Layer, name: str, scheme: Any) -> None:
-    """Sets an attribute that is no sub-layer: only copies of it are used.
+def keep_untracked(layer: keras.layers.Layer, scheme: PositionScheme | None) -> None:
+    """Sets the attribute `positions`, which is no sub-layer: only copies are used.
 
     Args:
         layer: the layer that gets the attribute.
-        name: name of the attribute.
         scheme: a scheme, or `None`.
+
+    Raises:
+        TypeError: if it is something else.
     """
-    object.__setattr__(layer, name, scheme)
+    check_scheme(scheme)
+    object.__setattr__(layer, "positions", scheme)
+
+
+def check_scheme(scheme: Any) -> None:
+    """Checks that an argument `positions` is a scheme or `None`.
+
+    Args:
+        scheme: the argument.
+
+    Raises:
+        TypeError: if it is something else.
+    """
+    if scheme is not None and not isinstance(scheme, PositionScheme):
+        raise TypeError(
+            "`positions` must be a `PositionScheme`, such as `RotaryEmbedding()`; "
+            f"received `positions={scheme!r}`."
+        )
 
 
 def sequence_positions(inputs: Any, start_index: Any = 0, axis: int = 1) -> Any:

@@ -539,6 +539,18 @@ class TestConfig:
         assert len(restored.weights) == len(model.weights) == 11
         np.testing.assert_array_equal(to_numpy(restored(QUERY)), to_numpy(model(QUERY)))
 
+    def test_a_scheme_is_copied(self, tmp_path):
+        """Layers that were given the same one have weights of their own."""
+        scheme = RelativePositionBias(num_buckets=8, max_distance=13)
+        inputs = x = keras.Input((QUERY_LENGTH, QUERY_DIM))
+        for num_heads in (2, 3):
+            x = MultiHeadAttention(num_heads, KEY_DIM, positions=scheme)(x, x)
+        model = with_random_weights(keras.Model(inputs, x))
+        assert scheme.weights == [] and len(model.weights) == 2 * 9
+        model.save(tmp_path / "model.keras")
+        restored = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_array_equal(to_numpy(restored(QUERY)), to_numpy(model(QUERY)))
+
 
 def test_symbolic_shapes_of_output_scores_and_cache():
     lengths = {"given": (5, 7), "free": (None, None)}
@@ -638,6 +650,11 @@ class TestErrors:
     def test_arguments(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             MultiHeadAttention(**{"num_heads": 2, "key_dim": 3, **arguments})
+
+    @pytest.mark.parametrize("name", ["pattern", "positions"])
+    def test_names_in_the_place_of_objects(self, name):
+        with pytest.raises(TypeError, match=f"`{name}` must be .*`{name}='local'`"):
+            MultiHeadAttention(num_heads=2, key_dim=3, **{name: "local"})
 
     def test_keys_and_values_of_different_lengths(self):
         message = (

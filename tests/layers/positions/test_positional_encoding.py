@@ -6,7 +6,7 @@ import reference
 from keras import ops
 from layer_contract import check_layer, to_numpy
 
-from keras_transformer.layers import PositionalEncoding
+from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
 
 
 def encode(length, hidden_dim, dtype="float32", interleaved=True, **arguments):
@@ -45,6 +45,15 @@ def test_is_added_to_the_inputs():
     expected = inputs + reference.positional_encoding(range(3), 5, max_wavelength=50)
     output = PositionalEncoding(max_wavelength=50)(inputs)
     np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("leading", [(), (2, 3), (2, 1, 3)])
+@pytest.mark.parametrize("learned", [False, True])
+def test_positions_are_those_of_the_last_axis_but_one(leading, learned):
+    layer = LearnedPositionalEncoding(max_length=9) if learned else PositionalEncoding()
+    inputs = np.random.default_rng(4).normal(size=(*leading, 7, 6)).astype("float32")
+    expected = inputs + to_numpy(layer(np.zeros((1, 7, 6), "float32")))[0]
+    np.testing.assert_allclose(to_numpy(layer(inputs)), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("start_index", [0, 3])

@@ -1,0 +1,38 @@
+"""Checks of arguments that several layers have."""
+
+from numbers import Integral
+from typing import Any
+
+
+def check_positive(optional: bool = False, **arguments: Any) -> None:
+    """Checks that each argument is a positive int.
+
+    Args:
+        optional: whether `None` will do.
+        **arguments: arguments by name.
+
+    Raises:
+        ValueError: if one is something else.
+    """
+    for name, number in arguments.items():
+        if optional and number is None:
+            continue
+        if not isinstance(number, Integral) or number <= 0:
+            raise ValueError(
+                f"argument `{name}` must be a positive int; received "
+                f"`{name}={number!r}`."
+            )
+
+
+def check_rates(**rates: float) -> None:
+    """Checks that each argument is a rate of dropout.
+
+    Args:
+        **rates: arguments by name.
+
+    Raises:
+        ValueError: if one is not in [0, 1).
+    """
+    for name, rate in rates.items():
+        if not 0.0 <= rate < 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1); received `{name}={rate}`.")
