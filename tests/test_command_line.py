@@ -191,6 +191,27 @@ def test_other_models_are_refused(tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_a_damaged_model_and_a_bad_loss_have_no_traceback(
+    folder, tmp_path, monkeypatch, capsys
+):
+    content = bytearray((folder / "model.keras").read_bytes())
+    middle = slice(len(content) // 2, len(content) // 2 + 200)
+    content[middle] = bytes(byte ^ 0xFF for byte in content[middle])
+    (tmp_path / "model.keras").write_bytes(content)
+
+    def diverge():
+        raise FloatingPointError("The loss is NaN")
+
+    arguments = ["", "inspect", str(tmp_path / "model.keras")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    for app in (command_line.app, diverge):
+        monkeypatch.setattr(command_line, "app", app)
+        with pytest.raises(SystemExit) as stop:
+            command_line.main()
+        assert stop.value.code == 1
+        assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+
+
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch, capsys):
     def without_the_package():
         raise ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu")

@@ -231,6 +231,13 @@ def test_sentence_piece_training_is_deterministic(model_type):
     assert train(3).vocabulary_size == 41
 
 
+def test_sentence_piece_learns_from_long_lines_too():
+    lines = ["a short line"] * 50 + ["Ж" * 4193] * 50
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=16)
+    (ids,) = tokenizer.tokenize(["Ж"]).to_list()
+    assert tokenizer.unknown_token_id not in ids
+
+
 def test_sentence_piece_sample_depends_on_the_seed():
     lines = ["".join(word) for word in itertools.product("stkb", "aeiou", "nmrldfg")]
     vocabularies = {

@@ -51,8 +51,12 @@ def _part(parts: tuple[Any, ...], index: Any) -> tuple[Any, ...]:
     return x, y, None if sample_weight is None else sample_weight[index]
 
 
-def _mean(gradients: list[Any], weight: Any) -> list[Any]:
-    return [ops.divide_no_nan(gradient, weight) for gradient in gradients]
+def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
+    """The gradients of the whole batch, of which the sums are in float32."""
+    return [
+        ops.cast(ops.divide_no_nan(each, weight), variable.dtype)
+        for each, variable in zip(sums, weights, strict=True)
+    ]
 
 
 def _log(model: Any, loss: Any, weight: Any, parts: tuple[Any, ...]) -> Any:
@@ -89,16 +93,17 @@ def _jax(model: Any, parts: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
         )
         loss, y_pred, non_trainable, metrics = aux
         weight = model.batch_weight(y, sample_weight)
+        new = [b.astype("float32") for b in new]
         gradients = [a + weight * b for a, b in zip(gradients, new, strict=True)]
         _, metrics = update(metrics, model.compute_metrics, x, y, y_pred, sample_weight)
         total, total_loss = total + weight, total_loss + weight * loss
         return (gradients, total, total_loss, non_trainable, metrics), None
 
-    nothing = [jax.numpy.zeros_like(value) for value in trainable]
+    nothing = [jax.numpy.zeros(value.shape, "float32") for value in trainable]
     carry, _ = jax.lax.scan(step, (nothing, 0.0, 0.0, non_trainable, metrics), parts)
     gradients, total, total_loss, non_trainable, metrics = carry
     trainable, optimizer_variables = model.optimizer.stateless_apply(
-        optimizer_variables, _mean(gradients, total), trainable
+        optimizer_variables, _mean(gradients, total, trainable), trainable
     )
     logs, metrics = update(metrics, _log, model, total_loss, total, parts)
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
@@ -118,20 +123,20 @@ def _tensorflow(model: Any, parts: tuple[Any, ...]) -> Any:
         new = tape.gradient(scaled, weights, unconnected_gradients="zero")
         weight = model.batch_weight(y, sample_weight)
         sums = [
-            a + weight * tf.convert_to_tensor(b)
+            a + weight * tf.cast(tf.convert_to_tensor(b), "float32")
             for a, b in zip(gradients, new, strict=True)
         ]
         model.compute_metrics(x, y, y_pred, sample_weight)
         return index + 1, total + weight, total_loss + weight * loss, *sums
 
-    nothing = [tf.zeros_like(weight) for weight in weights]
+    nothing = [tf.zeros(weight.shape, "float32") for weight in weights]
     _, total, total_loss, *gradients = tf.while_loop(
         lambda index, *_: index < model.micro_batches,
         step,
         (0, 0.0, 0.0, *nothing),
         parallel_iterations=1,
     )
-    model.optimizer.apply(_mean(gradients, total), weights)
+    model.optimizer.apply(_mean(gradients, total, weights), weights)
     return _log(model, total_loss, total, parts)
 
 
@@ -140,7 +145,7 @@ def _torch(model: Any, parts: tuple[Any, ...]) -> Any:
 
     weights = model.trainable_weights
     values = [variable.value for variable in weights]
-    gradients = [torch.zeros_like(value) for value in values]
+    gradients = [torch.zeros_like(value, dtype=torch.float32) for value in values]
     total = total_loss = 0.0
     for index in range(model.micro_batches):
         x, y, sample_weight = _part(parts, index)
@@ -153,7 +158,7 @@ def _torch(model: Any, parts: tuple[Any, ...]) -> Any:
         total, total_loss = total + weight, total_loss + weight * loss.detach()
         model.compute_metrics(x, y, y_pred, sample_weight)
     with torch.no_grad():
-        model.optimizer.apply(_mean(gradients, total), weights)
+        model.optimizer.apply(_mean(gradients, total, weights), weights)
     return _log(model, total_loss, total, parts)
 
 

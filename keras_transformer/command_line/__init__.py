@@ -1,6 +1,7 @@
 """The command `keras-transformer`: parses its arguments, and calls the library."""
 
 import sys
+import zipfile
 
 import typer
 
@@ -58,6 +59,9 @@ def main() -> None:
         )
         typer.echo(f"error: {error}{hint}", err=True)
         sys.exit(1)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+    except (
+        *(ValueError, TypeError, OSError, RuntimeError, ImportError),
+        *(FloatingPointError, zipfile.BadZipFile),  # a loss; a damaged `.keras`
+    ) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

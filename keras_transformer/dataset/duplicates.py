@@ -59,7 +59,9 @@ def find_duplicates(corpora: Iterable[Iterable[Pair]]) -> list[Flags]:
 
 def _hashes(pairs: Iterable[Pair]) -> np.ndarray:
     digests = [
-        hashlib.blake2b("\n".join(pair).encode(), digest_size=8).digest()
+        hashlib.blake2b(
+            f"{len(pair[0])}\n{pair[0]}{pair[1]}".encode(), digest_size=8
+        ).digest()
         for pair in pairs
     ]
     return np.frombuffer(b"".join(digests), np.uint64)

@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import Self
 
-from keras_transformer.text import decode_line, open_text
+from keras_transformer.text import decode_line, numbered_lines, open_text
 
 _STRIDE = 4096  # Lines from one known place to the next.
 
@@ -28,14 +28,11 @@ class LineIndex:
     def of(cls, path: str | os.PathLike) -> Self:
         """Reads the file once and checks that it holds lines of UTF-8."""
         number, offset, offsets = 0, 0, [0]
-        with open_text(path) as file:
-            for number, line in enumerate(file, start=1):
-                decode_line(line, path, number)
-                offset += len(line)
-                if number % _STRIDE == 0:
-                    offsets.append(offset)
-        if not number:
-            raise ValueError(f"A text file must hold lines; `{path}` is empty.")
+        for number, line in numbered_lines(path):
+            decode_line(line, path, number)
+            offset += len(line)
+            if number % _STRIDE == 0:
+                offsets.append(offset)
         return cls(number, tuple(offsets))
 
 

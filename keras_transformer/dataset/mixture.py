@@ -37,7 +37,7 @@ class Mixture:
     def __init__(self, sizes: list[int], weights: Sequence[float] | None, window: int):
         if weights is not None:
             _check_weights(weights, sizes)
-        exact = [Fraction(weight) for weight in weights or sizes]
+        exact = [Fraction(weight) for weight in (sizes if weights is None else weights)]
         self._sizes = sizes
         self._steps = [window * weight / sum(exact) for weight in exact]
 

@@ -9,9 +9,14 @@ from typing import Annotated, Any
 
 # What may differ when a run goes on: the weights so far would have been the same.
 _MAY_CHANGE = {
-    *("output", "test", "export", "epochs", "average", "bleu_every", "save_every"),
-    *("num_beams", "verbose"),
+    *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
+    *("bleu_every", "save_every", "num_beams", "verbose"),
 }
+
+_COUNTS = (
+    *("vocabulary_size", "max_length", "epochs", "tokens_per_batch", "micro_batches"),
+    *("average", "bleu_every", "save_every", "num_beams"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,8 +29,8 @@ class Recipe:
     one file with a tab between the two sides.
 
     Raises:
-        ValueError: if `train`, `valid` or `test` is not one file or two, or `verbose`
-            is not 0, 1 or 2. What is wrong with others, `train` finds out.
+        ValueError: if `train`, `valid` or `test` is not one file or two, a count is
+            below 1, or `verbose` is not 0, 1 or 2. `train` checks the other options.
 
     Example:
 
@@ -80,6 +85,16 @@ class Recipe:
                     f"`{name}` must be a list of two files, source and target, or of "
                     f"one with a tab between the sides; received `{name}={files!r}`."
                 )
+            if files:
+                object.__setattr__(self, name, [os.fspath(file) for file in files])
+        object.__setattr__(self, "output", os.fspath(self.output))
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(
+                    f"`{name}` must be an integer of at least 1; received "
+                    f"`{name}={value!r}`."
+                )
         if self.verbose not in (0, 1, 2):
             raise ValueError(
                 f"`verbose` must be 0, 1 or 2; received `verbose={self.verbose!r}`."
@@ -112,7 +127,7 @@ class Recipe:
         began = Recipe(**options)
         for field in dataclasses.fields(self):
             ours, theirs = getattr(self, field.name), getattr(began, field.name)
-            if _plain(ours) != _plain(theirs) and field.name not in _MAY_CHANGE:
+            if ours != theirs and field.name not in _MAY_CHANGE:
                 raise ValueError(
                     f"`{field.name}` must be that of the run that goes on, "
                     f"{theirs!r} in {path}; received `{field.name}={ours!r}`. Give a "
@@ -154,7 +169,3 @@ def read_options(path: str | os.PathLike) -> dict[str, Any]:
             f"received `{name}`{meant}."
         )
     return options
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, list | tuple) else value

@@ -9,6 +9,7 @@ import keras
 from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
 from keras_transformer.decoding import BeamSearch, GreedySearch
+from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.options import Recipe, read_options
 from keras_transformer.seq2seq import PRESETS, Seq2Seq
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
@@ -23,9 +24,10 @@ from keras_transformer.training import (
     WarmupInverseSquareRoot,
     average_checkpoints,
 )
-from keras_transformer.training.checkpoints.files import written_whole
+from keras_transformer.training.checkpoints.files import checkpoint_files, written_whole
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
+Columns = tuple[list[str], list[str]]
 
 
 class Trained(NamedTuple):
@@ -79,6 +81,9 @@ def train(recipe: Recipe) -> Trained:
     ```
     """
     _check_preset(recipe.preset)
+    searches = [BeamSearch(recipe.num_beams, penalty) for penalty in LENGTH_PENALTIES]
+    valid_text = _columns(recipe.valid)
+    test_text = _columns(recipe.test) if recipe.test else valid_text
     keras.utils.set_random_seed(recipe.seed)
     output = pathlib.Path(recipe.output)
     tokenizer = _go_on_or_begin(recipe, output)
@@ -87,21 +92,27 @@ def train(recipe: Recipe) -> Trained:
     train = _dataset(recipe.train, tokenizer, recipe, **samplings)
     valid = _dataset(recipe.valid, tokenizer, recipe, shuffle=False)
     model = _model(tokenizer, recipe, train.batches_per_epoch)
+    _check_lengths(model, valid=valid_text, test=test_text)
     if recipe.verbose:
         print(f"training data\n{train}\nvalidation data\n{valid}")
         model.summary()
     with written_whole(output / "options.toml") as file:
         file.write(recipe.to_toml().encode())
-    _fit(model, train, valid, recipe, output)
+    quality = TranslationQuality(
+        *valid_text,
+        search=GreedySearch(),
+        every=recipe.bleu_every,
+        lowercase=recipe.lowercase,
+    )
+    _fit(model, train, valid, quality, recipe, output)
     average_checkpoints(model, output / "checkpoints", last=recipe.average)
-    trained = _judge(model, recipe)
     model.save(output / "model.keras")
+    trained = _judge(model, searches, valid_text, test_text, recipe.lowercase)
     with written_whole(output / "figures.json") as file:
         file.write(json.dumps(trained.figures, indent=2).encode() + b"\n")
     if recipe.export:
-        sources, _ = _columns(recipe.valid)
         folder = _next_version(output / "saved_model")
-        model.export(folder, trained.search, check_texts=sources[:20])
+        model.export(folder, trained.search, check_texts=valid_text[0][:20])
     return trained
 
 
@@ -115,8 +126,9 @@ def _check_preset(preset: str) -> None:
 
 
 def _go_on_or_begin(recipe: Recipe, output: pathlib.Path) -> Tokenizer:
-    """The tokenizer of the run that the folder holds, or of a new one."""
-    if (options := output / "options.toml").exists():
+    """The tokenizer of the run whose checkpoints the folder holds, or of a new one."""
+    options = output / "options.toml"
+    if options.exists() and checkpoint_files(output / "checkpoints"):
         recipe.check_continues(read_options(options), options)
         return Tokenizer.load(output / "tokenizer.json")
     output.mkdir(parents=True, exist_ok=True)
@@ -144,11 +156,24 @@ def _dataset(
     )
 
 
-def _columns(files: list[str]) -> tuple[list[str], list[str]]:
+def _columns(files: list[str]) -> Columns:
     """The sources and the targets of a text."""
     source, target = (*files, None)[:2]
     sources, targets = zip(*read_pairs(source, target), strict=True)
     return list(sources), list(targets)
+
+
+def _check_lengths(model: Seq2Seq, **texts: Columns) -> None:
+    """Before hours are spent on a model that cannot translate these."""
+    for name, (sources, _) in texts.items():
+        rows = model.source_tokenizer.tokenize(sources, add_end=True)
+        for number, length in enumerate(rows.row_lengths().numpy(), start=1):
+            if length > model.max_source_length:
+                raise ValueError(
+                    f"`{name}` must have at most `max_length={model.max_source_length}`"
+                    f" subwords a line; received {length} in line {number}. Shorten or "
+                    "split it, or give a greater `max_length`."
+                )
 
 
 def _model(tokenizer: Tokenizer, recipe: Recipe, batches_per_epoch: int) -> Seq2Seq:
@@ -185,15 +210,10 @@ def _fit(
     model: Seq2Seq,
     train: ParallelDataset,
     valid: ParallelDataset,
+    quality: TranslationQuality,
     recipe: Recipe,
     output: pathlib.Path,
 ) -> None:
-    quality = TranslationQuality(
-        *_columns(recipe.valid),
-        search=GreedySearch(),
-        every=recipe.bleu_every,
-        lowercase=recipe.lowercase,
-    )
     checkpoints = Checkpoints(
         output / "checkpoints",
         train,
@@ -210,29 +230,37 @@ def _fit(
             NonFiniteLoss(data=train, folder=output),
             quality,
             TrainingProgress(train.tokens_per_epoch),
-            keras.callbacks.CSVLogger(output / "history.csv", append=True),
+            HistoryFile(output / "history.csv"),
             checkpoints,
         ],
     )
 
 
-def _judge(model: Seq2Seq, recipe: Recipe) -> Trained:
-    """Picks the length penalty on the validation text, and scores the test text."""
-    sources, references = _columns(recipe.valid)
-    by_penalty = {}
-    for penalty in LENGTH_PENALTIES:
-        outputs = model.generate(sources, BeamSearch(recipe.num_beams, penalty))
-        scored = evaluation.bleu(outputs, references, recipe.lowercase)
-        by_penalty[penalty] = scored.score
-    best = max(by_penalty, key=lambda penalty: by_penalty[penalty])
-    search = BeamSearch(recipe.num_beams, best)
-    sources, references = _columns(recipe.test or recipe.valid)
+def _judge(
+    model: Seq2Seq,
+    searches: list[BeamSearch],
+    valid: Columns,
+    test: Columns,
+    lowercase: bool,
+) -> Trained:
+    """Picks the search that is best for the validation text; scores the test text."""
+    sources, references = valid
+    bleu = [
+        evaluation.bleu(model.generate(sources, search), references, lowercase).score
+        for search in searches
+    ]
+    search = searches[bleu.index(max(bleu))]
+    sources, references = test
     outputs = model.generate(sources, search)
-    figures: dict[str, Any] = {"sentences": len(sources), "length_penalty": best}
+    figures: dict[str, Any] = {
+        "sentences": len(sources),
+        "length_penalty": search.length_penalty,
+    }
     for name in ("bleu", "chrf"):
-        result = getattr(evaluation, name)(outputs, references, recipe.lowercase)
+        result = getattr(evaluation, name)(outputs, references, lowercase)
         figures |= {name: result.score, f"{name}_signature": result.signature}
-    figures["valid_bleu"] = {str(key): value for key, value in by_penalty.items()}
+    penalties = [str(search.length_penalty) for search in searches]
+    figures["valid_bleu"] = dict(zip(penalties, bleu, strict=True))
     return Trained(model, search, figures)
 
 

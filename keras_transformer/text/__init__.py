@@ -11,6 +11,7 @@ SavedModel can hold it.
 from keras_transformer.text.lines import (
     Paths,
     decode_line,
+    numbered_lines,
     open_text,
     path_list,
     read_lines,
@@ -32,6 +33,7 @@ __all__ = [
     "Tokenizer",
     "WordTokenizer",
     "decode_line",
+    "numbered_lines",
     "open_text",
     "path_list",
     "read_lines",

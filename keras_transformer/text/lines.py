@@ -5,6 +5,7 @@ import itertools
 import os
 import pathlib
 import random
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, cast
 
@@ -30,12 +31,35 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
         The lines, one `str` each.
 
     Raises:
-        ValueError: If the file is empty or a line is not valid UTF-8.
+        ValueError: If the file is empty, or compressed and damaged, or a line is not
+            valid UTF-8.
+    """
+    for number, line in numbered_lines(path):
+        yield decode_line(line, path, number)
+
+
+def numbered_lines(path: str | os.PathLike) -> Iterator[tuple[int, bytes]]:
+    r"""The lines of a plain or gzip file, neither decoded nor cut at their ends.
+
+    Args:
+        path: The file.
+
+    Yields:
+        The number of each line, from 1 on, and the line.
+
+    Raises:
+        ValueError: If the file is empty, or compressed and damaged.
     """
     number = 0
-    with open_text(path) as file:
-        for number, line in enumerate(file, start=1):
-            yield decode_line(line, path, number)
+    try:
+        with open_text(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"A `.gz` file must be whole; `{path}` is damaged after line {number}: "
+            f"{error}."
+        ) from error
     if not number:
         raise ValueError(f"A text file must hold lines; `{path}` is empty.")
 

@@ -220,6 +220,7 @@ def _ragged(rows: list[list[int]]) -> tf.RaggedTensor:
 def _learn(sample: list[str], **options: Any) -> bytes:
     """Learns a model with the library's special ids, quietly."""
     proto = io.BytesIO()
+    longest = max(len(line.encode()) for line in sample)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sample),
@@ -229,6 +230,7 @@ def _learn(sample: list[str], **options: Any) -> bytes:
             bos_id=2,
             eos_id=3,
             minloglevel=2,
+            max_sentence_length=max(4192, longest),  # It leaves longer ones out.
             **options,
         )
     except RuntimeError as error:

@@ -25,10 +25,9 @@ class NonFiniteLoss(keras.callbacks.Callback):
     has saved is from before.
 
     `"skip"` warns and goes on: the batch makes no update and does not count in the
-    metrics. The optimizer has to be able to leave an update out: `SkipNonFinite` is,
-    as is the `LossScaleOptimizer` that Keras adds for `mixed_float16`. The logs of
-    each epoch have the number of such batches as `"skipped_batches"`. Each step is
-    waited for, which costs JAX and GPUs some speed. Put the callback before those
+    metrics. The optimizer has to be `SkipNonFinite`, which leaves the update out. The
+    logs of each epoch have the number of such batches as `"skipped_batches"`. Each step
+    is waited for, which costs JAX and GPUs some speed. Put the callback before those
     that read the logs.
 
     Args:
@@ -76,12 +75,12 @@ class NonFiniteLoss(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self.skipped_batches = 0
         self._steps_at_once = self.model.steps_per_execution
-        able = SkipNonFinite, keras.optimizers.LossScaleOptimizer
-        if self.action == "skip" and not isinstance(self.model.optimizer, able):
+        optimizer = self.model.optimizer
+        if self.action == "skip" and not isinstance(optimizer, SkipNonFinite):
             raise ValueError(
                 "`action='skip'` needs an optimizer that can leave an update out; "
-                f"received the optimizer {type(self.model.optimizer).__name__}. "
-                "Compile with `SkipNonFinite(optimizer)`."
+                f"received the optimizer {type(optimizer).__name__}. Compile with "
+                "`SkipNonFinite(optimizer)`, around any `LossScaleOptimizer`."
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -181,9 +180,9 @@ class SkipNonFinite(keras.optimizers.Optimizer):
     """An optimizer that makes no update where loss or gradients are not finite.
 
     Such a step leaves weights, averages, learning rate and number of iterations as
-    they are. `keras.optimizers.LossScaleOptimizer`, made for float16, does so as well
-    where gradients are not finite, but halves its scale each time: a batch that is
-    bad in every epoch would in the end scale all gradients to zero.
+    they are. `keras.optimizers.LossScaleOptimizer`, which float16 needs, looks at the
+    gradients alone: it has to be the inner one, and is by itself where a `Seq2Seq` of
+    `mixed_float16` is compiled. It halves its scale at such a step, too.
 
     `NonFiniteLoss("skip")` counts the batches and keeps them out of the metrics.
 
@@ -221,6 +220,9 @@ class SkipNonFinite(keras.optimizers.Optimizer):
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
         if not self.built:
             self.build(trainable_variables)
+        if self._leaves_to_inner():
+            self.inner_optimizer.apply(grads, trainable_variables)
+            return
         ops.cond(
             _all_finite(grads),
             lambda: self.inner_optimizer.apply(grads, trainable_variables),
@@ -234,10 +236,16 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         after = self.inner_optimizer.stateless_apply(
             optimizer_variables, grads, trainable_variables
         )
+        if self._leaves_to_inner():
+            return after
         finite = _all_finite(grads)
         return keras.tree.map_structure(
             lambda new, old: ops.where(finite, new, old), after, before
         )
+
+    def _leaves_to_inner(self) -> bool:
+        """Whether the inner one leaves steps out itself, and scales by what it sees."""
+        return isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer)
 
     @property
     def learning_rate(self) -> Any:

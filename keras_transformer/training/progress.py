@@ -70,7 +70,8 @@ class TrainingProgress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch >= self._done[0]:
-            self._done = batch + 1, time.perf_counter() - self._epoch_began
+            done = min(batch + 1, self._steps or batch + 1)
+            self._done = done, time.perf_counter() - self._epoch_began
         logs["learning_rate"] = self._learning_rate(batch + 1)
         self._add_times(logs)
 

@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.training.arguments import check_count
 from keras_transformer.training.consistency import consistency_loss
+from keras_transformer.training.non_finite import SkipNonFinite
 
 
 class TokenTrainer(keras.Model):
@@ -49,8 +50,9 @@ class TokenTrainer(keras.Model):
             **kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
-            ValueError: if an argument is out of its range, or the parts of a batch
-                cannot be put together with the loss.
+            ValueError: if an argument is out of its range, the parts of a batch
+                cannot be put together with the loss, or loss or metrics take another
+                token for padding than the model.
 
         Example:
 
@@ -76,8 +78,14 @@ class TokenTrainer(keras.Model):
                 "`consistency` must be a finite number of at least 0; received "
                 f"`consistency={consistency!r}`."
             )
+        _check_padding(self.pad_token_id, loss=loss, metrics=kwargs.get("metrics"))
         self.micro_batches = micro_batches
         self.consistency = float(consistency)
+        scales = self.dtype_policy.name == "mixed_float16" and kwargs.get(
+            "auto_scale_loss", True
+        )
+        if scales and isinstance(optimizer, SkipNonFinite):
+            optimizer, kwargs["auto_scale_loss"] = _scaling(optimizer), False
         super().compile(optimizer, loss, *args, **kwargs)
 
     def compute_loss(
@@ -131,6 +139,27 @@ class TokenTrainer(keras.Model):
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+
+def _scaling(optimizer: SkipNonFinite) -> SkipNonFinite:
+    """With the scaling of the loss inside: around it, Keras would not see the loss."""
+    inner = optimizer.inner_optimizer
+    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        return optimizer
+    return SkipNonFinite(keras.optimizers.LossScaleOptimizer(inner), optimizer.name)
+
+
+def _check_padding(pad_token_id: int, **compiled: Any) -> None:
+    """Refuses a loss or metrics that would count padding."""
+    for argument, given in compiled.items():
+        for each in keras.tree.flatten(given):
+            own = getattr(each, "pad_token_id", pad_token_id)
+            if own != pad_token_id:
+                raise ValueError(
+                    f"`{argument}` must take the model's `pad_token_id={pad_token_id}` "
+                    f"for padding; received {type(each).__name__} with "
+                    f"`pad_token_id={own}`."
+                )
 
 
 def _check_is_mean(loss: Any, micro_batches: int) -> None:

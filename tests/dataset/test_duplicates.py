@@ -33,6 +33,11 @@ def test_both_sides_count():
     assert flags.between(0, 4).tolist() == [False, False, True, False]
 
 
+def test_a_line_s_end_belongs_to_its_side():
+    (flags,) = find_duplicates([[("lion\nbear", "cat"), ("lion", "bear\ncat")]])
+    assert not flags.between(0, 2).any()
+
+
 def test_some_flags():
     flags = np.random.default_rng(3).integers(0, 2, 61).astype(bool)
     packed = Flags(np.packbits(flags))

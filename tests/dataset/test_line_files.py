@@ -1,5 +1,6 @@
 import gzip
 
+import numpy as np
 import pytest
 
 from keras_transformer.dataset import line_files
@@ -45,3 +46,14 @@ def test_faults_are_found_at_once(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(ValueError, match=r"lines\.txt` is empty"):
         LineIndex.of(path)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    random = np.random.default_rng(0).integers(97, 123, 50_000, dtype=np.uint8)
+    whole = gzip.compress(b"first\n" + random.tobytes())
+    path = tmp_path / "lines.txt.gz"
+    for content in (whole[:-9], whole[:9000] + bytes(9) + whole[9009:], b"words\n"):
+        path.write_bytes(content)
+        message = r"`\.gz` file must be whole; `.*lines\.txt\.gz` is damaged after line"
+        with pytest.raises(ValueError, match=message):
+            LineIndex.of(path)

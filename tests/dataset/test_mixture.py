@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 
 from keras_transformer.dataset.mixture import Draw, Mixture, draw_lines
@@ -17,7 +18,7 @@ def drawn(mixture, windows):
     ]
 
 
-@pytest.mark.parametrize("weights", [None, [3, 1], [0.25, 2.5]])
+@pytest.mark.parametrize("weights", [None, np.array([3, 1]), [0.25, 2.5]])
 @pytest.mark.parametrize("window", [1, 7, 18, 53])
 def test_corpora_are_gone_through_again_and_again(weights, window):
     found = drawn(Mixture([13, 5], weights, window), range(40))

@@ -1,4 +1,5 @@
 import dataclasses
+import pathlib
 import tomllib
 
 import pytest
@@ -35,6 +36,19 @@ def test_files_are_one_or_two(name, files):
         Recipe(**{**FILES, name: files})
 
 
+@pytest.mark.parametrize("name", ["epochs", "average", "num_beams"])
+def test_counts(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be .*; received `{name}=0`"):
+        Recipe(**FILES, **{name: 0})
+
+
+def test_paths():
+    paths = {"train": [pathlib.Path("a.en"), pathlib.Path("a.de")]}
+    recipe = Recipe(**{**FILES, **paths, "output": pathlib.Path("runs/a")})
+    assert recipe == Recipe(**FILES)
+    assert tomllib.loads(recipe.to_toml())["train"] == FILES["train"]
+
+
 def test_verbose():
     with pytest.raises(ValueError, match="0, 1 or 2; received `verbose=3`"):
         Recipe(**FILES, verbose=3)
@@ -61,6 +75,7 @@ def test_a_file_that_is_not_toml(tmp_path, content):
 def test_a_run_goes_on_with_the_options_on_which_the_weights_depend():
     began = tomllib.loads(Recipe(**FILES, dropout=0.2).to_toml())
     further = {"epochs": 50, "verbose": 2, "test": ["c.tsv"], "output": "elsewhere"}
+    further |= {"valid": ["c.tsv"], "micro_batches": 2}
     Recipe(**{**FILES, **further}, dropout=0.2).check_continues(began, "file")
     for name, value in {"dropout": 0.1, "seed": 3, "train": ["a.tsv"]}.items():
         other = Recipe(**{**FILES, "dropout": 0.2, name: value})

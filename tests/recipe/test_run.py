@@ -1,5 +1,6 @@
 import csv
 import json
+import pathlib
 
 import keras
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from keras_transformer import Tokenizer
 from keras_transformer.recipe import Recipe, read_options, run, train
+from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.seq2seq import PRESETS
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
@@ -72,16 +74,66 @@ def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
         train(Recipe(**options, label_smoothing=0.2))
 
 
-def test_a_run_that_never_began_may_begin_with_other_options(options, tmp_path):
-    with pytest.raises(ValueError, match="micro_batches"):
-        train(Recipe(**options, micro_batches=0))
-    assert [path.name for path in (tmp_path / "results").iterdir()] == [
-        "tokenizer.json"
-    ]
-    options["vocabulary_size"] = 31
-    with pytest.raises(ValueError, match="micro_batches"):
-        train(Recipe(**options, micro_batches=0))
-    assert Tokenizer.load(tmp_path / "results/tokenizer.json").vocabulary_size == 31
+def test_a_run_that_never_began_may_begin_with_other_options(
+    options, tmp_path, monkeypatch
+):
+    def fail(*args):
+        raise MemoryError("all of it")
+
+    monkeypatch.setattr(run, "_fit", fail)
+    for size in (37, 31):
+        options["vocabulary_size"] = size
+        with pytest.raises(MemoryError):
+            train(Recipe(**options))
+        results = tmp_path / "results"
+        assert read_options(results / "options.toml")["vocabulary_size"] == size
+        assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == size
+
+
+def test_figures_of_some_epochs_alone(options, tmp_path):
+    for epochs in (1, 3):
+        train(Recipe(**options, epochs=epochs, bleu_every=2))
+    with (tmp_path / "results/history.csv").open() as history:
+        rows = list(csv.DictReader(history))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    assert [row["val_bleu"] != "" for row in rows] == [False, True, False]
+    assert all(float(row["val_perplexity"]) > 1 for row in rows)
+
+
+def test_rows_of_epochs_that_are_made_again_are_replaced(tmp_path):
+    path = tmp_path / "history.csv"
+    for epoch, loss in [(0, 5.0), (1, 4.0), (2, 3.0), (1, 2.5)]:
+        HistoryFile(path).on_epoch_end(epoch, {"loss": loss})
+    assert path.read_text().split() == ["epoch,loss", "0,5.0", "1,2.5"]
+
+
+@pytest.mark.parametrize("name", ["valid", "test"])
+def test_a_line_that_is_too_long_is_found_first(options, tmp_path, name):
+    path = pathlib.Path(options[name][0])
+    path.write_text(path.read_text() + f"{'ka ' * 30}\tKA\n")
+    message = f"`{name}` must have at most `max_length=24` .*; received .* in line"
+    with pytest.raises(ValueError, match=message):
+        train(Recipe(**options, max_length=24))
+    assert not (tmp_path / "results/checkpoints").exists()
+
+
+def test_a_missing_test_text_is_found_first(options, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        train(Recipe(**{**options, "test": ["nowhere.tsv"]}))
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_model_that_cannot_be_judged_is_kept(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_judge", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(Recipe(**options, epochs=1))
+    assert keras.saving.load_model(tmp_path / "results/model.keras").generate(["ka"])
+
+
+def test_only_numbers_are_versions(tmp_path):
+    for name in ("2", "7-old", "notes"):
+        (tmp_path / name).mkdir()
+    assert run._next_version(tmp_path).name == "3"
 
 
 def test_an_unknown_preset_is_found_first(options, tmp_path):

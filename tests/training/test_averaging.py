@@ -74,6 +74,16 @@ def test_half_types_are_averaged_in_float64(tmp_path):
     assert float(variable) == 1.0078125
 
 
+def test_a_model_with_other_dropout(weights, tmp_path):
+    """Layers with dropout have random generators, which are no part of the means."""
+    layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([*layers, Counting()])
+    model.build((None, 2))
+    average_checkpoints(model, tmp_path, last=1)
+    for ours, theirs in zip(model.get_weights(), weights[-1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_damaged_one_is_passed_over(weights, tmp_path):
     (tmp_path / "epoch-0003.npz").write_bytes(b"PK")
     with pytest.warns(UserWarning, match="epoch-0003.npz is not a whole checkpoint"):

@@ -4,9 +4,18 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from small_run import BATCHES, EPOCHS, LossLog, make_data, make_model
+from small_run import (
+    BATCHES,
+    EPOCHS,
+    LENGTH,
+    LETTERS,
+    ROWS,
+    LossLog,
+    make_data,
+    make_model,
+)
 
-from keras_transformer import Checkpoints
+from keras_transformer import CharacterTokenizer, Checkpoints, parallel_dataset
 from keras_transformer.training.checkpoints import files
 from keras_transformer.training.checkpoints.files import Position
 
@@ -254,3 +263,17 @@ def test_data_are_needed_to_resume_amid_an_epoch(tmp_path):
 def test_arguments(arguments, match):
     with pytest.raises(ValueError, match=match):
         Checkpoints("runs", **arguments)
+
+
+def test_other_data_are_pointed_out(tmp_path):
+    data = make_data()
+    options = {"shuffle": False, "verbose": 0}
+    options["callbacks"] = [Checkpoints(tmp_path, data)]
+    make_model().fit(data.dataset, epochs=1, **options)
+    pairs = [("abc", "cba")] * (BATCHES * ROWS)
+    tokenizer = CharacterTokenizer.train(lines=[LETTERS])
+    tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
+    other = parallel_dataset(pairs=pairs, tokens_per_batch=10 * LENGTH, **tokenizers)
+    options["callbacks"] = [Checkpoints(tmp_path, other)]
+    with pytest.warns(UserWarning, match="`data` are not those .*'batches_per_epoch'"):
+        make_model().fit(other.dataset, epochs=2, **options)

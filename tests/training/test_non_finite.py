@@ -11,6 +11,7 @@ from keras_transformer import (
     Checkpoints,
     LabelSmoothedCrossEntropy,
     NonFiniteLoss,
+    Seq2Seq,
     SkipNonFinite,
 )
 
@@ -206,3 +207,36 @@ def test_skipping_needs_an_optimizer_that_can():
 def test_action():
     with pytest.raises(ValueError, match="must be 'stop' or 'skip'; .*='go'"):
         NonFiniteLoss("go")
+
+
+@pytest.mark.parametrize("fault", [None, "loss", "gradient"])
+def test_float16_scales_the_loss_inside(fault):
+    """A bad loss leaves all as it is; Keras alone looks at the gradients only."""
+    keras.utils.set_random_seed(1)
+    model = Seq2Seq(
+        **{"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 12, "num_heads": 2},
+        vocabulary_size=13,
+        dtype="mixed_float16",
+    )
+    model.compile(
+        SkipNonFinite(keras.optimizers.Adam(0.1)), FaultyLoss(7, fault == "gradient")
+    )
+    scaling = model.optimizer.inner_optimizer
+    assert isinstance(scaling, keras.optimizers.LossScaleOptimizer)
+    inputs = {"encoder_token_ids": [[5, 3]], "decoder_token_ids": [[2, 5]]}
+    inputs = {name: np.array(ids) for name, ids in inputs.items()}
+    before = model.get_weights()
+    model.train_on_batch(inputs, np.array([[7 if fault else 5, 3]]))
+    same = [
+        np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)
+    ]
+    assert all(same) if fault else not any(same[:1])
+    assert int(model.optimizer.iterations) == (0 if fault else 1)
+    loaded = keras.optimizers.deserialize(keras.optimizers.serialize(model.optimizer))
+    assert isinstance(loaded.inner_optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_loss_scaling_alone_does_not_see_the_loss():
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    with pytest.raises(ValueError, match="optimizer LossScaleOptimizer"):
+        fit(make_model(optimizer), make_data(), [NonFiniteLoss("skip")])

@@ -148,6 +148,20 @@ def test_times_by_hand(monkeypatch):
     assert values(run.epoch(2, batches=4, seconds=1.0), "minutes_left")[-1] == 0
 
 
+def test_steps_executed_at_once(monkeypatch):
+    """Keras then calls a step beyond the last of an odd number."""
+    run = Run(monkeypatch, steps=3, epochs=1)
+    run.progress.set_params(run.params)
+    run.progress.on_epoch_begin(0)
+    for batch in (1, 3):
+        run.now += 6.0
+        logs = {}
+        run.progress.on_train_batch_begin(batch)
+        run.progress.on_train_batch_end(batch, logs)
+    assert logs["minutes_left"] == 0
+    np.testing.assert_allclose(logs["tokens_per_second"], 50.0)
+
+
 def test_an_epoch_that_is_resumed(monkeypatch):
     run = Run(monkeypatch)
     logs = run.epoch(1, batches=1, seconds=3.0, steps=1, first_batch=3)

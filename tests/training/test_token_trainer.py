@@ -129,6 +129,28 @@ def test_loss_scaling_of_half_precision_is_undone():
     assert max(np.abs(update).max() for update in updates) > 0.01
 
 
+def test_weights_of_half_precision():
+    """Rounded to bfloat16 once, as the gradient of the whole batch is."""
+    (_, expected), (_, updates) = (
+        one_step(compiled(dtype="bfloat16", micro_batches=count)) for count in (1, 3)
+    )
+    for ours, theirs in zip(updates, expected, strict=True):
+        np.testing.assert_allclose(
+            np.float32(ours), np.float32(theirs), atol=0.02, rtol=0.1
+        )
+    assert max(np.abs(np.float32(update)).max() for update in updates) > 0.01
+
+
+def test_padding_is_the_model_s():
+    message = "`loss` must take .*`pad_token_id=0`.*Entropy with `pad_token_id=4`"
+    with pytest.raises(ValueError, match=message):
+        compiled(loss=LabelSmoothedCrossEntropy(pad_token_id=4))
+    model = compiled()
+    message = "`metrics` must take .*; received Perplexity with `pad_token_id=4`"
+    with pytest.raises(ValueError, match=message):
+        model.compile("sgd", metrics=[Perplexity(pad_token_id=4)])
+
+
 def test_fit_in_micro_batches_counts_each_batch_once():
     model = compiled(keras.optimizers.Adam(1e-2), micro_batches=2, dropout=0.1)
     history = model.fit(INPUTS, TARGET, batch_size=4, epochs=12, verbose=0)

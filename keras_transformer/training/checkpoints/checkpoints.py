@@ -115,6 +115,13 @@ class Checkpoints(keras.callbacks.Callback):
                 f"`data` must be given to resume from {path}, which is amid an epoch; "
                 "received `data=None`."
             )
+        if state["data_size"] not in (None, _size(self.data)):
+            warnings.warn(
+                "`data` are not those of the run so far, which goes on with them all "
+                f"the same; received {_size(self.data)} where {path} has "
+                f"{state['data_size']}.",
+                stacklevel=2,
+            )
         model, epochs = self.model, self.params["epochs"]
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -221,12 +228,21 @@ class Checkpoints(keras.callbacks.Callback):
         metrics = model.metrics_variables if position.batch else []
         return {
             **position._asdict(),
+            "data_size": _size(self.data),
             "model": run_state.save_variables(model.variables),
             "optimizer": run_state.save_variables(model.optimizer.variables),
             "metrics": run_state.save_variables(metrics),
             "callbacks": run_state.save_callbacks(self._list.callbacks),
             "random": run_state.save_random_state(),
         }
+
+
+def _size(data: Any) -> dict[str, int] | None:
+    """What tells data from others."""
+    if data is None:
+        return None
+    names = "batches_per_epoch", "tokens_per_epoch"
+    return {name: int(getattr(data, name)) for name in names}
 
 
 def _check_data(data: Any, save_every: int | None) -> None:

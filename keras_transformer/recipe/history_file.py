@@ -1,0 +1,45 @@
+"""The figures of a run by epoch, in a file."""
+
+import csv
+import io
+import os
+import pathlib
+from typing import Any
+
+import keras
+
+from keras_transformer.training.checkpoints.files import written_whole
+
+
+class HistoryFile(keras.callbacks.Callback):
+    """Writes the logs of each epoch as a row of a CSV file, whole each time.
+
+    A column is empty in the rows of epochs without that figure, as are those of the
+    epochs between two translations of the validation text. A run that goes on replaces
+    the rows of the epochs that it makes again.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        super().__init__()
+        self.path = pathlib.Path(path)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        rows = [row for row in self._read() if int(row["epoch"]) < epoch]
+        rows.append({"epoch": epoch, **(logs or {})})
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(
+            text, dict.fromkeys(name for row in rows for name in row)
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+        with written_whole(self.path) as file:
+            file.write(text.getvalue().encode())
+
+    def _read(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        with self.path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
