@@ -78,7 +78,7 @@ class Translator:
         names = [output.name for output in self.encoder.get_outputs()]
         state |= zip(names, self.encoder.run(names, state), strict=True)
         batch, heads = len(sources), self.config["num_key_value_heads"]
-        for i in range(self.config["num_layers"]):
+        for i in range(self.config["num_decoder_layers"]):
             keys = (batch, heads, self.config["key_dim"], 0)
             values = (batch, heads, 0, self.config["value_dim"])
             state[f"past_keys_{i}"] = np.zeros(keys, "float32")

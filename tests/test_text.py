@@ -67,6 +67,12 @@ def test_id_outside_the_vocabulary(tokenizer, beyond):
         tokenizer.id_to_token(id)
 
 
+def test_ids_outside_the_vocabulary_are_unknown(tokenizer):
+    size, unknown = tokenizer.vocabulary_size, tokenizer.unknown_token_id
+    expected = tokenizer.detokenize([[size - 1, unknown, unknown]]).numpy()
+    assert tokenizer.detokenize([[size - 1, size, -7]]).numpy() == expected
+
+
 def test_start_and_end(tokenizer):
     plain = tokenizer.tokenize(LINES[:2]).to_list()
     framed = tokenizer.tokenize(LINES[:2], add_start=True, add_end=True).to_list()

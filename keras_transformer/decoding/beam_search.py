@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -101,14 +102,22 @@ class BeamSearch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processors", tuple(self.processors))
-        if self.num_beams < 1:
+        for name in ("num_beams", "num_hypotheses"):
+            number = getattr(self, name)
+            if not isinstance(number, Integral) or number < 1:
+                raise ValueError(
+                    f"`{name}` must be an int of at least 1; received "
+                    f"`{name}={number!r}`."
+                )
+        penalty = self.length_penalty
+        if isinstance(penalty, Real) and not math.isfinite(penalty):
             raise ValueError(
-                "`num_beams` must be at least 1; received "
-                f"`num_beams={self.num_beams}`."
+                "`length_penalty` must be a finite number or a `LengthPenalty`; "
+                f"received `length_penalty={penalty}`."
             )
-        if not 1 <= self.num_hypotheses <= self.num_beams:
+        if self.num_hypotheses > self.num_beams:
             raise ValueError(
-                "`num_hypotheses` must be between 1 and `num_beams`; received "
+                "`num_hypotheses` must be at most `num_beams`; received "
                 f"`num_hypotheses={self.num_hypotheses}`, "
                 f"`num_beams={self.num_beams}`. Search with more beams to get more."
             )
@@ -247,9 +256,9 @@ class BeamSearch:
     def _mark_done(self, beams: Beams, limits: Any) -> Beams:
         """Ends the search of each sentence that nothing can improve any more.
 
-        An unfinished hypothesis only loses log-probability; of all lengths it
-        may still reach, the next or the last one has the kindest penalty. A
-        coverage penalty would only make it worse.
+        An unfinished hypothesis only loses log-probability, unless a rule may raise
+        it; of all lengths it may still reach, the next or the last one has the
+        kindest penalty. A coverage penalty would only make it worse.
         """
         soonest = self._length_penalty(beams.index + 1)
         latest = self._length_penalty(limits)
@@ -258,6 +267,8 @@ class BeamSearch:
         )
         kindest = ops.where(enough, soonest, ops.maximum(soonest, latest))
         hope = beams.log_probs[:, 0] / kindest
+        if not all(getattr(rule, "only_lowers", False) for rule in self.processors):
+            hope = ops.where(enough, hope, float("inf"))
         done = ops.logical_or(
             hope <= beams.finished_scores[:, -1], beams.index >= limits
         )

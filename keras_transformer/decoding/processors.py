@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from keras import ops
@@ -46,6 +46,9 @@ class LogitsProcessor(Protocol):
     Returns:
         The changed logits. They are not normalised again: the score of a token is
         its changed logit less the normaliser of the model's own.
+
+    A rule that never raises a logit may say so by an attribute `only_lowers = True`:
+    `BeamSearch` can then prove sooner that nothing better is to come.
     """
 
     def __call__(self, logits: Any, history: History) -> Any:
@@ -73,6 +76,7 @@ class SuppressTokens:
     """
 
     token_ids: Sequence[int]
+    only_lowers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_ids", tuple(map(int, self.token_ids)))
@@ -107,6 +111,7 @@ class BannedSequences:
     """
 
     sequences: Sequence[Sequence[int]]
+    only_lowers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         sequences = tuple(tuple(map(int, sequence)) for sequence in self.sequences)
@@ -153,6 +158,7 @@ class NoRepeatNGram:
     """
 
     size: int
+    only_lowers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -202,6 +208,11 @@ class RepetitionPenalty:
             raise ValueError(
                 f"`factor` must be a positive number; received `factor={self.factor}`."
             )
+
+    @property
+    def only_lowers(self) -> bool:
+        """Whether repetition becomes rarer."""
+        return self.factor >= 1
 
     def __call__(self, logits: Any, history: History) -> Any:
         """Changes the logits; see `LogitsProcessor`."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 from keras import ops
@@ -12,6 +13,8 @@ from keras_transformer.decoding.processors import LogitsProcessor
 from keras_transformer.decoding.random_numbers import combine, uniform
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
 from keras_transformer.decoding.wide_top_k import highest
+
+COLDEST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,16 @@ class Sampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "processors", tuple(self.processors))
         in_range = {
-            "num_samples": self.num_samples >= 1,
-            "temperature": 0 < self.temperature < float("inf"),
+            "num_samples": isinstance(self.num_samples, Integral)
+            and self.num_samples >= 1,
+            "temperature": COLDEST <= self.temperature < float("inf"),
             "top_k": self.top_k is None or self.top_k >= 1,
             "top_p": 0 < self.top_p <= 1,
             "min_p": 0 <= self.min_p < 1,
         }
         ranges = {
-            "num_samples": "at least 1",
-            "temperature": "a positive number",
+            "num_samples": "an int of at least 1",
+            "temperature": f"a number of at least {COLDEST}",
             "top_k": "at least 1, or `None`",
             "top_p": "above 0 and at most 1",
             "min_p": "at least 0 and below 1",

@@ -102,7 +102,8 @@ def rounding_error(
     best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
     targets = [token_ids[:length].tolist() for token_ids, length in best]
     scores, lengths, _ = rounded.score(rows, targets)
-    differences = np.abs(scores - model.score(rows, targets).scores) / lengths
+    differences = np.abs(scores - model.score(rows, targets).scores)
+    differences = differences / np.maximum(lengths, 1)
     worst = float(np.max(differences))
     if not worst <= ROUNDING_TOLERANCE:
         raise RuntimeError(

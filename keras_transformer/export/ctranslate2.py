@@ -114,10 +114,17 @@ def export_ctranslate2(
         )
     check_tokenizers(model)
     rows = _source_rows(model, check_texts or sample_texts(model))
+    if not rows:
+        raise ValueError(
+            "`check_texts` must hold a text that is not empty; received "
+            f"`check_texts={check_texts!r}`."
+        )
     with new_folder(filepath) as folder:
         _write(model, folder, None)
         _check_tokens(model, folder, rows)
-        targets = _best(model, rows, search)
+        pairs = zip(rows, _best(model, rows, search), strict=True)
+        found = [pair for pair in pairs if pair[1]]  # Rules may leave nothing.
+        rows, targets = ([pair[i] for pair in found] for i in range(2))
         _check_scores(model, folder, rows, targets, SCORE_TOLERANCE)
         if quantization is not None:
             _write(model, folder, quantization)
@@ -210,6 +217,8 @@ def _check_scores(
     tolerance: float,
 ) -> None:
     """Compares the log-probabilities of the targets, a token."""
+    if not targets:
+        return
     results = ctranslate2.Translator(str(folder)).score_batch(
         _tokens(model, "source", rows), _tokens(model, "target", targets)
     )

@@ -35,7 +35,7 @@ OF_THE_MODEL = (
     "target_vocabulary_size",
     "max_source_length",
     "max_target_length",
-    "num_layers",
+    "num_decoder_layers",
 )
 OF_ATTENTION = ("num_key_value_heads", "key_dim", "value_dim")
 
@@ -150,7 +150,7 @@ class _DecoderStep(keras.Model):
 
     def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
         model, source = self.model, inputs["encoder_token_ids"]
-        numbers = range(model.num_layers)
+        numbers = range(model.num_decoder_layers)
         caches = [
             (_cache(inputs, "past_", i), _cache(inputs, "source_", i)) for i in numbers
         ]
@@ -240,7 +240,7 @@ def _cache_specs(model: Seq2Seq, prefix: str) -> dict[str, keras.InputSpec]:
             keras.InputSpec("float32", (None, heads, attention.key_dim, None)),
             keras.InputSpec("float32", (None, heads, None, attention.value_dim)),
         )
-        for _ in range(model.num_layers)
+        for _ in range(model.num_decoder_layers)
     ]
     return _named(specs, prefix)
 
@@ -285,7 +285,7 @@ def _score(folder: pathlib.Path, sources: np.ndarray, targets: np.ndarray) -> An
     state = {"encoder_token_ids": sources}
     state |= _run(encoder, state)
     batch, heads = len(sources), config["num_key_value_heads"]
-    for i in range(config["num_layers"]):
+    for i in range(config["num_decoder_layers"]):
         keys = (batch, heads, config["key_dim"], 0)
         values = (batch, heads, 0, config["value_dim"])
         state[f"past_keys_{i}"] = np.zeros(keys, "float32")

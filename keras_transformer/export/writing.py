@@ -177,7 +177,7 @@ def check_log_probabilities(
         RuntimeError: if they are farther apart.
     """
     wanted, lengths, _ = model.score(rows, targets)
-    differences = np.abs(found - wanted) / lengths
+    differences = np.abs(found - wanted) / np.maximum(lengths, 1)
     if not np.all(differences <= tolerance):
         worst = int(np.argmax(differences))
         raise RuntimeError(

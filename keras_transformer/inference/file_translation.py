@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import warnings
-import zlib
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -88,7 +87,7 @@ def translate_file(
     search, target = search or BeamSearch(), pathlib.Path(target)
     check_request(Request(search, max_length, min_length), batch_size)
     check_seed(seed)
-    _check_arguments(model, target, window, too_long, overwrite)
+    _check_arguments(model, source, target, window, too_long, overwrite)
     text = _Source(source, model)
     options = {
         "search": search,
@@ -153,13 +152,7 @@ class _Source:
         self._path = path
         self._tokenizer = model.source_tokenizer
         self.limit = model.max_source_length
-        try:
-            self._index = LineIndex.of(path)
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise OSError(
-                f"`source` must be whole if it is compressed; received `source={path}`,"
-                f" which is not ({error}). Compress or fetch it again."
-            ) from error
+        self._index = LineIndex.of(path)
         self.lines = self._index.lines
 
     def digest(self) -> str:
@@ -220,7 +213,19 @@ class _UnfinishedFile:
         """The progress of an earlier run, if it can be used."""
         if not (self._path.exists() and self._record.exists()):
             return None
-        progress = _Progress(**json.loads(self._record.read_text("utf-8")))
+        try:
+            progress = _Progress(**json.loads(self._record.read_text("utf-8")))
+            whole = self._path.stat().st_size >= progress.size
+        except (ValueError, TypeError):
+            whole = False
+        if not whole:
+            if overwrite:
+                return None
+            raise ValueError(
+                f"`{self._path}` must be as `{self._record}` says, to go on with this "
+                "unfinished work; one of them is damaged. Begin anew with "
+                "`overwrite=True`."
+            )
         for name, value in settings.items():
             other = progress.settings.get(name)
             if other != value and not overwrite:
@@ -267,6 +272,7 @@ class _UnfinishedFile:
 
 def _check_arguments(
     model: Any,
+    source: str | os.PathLike,
     target: pathlib.Path,
     window: int,
     too_long: str,
@@ -282,6 +288,11 @@ def _check_arguments(
     if too_long not in ("error", "empty"):
         raise ValueError(
             f'`too_long` must be "error" or "empty"; received `too_long={too_long!r}`.'
+        )
+    if target.exists() and os.path.samefile(source, target):
+        raise ValueError(
+            "`target` must be another file than `source`; received "
+            f"`target={str(target)!r}`."
         )
     if target.exists() and not overwrite:
         raise FileExistsError(

@@ -123,9 +123,9 @@ class Generator:
         check_request(request, batch_size)
         check_seed(seed)
         model = self._model
-        single = isinstance(inputs, str)
+        single = isinstance(inputs, str | bytes)
         inputs = [inputs] if single else inputs
-        prefix = [prefix] if single and isinstance(prefix, str) else prefix
+        prefix = [prefix] if single and isinstance(prefix, str | bytes) else prefix
         are_texts = _are_texts(inputs, model)
         tokenizer = model.source_tokenizer if are_texts else None
         rows = token_rows(inputs, "inputs", tokenizer, model.pad_token_id)
@@ -244,8 +244,15 @@ def check_request(request: Request, batch_size: int = 1) -> None:
         batch_size: int, inputs decoded together.
 
     Raises:
-        ValueError: if a number is of another kind or out of its range.
+        ValueError: if the search is none, or a number is of another kind or out of its
+            range.
     """
+    search = request.search
+    if isinstance(search, type) or not hasattr(search, "num_hypotheses"):
+        raise ValueError(
+            "`search` must be a search such as `GreedySearch()` or `BeamSearch()`; "
+            f"received `search={search!r}`."
+        )
     shortest: Any = request.min_length
     longest: Any = request.max_length
     _check_number("batch_size", batch_size, 1)
@@ -309,10 +316,11 @@ def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.
 
 
 def _are_texts(inputs: Any, model: Any) -> bool:
-    """Tells texts from token ids; an empty list is what the model takes."""
+    """Tells texts from token ids; nothing is what the model takes, but an int array."""
     if len(inputs) > 0:
         return isinstance(inputs[0], (str, bytes))
-    return isinstance(inputs, list) and model.source_tokenizer is not None
+    are_ints = "int" in str(getattr(inputs, "dtype", ""))
+    return not are_ints and model.source_tokenizer is not None
 
 
 def _check_alignable(rows: list[list[int]]) -> None:

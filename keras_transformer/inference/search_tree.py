@@ -77,9 +77,10 @@ def search_tree(
     paths = list(scores)
     best = [paths.index(path) for path in ended]
     named = paths
-    if isinstance(inputs, str):
-        tokens = model.target_tokenizer.get_vocabulary()
-        named = [tuple(tokens[token] for token in path) for path in paths]
+    if isinstance(inputs, str | bytes):
+        tokens = dict(enumerate(model.target_tokenizer.get_vocabulary()))
+        unknown = tokens[model.target_tokenizer.unknown_token_id]
+        named = [tuple(tokens.get(token, unknown) for token in path) for path in paths]
     return SearchTree(named, list(scores.values()), best)
 
 

@@ -65,7 +65,7 @@ def stream(
             f"`search={search}`. Stream with `GreedySearch()` or `Sampling()`."
         )
     request = Request(search, max_length, min_length)
-    is_text = isinstance(inputs, str)
+    is_text = isinstance(inputs, str | bytes)
     steps = model._stepper(inputs, request, prefix, seed)
     tokens = (int(ops.convert_to_numpy(step.tokens)[0, 0]) for step in steps)
     if not is_text:

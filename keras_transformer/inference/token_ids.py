@@ -30,7 +30,7 @@ def token_rows(
     Raises:
         ValueError: if `inputs` are something else, or texts without a tokenizer.
     """
-    inputs = [inputs] if isinstance(inputs, str) else inputs
+    inputs = [inputs] if isinstance(inputs, str | bytes) else inputs
     if len(inputs) > 0 and isinstance(inputs[0], str | bytes):
         if tokenizer is None:
             raise ValueError(

@@ -165,9 +165,14 @@ def _check(models: list[Seq2Seq]) -> None:
             )
     for side in ("source_tokenizer", "target_tokenizer"):
         tokenizers = [getattr(model, side) for model in models]
-        known = [tokenizer and tokenizer.get_vocabulary() for tokenizer in tokenizers]
-        if any(vocabulary != known[0] for vocabulary in known):
+        known = [tokenizer and _whole(tokenizer) for tokenizer in tokenizers]
+        if any(other != known[0] for other in known):
             raise ValueError(
                 f"`models` must share their `{side}`; received {len(models)} models "
-                "whose vocabularies differ. Train them with the same tokenizers."
+                "whose tokenizers differ. Train them with the same ones."
             )
+
+
+def _whole(tokenizer: Any) -> tuple[type, dict[str, Any]]:
+    """Not the vocabulary alone: it may be split into in more than one way."""
+    return type(tokenizer), tokenizer.get_config()

@@ -143,7 +143,9 @@ class Tokenizer(tf.Module):
     def detokenize(self, token_ids: Any) -> tf.Tensor:
         """Turns token ids into texts.
 
-        Padding and start tokens are dropped; the first end token ends the text.
+        Padding and start tokens are dropped; the first end token ends the text. An id
+        that is not in the vocabulary, as a model with a larger one may give, counts as
+        `unknown_token_id`.
 
         Args:
             token_ids: Integer `(batch, length)`: an array, or a dense or ragged
@@ -155,6 +157,8 @@ class Tokenizer(tf.Module):
         if isinstance(token_ids, tf.RaggedTensor):
             token_ids = token_ids.to_tensor(self.pad_token_id)
         token_ids = tf.cast(token_ids, tf.int32)
+        known = (token_ids >= 0) & (token_ids < self.vocabulary_size)
+        token_ids = tf.where(known, token_ids, self.unknown_token_id)
         ends = tf.cast(token_ids == self.end_token_id, tf.int32)
         kept = (
             (tf.cumsum(ends, axis=1) == 0)

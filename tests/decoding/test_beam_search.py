@@ -1,6 +1,9 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import reference
+from keras import ops
 from scripted_step import END, PAD, random_step, spell, written_step
 
 from keras_transformer.decoding import BeamSearch, GreedySearch
@@ -69,6 +72,34 @@ def test_the_best_is_found_without_keeping_all():
             3,
             penalty=lambda length: (5 + length) / 6,
         )[0]
+        assert _hypotheses(result, row) == [best]
+        np.testing.assert_allclose(result.scores[row, 0], score, atol=3e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Favour:
+    """A rule that raises a log-probability, above 0 even."""
+
+    token_id: int
+    bonus: float
+
+    def __call__(self, logits, history):
+        favoured = np.arange(logits.shape[-1]) == self.token_id
+        return logits + self.bonus * ops.convert_to_tensor(favoured, "float32")
+
+
+def test_the_best_is_found_though_a_rule_raises_what_comes_later():
+    step, rule = random_step(11, max_length=3, seed=31), Favour(4, 2.0)
+    options = {"length_penalty": 0.0, "patience": np.inf, "processors": [rule]}
+    result = step.search(BeamSearch(13, **options), limits=3)
+    for row in range(step.batch):
+
+        def log_probs(history, row=row):
+            favoured = np.arange(step.vocabulary_size) == rule.token_id
+            raised = rule.bonus * favoured * (len(history) < 2)  # The last is forced.
+            return step.log_probs(row, history) + raised
+
+        best, score = reference.exhaustive_search(log_probs, END, 3)[0]
         assert _hypotheses(result, row) == [best]
         np.testing.assert_allclose(result.scores[row, 0], score, atol=3e-5)
 
@@ -215,21 +246,28 @@ def test_defaults_are_those_of_the_paper():
     assert BeamSearch() == BeamSearch(num_beams=4, length_penalty=0.6, num_hypotheses=1)
 
 
-@pytest.mark.parametrize("num_beams", [0, -1])
-def test_num_beams_must_be_positive(num_beams):
-    message = rf"`num_beams` must be at least 1; received `num_beams={num_beams}`"
+@pytest.mark.parametrize("name", ["num_beams", "num_hypotheses"])
+@pytest.mark.parametrize("number", [0, -1, 2.0])
+def test_counts_must_be_positive_ints(name, number):
+    message = rf"`{name}` must be an int of at least 1; received `{name}={number}`"
     with pytest.raises(ValueError, match=message):
-        BeamSearch(num_beams=num_beams)
+        BeamSearch(**{name: number})
 
 
-@pytest.mark.parametrize("number", [0, 4])
-def test_num_hypotheses_must_not_be_more_than_num_beams(number):
+def test_num_hypotheses_must_not_be_more_than_num_beams():
     message = (
-        "`num_hypotheses` must be between 1 and `num_beams`; received "
-        rf"`num_hypotheses={number}`, `num_beams=3`. Search with more beams"
+        "`num_hypotheses` must be at most `num_beams`; received "
+        r"`num_hypotheses=4`, `num_beams=3`. Search with more beams"
     )
     with pytest.raises(ValueError, match=message):
-        BeamSearch(num_beams=3, num_hypotheses=number)
+        BeamSearch(num_beams=3, num_hypotheses=4)
+
+
+@pytest.mark.parametrize("penalty", [float("nan"), float("inf")])
+def test_length_penalty_must_be_finite(penalty):
+    message = f"`length_penalty` must be .*; received `length_penalty={penalty}`"
+    with pytest.raises(ValueError, match=message):
+        BeamSearch(length_penalty=penalty)
 
 
 def _hypotheses(result, row):

@@ -101,8 +101,10 @@ def test_equally_probable_tokens_at_the_border_all_stay():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_samples": 0}, "`num_samples` must be at least 1; received"),
-        ({"temperature": 0.0}, "`temperature` must be a positive number"),
+        ({"num_samples": 0}, "`num_samples` must be an int of at least 1; received"),
+        ({"num_samples": 2.0}, "`num_samples` must be an int of at least 1"),
+        ({"temperature": 0.0}, "`temperature` must be a number of at least 1e-06"),
+        ({"temperature": 1e-40}, "`temperature` must be a number of at least 1e-06"),
         ({"top_k": 0}, "`top_k` must be at least 1, or `None`"),
         ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1"),
         ({"top_p": 1.1}, "`top_p` must be above 0"),

@@ -5,7 +5,7 @@ import sentencepiece
 from ctranslate2_designs import DESIGNS, SIZES, SOURCE, SPECIAL, TARGET, model_of
 from keras import ops
 
-from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
+from keras_transformer import BeamSearch, GreedySearch, Seq2Seq, SuppressTokens
 from keras_transformer.export import ctranslate2 as exporting
 from keras_transformer.layers import AlibiBias, LocalWindow
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
@@ -259,3 +259,15 @@ def test_an_unknown_format(model, tmp_path):
     message = "`format` must be one of 'saved_model', .*received `format='hdf5'`"
     with pytest.raises(ValueError, match=message):
         model.export(tmp_path / "1", format="hdf5")
+
+
+def test_nothing_to_check(tmp_path):
+    with pytest.raises(ValueError, match="`check_texts` must hold a text that is not"):
+        export(model_of(), tmp_path / "1", check_texts=[""])
+
+
+def test_a_search_that_finds_nothing(tmp_path):
+    everything = SuppressTokens(range(model_of().target_vocabulary_size))
+    search = GreedySearch(processors=[everything])
+    exporting.export_ctranslate2(model_of(), tmp_path / "1", search)
+    assert (tmp_path / "1" / "model.bin").exists()

@@ -42,7 +42,7 @@ assert not {"keras", "keras_transformer", "tensorflow"} & set(sys.modules)
 
 
 def with_random_weights(model):
-    rng = np.random.default_rng(5)  # the outputs differ, in their lengths too
+    rng = np.random.default_rng(23)  # the outputs differ, in their lengths too
     model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
     return model
 
@@ -56,6 +56,7 @@ def model():
             source_tokenizer=SentencePieceTokenizer.train(
                 lines=lines, vocabulary_size=30
             ),
+            num_decoder_layers=3,
             positions=RotaryEmbedding(),
             normalize_first=True,
             attention_options={"use_gate": True},
@@ -94,14 +95,14 @@ def test_what_is_in_the_folder(model, folder):
     assert (folder / "source.model").read_bytes() == model.source_tokenizer.proto
     config = json.loads((folder / "config.json").read_text())
     assert config["end_token_id"] == 3 and config["max_target_length"] == 23
-    assert config["value_dim"] == 6 and config["num_layers"] == 2
+    assert config["value_dim"] == 6 and config["num_decoder_layers"] == 3
     session = onnxruntime.InferenceSession(folder / "decoder_step.onnx")
     inputs = {argument.name for argument in session.get_inputs()}
     kinds = [
         f"{part}_{kind}" for part in ("past", "source") for kind in ("keys", "values")
     ]
     assert inputs == {"token_ids", "encoder_token_ids"} | {
-        f"{kind}_{i}" for kind in kinds for i in range(2)
+        f"{kind}_{i}" for kind in kinds for i in range(3)
     }
 
 

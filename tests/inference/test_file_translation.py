@@ -263,6 +263,20 @@ def test_the_record_says_how_far_it_is(folder):
     assert record["size"] == (folder / "target.unfinished").stat().st_size
 
 
+@pytest.mark.parametrize("damage", ["shorter", "other", "no JSON"])
+def test_unfinished_work_that_is_damaged(folder, damage):
+    translate_and_kill(2)
+    work, record = (folder / f"target.unfinished{end}" for end in ("", ".json"))
+    if damage == "shorter":
+        work.write_bytes(work.read_bytes()[:-3])
+    else:
+        record.write_text("{}" if damage == "other" else "{")
+    with pytest.raises(ValueError, match="`target.unfinished` must be as .* anew with"):
+        translate(Shouter())
+    translate(Shouter(), overwrite=True)
+    assert read(folder) == SHOUTED
+
+
 # Lines that are too long.
 
 
@@ -313,6 +327,15 @@ def test_an_existing_target(folder):
     assert read(folder) == SHOUTED
 
 
+def test_the_source_is_not_replaced(folder):
+    before = (folder / "source").read_bytes()
+    (folder / "same").symlink_to(folder / "source")
+    for target in ("source", "same"):
+        with pytest.raises(ValueError, match="another file than `source`; .*`target='"):
+            translate(Shouter(), target=target, overwrite=True)
+    assert (folder / "source").read_bytes() == before
+
+
 def test_sources_that_cannot_be_read(folder):
     with pytest.raises(FileNotFoundError, match="missing"):
         translate(Shouter(), "missing")
@@ -325,7 +348,7 @@ def test_sources_that_cannot_be_read(folder):
     whole = gzip.compress(b"abc\n" * 100)
     for content in (whole[:-9], whole[:12] + b"\0\0" + whole[14:], b"no gzip"):
         (folder / "damaged.gz").write_bytes(content)
-        with pytest.raises(OSError, match=r"`source=damaged.gz`, which is not \("):
+        with pytest.raises(ValueError, match=r"be whole; `damaged\.gz` is damaged"):
             translate(Shouter(), "damaged.gz")
 
 

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from layer_contract import with_random_weights
 
 from keras_transformer import (
     BeamSearch,
@@ -140,12 +141,49 @@ def test_nothing_in_nothing_out(model):
     assert texts == []
     assert scores.shape == (0, 2)
 
+    assert model.generate(()) == model.generate(np.array([], str)) == []
+
 
 def test_no_token_ids_give_an_empty_result(model):
-    for empty in (np.zeros((0, 7), "int32"), ()):
-        result = model.generate(empty, N_BEST)
-        assert result.token_ids.shape == (0, 2, 0)
-        assert result.lengths.shape == result.scores.shape == (0, 2)
+    result = model.generate(np.zeros((0, 7), "int32"), N_BEST)
+    assert result.token_ids.shape == (0, 2, 0)
+    assert result.lengths.shape == result.scores.shape == (0, 2)
+
+
+def test_bytes_are_texts(model):
+    (text,) = model.generate(["deadbeef"], GREEDY)
+    assert model.generate([b"deadbeef"], GREEDY) == [text]
+    assert model.generate(b"deadbeef", GREEDY) == text
+    assert "".join(model.stream(b"deadbeef")) == text
+    assert model.search_tree(b"abc") == model.search_tree("abc")
+
+
+def test_tokens_that_the_tokenizer_lacks_are_unknown():
+    """As of a model whose vocabulary was rounded up."""
+    tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
+    model = Seq2Seq(
+        **SIZES, source_vocabulary_size=10, target_vocabulary_size=40, **tokenizers
+    )
+    with_random_weights(model)
+    result = model.generate(ROWS, GREEDY, max_length=7)
+    ids = result.token_ids[:, 0]
+    assert (ids >= TARGET.vocabulary_size).any()
+    known = np.where(ids < TARGET.vocabulary_size, ids, TARGET.unknown_token_id)
+    expected = [text.decode() for text in TARGET.detokenize(known).numpy()]
+    texts = ["abc", "f", "deadbeef"]
+    assert model.generate(texts, GREEDY, max_length=7) == expected
+    for text, wanted in zip(texts, expected, strict=True):
+        assert "".join(model.stream(text, max_length=7)) == wanted
+    tree = model.search_tree("abc", BeamSearch(2), max_length=3)
+    assert any("<unk>" in path for path in tree.paths)
+
+
+@pytest.mark.parametrize("search", [5, "beam", BeamSearch])
+def test_no_search(model, search):
+    with pytest.raises(
+        ValueError, match="`search` must be a search such as .*`search="
+    ):
+        model.generate(ROWS, search)
 
 
 def test_an_empty_list_of_token_ids():

@@ -178,3 +178,11 @@ def test_the_least_limit_holds(members):
 def test_models_that_do_not_go_together(members, models, message):
     with pytest.raises(ValueError, match=message):
         Ensemble(models(members[0]))
+
+
+def test_tokenizers_that_split_in_other_ways(members):
+    config = {**TOKENIZER.get_config(), "lowercase": True}
+    other = model_of(8, source_tokenizer=CharacterTokenizer(**config))
+    assert other.source_tokenizer.get_vocabulary() == TOKENIZER.get_vocabulary()
+    with pytest.raises(ValueError, match="`source_tokenizer`; .* tokenizers differ"):
+        Ensemble([members[0], other])
