@@ -27,7 +27,7 @@ def logsumexp(logits: Any) -> Any:
 
 
 def log_normalizer(logits: Any) -> Any:
-    """The same for logits of any shape that nothing else is computed of.
+    """`logsumexp` over the last axis of logits of which nothing else is computed.
 
     Args:
         logits: Float32 tensor `(…, vocabulary_size)`.

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# Steps that run as they are before one is recorded, which takes as long as some ten.
+# Steps that run as they are before one is recorded: recording costs as much as ten.
 PATIENCE = 8
 
 _RECORDINGS: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(

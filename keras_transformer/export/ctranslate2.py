@@ -13,8 +13,8 @@ from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 from keras_transformer.decoding import GreedySearch, Search
 from keras_transformer.export.transformer_spec import make_spec, vocabulary
 from keras_transformer.export.writing import (
+    check_has_tokenizers,
     check_log_probabilities,
-    check_tokenizers,
     new_folder,
     sample_texts,
 )
@@ -112,7 +112,7 @@ def export_ctranslate2(
             "`model` must be a `Seq2Seq` for `format='ctranslate2'`, which has no "
             f"ensembles; received {model}. Use `format='saved_model'`."
         )
-    check_tokenizers(model)
+    check_has_tokenizers(model)
     rows = _source_rows(model, check_texts or sample_texts(model))
     if not rows:
         raise ValueError(

@@ -14,8 +14,8 @@ from keras import ops
 
 from keras_transformer.decoding import Search
 from keras_transformer.export.writing import (
+    check_has_tokenizers,
     check_log_probabilities,
-    check_tokenizers,
     in_tensorflow,
     new_folder,
     sample_texts,
@@ -96,7 +96,7 @@ def export_onnx(
     ```
     """
     _check_parts(model)
-    check_tokenizers(model)
+    check_has_tokenizers(model)
     texts = check_texts or sample_texts(model)
     with new_folder(filepath) as folder:
         in_tensorflow(_write, model, folder)

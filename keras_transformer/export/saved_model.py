@@ -14,11 +14,11 @@ from keras_transformer.export import card as model_card
 from keras_transformer.export import checking
 from keras_transformer.export import quantization as rounding
 from keras_transformer.export.compact_graph import compact
-from keras_transformer.export.served import DEFAULT_MAX_LENGTH, Served
+from keras_transformer.export.served import LENGTH_WITHOUT_LIMIT, Served
 from keras_transformer.export.signatures import describe_signatures
 from keras_transformer.export.warmup import check_warmup, write_warmup
 from keras_transformer.export.writing import (
-    check_tokenizers,
+    check_has_tokenizers,
     in_tensorflow,
     new_folder,
     sample_texts,
@@ -138,7 +138,7 @@ def export_saved_model(
     References:
         - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993) (model cards)
     """
-    check_tokenizers(model)
+    check_has_tokenizers(model)
     rounding.check_quantization(quantization)
     check_warmup(warmup)
     request = Request(search, max_length, min_length)
@@ -198,8 +198,8 @@ def _tables(
     model: Any, folder: pathlib.Path, settings: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     limits = {
-        "max_source_length": model.max_source_length or DEFAULT_MAX_LENGTH,
-        "max_target_length": model.max_target_length or DEFAULT_MAX_LENGTH,
+        "max_source_length": model.max_source_length or LENGTH_WITHOUT_LIMIT,
+        "max_target_length": model.max_target_length or LENGTH_WITHOUT_LIMIT,
     }
     return {
         "Model": {**model_card.describe_model(model), **limits},

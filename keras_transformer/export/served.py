@@ -14,7 +14,7 @@ from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.seq2seq import Seq2Seq
 
-DEFAULT_MAX_LENGTH = 512
+LENGTH_WITHOUT_LIMIT = 512
 LARGEST_BATCH = 64
 
 
@@ -52,8 +52,8 @@ class Served(tf.Module):
         if self.source_tokenizer is self.target_tokenizer:
             self._tokens["source"] = self._tokens["target"]
         self._limits = {
-            "source": model.max_source_length or DEFAULT_MAX_LENGTH,
-            "target": model.max_target_length or DEFAULT_MAX_LENGTH,
+            "source": model.max_source_length or LENGTH_WITHOUT_LIMIT,
+            "target": model.max_target_length or LENGTH_WITHOUT_LIMIT,
         }
         self._vocabulary_size = model.source_vocabulary_size
         self._pad_token_id = model.pad_token_id
@@ -166,7 +166,8 @@ class Served(tf.Module):
         outputs = self._outputs(tokens, token_ids, result)
         width = tokens.bounding_shape(out_type=tf.int32)[1]
         length = tf.reduce_max(result.lengths[:, 0])
-        size = _round_up(tf.cast(length, tf.int64), length_buckets(DEFAULT_MAX_LENGTH))
+        buckets = length_buckets(LENGTH_WITHOUT_LIMIT)
+        size = _round_up(tf.cast(length, tf.int64), buckets)
         found = result.token_ids[:, 0, :size]
         count = tf.shape(text)[0]
         named = {

@@ -68,7 +68,7 @@ def new_folder(
         raise
 
 
-def check_tokenizers(model: Seq2Seq) -> None:
+def check_has_tokenizers(model: Seq2Seq) -> None:
     """Makes sure that a model takes texts.
 
     Args:

@@ -1,4 +1,4 @@
-"""From a user's texts or token ids to padded batches of few shapes."""
+"""A user's texts or token ids, as rows of ids and in batches of few shapes."""
 
 from typing import Any
 

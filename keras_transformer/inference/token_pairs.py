@@ -1,4 +1,4 @@
-"""From a user's pairs of texts or token ids to padded batches of few shapes."""
+"""A user's pairs of sources and targets, in batches of few shapes."""
 
 from collections.abc import Iterator
 from typing import Any

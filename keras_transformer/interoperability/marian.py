@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.export.writing import check_tokenizers, new_folder
+from keras_transformer.export.writing import check_has_tokenizers, new_folder
 from keras_transformer.interoperability.files import (
     Tensors,
     checked_file,
@@ -267,7 +267,7 @@ def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
             "`model` must be a `Seq2Seq`, as Marian has no ensembles; received "
             f"{model}."
         )
-    check_tokenizers(model)
+    check_has_tokenizers(model)
     tokenizers = {"source": model.source_tokenizer, "target": model.target_tokenizer}
     for side, tokenizer in tokenizers.items():
         if not isinstance(tokenizer, MarianTokenizer):

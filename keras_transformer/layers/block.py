@@ -20,31 +20,7 @@ from keras_transformer.layers.residual import Residual
 class Block(keras.layers.Layer):
     """The settings and the sub-layers that `EncoderBlock` and `DecoderBlock` share.
 
-    Not a layer of its own: it has no `call`.
-
-    Args:
-        intermediate_dim: int, width of the feed-forward network (d_ff).
-        num_heads: int, number of attention heads; must divide the width of the
-            inputs.
-        dropout: float in [0, 1), dropout rate of the attention scores and of
-            each sub-layer's output.
-        activation: activation of the feed-forward network.
-        layer_norm_epsilon: float, epsilon of the layer normalisations.
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
-        normalize_first: whether to normalise the input of each sub-layer
-            rather than the output.
-        positions: a `PositionScheme` to copy: an encoding is added to the
-            inputs of the block, any other scheme acts in its self-attention.
-        attention_options: dictionary of further arguments of the block's
-            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
-            its own, or a `pattern` (for the self-attention alone).
-        feed_forward_options: dictionary of further arguments of its
-            `FeedForward`, such as `gated` or a `dropout` of its own.
-        residual_options: dictionary of further arguments of its `Residual`
-            connections, such as `normalization` or `stochastic_depth`.
-        **kwargs: `name`, `dtype` and the other arguments of
-            `keras.layers.Layer`.
+    Not a layer of its own: it has no `call`. Its arguments are those of `EncoderBlock`.
     """
 
     def __init__(

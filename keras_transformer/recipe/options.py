@@ -53,9 +53,7 @@ class Recipe:
         str, "transformer_tiny, transformer_small, transformer_base, transformer_big."
     ] = "transformer_tiny"
     dropout: Annotated[float, "Of embeddings and sub-layers."] = 0.3
-    attention_dropout: Annotated[
-        float | None, "Of the attention scores; as dropout if not given."
-    ] = None
+    attention_dropout: Annotated[float, "Of the attention scores."] = 0.0
 
     epochs: Annotated[int, "Times through the training text."] = 40
     tokens_per_batch: Annotated[int, "Source or target tokens, padding too."] = 4096

@@ -178,15 +178,12 @@ def _check_lengths(model: Seq2Seq, **texts: Columns) -> None:
 
 def _model(tokenizer: Tokenizer, recipe: Recipe, batches_per_epoch: int) -> Seq2Seq:
     """Builds and compiles the model."""
-    attention_options = {}
-    if recipe.attention_dropout is not None:
-        attention_options["dropout"] = recipe.attention_dropout
     model = Seq2Seq.from_preset(
         recipe.preset,
         source_tokenizer=tokenizer,
         normalize_first=True,
         dropout=recipe.dropout,
-        attention_options=attention_options,
+        attention_options={"dropout": recipe.attention_dropout},
         max_source_length=recipe.max_length,
         max_target_length=recipe.max_length,
     )

@@ -243,22 +243,14 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
     from_preset = classmethod(presets.from_preset)
 
     def _build_layers(self) -> None:
-        policy = self.dtype_policy
-        stack = {
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            "positions": None if self.positions.added_to_inputs else self.positions,
-            "attention_options": self.attention_options,
-            "feed_forward_options": self.feed_forward_options,
-            "residual_options": self.residual_options,
-            "rematerialize": self.rematerialize,
-            "dtype": policy,
-        }
         shape = (None, None, self.hidden_dim)
+        self._build_embeddings(shape)
+        self._build_stacks(shape)
+        self._build_output(shape)
+        self.built = True
+
+    def _build_embeddings(self, shape: tuple[int | None, ...]) -> None:
+        policy = self.dtype_policy
         self.target_embedding = self._embedding("target", self.target_vocabulary_size)
         self.source_embedding = self.target_embedding
         if self.tie_embeddings != "all":
@@ -273,17 +265,35 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             self.target_encoding = copy_scheme(self.positions, policy)
             self.target_encoding.build(shape)
         self.embedding_dropout = Dropout(self.dropout, dtype=policy)
+
+    def _build_stacks(self, shape: tuple[int | None, ...]) -> None:
+        stack = {
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "normalize_first": self.normalize_first,
+            "positions": None if self.positions.added_to_inputs else self.positions,
+            "attention_options": self.attention_options,
+            "feed_forward_options": self.feed_forward_options,
+            "residual_options": self.residual_options,
+            "rematerialize": self.rematerialize,
+            "dtype": self.dtype_policy,
+        }
         self.encoder = EncoderStack(self.num_layers, **stack, name="encoder")
         self.encoder.build(shape)
         self.decoder = DecoderStack(self.num_decoder_layers, **stack, name="decoder")
         self.decoder.build(shape, shape)
+
+    def _build_output(self, shape: tuple[int | None, ...]) -> None:
         self.output_dense = None
         self.tied_output_bias = None
         if self.tie_embeddings == "none":
             self.output_dense = Dense(
                 self.target_vocabulary_size,
                 use_bias=self.output_bias,
-                dtype=policy,
+                dtype=self.dtype_policy,
                 name="output",
             )
             self.output_dense.build(shape)
@@ -293,7 +303,6 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
                 initializer="zeros",
                 name="output_bias",
             )
-        self.built = True
 
     def _embedding(self, name: str, vocabulary_size: int) -> keras.layers.Embedding:
         embedding = keras.layers.Embedding(

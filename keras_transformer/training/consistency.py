@@ -21,12 +21,12 @@ def consistency_loss(
     which needs no logarithm and has a gradient of two terms.
 
     Args:
-        y_true: Integer tensor `(batch, target_length)`, the target ids.
-        first: Floating tensor `(batch, target_length, vocabulary_size)`, logits.
-        second: Floating tensor of the same shape, logits.
+        y_true: int tensor `(batch, target_length)`, the target ids.
+        first: float tensor `(batch, target_length, vocabulary_size)`, logits.
+        second: float tensor of the same shape, logits.
         sample_weight: None, or a floating tensor `(batch, target_length)` or
             `(batch,)`.
-        pad_token_id: Integer, the target id that marks padding.
+        pad_token_id: int, the target id that marks padding.
 
     Returns:
         A float32 scalar tensor, in nats a token.

@@ -35,14 +35,14 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     their rows; `Perplexity` is exact over batches of different lengths.
 
     Args:
-        label_smoothing: Float in [0, 1), the paper's epsilon_ls.
-        pad_token_id: Integer, the target id that marks padding. It may lie outside the
+        label_smoothing: float in [0, 1), the paper's epsilon_ls.
+        pad_token_id: int, the target id that marks padding. It may lie outside the
             vocabulary (-100, say).
-        name: String, the name of the loss.
+        name: str, the name of the loss.
 
     Call arguments:
-        y_true: Integer tensor `(batch, target_length)`, the target ids.
-        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        y_true: int tensor `(batch, target_length)`, the target ids.
+        y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
         sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
 
     Returns:
@@ -110,11 +110,11 @@ def flatten_tokens(
     """Lays the positions of a batch in one row, each with its weight.
 
     Args:
-        y_true: Integer tensor `(batch, target_length)`, the target ids.
-        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        y_true: int tensor `(batch, target_length)`, the target ids.
+        y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
         sample_weight: None, or a floating tensor `(batch, target_length)` or
             `(batch,)`.
-        pad_token_id: Integer, the target id that marks padding.
+        pad_token_id: int, the target id that marks padding.
 
     Returns:
         `(targets, logits, weights)`: int32 `(batch * target_length,)`, the type of
@@ -141,7 +141,7 @@ def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0)
     Args:
         targets: Int32 tensor `(tokens,)`, the target ids.
         logits: Float32 tensor `(tokens, vocabulary_size)`.
-        label_smoothing: Float in [0, 1).
+        label_smoothing: float in [0, 1).
 
     Returns:
         A float32 tensor `(tokens,)`, in nats.
@@ -156,7 +156,7 @@ def in_vocabulary(targets: Any, logits: Any) -> Any:
 
     Args:
         targets: Int32 tensor `(tokens,)`, the target ids.
-        logits: Floating tensor `(tokens, vocabulary_size)`.
+        logits: float tensor `(tokens, vocabulary_size)`.
 
     Returns:
         A boolean tensor `(tokens,)`.
@@ -192,7 +192,7 @@ def pick(values: Any, indices: Any) -> Any:
 
     Args:
         values: Tensor `(rows, columns)`.
-        indices: Integer tensor `(rows,)`, a column for each row.
+        indices: int tensor `(rows,)`, a column for each row.
 
     Returns:
         Tensor `(rows,)` of the type of `values`.

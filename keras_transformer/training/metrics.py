@@ -22,13 +22,13 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
     any token the result is 0.
 
     Args:
-        pad_token_id: Integer, the target id that marks padding.
-        name: String, the name of the metric.
+        pad_token_id: int, the target id that marks padding.
+        name: str, the name of the metric.
         dtype: The type of the totals.
 
     Call arguments:
-        y_true: Integer tensor `(batch, target_length)`, the target ids.
-        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        y_true: int tensor `(batch, target_length)`, the target ids.
+        y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
         sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
             Keras hands it to the metrics given to `compile` as `weighted_metrics`.
 
@@ -85,13 +85,13 @@ class Perplexity(keras.metrics.Mean):
     target id outside the vocabulary makes it infinite.
 
     Args:
-        pad_token_id: Integer, the target id that marks padding.
-        name: String, the name of the metric.
+        pad_token_id: int, the target id that marks padding.
+        name: str, the name of the metric.
         dtype: The type of the totals.
 
     Call arguments:
-        y_true: Integer tensor `(batch, target_length)`, the target ids.
-        y_pred: Floating tensor `(batch, target_length, vocabulary_size)`, the logits.
+        y_true: int tensor `(batch, target_length)`, the target ids.
+        y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
         sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
             Keras hands it to the metrics given to `compile` as `weighted_metrics`.
 

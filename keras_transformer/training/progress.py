@@ -25,7 +25,7 @@ class TrainingProgress(keras.callbacks.Callback):
     Nothing waits for a device because of it.
 
     Args:
-        tokens_per_epoch: Integer >= 1, such as `ParallelDataset.tokens_per_epoch`, the
+        tokens_per_epoch: int >= 1, such as `ParallelDataset.tokens_per_epoch`, the
             real target tokens. Without it there is no `tokens_per_second`.
 
     Raises:

@@ -26,9 +26,9 @@ class TranslationQuality(keras.callbacks.Callback):
             one entry a source.
         search: How to search, giving one hypothesis; what `Seq2Seq.generate` takes by
             default (a beam of 4) if `None`. `GreedySearch()` is several times faster.
-        every: Integer >= 1, epochs between translations.
-        lowercase: Boolean, whether letter case is ignored (sacreBLEU's `-lc`).
-        samples: Integer >= 0, how many translations to print, from the first on.
+        every: int >= 1, epochs between translations.
+        lowercase: bool, whether letter case is ignored (sacreBLEU's `-lc`).
+        samples: int >= 0, how many translations to print, from the first on.
 
     Raises:
         ValueError: If an argument has a bad value; by `fit`, if the model has no

@@ -31,16 +31,16 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     to the optimizer, and the warm-up is counted in updates again.
 
     Args:
-        peak_learning_rate: Float > 0. The rate of update `warmup_steps`, the highest.
-        warmup_steps: Integer >= 1, in updates. 1 means no warm-up.
-        gradient_accumulation_steps: Integer >= 1, in batches an update. The
+        peak_learning_rate: float > 0. The rate of update `warmup_steps`, the highest.
+        warmup_steps: int >= 1, in updates. 1 means no warm-up.
+        gradient_accumulation_steps: int >= 1, in batches an update. The
             optimizer's argument of the same name, 1 where it is not set.
-        total_steps: Integer >= 1, in updates, the length of the run. Only needed for
+        total_steps: int >= 1, in updates, the length of the run. Only needed for
             `cooldown_steps`.
-        cooldown_steps: Integer from 0 to `total_steps`, in updates. 0 means none.
+        cooldown_steps: int from 0 to `total_steps`, in updates. 0 means none.
 
     Call arguments:
-        step: Integer tensor or array of any shape, batches seen so far, from 0: what
+        step: int tensor or array of any shape, batches seen so far, from 0: what
             an optimizer hands over.
 
     Returns:
@@ -95,12 +95,12 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         """The paper's schedule, whose peak follows from the width of the model.
 
         Args:
-            hidden_dim: Integer >= 1, the paper's d_model.
-            warmup_steps: Integer >= 1, in updates.
-            scale: Float > 0, a factor on the whole curve; 1 is eq. 3.
-            gradient_accumulation_steps: Integer >= 1, in batches an update.
-            total_steps: Integer >= 1, in updates.
-            cooldown_steps: Integer from 0 to `total_steps`, in updates.
+            hidden_dim: int >= 1, the paper's d_model.
+            warmup_steps: int >= 1, in updates.
+            scale: float > 0, a factor on the whole curve; 1 is eq. 3.
+            gradient_accumulation_steps: int >= 1, in batches an update.
+            total_steps: int >= 1, in updates.
+            cooldown_steps: int from 0 to `total_steps`, in updates.
 
         Returns:
             A `WarmupInverseSquareRoot` with a peak of

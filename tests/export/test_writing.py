@@ -2,7 +2,7 @@ import pytest
 
 from keras_transformer import Seq2Seq
 from keras_transformer.export.writing import (
-    check_tokenizers,
+    check_has_tokenizers,
     new_folder,
     run_python,
     sample_texts,
@@ -60,7 +60,7 @@ def test_an_existing_target_is_not_replaced(tmp_path):
 def test_a_model_without_tokenizers():
     message = "`model` must have tokenizers to be exported; .* Give it tokenizers"
     with pytest.raises(ValueError, match=message):
-        check_tokenizers(Seq2Seq(**SIZES, vocabulary_size=11))
+        check_has_tokenizers(Seq2Seq(**SIZES, vocabulary_size=11))
 
 
 @pytest.mark.parametrize("limit", [2, 9, None])
