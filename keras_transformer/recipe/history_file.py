@@ -29,10 +29,9 @@ class HistoryFile(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         rows = [row for row in self._read() if int(row["epoch"]) < epoch]
         rows.append({"epoch": epoch, **(logs or {})})
+        columns = dict.fromkeys(name for row in rows for name in row)
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(
-            text, dict.fromkeys(name for row in rows for name in row)
-        )
+        writer = csv.DictWriter(text, columns)
         writer.writeheader()
         writer.writerows(rows)
         with written_whole(self.path) as file:

@@ -89,19 +89,15 @@ class Favour:
 
 
 def test_the_best_is_found_though_a_rule_raises_what_comes_later():
-    step, rule = random_step(11, max_length=3, seed=31), Favour(4, 2.0)
-    options = {"length_penalty": 0.0, "patience": np.inf, "processors": [rule]}
-    result = step.search(BeamSearch(13, **options), limits=3)
-    for row in range(step.batch):
-
-        def log_probs(history, row=row):
-            favoured = np.arange(step.vocabulary_size) == rule.token_id
-            raised = rule.bonus * favoured * (len(history) < 2)  # The last is forced.
-            return step.log_probs(row, history) + raised
-
-        best, score = reference.exhaustive_search(log_probs, END, 3)[0]
-        assert _hypotheses(result, row) == [best]
-        np.testing.assert_allclose(result.scores[row, 0], score, atol=3e-5)
+    """To end at once looks better than all that can follow, but for the rule."""
+    script = {(): {END: 0.6, 3: 0.4}, (3,): {END: 0.5, 4: 0.5}, (3, 4): {END: 1.0}}
+    step, options = written_step(script), {**NO_PENALTY, "patience": np.inf}
+    plain = step.search(BeamSearch(2, **options), limits=4)
+    assert _hypotheses(plain, 0) == [(END,)]
+    raised = BeamSearch(2, **options, processors=[Favour(4, 2.0)])
+    result = step.search(raised, limits=4)
+    assert _hypotheses(result, 0) == [(3, 4, END)]
+    np.testing.assert_allclose(result.scores, [[np.log(0.2) + 2]], atol=1e-4)
 
 
 def test_one_beam_is_greedy_search():
