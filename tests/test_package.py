@@ -43,17 +43,18 @@ NAMES = {
 MAY_IMPORT = {
     "__init__": {"decoding", "inference", "layers", "seq2seq", "training"},
     "backend": {"keras"},
-    "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
+    "files": set(),
+    "text": {"files", "keras", "sentencepiece", "tensorflow", "tensorflow_text"},
     "dataset": {"numpy", "tensorflow", "text"},
     "layers": {"backend", "keras", "numpy"},
-    "training": {"backend", "keras", "numpy"},
+    "training": {"backend", "files", "keras", "numpy"},
     "decoding": {"backend", "keras", "numpy"},
     "seq2seq": {
-        *("backend", "decoding", "inference", "layers", "training"),
+        *("backend", "decoding", "files", "inference", "layers", "training"),
         *("keras", "numpy"),
     },
     "inference": {
-        *("backend", "dataset", "decoding", "layers", "text", "training"),
+        *("backend", "dataset", "decoding", "files", "layers", "text", "training"),
         *("keras", "numpy", "sacrebleu", "tqdm"),
     },
     "evaluation": {"rapidfuzz", "sacrebleu"},
@@ -79,8 +80,8 @@ MAY_IMPORT = {
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "recipe": {
-        *("dataset", "decoding", "evaluation", "seq2seq", "text", "training"),
-        "keras",
+        *("dataset", "decoding", "evaluation", "files", "seq2seq", "text"),
+        *("keras", "training"),
     },
     "command_line": {"recipe", "typer"},
     "__main__": {"command_line"},

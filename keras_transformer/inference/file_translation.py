@@ -16,8 +16,8 @@ from tqdm.auto import tqdm
 
 from keras_transformer.dataset.line_files import LineIndex, LineReader
 from keras_transformer.decoding import BeamSearch, RelativeLength, Search
+from keras_transformer.files import written_whole
 from keras_transformer.inference.generation import Request, check_request, check_seed
-from keras_transformer.training.checkpoints.files import written_whole
 
 Hypotheses = list[tuple[str, float]]
 

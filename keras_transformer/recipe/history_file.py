@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.training.checkpoints.files import written_whole
+from keras_transformer.files import written_whole
 
 
 class HistoryFile(keras.callbacks.Callback):

@@ -9,6 +9,7 @@ import keras
 from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
 from keras_transformer.decoding import BeamSearch, GreedySearch
+from keras_transformer.files import written_whole
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.options import Recipe, read_options
 from keras_transformer.seq2seq import PRESETS, Seq2Seq
@@ -24,7 +25,7 @@ from keras_transformer.training import (
     WarmupInverseSquareRoot,
     average_checkpoints,
 )
-from keras_transformer.training.checkpoints.files import checkpoint_files, written_whole
+from keras_transformer.training.checkpoints.files import checkpoint_files
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 Columns = tuple[list[str], list[str]]

@@ -1,10 +1,11 @@
 """Saving a model whole or not at all: a method of `Seq2Seq`."""
 
-import os
 import pathlib
 from typing import Any
 
 import keras
+
+from keras_transformer.files import written_aside
 
 
 def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
@@ -25,12 +26,8 @@ def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> No
     if remote or path.suffix != ".keras" or (path.exists() and not overwrite):
         keras.Model.save(model, filepath, overwrite=overwrite, **kwargs)
         return
-    temporary = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        keras.Model.save(model, temporary, **kwargs)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written_aside(path) as aside:
+        keras.Model.save(model, aside, **kwargs)
 
 
 def check_not_quantized(model: Any) -> None:

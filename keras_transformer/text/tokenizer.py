@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Self
 import keras
 import tensorflow as tf
 
+from keras_transformer.files import written_whole
+
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 PACKAGE = "keras_transformer"
 
@@ -173,14 +175,9 @@ class Tokenizer(tf.Module):
         Args:
             path: The file; `Tokenizer.load` reads it.
         """
-        path = pathlib.Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         content = {"class_name": type(self).__name__, "config": self.get_config()}
-        try:
-            temporary.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with written_whole(path) as file:
+            file.write(json.dumps(content, ensure_ascii=False).encode())
 
     def save_assets(self, path: str | os.PathLike) -> None:
         """Writes the tokenizer to files that other programs open, for a preset.

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.training.checkpoints.files import written_whole
+from keras_transformer.files import written_whole
 
 
 class NonFiniteLoss(keras.callbacks.Callback):

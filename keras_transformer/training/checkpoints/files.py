@@ -4,19 +4,18 @@ A file is an `.npz`, which `numpy.load` opens: the arrays, and before them a JSO
 that says where each belongs. The zip format has a checksum for each of its members.
 """
 
-import contextlib
 import json
-import os
 import pathlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.files import UNFINISHED, written_whole
+
 _NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?\.npz")
-_UNFINISHED = ".unfinished"
 
 
 class Position(NamedTuple):
@@ -63,27 +62,6 @@ def write_checkpoint(path: pathlib.Path, state: dict[str, Any]) -> None:
     text = json.dumps(_without_arrays(state, arrays)).encode()
     with written_whole(path) as file:
         np.savez(file, np.frombuffer(text, "uint8"), *arrays)
-
-
-@contextlib.contextmanager
-def written_whole(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Opens a file that is there once it is complete, and not before.
-
-    Args:
-        path: the file, which is replaced if it is there.
-
-    Yields:
-        The file to write to, which has another name as yet.
-    """
-    temporary = path.with_name(path.name + _UNFINISHED)
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
@@ -152,7 +130,7 @@ def remove_unfinished(folder: pathlib.Path) -> None:
     Args:
         folder: where the checkpoints are.
     """
-    for path in folder.glob("epoch-*.npz" + _UNFINISHED):
+    for path in folder.glob(UNFINISHED + "epoch-*.npz"):
         path.unlink(missing_ok=True)
 
 

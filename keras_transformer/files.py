@@ -1,0 +1,47 @@
+"""Files that are there once they are complete, and not before."""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+UNFINISHED = ".unfinished-"  # Before a name, so that its ending stays.
+
+
+@contextlib.contextmanager
+def written_aside(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Lets a file be written under another name, and gives it its own at the end.
+
+    If something is raised in between, what was there before stays. A process that is
+    killed leaves the other name, which the next one to write the file takes again.
+
+    Args:
+        path: the file, which is replaced if it is there.
+
+    Yields:
+        The path to write to, in the same folder and with the same ending.
+    """
+    path = pathlib.Path(path)
+    aside = path.with_name(UNFINISHED + path.name)
+    try:
+        yield aside
+        with open(aside, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def written_whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Opens a file that is there once it is complete.
+
+    Args:
+        path: the file, which is replaced if it is there.
+
+    Yields:
+        The file to write to, which has another name as yet.
+    """
+    with written_aside(path) as aside, open(aside, "wb") as file:
+        yield file

@@ -1,0 +1,51 @@
+"""Files that are whole or absent."""
+
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer.files import written_aside, written_whole
+
+pytestmark = pytest.mark.once
+
+
+def test_a_file_is_there_at_the_end_and_not_before(tmp_path):
+    path = tmp_path / "figures.json"
+    with written_whole(path) as file:
+        file.write(b"{}")
+        assert not path.exists()
+    assert path.read_bytes() == b"{}"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    path = tmp_path / "figures.json"
+    path.write_bytes(b"before")
+    with pytest.raises(OSError, match="disk full"), written_whole(path) as file:
+        file.write(b"half")
+        raise OSError("disk full")
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_other_name_has_the_same_ending(tmp_path):
+    path = tmp_path / "model.keras"
+    with written_aside(str(path)) as aside:
+        assert aside.parent == tmp_path and aside.suffix == ".keras"
+        aside.write_bytes(b"zip")
+    assert path.read_bytes() == b"zip"
+
+
+def test_what_a_killed_process_left_is_written_over(tmp_path):
+    path = tmp_path / "model.keras"
+    code = (
+        "import os, sys; from keras_transformer.files import written_whole\n"
+        "with written_whole(sys.argv[1]) as file: file.write(b'half'); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, path]).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1 and not path.exists()
+    with written_whole(path) as file:
+        file.write(b"all")
+    assert path.read_bytes() == b"all"
+    assert list(tmp_path.iterdir()) == [path]
