@@ -7,6 +7,8 @@ from typing import NamedTuple
 from keras_transformer.dataset.buckets import Batch
 from keras_transformer.dataset.windows import Window
 
+MOST_EMPTY_WINDOWS = 1000
+
 
 class Position(NamedTuple):
     """A place in the stream.
@@ -70,8 +72,17 @@ class BatchStream:
 
     def _from(self, position: Position) -> Iterator[tuple[Window, Batch]]:
         epoch, batch, number, offset = position
+        empty = 0
         while batch < self.batches_per_epoch:
             window = self._load(number)
+            empty = 0 if window.batches else empty + 1
+            if empty == MOST_EMPTY_WINDOWS:
+                raise ValueError(
+                    f"The text must have pairs to train on; {empty} windows in a row, "
+                    f"from number {number + 1 - empty} on, have none. With `shard` "
+                    "these are this worker's: choose another `window`, so that it "
+                    "gets other lines."
+                )
             if offset < len(window.batches):
                 self._learn(Position(epoch, batch, number, offset))
             for found in window.batches[offset:][: self.batches_per_epoch - batch]:

@@ -113,3 +113,13 @@ def test_batch_at_a_position():
 def read_epoch(number):
     stream = make_stream()
     return [read(stream) for _ in range(number + 1)][-1]
+
+
+def test_a_stream_without_batches_ends():
+    stream = BatchStream(
+        lambda number: Window(number, [number] * (number < 2)), 5, False
+    )
+    epoch = stream.epoch()
+    assert [next(epoch)[1], next(epoch)[1]] == [0, 1]
+    with pytest.raises(ValueError, match="1000 windows in a row, from number 2 on"):
+        next(epoch)
