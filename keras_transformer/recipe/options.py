@@ -54,6 +54,9 @@ class Recipe:
     ] = "transformer_tiny"
     dropout: Annotated[float, "Of embeddings and sub-layers."] = 0.3
     attention_dropout: Annotated[float, "Of the attention scores."] = 0.0
+    dtype: Annotated[
+        str, "What it is trained in: float32, mixed_bfloat16 or mixed_float16."
+    ] = "float32"
 
     epochs: Annotated[int, "Times through the training text."] = 40
     tokens_per_batch: Annotated[int, "Source or target tokens, padding too."] = 4096

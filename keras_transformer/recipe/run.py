@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import keras
@@ -28,6 +29,7 @@ from keras_transformer.training import (
 from keras_transformer.training.checkpoints.files import checkpoint_files
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
+DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 Columns = tuple[list[str], list[str]]
 
 
@@ -57,6 +59,9 @@ def train(recipe: Recipe) -> Trained:
     on the validation text. A run that was stopped goes on exactly where it was, in the
     middle of an epoch too, when `train` is called again with the same options.
 
+    The trained model is a float32 one whatever `recipe.dtype` is; it is compiled, with
+    the state of the optimizer, if that is float32 as well.
+
     In the folder `recipe.output` it leaves `model.keras`, `figures.json`,
     `options.toml` (all options, to make the run again), `history.csv` (figures by
     epoch), `tokenizer.json`, `checkpoints/`, and a new version in `saved_model/`.
@@ -81,7 +86,8 @@ def train(recipe: Recipe) -> Trained:
     model.generate(["A man sleeps."], search)
     ```
     """
-    _check_preset(recipe.preset)
+    _check_one_of("preset", recipe.preset, PRESETS)
+    _check_one_of("dtype", recipe.dtype, DTYPES)
     searches = [BeamSearch(recipe.num_beams, penalty) for penalty in LENGTH_PENALTIES]
     valid_text = _columns(recipe.valid)
     test_text = _columns(recipe.test) if recipe.test else valid_text
@@ -107,6 +113,7 @@ def train(recipe: Recipe) -> Trained:
     )
     _fit(model, train, valid, quality, recipe, output)
     average_checkpoints(model, output / "checkpoints", last=recipe.average)
+    model = _in_float32(model)
     model.save(output / "model.keras")
     trained = _judge(model, searches, valid_text, test_text, recipe.lowercase)
     with written_whole(output / "figures.json") as file:
@@ -117,12 +124,11 @@ def train(recipe: Recipe) -> Trained:
     return trained
 
 
-def _check_preset(preset: str) -> None:
+def _check_one_of(name: str, value: str, values: Iterable[str]) -> None:
     """Before minutes are spent on the text."""
-    if preset not in PRESETS:
+    if value not in values:
         raise ValueError(
-            f"`preset` must be one of {', '.join(PRESETS)}; received "
-            f"`preset={preset!r}`."
+            f"`{name}` must be one of {', '.join(values)}; received `{name}={value!r}`."
         )
 
 
@@ -185,6 +191,7 @@ def _model(tokenizer: Tokenizer, recipe: Recipe, batches_per_epoch: int) -> Seq2
         normalize_first=True,
         dropout=recipe.dropout,
         attention_options={"dropout": recipe.attention_dropout},
+        dtype=recipe.dtype,
         max_source_length=recipe.max_length,
         max_target_length=recipe.max_length,
     )
@@ -232,6 +239,15 @@ def _fit(
             checkpoints,
         ],
     )
+
+
+def _in_float32(model: Seq2Seq) -> Seq2Seq:
+    """The same model if it is; if not, one with its weights, not compiled."""
+    if model.dtype_policy.name == "float32":
+        return model
+    exact = Seq2Seq.from_config({**model.get_config(), "dtype": "float32"})
+    exact.set_weights(model.get_weights())
+    return exact
 
 
 def _judge(

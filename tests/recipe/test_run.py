@@ -47,6 +47,11 @@ def options(tmp_path, monkeypatch):
     }
 
 
+def read_history(folder):
+    with (folder / "history.csv").open() as history:
+        return list(csv.DictReader(history))
+
+
 def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
     results = tmp_path / "results"
     _, search, figures = train(Recipe(**options, epochs=1))
@@ -59,8 +64,7 @@ def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
 
     written = read_options(results / "options.toml")
     trained = train(Recipe(**{**written, "epochs": 2}))
-    with (results / "history.csv").open() as history:
-        epochs = list(csv.DictReader(history))
+    epochs = read_history(results)
     assert [row["epoch"] for row in epochs] == ["0", "1"]
     assert float(epochs[1]["loss"]) < float(epochs[0]["loss"])
     assert read_options(results / "options.toml")["epochs"] == 2
@@ -93,8 +97,7 @@ def test_a_run_that_never_began_may_begin_with_other_options(
 def test_figures_of_some_epochs_alone(options, tmp_path):
     for epochs in (1, 3):
         train(Recipe(**options, epochs=epochs, bleu_every=2))
-    with (tmp_path / "results/history.csv").open() as history:
-        rows = list(csv.DictReader(history))
+    rows = read_history(tmp_path / "results")
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     assert [row["val_bleu"] != "" for row in rows] == [False, True, False]
     assert all(float(row["val_perplexity"]) > 1 for row in rows)
@@ -130,13 +133,39 @@ def test_a_model_that_cannot_be_judged_is_kept(options, tmp_path, monkeypatch):
     assert keras.saving.load_model(tmp_path / "results/model.keras").generate(["ka"])
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_ends_in_a_float32_model(options, tmp_path, dtype):
+    results = tmp_path / "results"
+    options = {**options, "epochs": 2, "average": 1}
+    train(Recipe(**{**options, "output": str(tmp_path / "float32")}))
+    model = train(Recipe(**options, dtype=dtype)).model
+    exact, half = (
+        [float(row["loss"]) for row in read_history(tmp_path / folder)]
+        for folder in ("float32", "results")
+    )
+    assert half != exact
+    np.testing.assert_allclose(half, exact, rtol=0.01)
+
+    saved = keras.saving.load_model(results / "model.keras")
+    assert saved.dtype_policy.name == model.dtype_policy.name == "float32"
+    pairs = pathlib.Path(options["valid"][0]).read_text().splitlines()
+    sources, targets = zip(*(pair.split("\t") for pair in pairs), strict=True)
+    scores = saved.score(list(sources), list(targets))
+    perplexity = np.exp(-np.sum(scores.scores) / np.sum(scores.lengths))
+    validated = float(read_history(results)[-1]["val_perplexity"])
+    assert perplexity == pytest.approx(validated, rel=0.01)
+
+
 def test_only_numbers_are_versions(tmp_path):
     for name in ("2", "7-old", "notes"):
         (tmp_path / name).mkdir()
     assert run._next_version(tmp_path).name == "3"
 
 
-def test_an_unknown_preset_is_found_first(options, tmp_path):
-    with pytest.raises(ValueError, match="`preset` must be one of .*`preset='tiny'`"):
-        train(Recipe(**options, preset="tiny"))
+@pytest.mark.parametrize("name, value", [("preset", "tiny"), ("dtype", "float16")])
+def test_an_unknown_name_is_found_first(options, name, value, tmp_path):
+    with pytest.raises(
+        ValueError, match=f"`{name}` must be one of .*`{name}='{value}'"
+    ):
+        train(Recipe(**options, **{name: value}))
     assert not (tmp_path / "results").exists()
