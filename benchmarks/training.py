@@ -88,7 +88,9 @@ def main() -> None:
         print(environment())
         print(f"{options.tokens_per_batch} tokens a batch: {description}")
         for size in options.sizes:
-            setting = Setting(size, options.dropout, options.tokens_per_batch)
+            setting = Setting(
+                size, options.dropout, options.tokens_per_batch, options.dtype
+            )
             if options.profile:
                 print_profile(setting, path, options)
                 continue
@@ -110,6 +112,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--tokens-per-batch", type=int, default=2048, metavar="N")
     parser.add_argument("--dropout", type=float, default=0.1, metavar="RATE")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "mixed_bfloat16", "mixed_float16"),
+        default="float32",
+        help="of the Keras models; the others stay in float32",
+    )
     parser.add_argument("--steps", type=int, default=8, help="batches of a pass")
     parser.add_argument("--passes", type=int, default=3, help="that count in a process")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each")
@@ -201,7 +209,7 @@ def print_table(
 
     peers = [side.name for side in sides if not side.is_ours]
     best = max(peers, key=lambda name: median(name, "tokens_per_second"), default=None)
-    print(f"\n{setting.size}, dropout {setting.dropout}\n")
+    print(f"\n{setting.size}, dropout {setting.dropout}, {setting.dtype}\n")
     print(
         "| | tokens/s | lowest to highest | of the best peer | of the ceiling |", end=""
     )

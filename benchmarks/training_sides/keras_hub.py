@@ -12,6 +12,7 @@ from training_sides.setting import Setting, Train
 
 
 def build(setting: Setting, jit_compile: Any = "auto") -> Train:
+    keras.config.set_dtype_policy(setting.dtype)
     model = functional_model(setting)
     model.compile(
         optimizer=adam(),

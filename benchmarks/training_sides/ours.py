@@ -20,6 +20,7 @@ def compiled_model(setting: Setting, jit_compile: Any = "auto") -> keras.Model:
         normalize_first=True,
         dropout=setting.dropout,
         vocabulary_size=setting.vocabulary_size,
+        dtype=setting.dtype,
     )
     model.compile(
         optimizer=adam(),

@@ -16,6 +16,7 @@ class Setting:
     size: str
     dropout: float
     tokens_per_batch: int
+    dtype: str = "float32"  # Keras's policy.
     label_smoothing: float = 0.1
     vocabulary_size: int = VOCABULARY_SIZE
 

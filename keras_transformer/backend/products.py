@@ -7,26 +7,32 @@ import keras
 from keras import ops
 
 
-def product(x: Any, kernel: Any) -> Any:
-    """`ops.matmul` of rows and a matrix.
+def product(x: Any, kernel: Any, bias: Any = None) -> Any:
+    """`ops.matmul` of rows and a matrix, and what is added to each row.
 
     PyTorch leaves float32 on a CPU to MKL, which takes half of what a processor of AMD
-    can do. oneDNN, which PyTorch has for half precision, takes all of it.
+    can do. oneDNN, which PyTorch has for half precision, takes all of it,
+    and adds the bias on its way.
 
     Args:
         x: float tensor `(..., width)`.
         kernel: float tensor `(width, units)`.
+        bias: float tensor `(units,)`, if any.
 
     Returns:
         Tensor `(..., units)`.
     """
-    if keras.backend.backend() != "torch" or not _has_onednn():
-        return ops.matmul(x, kernel)
-    x, kernel = ops.convert_to_tensor(x), ops.convert_to_tensor(kernel)
-    rows = x.reshape(-1, x.shape[-1])
-    if not _is_for_onednn(rows, kernel):
-        return ops.matmul(x, kernel)
-    return _onednn().apply(rows, kernel).reshape(*x.shape[:-1], kernel.shape[-1])
+    if keras.backend.backend() == "torch" and _has_onednn():
+        x, kernel, bias = (
+            value if value is None else ops.convert_to_tensor(value)
+            for value in (x, kernel, bias)
+        )
+        rows = x.reshape(-1, x.shape[-1])
+        if _is_for_onednn(rows, kernel, bias):
+            output = _onednn().apply(rows, kernel, bias)
+            return output.reshape(*x.shape[:-1], kernel.shape[-1])
+    output = ops.matmul(x, kernel)
+    return output if bias is None else ops.add(output, bias)
 
 
 def _has_onednn() -> bool:
@@ -41,12 +47,13 @@ def _has_onednn() -> bool:
     )
 
 
-def _is_for_onednn(rows: Any, kernel: Any) -> bool:
+def _is_for_onednn(rows: Any, kernel: Any, bias: Any) -> bool:
     import torch
 
+    given = [value for value in (rows, kernel, bias) if value is not None]
     return (
-        rows.device.type == kernel.device.type == "cpu"
-        and rows.dtype == kernel.dtype == torch.float32
+        {value.device.type for value in given} == {"cpu"}
+        and {value.dtype for value in given} == {torch.float32}
         and len(rows) > 1  # which MKL is faster with
         and kernel.numel() > 0
         and not torch.is_autocast_enabled("cpu")
@@ -58,33 +65,37 @@ def _onednn() -> Any:
     import torch
 
     class Product(torch.autograd.Function):
-        """The product of two matrices."""
+        """The product of two matrices, and a bias or `None`."""
 
         @staticmethod
-        def forward(x: Any, kernel: Any) -> Any:
+        def forward(x: Any, kernel: Any, bias: Any) -> Any:
             return torch.ops.mkldnn._linear_pointwise(
-                x, kernel.t(), None, "none", [], ""
+                x, kernel.t(), bias, "none", [], ""
             )
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            ctx.save_for_backward(*inputs)
+            ctx.save_for_backward(*inputs[:2])
 
         @staticmethod
-        def vmap(info: Any, dims: Any, x: Any, kernel: Any) -> Any:
-            if dims[0] is not None:
-                x = x.movedim(dims[0], 0)
-            if dims[1] is not None:
-                kernel = kernel.movedim(dims[1], 0)
-            return torch.matmul(x, kernel), 0
+        def vmap(info: Any, dims: Any, *inputs: Any) -> Any:
+            x, kernel, bias = (
+                value if place is None else value.movedim(place, 0)
+                for value, place in zip(inputs, dims, strict=True)
+            )
+            output = torch.matmul(x, kernel)
+            if bias is not None:
+                output = output + (bias if dims[2] is None else bias[:, None])
+            return output, 0
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             x, kernel = ctx.saved_tensors
-            of_x, of_kernel = ctx.needs_input_grad
+            of_x, of_kernel, of_bias = ctx.needs_input_grad
             return (
-                Product.apply(gradient, kernel.t()) if of_x else None,
-                Product.apply(x.t(), gradient) if of_kernel else None,
+                Product.apply(gradient, kernel.t(), None) if of_x else None,
+                Product.apply(x.t(), gradient, None) if of_kernel else None,
+                gradient.sum(0) if of_bias else None,
             )
 
     return Product

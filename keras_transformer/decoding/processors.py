@@ -249,31 +249,41 @@ def process(
     own = logits
     for processor in processors:
         logits = processor(logits, history)
-    allowed, forced = _fixed_rules(logits.shape[-1], history.index, model, sentences)
+    bounds, forced = _fixed_rules(logits.shape[-1], history.index, model, sentences)
     if processors:
         logits = ops.where(forced, own, logits)
-    return ops.where(allowed, logits, -float("inf"))
+    return ops.minimum(logits, bounds)
 
 
 def _fixed_rules(
     vocabulary_size: int, index: Any, model: Model, sentences: Sentences
 ) -> tuple[Any, Any]:
-    """Which tokens may come, boolean `(batch, 1, vocabulary_size)`; where one must.
+    """How high each logit may be, `inf` or `-inf`; boolean, where a token must come.
 
-    They are put together before they meet the logits, which are much larger.
+    Of shapes `(batch, 1, vocabulary_size)` and `(batch, 1, 1)`. A sentence takes its
+    row of a small table, as to compare and choose takes longer than to copy.
     """
-    token_ids = ops.arange(vocabulary_size, dtype="int32")
-    ends = ops.equal(token_ids, model.end_token_id)
-    late = (index + 1 >= sentences.min_lengths)[:, None, None]
-    allowed = ops.logical_or(late, ops.logical_not(ends))
-    allowed = ops.logical_and(allowed, ops.not_equal(token_ids, model.pad_token_id))
-    forced = (index + 1 >= sentences.limits)[:, None, None]
+    token_ids = np.arange(vocabulary_size)
+    ends = token_ids == model.end_token_id
+    real = token_ids != model.pad_token_id
+    early, in_time, at_limit = _bounds(real & ~ends), _bounds(real), _bounds(ends)
+    table = ops.convert_to_tensor(np.stack([early, in_time, at_limit]))
+    forced = index + 1 >= sentences.limits
+    late = ops.cast(index + 1 >= sentences.min_lengths, "int32")
+    bounds = ops.take(table, ops.where(forced, 2, late), axis=0)[:, None, :]
+    forced = forced[:, None, None]
     if sentences.prefixes.shape[1] != 0:
         wanted = _token_at(index, sentences.prefixes, model.pad_token_id)
         within = ops.not_equal(wanted, model.pad_token_id)
-        allowed = ops.where(within, ops.equal(token_ids, wanted), allowed)
-        return ops.where(forced, ends, allowed), ops.logical_or(forced, within)
-    return ops.where(forced, ends, allowed), forced
+        within = ops.logical_and(within, ops.logical_not(forced))
+        only = ops.where(ops.equal(token_ids, wanted), float("inf"), -float("inf"))
+        bounds = ops.where(within, only, bounds)
+        forced = ops.logical_or(forced, within)
+    return bounds, forced
+
+
+def _bounds(allowed: np.ndarray) -> np.ndarray:
+    return np.where(allowed, np.inf, -np.inf).astype("float32")
 
 
 def _token_at(index: Any, rows: Any, pad_token_id: int) -> Any:

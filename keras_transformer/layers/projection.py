@@ -49,9 +49,9 @@ class Projection(keras.layers.EinsumDense):
         free = self.kernel.shape[bound:]
         width = math.prod(self.kernel.shape[:bound])
         tokens = ops.reshape(inputs, (-1, width))
-        output = product(tokens, matrix(self.kernel, (width, math.prod(free))))
-        if self.bias is not None:
-            output = ops.add(output, ops.reshape(self.bias, (-1,)))
+        kernel = matrix(self.kernel, (width, math.prod(free)))
+        bias = None if self.bias is None else ops.reshape(self.bias, (-1,))
+        output = product(tokens, kernel, bias)
         if self.activation is not None:
             output = self.activation(output)
         return ops.reshape(output, (*ops.shape(inputs)[:2], *free))
@@ -66,9 +66,7 @@ class Dense(keras.layers.Dense):
     """`keras.layers.Dense` with the fastest product that the backend has."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        output = product(inputs, self.kernel)
-        if self.bias is not None:
-            output = ops.add(output, self.bias)
+        output = product(inputs, self.kernel, self.bias)
         return output if self.activation is None else self.activation(output)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:

@@ -21,6 +21,13 @@ def test_equals_numpy(shape):
     np.testing.assert_allclose(found, x.astype("float64") @ KERNEL, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (1, 5), (2, 3, 5)])
+def test_a_bias_is_added(shape):
+    x, bias = (RNG.normal(size=size).astype("float32") for size in (shape, 7))
+    found = to_numpy(product(*map(ops.convert_to_tensor, (x, KERNEL, bias))))
+    np.testing.assert_allclose(found, x.astype("float64") @ KERNEL + bias, atol=1e-5)
+
+
 @ON_TORCH
 class TestOneDNN:
     """PyTorch's own product takes twice as long on processors of AMD."""
@@ -30,9 +37,9 @@ class TestOneDNN:
         kernel = ops.convert_to_tensor(KERNEL, dtype)
         return x.requires_grad_(), kernel.requires_grad_()
 
-    def is_used(self, x, kernel):
+    def is_used(self, *arguments):
         """The reshaping of the result comes last; what multiplied, before it."""
-        last = product(x, kernel).grad_fn
+        last = product(*arguments).grad_fn
         return "Product" in str((last, last.next_functions))
 
     def test_gradients(self):
@@ -42,6 +49,18 @@ class TestOneDNN:
         double = [to_numpy(value).astype("float64") for value in (x, kernel, weights)]
         np.testing.assert_allclose(x.grad, double[2] @ double[1].T, atol=1e-5)
         np.testing.assert_allclose(kernel.grad, double[0].T @ double[2], atol=1e-5)
+
+    def test_gradients_with_a_bias(self):
+        x, kernel = self.tensors()
+        bias = ops.convert_to_tensor(RNG.normal(size=7), "float32").requires_grad_()
+        assert self.is_used(x, kernel, bias)
+        weights = ops.convert_to_tensor(RNG.normal(size=(3, 7)), "float32")
+        (product(x, kernel, bias) ** 2 * weights).sum().backward()
+        double = [to_numpy(v).astype("float64") for v in (x, kernel, bias, weights)]
+        of_output = 2 * (double[0] @ double[1] + double[2]) * double[3]
+        np.testing.assert_allclose(x.grad, of_output @ double[1].T, atol=1e-4)
+        np.testing.assert_allclose(kernel.grad, double[0].T @ of_output, atol=1e-4)
+        np.testing.assert_allclose(bias.grad, of_output.sum(0), atol=1e-4)
 
     def test_gradients_of_gradients(self):
         import torch
@@ -68,6 +87,13 @@ class TestOneDNN:
         kernels = torch.stack([kernel, 3 * kernel], dim=2)
         found = torch.func.vmap(lambda own: product(x, own), in_dims=2)(kernels)
         np.testing.assert_allclose(found, [x @ kernel, 3 * x @ kernel], atol=1e-4)
+        bias = ops.convert_to_tensor(RNG.normal(size=(7, 2)), "float32")
+        found = torch.func.vmap(lambda b: product(x, kernel, b), in_dims=1)(bias)
+        np.testing.assert_allclose(
+            found, [x @ kernel + bias[:, 0], x @ kernel + bias[:, 1]], atol=1e-5
+        )
+        found = torch.func.vmap(lambda k: product(x, k, bias[:, 0]), in_dims=2)(kernels)
+        np.testing.assert_allclose(found[1], 3 * x @ kernel + bias[:, 0], atol=1e-4)
 
     def test_what_it_is_for(self, monkeypatch):
         import torch
