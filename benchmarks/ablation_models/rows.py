@@ -53,6 +53,7 @@ ABLATIONS = [
     Row("layers-2", {"num_layers": 2}),
     Row("dropout-0", {"dropout": 0.0}),
     Row("dropout-0.1", {"dropout": 0.1}),
+    Row("attention-dropout-0.3", {"attention_dropout": 0.3}),
     Row("no-label-smoothing", label_smoothing=0.0),
     Row("r-drop", consistency=5.0),
     Row("learned-positions", {"positions": learned_positions}),

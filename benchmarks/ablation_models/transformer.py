@@ -16,6 +16,7 @@ from keras_transformer.layers.residual import Residual
 def transformer(
     tokenizer: Tokenizer,
     positions: Callable[[], PositionScheme] = PositionalEncoding,
+    attention_dropout: float = 0.0,
     **settings: Any,
 ) -> keras.Model:
     return Seq2Seq.from_preset(
@@ -23,6 +24,7 @@ def transformer(
         source_tokenizer=tokenizer,
         normalize_first=True,
         positions=positions(),
+        attention_options={"dropout": attention_dropout},
         max_source_length=MAX_LENGTH,
         max_target_length=MAX_LENGTH,
         **settings,
@@ -32,8 +34,10 @@ def transformer(
 class Disconnected(Residual):
     """Passes on what the sub-layer made, without what went into it."""
 
-    def call(self, inputs, outputs, training=None):
-        return super().call(ops.zeros_like(inputs), outputs, training=training)
+    def call(self, inputs, outputs=None, training=None):
+        if outputs is not None:
+            inputs = ops.zeros_like(inputs)
+        return super().call(inputs, outputs, training=training)
 
 
 def transformer_without_residual(tokenizer: Tokenizer, **settings: Any) -> keras.Model:
