@@ -3,10 +3,10 @@ r"""Trains the Transformer with one thing changed at a time, and other architect
 A table like table 3 of Vaswani et al. (2017), for its direction only: a few epochs on
 little text, and one seed (the row `another-seed` tells how much that is worth). The
 first row, `base`, is the README's recipe: `transformer_tiny` with pre-norm, dropout
-0.3 (none of the attention scores), label smoothing 0.1; but half of the steps warm up, as there are so few. The others
-change the number of heads or layers, dropout, label smoothing, positions, or leave out
-the residual connections or the layer normalisations; `r-drop` trains with
-`consistency=5`, two passes a step.
+0.3, none of the attention scores, label smoothing 0.1; but half of the steps warm up,
+as there are so few. The others change the number of heads or layers, dropout, label
+smoothing, positions, or leave out the residual connections or the layer
+normalisations; `r-drop` trains with `consistency=5`, two passes a step.
 
 Rows `lstm` and `convolution` are for the paper's claim that attention is all you need:
 models of stock Keras layers (`ablation_models/`) with as many parameters, trained by
