@@ -96,6 +96,9 @@ def chrf(
     return _sacrebleu_score(CHRF(lowercase=lowercase), hypotheses, references)
 
 
+TRANSLATION_SCORES = {"bleu": bleu, "chrf": chrf}
+
+
 def sequence_error_rate(hypotheses: Sequence[str], references: References) -> float:
     """The fraction of items whose hypothesis equals none of its references.
 

@@ -91,8 +91,8 @@ def evaluate(
     search = search_of(num_beams, length_penalty, 1)
     perplexity = loaded.score(sources, targets, batch_size).perplexity
     outputs = loaded.generate(sources, search, batch_size=batch_size)
-    for name in ("bleu", "chrf"):
-        result = getattr(evaluation, name)(outputs, targets, lowercase)
+    for name, score in evaluation.TRANSLATION_SCORES.items():
+        result = score(outputs, targets, lowercase)
         typer.echo(f"{name:12}{result.score:8.2f}  {result.signature}")
     typer.echo(f"{'perplexity':12}{perplexity:8.2f}")
 

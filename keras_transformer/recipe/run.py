@@ -270,8 +270,8 @@ def _judge(
         "sentences": len(sources),
         "length_penalty": search.length_penalty,
     }
-    for name in ("bleu", "chrf"):
-        result = getattr(evaluation, name)(outputs, references, lowercase)
+    for name, score in evaluation.TRANSLATION_SCORES.items():
+        result = score(outputs, references, lowercase)
         figures |= {name: result.score, f"{name}_signature": result.signature}
     penalties = [str(search.length_penalty) for search in searches]
     figures["valid_bleu"] = dict(zip(penalties, bleu, strict=True))

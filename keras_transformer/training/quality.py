@@ -71,9 +71,9 @@ class TranslationQuality(keras.callbacks.Callback):
                 f"`every={every}` and `samples={samples}`."
             )
         # Here, so that a missing sacreBLEU shows before an epoch of training.
-        from keras_transformer import evaluation
+        from keras_transformer.evaluation import TRANSLATION_SCORES
 
-        self._evaluation = evaluation
+        self._scores = TRANSLATION_SCORES
         self.sources = sources
         self.references = references
         self.search = search
@@ -92,10 +92,9 @@ class TranslationQuality(keras.callbacks.Callback):
         if (epoch + 1) % self.every:
             return
         translations = self.model.generate(self.sources, search=self.search)
-        for name in ("bleu", "chrf"):
-            score = getattr(self._evaluation, name)
-            corpus = translations, self.references, self.lowercase
-            logs[f"val_{name}"] = score(*corpus).score
+        for name, score in self._scores.items():
+            result = score(translations, self.references, self.lowercase)
+            logs[f"val_{name}"] = result.score
         if self.params["verbose"] and self.samples:
             self._print(translations)
 
