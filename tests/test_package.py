@@ -21,7 +21,7 @@ import pytest
 import keras_transformer
 from keras_transformer import layers
 from keras_transformer.command_line import app
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, run
 from keras_transformer.seq2seq import PRESETS
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -452,7 +452,7 @@ def test_migration_page_names_what_exists(code):
     if first == "keras-transformer":
         assert further in {c.callback.__name__ for c in app.registered_commands}
     elif first.startswith("--"):
-        assert first in options and (not further or further in PRESETS)
+        assert first in options and further in {"", *PRESETS, *run.DTYPES}
     else:
         check_call(code)
 
