@@ -109,7 +109,7 @@ def kill_until_done(
             process.send_signal(signal.SIGKILL)
         done = wait(process, folder)
         counts["kills"] += not done
-        counts["in_a_write"] += any(folder.glob("*/*.unfinished")) and not done
+        counts["in_a_write"] += any(folder.glob("*/.unfinished-*")) and not done
 
 
 def start(backend: str, folder: pathlib.Path) -> subprocess.Popen:
@@ -143,7 +143,7 @@ def wait_for_a_step(process: subprocess.Popen, folder: pathlib.Path) -> None:
 
 def wait_for_a_write(process: subprocess.Popen, folder: pathlib.Path) -> None:
     """Waits until a process writes a checkpoint."""
-    while process.poll() is None and not any(folder.glob("*/*.unfinished")):
+    while process.poll() is None and not any(folder.glob("*/.unfinished-*")):
         pass
 
 

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 from small_run import EPOCHS, LossLog, make_data, make_model
 
-from keras_transformer import Checkpoints
-from keras_transformer.training.checkpoints import files
+from keras_transformer import Checkpoints, files
+from keras_transformer.training.checkpoints import files as checkpoint_files
 
 SEED = 3
 
@@ -61,9 +61,9 @@ def save_half(file, *arrays):
     die()
 
 
-def at_call(number, module, name, instead):
-    """Lets `files` find something else in a module, at one of its calls."""
-    usual = getattr(files, module)
+def at_call(number, where, module, name, instead):
+    """Lets code find something else in a module, at one of its calls."""
+    usual = getattr(where, module)
     calls = itertools.count(1)
 
     def function(*args, **kwargs):
@@ -71,7 +71,7 @@ def at_call(number, module, name, instead):
             *args, **kwargs
         )
 
-    setattr(files, module, types.SimpleNamespace(**vars(usual) | {name: function}))
+    setattr(where, module, types.SimpleNamespace(**vars(usual) | {name: function}))
 
 
 def in_a_step():
@@ -79,17 +79,17 @@ def in_a_step():
 
 
 def half_way_through_a_write():
-    at_call(2, "np", "savez", save_half)
+    at_call(2, checkpoint_files, "np", "savez", save_half)
     return []
 
 
 def before_renaming():
-    at_call(3, "os", "replace", die)
+    at_call(3, files, "os", "replace", die)
     return []
 
 
 def after_renaming():
-    files.remove_superseded = die
+    checkpoint_files.remove_superseded = die
     return []
 
 
