@@ -97,6 +97,17 @@ def test_a_sentence_that_never_ends_ends_at_its_own_limit(search):
 
 
 @each_search
+def test_the_limit_is_stronger_than_a_prefix(search):
+    prefixes = [[3, 4, 3], [4, PAD, PAD], [3, 3, PAD], [4, 3, 4]]
+    result = STEP.search(search, [2, 3, 1, 4], prefixes=prefixes)
+    best = result.token_ids[:, 0].tolist()
+    assert best[0] == [3, END, PAD, PAD]
+    assert best[1][0] == 4
+    assert best[2] == [END, PAD, PAD, PAD]
+    assert best[3] == [4, 3, 4, END]
+
+
+@each_search
 def test_padding_is_never_chosen(search):
     step = STEP[:]
     step.logits[:, :, PAD] = 30.0
