@@ -6,15 +6,16 @@ import pathlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-UNFINISHED = ".unfinished-"  # Before a name, so that its ending stays.
+UNFINISHED = ".unfinished-"  # Before process and name, so that the ending stays.
 
 
 @contextlib.contextmanager
 def written_aside(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Lets a file be written under another name, and gives it its own at the end.
 
-    If something is raised in between, what was there before stays. A process that is
-    killed leaves the other name, which the next one to write the file takes again.
+    If something is raised in between, what was there before stays. Of several
+    processes that write the same file, the last to end has written it. One that is
+    killed leaves what it has written, under the other name.
 
     Args:
         path: the file, which is replaced if it is there.
@@ -23,7 +24,7 @@ def written_aside(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         The path to write to, in the same folder and with the same ending.
     """
     path = pathlib.Path(path)
-    aside = path.with_name(UNFINISHED + path.name)
+    aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
     try:
         yield aside
         with open(aside, "rb+") as file:

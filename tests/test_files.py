@@ -37,15 +37,31 @@ def test_the_other_name_has_the_same_ending(tmp_path):
     assert path.read_bytes() == b"zip"
 
 
-def test_what_a_killed_process_left_is_written_over(tmp_path):
-    path = tmp_path / "model.keras"
+def in_another_process(path, text, then=""):
     code = (
         "import os, sys; from keras_transformer.files import written_whole\n"
-        "with written_whole(sys.argv[1]) as file: file.write(b'half'); os._exit(9)"
+        f"with written_whole(sys.argv[1]) as file: file.write({text!r}); {then}"
     )
-    assert subprocess.run([sys.executable, "-c", code, path]).returncode == 9
-    assert len(list(tmp_path.iterdir())) == 1 and not path.exists()
+    return subprocess.run([sys.executable, "-c", code, path]).returncode
+
+
+def test_a_process_that_is_killed_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "model.keras"
+    path.write_bytes(b"before")
+    assert in_another_process(path, b"half", "os._exit(9)") == 9
+    assert path.read_bytes() == b"before"
     with written_whole(path) as file:
         file.write(b"all")
     assert path.read_bytes() == b"all"
+
+
+def test_processes_do_not_disturb_each_other(tmp_path):
+    path = tmp_path / "model.keras"
+    with written_whole(path) as file:
+        file.write(b"ours, ")
+        file.flush()
+        assert in_another_process(path, b"theirs") == 0
+        assert path.read_bytes() == b"theirs"
+        file.write(b"whole")
+    assert path.read_bytes() == b"ours, whole"
     assert list(tmp_path.iterdir()) == [path]

@@ -122,7 +122,7 @@ def touch(folder, *positions):
 def test_files_are_found_in_the_order_of_the_run(tmp_path):
     positions = [Position(0, 20), Position(1), Position(1, 9), Position(12345)]
     touch(tmp_path, *reversed(positions))
-    for other in ("model.npz", "epoch-1.keras", ".unfinished-epoch-0001.npz"):
+    for other in ("model.npz", "epoch-1.keras", ".unfinished-7-epoch-0001.npz"):
         (tmp_path / other).touch()
     found = checkpoint_files(tmp_path)
     assert list(found) == positions
@@ -157,7 +157,7 @@ def test_what_is_superseded_is_removed(tmp_path, before, newest, keep, after):
 def test_what_a_killed_process_left_is_removed(tmp_path):
     touch(tmp_path, Position(1))
     for name in ("epoch-0002.npz", "epoch-0001-batch-000007.npz", "translation"):
-        (tmp_path / f".unfinished-{name}").touch()
+        (tmp_path / f".unfinished-7-{name}").touch()
     remove_unfinished(tmp_path)
-    left = [".unfinished-translation", "epoch-0001.npz"]
+    left = [".unfinished-7-translation", "epoch-0001.npz"]
     assert sorted(os.listdir(tmp_path)) == left

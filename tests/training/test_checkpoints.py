@@ -74,7 +74,7 @@ def test_a_stopped_run_goes_on_exactly(whole, tmp_path, capsys):
     keras.utils.set_random_seed(5)
     with pytest.raises(Stop):
         fit(tmp_path, [*stateful(), StopAfter(1, 4)])
-    unfinished = tmp_path / ".unfinished-epoch-0009.npz"
+    unfinished = tmp_path / ".unfinished-7-epoch-0009.npz"
     unfinished.touch()
     keras.utils.set_random_seed(6)
     others = stateful()

@@ -130,7 +130,7 @@ def remove_unfinished(folder: pathlib.Path) -> None:
     Args:
         folder: where the checkpoints are.
     """
-    for path in folder.glob(UNFINISHED + "epoch-*.npz"):
+    for path in folder.glob(UNFINISHED + "*-epoch-*.npz"):
         path.unlink(missing_ok=True)
 
 
