@@ -3,6 +3,7 @@
 - `compiling`: functions of a model, for decoding and scoring
 - `cross_entropy`: sums over the vocabulary without copies of the logits
 - `few_rows`: products of few rows with a matrix, as fast as they can be
+- `fusion`: what XLA would fuse, though it is faster apart
 - `looping`: loops whose steps are recorded and repeated
 - `materialization`: values that XLA would compute anew for each use
 - `micro_batches`: gradients added up over the parts of a batch

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.backend.few_rows import under_xla
+from keras_transformer.backend.fusion import under_xla
 from keras_transformer.backend.looping import recording
 
 

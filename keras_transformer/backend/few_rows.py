@@ -1,8 +1,5 @@
 """The one place that knows how fast the backends multiply few rows."""
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
 from typing import Any
 
 from keras import ops
@@ -10,40 +7,6 @@ from keras import ops
 from keras_transformer.backend.products import product
 
 MOST = 2
-
-_XLA: contextvars.ContextVar[bool] = contextvars.ContextVar("xla", default=False)
-
-
-@contextlib.contextmanager
-def under_xla() -> Iterator[None]:
-    """Says that what TensorFlow traces in this context is compiled by XLA."""
-    token = _XLA.set(True)
-    try:
-        yield
-    finally:
-        _XLA.reset(token)
-
-
-def matrix(kernel: Any, shape: tuple[int, int]) -> Any:
-    """Reshapes a kernel to the matrix that rows are multiplied with.
-
-    XLA in TensorFlow fuses the reshaping into the product with a single row, and what
-    makes the row besides, as a plain loop that takes ten times as long. A barrier,
-    which is dropped after the fusions, keeps it from that.
-
-    Args:
-        kernel: tensor of any shape.
-        shape: the new one.
-
-    Returns:
-        Tensor of that shape.
-    """
-    reshaped = ops.reshape(kernel, shape)
-    if not _XLA.get():
-        return reshaped
-    from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
-
-    return optimization_barrier(reshaped)[0]
 
 
 def are_few(*sizes: int | None) -> bool:
@@ -68,7 +31,7 @@ def times_transposed(x: Any, embeddings: Any, kernel: Any = None) -> Any:
         Tensor `(batch, length, vocabulary_size)`.
     """
     sizes = x.shape[:2]
-    if are_few(*sizes):
+    if are_few(*sizes) and 0 not in sizes:
         return _one_by_one(x, embeddings, *sizes)
     if kernel is None:
         return product(x, ops.transpose(embeddings))

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.backend.few_rows import matrix
+from keras_transformer.backend.fusion import apart
 from keras_transformer.backend.products import product
 
 _KINDS = {
@@ -49,7 +49,7 @@ class Projection(keras.layers.EinsumDense):
         free = self.kernel.shape[bound:]
         width = math.prod(self.kernel.shape[:bound])
         tokens = ops.reshape(inputs, (-1, width))
-        kernel = matrix(self.kernel, (width, math.prod(free)))
+        kernel = apart(ops.reshape(self.kernel, (width, math.prod(free))))
         bias = None if self.bias is None else ops.reshape(self.bias, (-1,))
         output = product(tokens, kernel, bias)
         if self.activation is not None:

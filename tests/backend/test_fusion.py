@@ -1,0 +1,27 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.backend.compiling import compile_function
+from keras_transformer.backend.fusion import apart
+
+RNG = np.random.default_rng(89)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's")
+@pytest.mark.parametrize("under_xla", [True, False])
+def test_xla_keeps_the_kernel_out_of_the_product(under_xla):
+    import tensorflow as tf
+
+    kinds = []
+
+    def run(kernel):
+        reshaped = apart(tf.reshape(kernel, (6, 8)))
+        kinds.append(reshaped.op.type)
+        return reshaped
+
+    layer = keras.layers.Dense(1)
+    compiled = compile_function(run, layer) if under_xla else tf.function(run)
+    kernel = RNG.normal(size=(6, 2, 4)).astype("float32")
+    np.testing.assert_array_equal(compiled(tf.constant(kernel)), kernel.reshape(6, 8))
+    assert (kinds == ["XlaOptimizationBarrier"]) == under_xla
