@@ -110,10 +110,11 @@ class BeamSearch:
                     f"`{name}={number!r}`."
                 )
         penalty = self.length_penalty
-        if isinstance(penalty, Real) and not math.isfinite(penalty):
+        is_finite = isinstance(penalty, Real) and math.isfinite(penalty)
+        if not (is_finite or callable(penalty)):
             raise ValueError(
                 "`length_penalty` must be a finite number or a `LengthPenalty`; "
-                f"received `length_penalty={penalty}`."
+                f"received `length_penalty={penalty!r}`."
             )
         if self.num_hypotheses > self.num_beams:
             raise ValueError(

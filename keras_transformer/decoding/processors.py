@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -145,7 +146,7 @@ class NoRepeatNGram:
         size: int of at least 1; 1 = no token comes twice.
 
     Raises:
-        ValueError: if `size` is below 1.
+        ValueError: if `size` is no int or below 1.
 
     Example:
 
@@ -161,8 +162,10 @@ class NoRepeatNGram:
     only_lowers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"`size` must be at least 1; received `size={self.size}`.")
+        if not isinstance(self.size, Integral) or self.size < 1:
+            raise ValueError(
+                f"`size` must be an int of at least 1; received `size={self.size!r}`."
+            )
 
     def __call__(self, logits: Any, history: History) -> Any:
         """Changes the logits; see `LogitsProcessor`."""

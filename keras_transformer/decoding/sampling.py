@@ -71,14 +71,15 @@ class Sampling:
             "num_samples": isinstance(self.num_samples, Integral)
             and self.num_samples >= 1,
             "temperature": COLDEST <= self.temperature < float("inf"),
-            "top_k": self.top_k is None or self.top_k >= 1,
+            "top_k": self.top_k is None
+            or (isinstance(self.top_k, Integral) and self.top_k >= 1),
             "top_p": 0 < self.top_p <= 1,
             "min_p": 0 <= self.min_p < 1,
         }
         ranges = {
             "num_samples": "an int of at least 1",
             "temperature": f"a number of at least {COLDEST}",
-            "top_k": "at least 1, or `None`",
+            "top_k": "an int of at least 1, or `None`",
             "top_p": "above 0 and at most 1",
             "min_p": "at least 0 and below 1",
         }

@@ -54,7 +54,8 @@ def advance(
         walk: the state before it.
         processors: rules for the logits.
         choose: `choose(logits, index) -> token_ids`, from float32 `(batch,
-            num_beams, vocabulary_size)` to int32 `(batch, num_beams)`.
+            num_beams, vocabulary_size)` to int32 `(batch, num_beams)`; none whose
+            logit is `-inf` unless all are.
 
     Returns:
         The state after it. A hypothesis that can go on with nothing ends with the
@@ -65,11 +66,12 @@ def advance(
     normalizer = log_normalizer(logits)
     history = History(walk.token_ids, walk.index, normalizer)
     logits = process(logits, history, processors, model, sentences)
-    dead = ops.equal(ops.max(logits, axis=-1), -float("inf"))
-    best = ops.where(dead, model.end_token_id, choose(logits, walk.index))
-    log_prob = ops.take_along_axis(logits, best[:, :, None], axis=2) - normalizer
-    tokens = ops.where(walk.done, model.pad_token_id, best)
-    log_probs = ops.where(walk.done, 0.0, log_prob[:, :, 0])
+    best = choose(logits, walk.index)
+    logit = ops.take_along_axis(logits, best[:, :, None], axis=2)
+    dead = ops.equal(logit[:, :, 0], -float("inf"))  # as all others are, then
+    tokens = ops.where(dead, model.end_token_id, best)
+    tokens = ops.where(walk.done, model.pad_token_id, tokens)
+    log_probs = ops.where(walk.done, 0.0, (logit - normalizer)[:, :, 0])
     return Walk(
         index=walk.index + 1,
         done=ops.logical_or(walk.done, ops.equal(tokens, model.end_token_id)),

@@ -259,9 +259,9 @@ def test_num_hypotheses_must_not_be_more_than_num_beams():
         BeamSearch(num_beams=3, num_hypotheses=4)
 
 
-@pytest.mark.parametrize("penalty", [float("nan"), float("inf")])
+@pytest.mark.parametrize("penalty", [float("nan"), float("inf"), None, "0.6"])
 def test_length_penalty_must_be_finite(penalty):
-    message = f"`length_penalty` must be .*; received `length_penalty={penalty}`"
+    message = f"`length_penalty` must be .*; received `length_penalty={penalty!r}`"
     with pytest.raises(ValueError, match=message):
         BeamSearch(length_penalty=penalty)
 
