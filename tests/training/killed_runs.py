@@ -19,7 +19,7 @@ import numpy as np
 from small_run import EPOCHS, LossLog, make_data, make_model
 
 from keras_transformer import Checkpoints, files
-from keras_transformer.training.checkpoints import files as checkpoint_files
+from keras_transformer.training.checkpoints import storage
 
 SEED = 3
 
@@ -79,7 +79,7 @@ def in_a_step():
 
 
 def half_way_through_a_write():
-    at_call(2, checkpoint_files, "np", "savez", save_half)
+    at_call(2, storage, "np", "savez", save_half)
     return []
 
 
@@ -89,7 +89,7 @@ def before_renaming():
 
 
 def after_renaming():
-    checkpoint_files.remove_superseded = die
+    storage.remove_superseded = die
     return []
 
 

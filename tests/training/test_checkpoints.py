@@ -16,8 +16,8 @@ from small_run import (
 )
 
 from keras_transformer import CharacterTokenizer, Checkpoints, parallel_dataset
-from keras_transformer.training.checkpoints import files
-from keras_transformer.training.checkpoints.files import Position
+from keras_transformer.training.checkpoints import storage
+from keras_transformer.training.checkpoints.storage import Position
 
 
 class Stop(Exception):
@@ -171,7 +171,7 @@ def test_a_run_goes_on_for_more_epochs_without_data(tmp_path):
 
 
 def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
-    write, failed = files.write_checkpoint, []
+    write, failed = storage.write_checkpoint, []
 
     def fail(path, state):
         if not failed:
@@ -179,10 +179,10 @@ def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
             raise OSError("No space left on device")
         write(path, state)
 
-    monkeypatch.setattr(files, "write_checkpoint", fail)
+    monkeypatch.setattr(storage, "write_checkpoint", fail)
     with pytest.warns(UserWarning, match="training goes on: .*No space left on device"):
         fit(tmp_path, epochs=1)
-    names = [path.name for path in files.checkpoint_files(tmp_path).values()]
+    names = [path.name for path in storage.checkpoint_files(tmp_path).values()]
     assert failed == ["epoch-0000-batch-000002.npz"]
     assert names == ["epoch-0000-batch-000006.npz", "epoch-0001.npz"]
 
@@ -194,14 +194,14 @@ class EndEpoch(keras.callbacks.Callback):
 
 def test_an_epoch_that_was_cut_short_is_not_saved_as_whole(tmp_path):
     fit(tmp_path, [EndEpoch()])
-    assert list(files.checkpoint_files(tmp_path)) == [Position(0, 2)]
+    assert list(storage.checkpoint_files(tmp_path)) == [Position(0, 2)]
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
     with pytest.warns(UserWarning, match="Not saved, as weights are NaN or infinite"):
         fit(tmp_path, model=model, epochs=1)
-    assert files.checkpoint_files(tmp_path) == {}
+    assert storage.checkpoint_files(tmp_path) == {}
 
 
 def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
@@ -246,7 +246,7 @@ def test_only_fit_calls_it(tmp_path):
 
 def test_data_are_needed_to_resume_amid_an_epoch(tmp_path):
     data, model = make_data(), make_model()
-    files.write_checkpoint(tmp_path / Position(1, 3).file_name, {"batch": 3})
+    storage.write_checkpoint(tmp_path / Position(1, 3).file_name, {"batch": 3})
     with pytest.raises(ValueError, match="must be given to resume from .*000003.npz"):
         model.fit(data.dataset, callbacks=[Checkpoints(tmp_path)], shuffle=False)
 

@@ -1,6 +1,6 @@
 """A run that goes on where it was, whatever stopped it.
 
-`Checkpoints` is the callback; `run_state` says what a run consists of, `files` how
+`Checkpoints` is the callback; `run_state` says what a run consists of, `storage` how
 that is kept on disk.
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 
 from keras_transformer.training.arguments import check_count
-from keras_transformer.training.checkpoints import files, run_state
-from keras_transformer.training.checkpoints.files import Position
+from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer.training.checkpoints.storage import Position
 
 # Keras leaves its loop if `stop_training` is true; callbacks set it to True.
 _REST_IS_DONE = "The rest of the resumed epoch is done."
@@ -93,14 +93,14 @@ class Checkpoints(keras.callbacks.Callback):
         self._steps_at_once = self.model.steps_per_execution
         _check_steps(self.data, self.params["steps"])
         self.folder.mkdir(parents=True, exist_ok=True)
-        files.remove_unfinished(self.folder)
+        storage.remove_unfinished(self.folder)
         self._resumed: dict[str, Any] | None = None
         if newest := self._newest_checkpoint():
             self._resume(*newest)
 
     def _newest_checkpoint(self) -> tuple[pathlib.Path, dict[str, Any]] | None:
-        paths = [*files.checkpoint_files(self.folder).values()]
-        newest = next(files.readable_checkpoints(reversed(paths)), None)
+        paths = [*storage.checkpoint_files(self.folder).values()]
+        newest = next(storage.readable_checkpoints(reversed(paths)), None)
         if paths and newest is None:
             raise OSError(
                 "`folder` must have a checkpoint that can be read; received "
@@ -218,8 +218,8 @@ class Checkpoints(keras.callbacks.Callback):
             )
             return
         try:
-            files.write_checkpoint(path, state)
-            files.remove_superseded(self.folder, position, self.keep)
+            storage.write_checkpoint(path, state)
+            storage.remove_superseded(self.folder, position, self.keep)
         except OSError as error:
             warnings.warn(f"Not saved, training goes on: {path}: {error}", stacklevel=2)
 

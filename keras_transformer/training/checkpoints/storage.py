@@ -4,6 +4,7 @@ A file is an `.npz`, which `numpy.load` opens: the arrays, and before them a JSO
 that says where each belongs. The zip format has a checksum for each of its members.
 """
 
+import errno
 import json
 import pathlib
 import re
@@ -16,6 +17,10 @@ import numpy as np
 from keras_transformer.files import UNFINISHED, written_whole
 
 _NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?\.npz")
+
+
+class DamagedCheckpoint(OSError):
+    """A checkpoint that will never be read."""
 
 
 class Position(NamedTuple):
@@ -75,14 +80,19 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
         What was written. Tuples have become lists.
 
     Raises:
-        OSError: if the file is damaged.
+        DamagedCheckpoint: if the file is damaged.
+        OSError: if it cannot be read now, but perhaps later.
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             state = json.loads(arrays["arr_0"].tobytes())
             return {name: _with_arrays(state[name], arrays) for name in names or state}
     except Exception as error:  # a damaged zip file can raise almost anything
-        raise OSError(f"{path} is not a whole checkpoint: {error}") from error
+        # A damaged one can also say to read before its beginning: EINVAL.
+        unreadable = getattr(error, "errno", None) not in (None, errno.EINVAL)
+        if unreadable or isinstance(error, MemoryError):
+            raise
+        raise DamagedCheckpoint(f"{path} is not a whole checkpoint: {error}") from error
 
 
 def readable_checkpoints(
@@ -100,7 +110,7 @@ def readable_checkpoints(
     for path in paths:
         try:
             state = read_checkpoint(path, *names)
-        except OSError as error:
+        except DamagedCheckpoint as error:
             warnings.warn(f"Passed over a checkpoint: {error}", stacklevel=2)
         else:
             yield path, state
