@@ -6,6 +6,11 @@ import pathlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
 UNFINISHED = ".unfinished-"  # Before process and name, so that the ending stays.
 
 
@@ -46,3 +51,23 @@ def written_whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """
     with written_aside(path) as aside, open(aside, "wb") as file:
         yield file
+
+
+def lock(file: BinaryIO) -> bool:
+    """Keeps a file from all others who ask, until it is closed or the process ends.
+
+    Args:
+        file: an open file.
+
+    Returns:
+        Whether it was free; always `True` where there are no locks, as on Windows.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True

@@ -52,14 +52,24 @@ class LineReader:
         weakref.finalize(self, self._file.close)
 
     def read(self, start: int, stop: int) -> list[str]:
-        """The lines from `start` up to and without `stop`, counted from 0."""
+        """The lines from `start` up to and without `stop`, counted from 0.
+
+        Raises:
+            ValueError: if they are not there any more.
+        """
         if start != self._line:
             known, skip = divmod(start, _STRIDE)
             self._file.seek(self._index.offsets[known])
             for _ in itertools.islice(self._file, skip):
                 pass
         self._line = stop
-        lines = itertools.islice(self._file, stop - start)
+        lines = list(itertools.islice(self._file, stop - start))
+        if len(lines) < stop - start:
+            raise ValueError(
+                f"`{self._path}` must be a file that can be read again and stays as it "
+                f"is; it had {self._index.lines} lines, and now has "
+                f"{start + len(lines)}. Write what comes from a pipe to a file first."
+            )
         return [
             decode_line(line, self._path, number)
             for number, line in enumerate(lines, start=start + 1)

@@ -47,8 +47,9 @@ def minimum_bayes_risk(
         utility: `"chrf"` or `"bleu"` (sentence-level chrF2 and BLEU as sacreBLEU
             defines them, 0 to 100), or a function `utility(hypothesis, reference)`
             that returns a float, higher is better.
-        scores: log-probability of each candidate, such as `generate` returns:
-            `(batch, num_hypotheses)`, or as many lists. `-inf` = no candidate.
+        scores: log-probability of each candidate, which `generate` returns with
+            `length_penalty=0.0`: `(batch, num_hypotheses)`, or as many lists. `-inf` =
+            no candidate.
 
     Returns:
         A `BayesRiskResult`. Of candidates that are equally good the first is chosen.

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from keras_transformer.dataset.line_files import LineIndex, LineReader
 from keras_transformer.decoding import BeamSearch, RelativeLength, Search
-from keras_transformer.files import written_whole
+from keras_transformer.files import lock, written_whole
 from keras_transformer.inference.generation import Request, check_request, check_seed
 
 Hypotheses = list[tuple[str, float]]
@@ -207,11 +207,13 @@ class _UnfinishedFile:
         self._target = target
         self._path = target.with_name(f"{target.name}.unfinished")
         self._record = target.with_name(f"{target.name}.unfinished.json")
-        self.progress = self._found(settings, overwrite) or _Progress(settings)
+        self._settings = settings
+        self._overwrite = overwrite
 
-    def _found(self, settings: dict[str, str], overwrite: bool) -> _Progress | None:
+    def _found(self) -> _Progress | None:
         """The progress of an earlier run, if it can be used."""
-        if not (self._path.exists() and self._record.exists()):
+        settings, overwrite = self._settings, self._overwrite
+        if not (self._record.exists() and self._path.stat().st_size):
             return None
         try:
             progress = _Progress(**json.loads(self._record.read_text("utf-8")))
@@ -237,9 +239,19 @@ class _UnfinishedFile:
         return progress if progress.settings == settings else None
 
     def __enter__(self) -> Self:
+        self._file = open(self._path, "ab")
+        try:
+            if not lock(self._file):
+                raise ValueError(
+                    "`target` must not be made by another process; received "
+                    f"`target={str(self._target)!r}`, which one is at work on."
+                )
+            self.progress = self._found() or _Progress(self._settings)
+        except ValueError:
+            self._file.close()
+            raise
         if not self.progress.lines:
             self._record.unlink(missing_ok=True)
-        self._file = open(self._path, "ab")
         self._file.truncate(self.progress.size)
         return self
 
@@ -303,12 +315,20 @@ def _check_arguments(
 
 def _model_digest(model: Any) -> str:
     """Tells a model from others by its weights and its configuration."""
-    config = {**model.get_config(), "name": None}
-    serialized = keras.saving.serialize_keras_object(config)
-    digest = hashlib.sha256(json.dumps(serialized, sort_keys=True).encode())
+    config = keras.saving.serialize_keras_object(model.get_config())
+    digest = hashlib.sha256(json.dumps(_without_names(config), sort_keys=True).encode())
     for weight in model.weights:
         digest.update(keras.ops.convert_to_numpy(weight).tobytes())
     return digest.hexdigest()[:16]
+
+
+def _without_names(config: Any) -> Any:
+    """Keras numbers the names that it gives, in one process after the other."""
+    if isinstance(config, dict):
+        return {k: _without_names(v) for k, v in config.items() if k != "name"}
+    if isinstance(config, list | tuple):
+        return [_without_names(value) for value in config]
+    return config
 
 
 def _translate(

@@ -59,12 +59,13 @@ def stream(
     ```
     """
     search = search or GreedySearch()
+    request = Request(search, max_length, min_length)
+    check_request(request)
     if search.num_beams != 1 or isinstance(search, BeamSearch):
         raise ValueError(
             "`search` must have one output and take no token of it back; received "
             f"`search={search}`. Stream with `GreedySearch()` or `Sampling()`."
         )
-    request = Request(search, max_length, min_length)
     is_text = isinstance(inputs, str | bytes)
     steps = model._stepper(inputs, request, prefix, seed)
     tokens = (int(ops.convert_to_numpy(step.tokens)[0, 0]) for step in steps)

@@ -1,6 +1,7 @@
 """A user's pairs of sources and targets, in batches of few shapes."""
 
 from collections.abc import Iterator
+from numbers import Integral
 from typing import Any
 
 from keras import ops
@@ -68,11 +69,12 @@ def pair_batches(
         padding. The decoder's ids are the target's behind the start token.
 
     Raises:
-        ValueError: if `batch_size` is less than 1.
+        ValueError: if `batch_size` is no int or less than 1.
     """
-    if batch_size < 1:
+    if not isinstance(batch_size, Integral) or batch_size < 1:
         raise ValueError(
-            f"`batch_size` must be at least 1; received `batch_size={batch_size}`."
+            "`batch_size` must be an int of at least 1; received "
+            f"`batch_size={batch_size!r}`."
         )
     order = sorted(
         range(len(targets)), key=lambda i: (len(targets[i]), len(sources[i]))

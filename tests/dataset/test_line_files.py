@@ -57,3 +57,13 @@ def test_a_damaged_file_is_named(tmp_path):
         message = r"`\.gz` file must be whole; `.*lines\.txt\.gz` is damaged after line"
         with pytest.raises(ValueError, match=message):
             LineIndex.of(path)
+
+
+def test_lines_that_have_gone(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("a\nb\nc\n")
+    index = LineIndex.of(path)
+    path.write_text("a\n")
+    message = r"`.*lines\.txt` must be .* stays as it is; it had 3 lines, and now has 1"
+    with pytest.raises(ValueError, match=message):
+        LineReader(path, index).read(0, 2)

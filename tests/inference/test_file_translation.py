@@ -263,6 +263,28 @@ def test_the_record_says_how_far_it_is(folder):
     assert record["size"] == (folder / "target.unfinished").stat().st_size
 
 
+def test_two_at_a_time_are_one_too_many(folder):
+    class Starter(Shouter):
+        def generate(self, *args, **options):
+            with pytest.raises(ValueError, match="`target` must not be made by"):
+                translate(Shouter())
+            return super().generate(*args, **options)
+
+    translate(Starter())
+    assert read(folder) == SHOUTED
+
+
+def test_a_model_that_is_built_again_goes_on(folder):
+    for calls in (1, 0):
+        model = Seq2Seq(**SIZES, source_tokenizer=SOURCE, max_source_length=9)
+        model.generate = Shouter(calls).generate
+        for weight in model.weights:
+            weight.assign(np.ones(weight.shape))
+        with pytest.raises(Killed):
+            translate(model)
+        assert (folder / "target.unfinished.json").exists()
+
+
 @pytest.mark.parametrize("damage", ["shorter", "other", "no JSON"])
 def test_unfinished_work_that_is_damaged(folder, damage):
     translate_and_kill(2)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from layer_contract import to_numpy, with_random_weights
 
-from keras_transformer import GreedySearch, Perplexity, Seq2Seq
+from keras_transformer import BeamSearch, GreedySearch, Perplexity, Seq2Seq
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.text import CharacterTokenizer
 
@@ -144,8 +144,26 @@ def test_errors(model):
         model.score(["a"], ["UVWXYZU"])
     with pytest.raises(ValueError, match="`targets` must be texts, lists of int"):
         model.score([[4, 3]], [[4.5, 3.0]])
-    with pytest.raises(ValueError, match="`batch_size` must be at least 1; .*=0`"):
-        model.score(["a"], ["U"], batch_size=0)
+    for size in (0, 2.5):
+        with pytest.raises(ValueError, match=f"`batch_size` must be an int .*={size}`"):
+            model.score(["a"], ["U"], batch_size=size)
     plain = Seq2Seq(**SIZES, vocabulary_size=11)
     with pytest.raises(ValueError, match="`sources` must be token ids for a model"):
         plain.score(["a"], [[4, 3]])
+
+
+def test_hypotheses_of_values_with_a_width_of_their_own():
+    options = {"value_dim": 5, "num_key_value_heads": 1}
+    model = with_random_weights(
+        Seq2Seq(**SIZES, vocabulary_size=11, attention_options=options)
+    )
+    search = BeamSearch(3, length_penalty=0.0, num_hypotheses=2)
+    rows = [[5, 6, 3], [4, 3]]
+    found = model.generate(rows, search, max_length=4)
+    for hypothesis in range(2):
+        targets = [
+            ids[hypothesis, : lengths[hypothesis]].tolist()
+            for ids, lengths in zip(found.token_ids, found.lengths, strict=True)
+        ]
+        scores = model.score(rows, targets).scores
+        np.testing.assert_allclose(found.scores[:, hypothesis], scores, atol=1e-4)
