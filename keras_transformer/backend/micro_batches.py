@@ -23,8 +23,9 @@ def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
         What the backend wants of `train_step`: the logs, on JAX with the state.
     """
     *state, data = args
-    parts = _split(unpack_x_y_sample_weight(data), model)
-    return _STEPS[keras.backend.backend()](model, parts, *state)
+    batch = unpack_x_y_sample_weight(data)
+    rows, parts = ops.shape(batch[1])[0], _split(batch, model)
+    return _STEPS[keras.backend.backend()](model, parts, rows, *state)
 
 
 def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
@@ -59,16 +60,15 @@ def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
     ]
 
 
-def _log(model: Any, loss: Any, weight: Any, parts: tuple[Any, ...]) -> Any:
+def _log(model: Any, loss: Any, weight: Any, rows: Any) -> Any:
     """Adds the loss of the whole batch to its metric, as Keras does."""
-    count, rows = ops.shape(parts[1])[:2]
     model._loss_tracker.update_state(
-        ops.divide_no_nan(loss, weight), sample_weight=count * rows
+        ops.divide_no_nan(loss, weight), sample_weight=rows
     )
     return model.get_metrics_result()
 
 
-def _jax(model: Any, parts: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
+def _jax(model: Any, parts: tuple[Any, ...], rows: Any, state: tuple[Any, ...]) -> Any:
     import jax
 
     trainable, non_trainable, optimizer_variables, metrics = state
@@ -105,11 +105,11 @@ def _jax(model: Any, parts: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
     trainable, optimizer_variables = model.optimizer.stateless_apply(
         optimizer_variables, _mean(gradients, total, trainable), trainable
     )
-    logs, metrics = update(metrics, _log, model, total_loss, total, parts)
+    logs, metrics = update(metrics, _log, model, total_loss, total, rows)
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
-def _tensorflow(model: Any, parts: tuple[Any, ...]) -> Any:
+def _tensorflow(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
     import tensorflow as tf
 
     weights = model.trainable_weights
@@ -137,10 +137,10 @@ def _tensorflow(model: Any, parts: tuple[Any, ...]) -> Any:
         parallel_iterations=1,
     )
     model.optimizer.apply(_mean(gradients, total, weights), weights)
-    return _log(model, total_loss, total, parts)
+    return _log(model, total_loss, total, rows)
 
 
-def _torch(model: Any, parts: tuple[Any, ...]) -> Any:
+def _torch(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
     import torch
 
     weights = model.trainable_weights
@@ -159,7 +159,7 @@ def _torch(model: Any, parts: tuple[Any, ...]) -> Any:
         model.compute_metrics(x, y, y_pred, sample_weight)
     with torch.no_grad():
         model.optimizer.apply(_mean(gradients, total, weights), weights)
-    return _log(model, total_loss, total, parts)
+    return _log(model, total_loss, total, rows)
 
 
 _STEPS: dict[str, Callable[..., Any]] = {

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer.training.arguments import check_count
-from keras_transformer.training.checkpoints import files, run_state
+from keras_transformer.training.checkpoints import run_state, storage
 
 
 def average_checkpoints(
@@ -48,9 +48,9 @@ def average_checkpoints(
         Vaswani et al. 2017, Attention Is All You Need, section 6.1.
     """
     check_count("last", last)
-    found = files.checkpoint_files(pathlib.Path(folder))
+    found = storage.checkpoint_files(pathlib.Path(folder))
     ends = [path for position, path in found.items() if not position.batch]
-    readable = files.readable_checkpoints(reversed(ends), "model")
+    readable = storage.readable_checkpoints(reversed(ends), "model")
     newest: list[np.ndarray] = []
     sums: list[np.ndarray] = []
     averaged = []

@@ -15,7 +15,7 @@ from keras_transformer.training.losses import (
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MaskedTokenAccuracy(keras.metrics.Mean):
-    """Fraction of the real target tokens than which none has a higher logit.
+    """Fraction of the real target tokens whose logit no other token exceeds.
 
     Positions whose target is `pad_token_id` do not count; a Keras mask on the logits
     is not used. Tokens are totalled over the batches, whatever their lengths; without

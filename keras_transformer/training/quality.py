@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.training.arguments import check_count
+
 
 class TranslationQuality(keras.callbacks.Callback):
     """Translates a validation set after each epoch and logs BLEU and chrF.
@@ -32,7 +34,7 @@ class TranslationQuality(keras.callbacks.Callback):
 
     Raises:
         ValueError: If an argument has a bad value; by `fit`, if the model has no
-            tokenizers.
+            tokenizers, or a source is too long for it.
 
     Example:
 
@@ -65,10 +67,10 @@ class TranslationQuality(keras.callbacks.Callback):
                 "`search` must give one hypothesis; received a search with "
                 f"`num_hypotheses={search.num_hypotheses}`."
             )
-        if every < 1 or samples < 0:
+        check_count("every", every)
+        if samples < 0:
             raise ValueError(
-                "`every` must be at least 1 and `samples` at least 0; received "
-                f"`every={every}` and `samples={samples}`."
+                f"`samples` must be at least 0; received `samples={samples}`."
             )
         # Here, so that a missing sacreBLEU shows before an epoch of training.
         from keras_transformer.evaluation import TRANSLATION_SCORES
@@ -87,6 +89,7 @@ class TranslationQuality(keras.callbacks.Callback):
                 "The model must have tokenizers to translate texts; it has none. Give "
                 "it `source_tokenizer` and `target_tokenizer`."
             )
+        check_lengths(self.model, "sources", self.sources)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if (epoch + 1) % self.every:
@@ -106,6 +109,31 @@ class TranslationQuality(keras.callbacks.Callback):
             lines += ["", f"  source:    {source}", f"  reference: {right}"]
             lines += [f"  model:     {translation}"]
         print(*lines, sep="\n")
+
+
+def check_lengths(
+    model: Any, argument: str, sources: Sequence[str], option: str = "max_source_length"
+) -> None:
+    """Refuses texts that are too long to translate, before hours of training.
+
+    Args:
+        model: a `Seq2Seq` with tokenizers.
+        argument: what the texts are called in the message.
+        sources: list of str.
+        option: what the limit is called in the message.
+
+    Raises:
+        ValueError: if one has more tokens than `max_source_length`.
+    """
+    limit = model.max_source_length
+    rows = model.source_tokenizer.tokenize(list(sources), add_end=True)
+    for number, length in enumerate(rows.row_lengths().numpy(), start=1):
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"`{argument}` must have at most `{option}={limit}` tokens a line; "
+                f"received {length} in line {number}. Shorten or split it, or give a "
+                f"greater `{option}`."
+            )
 
 
 def _check_corpus(sources: Any, references: Any) -> None:

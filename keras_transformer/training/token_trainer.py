@@ -1,5 +1,7 @@
 """How a batch becomes an update of the weights."""
 
+import functools
+import inspect
 from typing import Any
 
 import keras
@@ -78,7 +80,9 @@ class TokenTrainer(keras.Model):
                 "`consistency` must be a finite number of at least 0; received "
                 f"`consistency={consistency!r}`."
             )
-        _check_padding(self.pad_token_id, loss=loss, metrics=kwargs.get("metrics"))
+        signature = inspect.signature(keras.Model.compile)
+        given = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
+        _check_padding(self.pad_token_id, given)
         self.micro_batches = micro_batches
         self.consistency = float(consistency)
         scales = self.dtype_policy.name == "mixed_float16" and kwargs.get(
@@ -87,6 +91,30 @@ class TokenTrainer(keras.Model):
         if scales and isinstance(optimizer, SkipNonFinite):
             optimizer, kwargs["auto_scale_loss"] = _scaling(optimizer), False
         super().compile(optimizer, loss, *args, **kwargs)
+
+    @functools.wraps(keras.Model.fit, assigned=())
+    def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+        """Trains as `keras.Model.fit` does, but for `class_weight`.
+
+        Args:
+            *args: arguments of `keras.Model.fit`.
+            class_weight: `None`. Keras would weigh whole rows with it, by the
+                position of their largest id.
+            **kwargs: further arguments of `keras.Model.fit`.
+
+        Returns:
+            The `keras.callbacks.History` of the training.
+
+        Raises:
+            ValueError: if there is a `class_weight`, or by `keras.Model.fit`.
+        """
+        if class_weight is not None:
+            raise ValueError(
+                "`class_weight` must be None, as targets are tokens, not classes; "
+                f"received `class_weight={class_weight!r}`. Give batches "
+                "`sample_weight` `(batch, target_length)` instead."
+            )
+        return super().fit(*args, **kwargs)
 
     def compute_loss(
         self,
@@ -105,7 +133,7 @@ class TokenTrainer(keras.Model):
         return loss + self.consistency / 2 * apart
 
     def train_step(self, *args: Any) -> Any:
-        if self.micro_batches == 1:
+        if self.micro_batches == 1 or not self.trainable_weights:
             return super().train_step(*args)
         return train_in_micro_batches(self, *args)
 
@@ -149,10 +177,10 @@ def _scaling(optimizer: SkipNonFinite) -> SkipNonFinite:
     return SkipNonFinite(keras.optimizers.LossScaleOptimizer(inner), optimizer.name)
 
 
-def _check_padding(pad_token_id: int, **compiled: Any) -> None:
+def _check_padding(pad_token_id: int, compiled: dict[str, Any]) -> None:
     """Refuses a loss or metrics that would count padding."""
-    for argument, given in compiled.items():
-        for each in keras.tree.flatten(given):
+    for argument in ("loss", "metrics", "weighted_metrics"):
+        for each in keras.tree.flatten(compiled.get(argument)):
             own = getattr(each, "pad_token_id", pad_token_id)
             if own != pad_token_id:
                 raise ValueError(

@@ -4,7 +4,7 @@ import pytest
 
 from keras_transformer import average_checkpoints
 from keras_transformer.training.checkpoints import run_state
-from keras_transformer.training.checkpoints.files import Position, write_checkpoint
+from keras_transformer.training.checkpoints.storage import Position, write_checkpoint
 
 EPOCHS = 4
 

@@ -24,7 +24,8 @@ SEARCH = GreedySearch()
 class Translator(keras.Sequential):
     """Translates the n-th time as written in `script`."""
 
-    source_tokenizer = "any"
+    source_tokenizer = WordTokenizer.train(lines=["a b c d e"])
+    max_source_length = None
 
     def __init__(self, script=()):
         super().__init__([keras.Input((2,)), keras.layers.Dense(1)])
@@ -116,6 +117,15 @@ def test_a_model_without_tokenizers():
         model.learn(quality())
 
 
+def test_a_source_that_is_too_long_is_found_first():
+    model = Translator()
+    model.max_source_length = 5
+    message = "`sources` must have .* `max_source_length=5` .*; received 6 in line 2"
+    with pytest.raises(ValueError, match=message):
+        model.learn(quality())
+    assert not model.asked
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -124,7 +134,8 @@ def test_a_model_without_tokenizers():
         ((["a"], "A"), "`references` must be a list .* `references='A'`"),
         ((["a", "b"], ["A"]), "for each of the 2 sources; .*`len.references.=1`"),
         ((["a"], ["A"], BeamSearch(3, num_hypotheses=2)), "`num_hypotheses=2`"),
-        ((["a"], ["A"], None, 0), "`every` must be at least 1 .* `every=0`"),
+        ((["a"], ["A"], None, 0), "`every` must be an integer .* `every=0`"),
+        ((["a"], ["A"], None, 1.5), "`every` must be an integer .* `every=1.5`"),
         ((["a"], ["A"], None, 1, False, -1), "`samples=-1`"),
     ],
 )

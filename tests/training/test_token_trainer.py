@@ -147,8 +147,28 @@ def test_padding_is_the_model_s():
         compiled(loss=LabelSmoothedCrossEntropy(pad_token_id=4))
     model = compiled()
     message = "`metrics` must take .*; received Perplexity with `pad_token_id=4`"
+    metrics = [Perplexity(pad_token_id=4)]
     with pytest.raises(ValueError, match=message):
-        model.compile("sgd", metrics=[Perplexity(pad_token_id=4)])
+        model.compile("sgd", metrics=metrics)
+    with pytest.raises(ValueError, match=message):
+        model.compile("sgd", LabelSmoothedCrossEntropy(), None, metrics)
+    with pytest.raises(ValueError, match="`weighted_metrics` must take .*Perplexity"):
+        model.compile("sgd", weighted_metrics=metrics)
+
+
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+def test_micro_batches_without_weights_to_train():
+    model = compiled(micro_batches=2)
+    model.trainable = False
+    model.compile(loss=LabelSmoothedCrossEntropy(0.1), micro_batches=2)
+    logs, _ = one_step(model)
+    expected = compiled().evaluate(INPUTS, TARGET, verbose=0)[0]
+    np.testing.assert_allclose(logs["loss"], expected, rtol=1e-6)
+
+
+def test_classes_have_no_weights():
+    with pytest.raises(ValueError, match=r"`class_weight` must .*={1: 2.0}`"):
+        compiled().fit(INPUTS, TARGET, class_weight={1: 2.0})
 
 
 def test_fit_in_micro_batches_counts_each_batch_once():
@@ -156,6 +176,14 @@ def test_fit_in_micro_batches_counts_each_batch_once():
     history = model.fit(INPUTS, TARGET, batch_size=4, epochs=12, verbose=0)
     assert int(model.optimizer.iterations) == 2 * 12
     assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
+
+
+def test_the_logged_loss_counts_the_rows_that_there_are():
+    def loss(**options):
+        model = compiled(keras.optimizers.SGD(0.0), **options)
+        return model.fit(INPUTS, TARGET, batch_size=4, verbose=0).history["loss"]
+
+    np.testing.assert_allclose(loss(micro_batches=3), loss(), rtol=1e-6)
 
 
 def test_consistency_is_the_mean_loss_and_the_divergence():
