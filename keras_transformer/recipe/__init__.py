@@ -2,7 +2,7 @@
 
 `Recipe` is the options, which `options.toml` keeps; `train` makes the run. The command
 `keras-transformer train` is these two. What it does step by step, to change it for a
-run of your own, is the first section of `docs/training.md`.
+run of your own, is the section "The whole run" of `docs/training.md`.
 """
 
 from importlib import import_module

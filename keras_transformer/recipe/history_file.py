@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import pathlib
+import warnings
 from typing import Any
 
 import keras
@@ -16,7 +17,8 @@ class HistoryFile(keras.callbacks.Callback):
 
     A column is empty in the rows of epochs without that figure, as are those of the
     epochs between two translations of the validation text. A run that goes on replaces
-    the rows of the epochs that it makes again.
+    the rows of the epochs that it makes again. A file that cannot be read or written
+    is no reason to end a run: it warns.
 
     Args:
         path: the file.
@@ -27,8 +29,17 @@ class HistoryFile(keras.callbacks.Callback):
         self.path = pathlib.Path(path)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        try:
+            self._add(epoch, logs or {})
+        except (OSError, KeyError, ValueError) as error:
+            warnings.warn(
+                f"{self.path} lacks epoch {epoch}: {error!r}. Training goes on.",
+                stacklevel=2,
+            )
+
+    def _add(self, epoch: int, logs: dict[str, Any]) -> None:
         rows = [row for row in self._read() if int(row["epoch"]) < epoch]
-        rows.append({"epoch": epoch, **(logs or {})})
+        rows.append({"epoch": epoch, **logs})
         columns = dict.fromkeys(name for row in rows for name in row)
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns)
@@ -40,5 +51,5 @@ class HistoryFile(keras.callbacks.Callback):
     def _read(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
-        with self.path.open(newline="", encoding="utf-8") as file:
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
             return list(csv.DictReader(file))

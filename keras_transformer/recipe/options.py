@@ -4,10 +4,12 @@ import dataclasses
 import difflib
 import json
 import os
+import pathlib
 import tomllib
 from typing import Annotated, Any
 
-# What may differ when a run goes on: the weights so far would have been the same.
+# What may differ when a run goes on: the weights so far would have been the same, but
+# for another number of epochs once the learning rate falls.
 _MAY_CHANGE = {
     *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
     *("bleu_every", "save_every", "num_beams", "verbose"),
@@ -81,7 +83,8 @@ class Recipe:
         for name in ("train", "valid", "test"):
             files = getattr(self, name)
             optional = name == "test" and not files
-            if not optional and (isinstance(files, str) or len(files) not in (1, 2)):
+            is_list = isinstance(files, list | tuple)
+            if not optional and not (is_list and len(files) in (1, 2)):
                 raise ValueError(
                     f"`{name}` must be a list of two files, source and target, or of "
                     f"one with a tab between the sides; received `{name}={files!r}`."
@@ -157,8 +160,7 @@ def read_options(path: str | os.PathLike) -> dict[str, Any]:
     ```
     """
     try:
-        with open(path, "rb") as file:
-            options = tomllib.load(file)
+        options = tomllib.loads(pathlib.Path(path).read_text("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be a TOML file: {error}.") from error
     names = [field.name for field in dataclasses.fields(Recipe)]

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -26,7 +27,8 @@ from keras_transformer.training import (
     WarmupInverseSquareRoot,
     average_checkpoints,
 )
-from keras_transformer.training.checkpoints.files import checkpoint_files
+from keras_transformer.training.checkpoints.storage import checkpoint_files
+from keras_transformer.training.quality import check_lengths
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -99,7 +101,8 @@ def train(recipe: Recipe) -> Trained:
     train = _dataset(recipe.train, tokenizer, recipe, **samplings)
     valid = _dataset(recipe.valid, tokenizer, recipe, shuffle=False)
     model = _model(tokenizer, recipe, train.batches_per_epoch)
-    _check_lengths(model, valid=valid_text, test=test_text)
+    for name, (sources, _) in {"valid": valid_text, "test": test_text}.items():
+        check_lengths(model, name, sources, "max_length")
     if recipe.verbose:
         print(f"training data\n{train}\nvalidation data\n{valid}")
         model.summary()
@@ -135,8 +138,11 @@ def _check_one_of(name: str, value: str, values: Iterable[str]) -> None:
 def _go_on_or_begin(recipe: Recipe, output: pathlib.Path) -> Tokenizer:
     """The tokenizer of the run whose checkpoints the folder holds, or of a new one."""
     options = output / "options.toml"
-    if options.exists() and checkpoint_files(output / "checkpoints"):
-        recipe.check_continues(read_options(options), options)
+    done = [*checkpoint_files(output / "checkpoints")]
+    if options.exists() and done:
+        began = read_options(options)
+        recipe.check_continues(began, options)
+        _warn_of_another_end(recipe, Recipe(**began).epochs, done[-1].epoch)
         return Tokenizer.load(output / "tokenizer.json")
     output.mkdir(parents=True, exist_ok=True)
     tokenizer = SentencePieceTokenizer.train(
@@ -146,6 +152,18 @@ def _go_on_or_begin(recipe: Recipe, output: pathlib.Path) -> Tokenizer:
     )
     tokenizer.save(output / "tokenizer.json")
     return tokenizer
+
+
+def _warn_of_another_end(recipe: Recipe, epochs: int, done: int) -> None:
+    """The end of a run says when the learning rate falls, which it may have by now."""
+    if recipe.epochs != epochs and done > min(recipe.epochs, epochs) - recipe.cooldown:
+        warnings.warn(
+            f"`epochs={recipe.epochs}` comes when the learning rate has begun to fall, "
+            f"or should have: the run was for `epochs={epochs}`, of which {done} are "
+            f"done. The rate jumps, and a run of {recipe.epochs} epochs from the start "
+            "gives another model.",
+            stacklevel=2,
+        )
 
 
 def _dataset(
@@ -168,19 +186,6 @@ def _columns(files: list[str]) -> Columns:
     source, target = (*files, None)[:2]
     sources, targets = zip(*read_pairs(source, target), strict=True)
     return list(sources), list(targets)
-
-
-def _check_lengths(model: Seq2Seq, **texts: Columns) -> None:
-    """Before hours are spent on a model that cannot translate these."""
-    for name, (sources, _) in texts.items():
-        rows = model.source_tokenizer.tokenize(sources, add_end=True)
-        for number, length in enumerate(rows.row_lengths().numpy(), start=1):
-            if length > model.max_source_length:
-                raise ValueError(
-                    f"`{name}` must have at most `max_length={model.max_source_length}`"
-                    f" subwords a line; received {length} in line {number}. Shorten or "
-                    "split it, or give a greater `max_length`."
-                )
 
 
 def _model(tokenizer: Tokenizer, recipe: Recipe, batches_per_epoch: int) -> Seq2Seq:

@@ -25,7 +25,7 @@ def test_options_are_written_whole_and_read_back(tmp_path):
     assert options.keys() == given
 
 
-@pytest.mark.parametrize("files", ["a.tsv", [], ["a", "b", "c"]])
+@pytest.mark.parametrize("files", ["a.tsv", pathlib.Path("a"), [], ["a", "b", "c"]])
 @pytest.mark.parametrize("name", ["train", "valid", "test"])
 def test_files_are_one_or_two(name, files):
     if (name, files) == ("test", []):
@@ -62,6 +62,12 @@ def test_an_unknown_option_in_a_file(tmp_path):
     path.write_text("warmup_step = 5\n")
     with pytest.raises(ValueError, match="`warmup_step`; perhaps `warmup_steps` is"):
         read_options(path)
+
+
+def test_a_file_that_begins_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "options.toml"
+    path.write_text("\ufeffepochs = 3\n", "utf-8")
+    assert read_options(path) == {"epochs": 3}
 
 
 @pytest.mark.parametrize("content", [b"epochs = ", b"output = '\xff'"])

@@ -42,6 +42,7 @@ def options(tmp_path, monkeypatch):
         "tokens_per_batch": 256,
         "warmup_steps": 5,
         "attention_dropout": 0.05,
+        "cooldown": 0,
         "export": False,
         "verbose": 0,
     }
@@ -154,6 +155,30 @@ def test_half_precision_ends_in_a_float32_model(options, tmp_path, dtype):
     perplexity = np.exp(-np.sum(scores.scores) / np.sum(scores.lengths))
     validated = float(read_history(results)[-1]["val_perplexity"])
     assert perplexity == pytest.approx(validated, rel=0.01)
+
+
+def test_a_history_that_cannot_be_written_ends_no_run(tmp_path):
+    history = HistoryFile(tmp_path / "missing" / "history.csv")
+    with pytest.warns(UserWarning, match="history.csv lacks epoch 0: .* goes on"):
+        history.on_epoch_end(0, {"loss": 1.0})
+    path = tmp_path / "history.csv"
+    path.write_text("loss\n5.0\n")
+    with pytest.warns(UserWarning, match=r"history.csv lacks epoch 1: KeyError"):
+        HistoryFile(path).on_epoch_end(1, {"loss": 1.0})
+    path.write_text("\ufeffepoch,loss\n0,5.0\n", "utf-8")  # as spreadsheets do
+    HistoryFile(path).on_epoch_end(1, {"loss": 4.0})
+    assert path.read_text().split() == ["epoch,loss", "0,5.0", "1,4.0"]
+
+
+@pytest.mark.parametrize("epochs, done, warns", [(6, 4, 1), (6, 3, 0), (4, 3, 1)])
+def test_another_end_once_the_rate_has_begun_to_fall(epochs, done, warns, recwarn):
+    """The run was for 5 epochs, with the fall in the last two."""
+    files = {"train": ["a"], "valid": ["b"], "output": "c"}
+    recipe = Recipe(**files, epochs=epochs, cooldown=2)
+    run._warn_of_another_end(recipe, 5, done)
+    messages = [str(warning.message) for warning in recwarn]
+    assert len(messages) == warns
+    assert all(f"`epochs={epochs}` comes when" in message for message in messages)
 
 
 def test_only_numbers_are_versions(tmp_path):
