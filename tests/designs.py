@@ -47,7 +47,11 @@ DESIGNS = {
     },
     "global": lambda: {
         "positions": AlibiBias(),
-        "attention_options": {"pattern": GlobalLocal(1, 1), "use_gate": True},
+        "attention_options": {
+            "pattern": GlobalLocal(1, 1),
+            "use_gate": True,
+            "value_dim": 5,
+        },
     },
     "modern": modern,
 }

@@ -57,8 +57,8 @@ class Ensemble(DecodingMethods, keras.Model):
 
     def __init__(self, models: Sequence[Seq2Seq], **kwargs: Any):
         super().__init__(**kwargs)
+        _check(models)
         self.models = list(models)
-        _check(self.models)
         first = self.models[0]
         for name in SHARED:
             setattr(self, name, getattr(first, name))
@@ -153,9 +153,13 @@ def _least(name: str, models: list[Seq2Seq]) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _check(models: list[Seq2Seq]) -> None:
-    if not models:
-        raise ValueError("`models` must hold at least one model; received none.")
+def _check(models: Any) -> None:
+    is_list = isinstance(models, Sequence) and not isinstance(models, str)
+    if not (is_list and models and all(isinstance(m, Seq2Seq) for m in models)):
+        raise ValueError(
+            "`models` must be a list of at least one `Seq2Seq`; received "
+            f"`models={models!r}`."
+        )
     for name in SHARED:
         values = [getattr(model, name) for model in models]
         if len(set(values)) > 1:

@@ -1,5 +1,6 @@
 """The encoder-decoder Transformer."""
 
+import warnings
 from typing import Any
 
 import keras
@@ -23,14 +24,26 @@ from keras_transformer.seq2seq import presets, stepping
 from keras_transformer.seq2seq.decoding_methods import DecodingMethods
 from keras_transformer.seq2seq.limits import check_limit
 from keras_transformer.seq2seq.vocabularies import (
-    check_sizes,
-    check_special_ids,
-    check_tokenizers,
     check_tying,
-    special_tokens,
-    tokenizer_sizes,
+    find_sizes,
+    find_special_ids,
 )
 from keras_transformer.training.token_trainer import TokenTrainer
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Embedding(keras.layers.Embedding):
+    """An embedding whose matrix is the output's too.
+
+    It has the name of Keras's class, by which files know the layer.
+    """
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Leaves the layer as it is, with a warning."""
+        warnings.warn(
+            f"`{self.name}` is not quantized, as its matrix is the output's too.",
+            stacklevel=2,
+        )
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -216,23 +229,15 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         )
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        special = special_tokens(source_tokenizer, self.target_tokenizer)
-        self.pad_token_id, self.start_token_id, self.end_token_id = special or (
-            pad_token_id,
-            start_token_id,
-            end_token_id,
+        tokenizers = source_tokenizer, self.target_tokenizer
+        self.vocabulary_size, *sizes = find_sizes(
+            *tokenizers, vocabulary_size, source_vocabulary_size, target_vocabulary_size
         )
-        sizes: tuple[int | None, ...] = (
-            vocabulary_size,
-            source_vocabulary_size,
-            target_vocabulary_size,
+        self.source_vocabulary_size, self.target_vocabulary_size = sizes
+        given = pad_token_id, start_token_id, end_token_id
+        self.pad_token_id, self.start_token_id, self.end_token_id = find_special_ids(
+            *tokenizers, given, *sizes
         )
-        if not any(sizes) and source_tokenizer is not None:
-            sizes = tokenizer_sizes(source_tokenizer, self.target_tokenizer)
-        self.vocabulary_size, *own_sizes = check_sizes(*sizes)
-        self.source_vocabulary_size, self.target_vocabulary_size = own_sizes
-        check_tokenizers(source_tokenizer, self.target_tokenizer, *own_sizes)
-        check_special_ids(self)
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self.scale_embeddings = scale_embeddings
         untied = self.tie_embeddings == "none"
@@ -305,7 +310,9 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             )
 
     def _embedding(self, name: str, vocabulary_size: int) -> keras.layers.Embedding:
-        embedding = keras.layers.Embedding(
+        is_output = name == "target" and self.tie_embeddings != "none"
+        kind = Embedding if is_output else keras.layers.Embedding
+        embedding = kind(
             vocabulary_size,
             self.hidden_dim,
             embeddings_initializer=keras.initializers.RandomNormal(

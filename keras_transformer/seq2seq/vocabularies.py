@@ -3,60 +3,19 @@
 from typing import Any
 
 
-def tokenizer_sizes(source: Any, target: Any) -> tuple[int | None, ...]:
-    """Reads the vocabulary sizes off the tokenizers.
-
-    Args:
-        source: the source tokenizer.
-        target: the target tokenizer; the same object = a shared vocabulary.
-
-    Returns:
-        `(shared, source, target)`, of which the first or the other two are
-        `None`.
-    """
-    if source is target:
-        return source.vocabulary_size, None, None
-    return None, source.vocabulary_size, target.vocabulary_size
-
-
-def special_tokens(source: Any, target: Any) -> tuple[int, int, int] | None:
-    """Reads the ids of the special tokens off the tokenizers.
-
-    Args:
-        source: the source tokenizer or `None`.
-        target: the target tokenizer or `None`.
-
-    Returns:
-        `(pad_token_id, start_token_id, end_token_id)`; `None` without tokenizers.
-
-    Raises:
-        ValueError: if there is a target tokenizer alone, or the two pad or end with
-            different tokens.
-    """
-    if target is None:
-        return None
-    if source is None:
-        raise ValueError(
-            "`source_tokenizer` must be given with `target_tokenizer`; received "
-            f"`source_tokenizer=None`, `target_tokenizer={target}`."
-        )
-    for name in ("pad_token_id", "end_token_id"):
-        ids = getattr(source, name), getattr(target, name)
-        if ids[0] != ids[1]:
-            raise ValueError(
-                f"`source_tokenizer` must have the `{name}` of `target_tokenizer`; "
-                f"received `{name}={ids[0]}` of the source's, `{name}={ids[1]}` of the "
-                "target's. Train both with this library, or one for both sides."
-            )
-    return target.pad_token_id, target.start_token_id, target.end_token_id
-
-
-def check_sizes(
-    shared: int | None, source: int | None, target: int | None
+def find_sizes(
+    source_tokenizer: Any,
+    target_tokenizer: Any,
+    shared: int | None,
+    source: int | None,
+    target: int | None,
 ) -> tuple[int | None, int, int]:
-    """Makes sure that there is either one vocabulary or two.
+    """Finds out how many tokens there are, as given or by the tokenizers.
 
     Args:
+        source_tokenizer: the source tokenizer or `None`.
+        target_tokenizer: the target tokenizer or `None`; the same object = a shared
+            vocabulary.
         shared: `vocabulary_size`.
         source: `source_vocabulary_size`.
         target: `target_vocabulary_size`.
@@ -66,35 +25,30 @@ def check_sizes(
         source's and the target's.
 
     Raises:
-        ValueError: if neither or both are given.
+        ValueError: if neither one nor two sizes can be told, there is a target
+            tokenizer alone, or a tokenizer has more tokens.
     """
+    if source_tokenizer is None and target_tokenizer is not None:
+        raise ValueError(
+            "`source_tokenizer` must be given with `target_tokenizer`; received "
+            f"`source_tokenizer=None`, `target_tokenizer={target_tokenizer}`."
+        )
+    if source_tokenizer is not None and not (shared or source or target):
+        if source_tokenizer is target_tokenizer:
+            shared = source_tokenizer.vocabulary_size
+        else:
+            source = source_tokenizer.vocabulary_size
+            target = target_tokenizer.vocabulary_size
     if shared and source is None and target is None:
-        return shared, shared, shared
-    if shared is None and source and target:
-        return None, source, target
-    raise ValueError(
-        "`vocabulary_size`, or both `source_vocabulary_size` and "
-        "`target_vocabulary_size`, or tokenizers must be given; received "
-        f"`vocabulary_size={shared}`, `source_vocabulary_size={source}`, "
-        f"`target_vocabulary_size={target}`."
-    )
-
-
-def check_tokenizers(
-    source: Any, target: Any, source_size: int, target_size: int
-) -> None:
-    """Makes sure that the model has a row for every token of its tokenizers.
-
-    Args:
-        source: the source tokenizer or `None`.
-        target: the target tokenizer or `None`.
-        source_size: size of the source's vocabulary in the model.
-        target_size: size of the target's.
-
-    Raises:
-        ValueError: if a tokenizer has more tokens.
-    """
-    sides = {"source": (source, source_size), "target": (target, target_size)}
+        source = target = shared
+    elif not (shared is None and source and target):
+        raise ValueError(
+            "`vocabulary_size`, or both `source_vocabulary_size` and "
+            "`target_vocabulary_size`, or tokenizers must be given; received "
+            f"`vocabulary_size={shared}`, `source_vocabulary_size={source}`, "
+            f"`target_vocabulary_size={target}`."
+        )
+    sides = {"source": (source_tokenizer, source), "target": (target_tokenizer, target)}
     for side, (tokenizer, size) in sides.items():
         if tokenizer is not None and tokenizer.vocabulary_size > size:
             raise ValueError(
@@ -103,32 +57,63 @@ def check_tokenizers(
                 f"`{side}_tokenizer`; received {size}. Leave the sizes out to take "
                 "them from the tokenizers."
             )
+    return shared, source, target
 
 
-def check_special_ids(model: Any) -> None:
-    """Makes sure that the special tokens are in the vocabularies, and padding is apart.
+def find_special_ids(
+    source_tokenizer: Any,
+    target_tokenizer: Any,
+    given: tuple[int, int, int],
+    source_size: int,
+    target_size: int,
+) -> tuple[int, int, int]:
+    """Finds out which tokens pad, start and end, as given or by the tokenizers.
 
     Args:
-        model: a `Seq2Seq` with its ids and sizes.
+        source_tokenizer: the source tokenizer or `None`.
+        target_tokenizer: the target tokenizer or `None`.
+        given: `(pad_token_id, start_token_id, end_token_id)`, for a model without
+            tokenizers.
+        source_size: tokens of the source's vocabulary.
+        target_size: tokens of the target's.
+
+    Returns:
+        `(pad_token_id, start_token_id, end_token_id)`.
 
     Raises:
-        ValueError: if an id is not in its vocabulary, or padding ends an output.
+        ValueError: if the tokenizers pad or end with different tokens, an id is not
+            in its vocabulary, or padding ends an output.
     """
-    size = model.target_vocabulary_size
-    smaller = min(size, model.source_vocabulary_size)
-    sizes = {"pad_token_id": smaller, "start_token_id": size, "end_token_id": size}
-    for name, size in sizes.items():
-        token_id = getattr(model, name)
+    names = ("pad_token_id", "start_token_id", "end_token_id")
+    ids = dict(zip(names, given, strict=True))
+    if target_tokenizer is not None:
+        _check_agreement(source_tokenizer, target_tokenizer)
+        ids = {name: getattr(target_tokenizer, name) for name in names}
+    for name, token_id in ids.items():
+        padding = name == "pad_token_id"
+        size = min(source_size, target_size) if padding else target_size
         if not 0 <= token_id < size:
             raise ValueError(
                 f"`{name}` must be from 0 to {size - 1}, in the vocabulary; received "
                 f"`{name}={token_id}`."
             )
-    if model.pad_token_id == model.end_token_id:
+    if ids["pad_token_id"] == ids["end_token_id"]:
         raise ValueError(
             "`pad_token_id` must not be `end_token_id`, or the end would be masked; "
-            f"received `pad_token_id={model.pad_token_id}` for both."
+            f"received `pad_token_id={ids['pad_token_id']}` for both."
         )
+    return ids["pad_token_id"], ids["start_token_id"], ids["end_token_id"]
+
+
+def _check_agreement(source: Any, target: Any) -> None:
+    for name in ("pad_token_id", "end_token_id"):
+        ids = getattr(source, name), getattr(target, name)
+        if ids[0] != ids[1]:
+            raise ValueError(
+                f"`source_tokenizer` must have the `{name}` of `target_tokenizer`; "
+                f"received `{name}={ids[0]}` of the source's, `{name}={ids[1]}` of the "
+                "target's. Train both with this library, or one for both sides."
+            )
 
 
 def check_tying(tie_embeddings: str | None, shared: int | None) -> str:

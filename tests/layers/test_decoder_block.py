@@ -23,6 +23,7 @@ from keras_transformer.layers import (
     PositionalEncoding,
     RotaryEmbedding,
 )
+from keras_transformer.layers.attention.key_values import KeyValues
 
 RNG = np.random.default_rng(19)
 BATCH, TARGET_LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM = 2, 5, 7, 3, 4
@@ -55,6 +56,12 @@ TOLERANCE = {"float32": 1e-5, "mixed_float16": 2e-2, "mixed_bfloat16": 0.15}
 
 each_mask = pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS.keys())
 each_norm = pytest.mark.parametrize("normalize_first", [False, True])
+CACHED_DESIGNS = [
+    (design, one_tensor)
+    for design, make in DESIGNS.items()
+    for one_tensor in (True, False)
+    if not (one_tensor and "value_dim" in make().get("attention_options", {}))
+]
 with_and_without_source = pytest.mark.parametrize(
     "source", [SOURCE, None], ids=["cross", "self"]
 )
@@ -276,17 +283,27 @@ class TestCaches:
 
 class TestDesign:
     @with_and_without_source
-    @pytest.mark.parametrize("design", DESIGNS)
-    def test_cached_equals_uncached(self, design, source):
+    @pytest.mark.parametrize("design, one_tensor", CACHED_DESIGNS)
+    def test_cached_equals_uncached(self, design, one_tensor, source):
         arguments = {"normalize_first": True, **DESIGNS[design]()}
         layer = decoder(source=source, **arguments)
         expected = to_numpy(layer(TARGET, source))
-        key_value_heads = layer.self_attention.num_key_value_heads
-        cache, index = empty_cache(length=11)[..., :key_value_heads, :], 0
+        attention, index = layer.self_attention, 0
+        num_heads, value_dim = attention.num_key_value_heads, attention.value_dim
+        if one_tensor:
+            cache = empty_cache(length=11)[..., :num_heads, :]
+        else:
+            cache = KeyValues.of(
+                *(
+                    np.full((BATCH, 11, num_heads, dim), 7.0, "float32")
+                    for dim in (KEY_DIM, value_dim)
+                )
+            )
         options = {}
         if source is not None:
-            cross_cache = layer.compute_cross_attention_cache(source)
-            options["cross_attention_cache"] = cross_cache
+            cross = layer.cross_attention
+            compute = cross.compute_cache if one_tensor else cross.compute_key_values
+            options["cross_attention_cache"] = compute(source)
         for length in (2, 1, 1, 1):
             rows = slice(index, index + length)
             output, cache, *_ = layer(
@@ -297,7 +314,10 @@ class TestDesign:
             )
             assert_close(output, expected[:, rows], atol=3e-5)
             index += length
-        assert tuple(cache.shape) == (BATCH, 2, 11, key_value_heads, KEY_DIM)
+        if one_tensor:
+            assert tuple(cache.shape) == (BATCH, 2, 11, num_heads, KEY_DIM)
+        else:
+            assert tuple(cache.values.shape) == (BATCH, num_heads, 11, value_dim)
 
     @pytest.mark.parametrize("design", DESIGNS)
     def test_comes_back_from_its_config(self, design):

@@ -132,6 +132,11 @@ class TestNoiseShape:
         assert (decisions == own).all()
         assert_is_share(own, 0.6)
 
+    def test_is_that_of_the_last_axes(self):
+        decisions = kept(0.4, shape=(3, 5, 211), noise_shape=(None, 211))
+        assert (decisions == decisions[0]).all()
+        assert_is_share(decisions[0], 0.6)
+
 
 def test_gradients_are_the_decisions():
     layer, rng = Dropout(0.3, seed=1), np.random.default_rng(2)

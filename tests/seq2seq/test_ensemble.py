@@ -158,7 +158,9 @@ def test_the_least_limit_holds(members):
 @pytest.mark.parametrize(
     "models, message",
     [
-        (lambda one: [], "`models` must hold at least one model"),
+        (lambda one: [], r"`models` must be a list of .*; received `models=\[\]`"),
+        (lambda one: one, "`models` must be a list of .*; received `models=<Seq2Seq"),
+        (lambda one: ["a.keras"], "`models` must be a list of .*'a.keras'"),
         (
             lambda one: [one, Seq2Seq(hidden_dim=8, **SIZES, vocabulary_size=41)],
             "`models` must share their `source_vocabulary_size`; received",

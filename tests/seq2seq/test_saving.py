@@ -1,5 +1,6 @@
 import json
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -129,3 +130,43 @@ def test_a_truncated_file(model, tmp_path):
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(ValueError, match="filepath=.*accessible `.keras` zip file"):
         keras.saving.load_model(path)
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "none"])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of what is not quantized
+def test_a_quantized_model_keeps_the_matrix_of_its_output(tie_embeddings):
+    model = Seq2Seq(
+        num_layers=1,
+        hidden_dim=16,
+        intermediate_dim=16,
+        num_heads=2,
+        vocabulary_size=11,
+        tie_embeddings=tie_embeddings,
+    )
+    inputs = {
+        "encoder_token_ids": np.array([[5, 6, 3]]),
+        "decoder_token_ids": np.array([[2, 7, 9]]),
+    }
+    before = to_numpy(model(inputs))
+    model.quantize("int8")
+    assert model.decoder.blocks[0].feed_forward.output_dense.quantization_mode == "int8"
+    quantized = model.target_embedding.quantization_mode == "int8"
+    assert quantized == (tie_embeddings == "none")
+    difference = np.abs(to_numpy(model(inputs)) - before).max()
+    assert 0 < difference < 0.1 * np.abs(before).max()
+    result = model.generate(np.array([[5, 6, 3]]), max_length=3)
+    assert -20 < result.scores[0, 0] < 0
+
+
+@pytest.mark.parametrize("tie_embeddings", ["all", "target", "none"])
+def test_files_know_the_embeddings_by_the_name_of_keras_s_class(
+    tmp_path, tie_embeddings
+):
+    """Else files of earlier versions could not be read."""
+    model = Seq2Seq(**SIZES, vocabulary_size=11, tie_embeddings=tie_embeddings)
+    model.save_weights(tmp_path / "model.weights.h5")
+    with h5py.File(tmp_path / "model.weights.h5") as file:
+        found = [name for name in file["layers"] if name.startswith("embedding")]
+        shapes = [file["layers"][name]["vars"]["0"].shape for name in found]
+    assert found == ["embedding", "embedding_1"][: 1 if tie_embeddings == "all" else 2]
+    assert set(shapes) == {(11, 6)}

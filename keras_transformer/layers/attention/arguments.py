@@ -3,6 +3,7 @@
 from typing import Any
 
 from keras_transformer.layers.arguments import check_rates
+from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
 from keras_transformer.layers.positions.scheme import PositionScheme, check_scheme
 
@@ -60,11 +61,12 @@ def check_cache(
     cache: Any, cache_update_index: Any, key_dim: int, value_dim: int
 ) -> None:
     """Raises a `ValueError` if there is no cache to update, or none is possible."""
-    if cache is not None and key_dim != value_dim:
+    is_one_tensor = cache is not None and not isinstance(cache, KeyValues)
+    if is_one_tensor and key_dim != value_dim:
         raise ValueError(
-            "`value_dim` must be equal to `key_dim` for a `cache`, which holds keys "
-            f"and values side by side; received `key_dim={key_dim}`, "
-            f"`value_dim={value_dim}`."
+            "`value_dim` must be equal to `key_dim` for a `cache` of one tensor, which "
+            f"holds keys and values side by side; received `key_dim={key_dim}`, "
+            f"`value_dim={value_dim}`. Use the `KeyValues` of `compute_key_values`."
         )
     if cache is None and cache_update_index is not None:
         raise ValueError(

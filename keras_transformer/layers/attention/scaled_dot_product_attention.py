@@ -26,10 +26,11 @@ def scaled_dot_product_attention(
     """Computes `softmax(query · keyᵀ / √key_dim + bias) · value` for every head.
 
     The softmax is computed in float32. A query with nothing to attend to has
-    scores and an output of exactly zero, and finite gradients. The backend's
-    fused kernel is used unless scores or dropout are asked for. Keys and values
-    may have fewer heads than the queries: then each serves as many consecutive
-    heads of the queries as it takes, without being repeated.
+    scores and an output of exactly zero, and finite gradients. Unless scores or
+    dropout are asked for, the backend's fused kernel is used where it is faster, or
+    `flash_attention` wants it. Keys and values may have fewer heads than the
+    queries: then each serves as many consecutive heads of the queries as it takes,
+    without being repeated.
 
     Args:
         query: float tensor `(batch, query_length, num_heads, key_dim)`.
@@ -135,7 +136,8 @@ def _fused_kernel_fits(query: Any, key: Any, value: Any) -> bool:
     """
     if keras.backend.backend() == "torch":
         few = query.shape[1] is not None and query.shape[1] <= FEW_QUERIES
-        return not few or "cpu" not in str(query.device)
+        device = getattr(query, "device", "cpu")  # which a symbol has not
+        return not few or "cpu" not in str(device)
     if keras.backend.backend() == "tensorflow" or _on_cpu():
         return False
     return key.shape[-1] == value.shape[-1]

@@ -345,6 +345,7 @@ class TestObjects:
 
     def test_compare_and_print_by_their_arguments(self):
         assert len({*PATTERNS, *PATTERNS}) == len(PATTERNS)
+        assert LocalWindow(np.int64(3)) == LocalWindow(3)
         assert repr(GlobalLocal(2, 3)) == "GlobalLocal(radius=2, global_tokens=3)"
         assert Strided(3, 7) == Strided(radius=7, stride=3)
 

@@ -269,6 +269,12 @@ def test_a_large_bias_stays_finite(dtype, fused):
         np.testing.assert_allclose(output[row, query], value[row], atol=1e-6)
 
 
+@pytest.mark.parametrize("length", [3, 31])
+def test_symbolic_inputs(length):
+    x = keras.Input((length, 2, 4))
+    assert scaled_dot_product_attention(x, x, x).shape == (None, length, 2, 4)
+
+
 def test_dropout_weighs_the_values_but_not_the_scores():
     inputs = query_key_value(key_value_heads=2)
     output, scores = scaled_dot_product_attention(

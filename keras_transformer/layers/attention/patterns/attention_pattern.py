@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 from keras import ops
@@ -101,10 +102,10 @@ def distances(query_positions: Any, key_positions: Any) -> Any:
     return ops.subtract(query_positions, ops.expand_dims(key_positions, -2))
 
 
-def check_at_least(minimum: int, **arguments: int) -> None:
+def check_at_least(minimum: int, **arguments: Any) -> None:
     """Raises a `ValueError` if an argument is no int or below `minimum`."""
     for name, number in arguments.items():
-        if not isinstance(number, int) or number < minimum:
+        if not isinstance(number, Integral) or number < minimum:
             raise ValueError(
                 f"`{name}` must be an int >= {minimum}; received `{name}={number!r}`."
             )
