@@ -104,7 +104,7 @@ def test_export_and_inspect(folder, tmp_path):
     assert "nbest" in lines
 
 
-def test_import_of_what_was_exported(model, folder, tmp_path):
+def test_import_of_what_was_exported(model, folder, tmp_path, monkeypatch):
     new = tmp_path / "1"
     options = ["--format", "ctranslate2"]
     result = run("export", folder / "model.keras", new, *options)
@@ -115,6 +115,12 @@ def test_import_of_what_was_exported(model, folder, tmp_path):
     ids = [[4, 5, 6, 3], [9, 3]]
     one, other = (m.score(ids, [[7, 3], [8, 5, 3]]).scores for m in (model, again))
     np.testing.assert_allclose(one, other, atol=1e-5)
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download",
+        lambda name, **options: str(new) if name == "user/model" else None,
+    )
+    result = run("import", "user/model", tmp_path / "hub.keras")
+    assert "ctranslate2: " in result.output
     assert "exists" in refusal("import", new, tmp_path / "again.keras")
     assert "end in .keras" in refusal("import", new, tmp_path / "model.h5")
     code, _, error = outcome("import", tmp_path / "none", tmp_path / "new.keras")
@@ -182,7 +188,14 @@ def test_other_models_are_refused(tmp_path, monkeypatch, capsys):
     keras.Sequential(layers).save(tmp_path / "other.keras")
     with zipfile.ZipFile(tmp_path / "broken.keras", "w") as file:
         file.writestr("config.json", "{")
-    for name, message in (("other", "must hold a Seq2Seq"), ("broken", "error: ")):
+    with zipfile.ZipFile(tmp_path / "zip.keras", "w") as file:
+        file.writestr("holiday.txt", "")
+    messages = {
+        "other": "must hold a Seq2Seq",
+        "broken": "error: ",
+        "zip": "zip.keras must be a .keras file: There is no item",
+    }
+    for name, message in messages.items():
         path = str(tmp_path / f"{name}.keras")
         monkeypatch.setattr(sys, "argv", ["", "inspect", path])
         with pytest.raises(SystemExit) as stop:

@@ -347,6 +347,19 @@ def test_empty_sample(size):
         SentencePieceTokenizer.train(lines=LINES, max_sentences=size)
 
 
+@pytest.mark.parametrize("coverage", [0.0, 1.5])
+def test_share_of_the_characters(coverage):
+    with pytest.raises(ValueError, match=f"`character_coverage` must .*={coverage}`"):
+        SentencePieceTokenizer.train(lines=LINES, character_coverage=coverage)
+
+
+def test_sentence_piece_says_what_is_wrong():
+    with pytest.raises(
+        ValueError, match=r"`vocabulary_size=0`\. .* says: .*vocab_size"
+    ):
+        SentencePieceTokenizer.train(lines=LINES, vocabulary_size=0)
+
+
 def test_unknown_model_type():
     with pytest.raises(ValueError, match='`model_type` must be "bpe" or "unigram"'):
         SentencePieceTokenizer.train(lines=LINES, model_type="word")

@@ -148,7 +148,8 @@ def import_(
     ] = None,
 ) -> None:
     """Read a model of another toolkit, and write it as a .keras file."""
-    from keras_transformer import interoperability
+    from keras_transformer.interoperability import ctranslate2, marian
+    from keras_transformer.interoperability.files import find_folder
 
     if model.suffix != ".keras":
         raise typer.BadParameter("the file to write must end in .keras")
@@ -158,10 +159,11 @@ def import_(
         raise typer.BadParameter(
             f"--revision is for a name on the Hub; {folder} is a folder"
         )
-    if (pathlib.Path(folder) / "model.bin").exists():
-        kind, loaded = "ctranslate2", interoperability.load_ctranslate2(folder)
+    found = find_folder(folder, [*ctranslate2.FILES, *marian.FILES], revision)
+    if (found / "model.bin").exists():
+        kind, loaded = "ctranslate2", ctranslate2.load_ctranslate2(found)
     else:
-        kind, loaded = "marian", interoperability.load_marian(folder, revision)
+        kind, loaded = "marian", marian.load_marian(found)
     loaded.save(model)
     typer.echo(f"{kind}: {model}")
 
@@ -214,7 +216,10 @@ def load(path: pathlib.Path) -> Any:
 
     if path.is_dir():
         return Seq2Seq.from_preset(str(path))
-    model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except KeyError as error:  # a zip file of something else
+        raise ValueError(f"{path} must be a .keras file: {error.args[0]}") from error
     if not isinstance(model, Seq2Seq | Ensemble):
         raise ValueError(
             f"{path} must hold a Seq2Seq or an Ensemble; it holds a "

@@ -75,7 +75,7 @@ def _parameters() -> list[inspect.Parameter]:
         is_eager=True,
         callback=_read_config,
         help="TOML file of options, such as options.toml of a run; what else is "
-        "given here comes before it.",
+        "given here overrides it.",
     )
     parameters = [_parameter("config", pathlib.Path | None, config, None)]
     kinds = get_type_hints(Recipe, include_extras=True)

@@ -144,7 +144,7 @@ def read_options(path: str | os.PathLike, **overrides: Any) -> ServerOptions:
     """
     path = pathlib.Path(path)
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        found = tomllib.loads(path.read_text("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be a TOML file: {error}") from error
     models = found.get("models")

@@ -68,8 +68,18 @@ def _total(scores: list[Any], parts: list[int | str]) -> Any:
 
 def _pieces(text: str, language: str) -> Any:
     """Sentences and the space between them, in turn; together they are the text."""
-    for segmented in segment(language, text):
+    for segmented in _segment(language, text):
         inner = segmented.strip()
         before = segmented[: len(segmented) - len(segmented.lstrip())]
         behind = segmented[len(before) + len(inner) :]
         yield from (piece for piece in (before, inner, behind) if piece)
+
+
+def _segment(language: str, text: str) -> list[str]:
+    """The sentences of a text; all of it where sentencex fails, written in Rust."""
+    try:
+        return list(segment(language, text))
+    except BaseException as error:  # a panic of Rust is no `Exception`
+        if type(error).__name__ != "PanicException":
+            raise
+        return [text]

@@ -125,8 +125,8 @@ class SentencePieceTokenizer(Tokenizer):
             The trained tokenizer. Equal arguments give an equal tokenizer.
 
         Raises:
-            ValueError: If the text is empty or not UTF-8, or if `vocabulary_size`
-                does not suit it.
+            ValueError: If an argument is out of its range, if the text is empty or not
+                UTF-8, or if `vocabulary_size` does not suit it.
         """
         if model_type not in ("bpe", "unigram"):
             raise ValueError(
@@ -138,6 +138,11 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(
                 "`max_sentences` must be 1 or more; received "
                 f"`max_sentences={max_sentences}`. Use as many as memory allows."
+            )
+        if not 0 < character_coverage <= 1:
+            raise ValueError(
+                "`character_coverage` must be above 0 and at most 1; received "
+                f"`character_coverage={character_coverage}`."
             )
         sample = sample_lines(training_lines(files, lines), max_sentences, seed)
         proto = _learn(
@@ -234,7 +239,7 @@ def _learn(sample: list[str], **options: Any) -> bytes:
             **options,
         )
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]
+        reason = str(error).rpartition("] ")[2] or str(error)
         raise ValueError(
             "`vocabulary_size` must suit the training text; received "
             f"`vocabulary_size={options['vocab_size']}`. SentencePiece says: {reason}"

@@ -1,5 +1,6 @@
 import pytest
 
+from keras_transformer.serving import sentences
 from keras_transformer.serving.sentences import join, split
 
 pytestmark = pytest.mark.once
@@ -16,17 +17,17 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_sentences_and_the_space_between_them(text):
-    sentences, (parts,) = split([text], "en")
-    assert sentences == TEXTS[text]
-    again = [sentences[part] if isinstance(part, int) else part for part in parts]
+    found, (parts,) = split([text], "en")
+    assert found == TEXTS[text]
+    again = [found[part] if isinstance(part, int) else part for part in parts]
     assert "".join(again) == text
 
 
 def test_texts_are_joined_in_order():
-    sentences, parts = split([*TEXTS], "en")
+    found, parts = split([*TEXTS], "en")
     outputs = {
-        "text": [sentence.swapcase() for sentence in sentences],
-        "score": [-float(len(sentence)) for sentence in sentences],
+        "text": [sentence.swapcase() for sentence in found],
+        "score": [-float(len(sentence)) for sentence in found],
     }
     joined = join(outputs, parts)
     assert joined["text"] == [text.swapcase() for text in TEXTS]
@@ -36,3 +37,20 @@ def test_texts_are_joined_in_order():
 def test_a_text_has_no_score_where_a_sentence_has_none():
     joined = join({"text": ["A.", ""], "score": [-1.0, None]}, [[0, " ", 1], [0]])
     assert joined == {"text": ["A. ", "A."], "score": [None, -1.0]}
+
+
+class PanicException(BaseException):
+    """As Rust's are; sentencex 1.0.32 raises one where NBSP follows a capital."""
+
+
+@pytest.mark.parametrize("error", [PanicException, KeyboardInterrupt])
+def test_a_text_that_cannot_be_split_is_one_sentence(monkeypatch, error):
+    def fail(language, text):
+        raise error
+
+    monkeypatch.setattr(sentences, "segment", fail)
+    if error is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            split(["A. B."], "en")
+    else:
+        assert split([" A. B."], "en") == (["A. B."], [[" ", 0]])
