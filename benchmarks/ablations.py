@@ -33,7 +33,6 @@ tables are printed.
 import argparse
 import dataclasses
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -52,6 +51,8 @@ from ablation_models.tables import (
 )
 from ablation_models.training import Recipe, Text, train
 from matplotlib.figure import Figure
+
+from keras_transformer.files import written_whole
 
 
 def main() -> None:
@@ -158,9 +159,8 @@ def result_path(folder: pathlib.Path, name: str) -> pathlib.Path:
 def write_json(path: pathlib.Path, value: Any) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    unfinished.write_text(json.dumps(value, indent=1))
-    os.replace(unfinished, path)
+    with written_whole(path) as file:
+        file.write(json.dumps(value, indent=1).encode())
 
 
 if __name__ == "__main__":
