@@ -21,7 +21,10 @@ from keras_transformer.layers import (
 from keras_transformer.plotting import (
     plot_attention_pattern,
     plot_positional_encoding,
+    plot_positional_encoding_waves,
+    plot_schedule,
 )
+from keras_transformer.training import WarmupInverseSquareRoot
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 
@@ -31,7 +34,9 @@ def main(folder: pathlib.Path = FOLDER) -> None:
     figures = {
         "attention_patterns": attention_patterns(),
         "blocks": blocks(),
-        "positional_encoding": positional_encoding(),
+        "positional_encoding": plot_positional_encoding(sinusoids()),
+        "positional_encoding_waves": plot_positional_encoding_waves(sinusoids()),
+        "schedule": schedule(),
     }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", pil_kwargs={"optimize": True})
@@ -78,10 +83,16 @@ def frame(axes: Axes, queries: range, keys: range) -> None:
     )
 
 
-def positional_encoding(length: int = 64, hidden_dim: int = 64) -> Figure:
-    """Draws the sinusoids."""
+def sinusoids(length: int = 64, hidden_dim: int = 64) -> np.ndarray:
+    """Returns the encoding of the paper, `(length, hidden_dim)`."""
     encoded = PositionalEncoding()(np.zeros((1, length, hidden_dim), "float32"))
-    return plot_positional_encoding(ops.convert_to_numpy(encoded)[0])
+    return ops.convert_to_numpy(encoded)[0]
+
+
+def schedule(num_steps: int = 10_000) -> Figure:
+    """Draws the learning rate of the README's recipe."""
+    rates = WarmupInverseSquareRoot(peak_learning_rate=4e-3, warmup_steps=2000)
+    return plot_schedule(ops.convert_to_numpy(rates(np.arange(num_steps))))
 
 
 def mask_of(pattern: AttentionPattern, length: int) -> np.ndarray:

@@ -363,7 +363,7 @@ def test_saved_model_page_runs(toy_text, capsys):
 DOCUMENTATION = sorted((ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", ["layers", "data", "decoding"])
+@pytest.mark.parametrize("name", ["layers", "data", "decoding", "pictures"])
 def test_documentation_code_runs_and_prints_what_it_says(
     name, tmp_path, monkeypatch, capsys
 ):

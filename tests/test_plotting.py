@@ -214,14 +214,15 @@ def test_pictures_of_the_documentation(tmp_path):
     runpy.run_path(str(docs / "images.py"))["main"](tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
     of_a_trained_model = {
+        "attention.png",  # made by examples/pronounce.py
         "page.png",  # a browser's, of the server's page
         "search_tree.png",  # made by examples/pronounce.py
     }
     kept = {path.name for path in (docs / "images").iterdir()}
     assert made | of_a_trained_model == kept
     assert all(path.stat().st_size < 60_000 for path in tmp_path.iterdir())
-    text = (docs / "layers.md").read_text("utf-8")
-    assert [name for name in made if f"(images/{name})" not in text] == []
+    text = "".join(page.read_text("utf-8") for page in docs.glob("*.md"))
+    assert [name for name in kept if f"images/{name}" not in text] == []
 
 
 def test_pyplot_and_its_settings_are_left_alone(scores):
