@@ -49,8 +49,13 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
             # A trace holds on to the variables that there were.
             weights = now
             # `keras.ops` need nothing of what AutoGraph rewrites, which takes long.
+            # TensorFlow, which warns of frequent tracing, takes all functions of one
+            # code for one, but not what is `partial`.
             traced = tf.function(
-                marked, jit_compile=True, reduce_retracing=True, autograph=False
+                functools.partial(marked),
+                jit_compile=True,
+                reduce_retracing=True,
+                autograph=False,
             )
         return traced(*arguments)
 

@@ -47,6 +47,22 @@ def test_weights_are_read_anew_without_a_new_trace(model, compiled, traces):
         assert len(traces) == 1
 
 
+@pytest.mark.once
+def test_many_functions_are_not_many_traces_of_one(model, caplog):
+    """As of a model that is asked for a sixth search."""
+
+    def make(number):
+        return compile_function(lambda inputs: model(inputs) + number, model)
+
+    import tensorflow as tf
+
+    tf.get_logger().addHandler(caplog.handler)
+    for number in range(6):
+        make(number)(ops.convert_to_tensor(INPUTS))
+    tf.get_logger().removeHandler(caplog.handler)
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("change", ["enable_lora", "quantize"])
 def test_other_weights_are_not_those_of_before(model, compiled, change):
     arguments = ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(1.0)
