@@ -1,5 +1,6 @@
 """Where Keras has no equivalent: what is done through a backend's own API, and why.
 
+- `building`: models, before `fit` takes a batch for it
 - `compiling`: functions of a model, for decoding and scoring
 - `cross_entropy`: sums over the vocabulary without copies of the logits
 - `few_rows`: products of few rows with a matrix, as fast as they can be

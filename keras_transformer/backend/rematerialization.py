@@ -31,21 +31,23 @@ def rematerialized_call(layer: keras.layers.Layer, *inputs: Any, **options: Any)
     seeds = [v for v in layer.variables if not any(v is w for w in weights)]
     masks = [get_keras_mask(x) for x in inputs]
 
-    def call(inputs: Any, weight_values: Any) -> tuple[Any, list[Any]]:
+    def call(inputs: Any, weight_values: Any) -> tuple[Any, list[Any], list[Any]]:
         values = zip([*weights, *seeds], [*weight_values, *seed_values], strict=True)
-        with keras.StatelessScope() as scope:
+        with keras.StatelessScope(collect_losses=True) as scope:
             for update in values:
                 scope.add_update(update)
             _attach_masks(inputs, masks)
             outputs = layer(*inputs, **options)
-        return outputs, [scope.get_current_value(seed) for seed in seeds]
+        new_seeds = [scope.get_current_value(seed) for seed in seeds]
+        return outputs, new_seeds, scope.losses
 
     with AutocastScope(None):  # as they are, for sub-layers of full precision
         weight_values = [ops.convert_to_tensor(weight.value) for weight in weights]
     # Copies, since the seeds go on before the gradient is computed.
     seed_values = [ops.copy(seed.value) for seed in seeds]
     remat = _REMAT.get(keras.backend.backend(), keras.remat)
-    outputs, new_values = remat(call)(list(inputs), weight_values)
+    outputs, new_values, losses = remat(call)(list(inputs), weight_values)
+    layer.add_loss(losses)
     for seed, value in zip(seeds, new_values, strict=True):
         seed.assign(value)
     _attach_masks(keras.tree.flatten(outputs)[:1], masks[:1])

@@ -1,6 +1,6 @@
 """Checks of arguments that several layers have."""
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -24,7 +24,7 @@ def check_positive(optional: bool = False, **arguments: Any) -> None:
             )
 
 
-def check_rates(**rates: float) -> None:
+def check_rates(**rates: Any) -> None:
     """Checks that each argument is a rate of dropout.
 
     Args:
@@ -34,5 +34,5 @@ def check_rates(**rates: float) -> None:
         ValueError: if one is not in [0, 1).
     """
     for name, rate in rates.items():
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1); received `{name}={rate}`.")
+        if not isinstance(rate, Real) or not 0.0 <= float(rate) < 1.0:
+            raise ValueError(f"`{name}` must be in [0, 1); received `{name}={rate!r}`.")

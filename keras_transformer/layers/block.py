@@ -13,7 +13,7 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     keep_untracked,
 )
-from keras_transformer.layers.projection import serialized
+from keras_transformer.layers.projection import made, serialized
 from keras_transformer.layers.residual import Residual
 
 
@@ -47,8 +47,9 @@ class Block(keras.layers.Layer):
         self.dropout = dropout
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self._initializers = made(
+            kernel_initializer=kernel_initializer, bias_initializer=bias_initializer
+        )
         self.normalize_first = normalize_first
         keep_untracked(self, positions)
         self.attention_options = attention_options or {}
@@ -89,13 +90,15 @@ class Block(keras.layers.Layer):
     ) -> MultiHeadAttention:
         defaults = {
             "num_heads": self.num_heads,
-            "key_dim": key_dim_per_head(query_shape[-1], self.num_heads),
             "dropout": self.dropout,
             "dtype": self.dtype_policy,
             "name": name,
-            **self._initializers(),
+            **self._initializers,
         }
         options = {**defaults, **self.attention_options, **options}
+        if "key_dim" not in options:
+            width, num_heads = query_shape[-1], options["num_heads"]
+            options["key_dim"] = key_dim_per_head(width, num_heads)
         attention = MultiHeadAttention(**options)
         attention.build(query_shape, value_shape)
         return attention
@@ -121,7 +124,7 @@ class Block(keras.layers.Layer):
             "activation": self.activation,
             "dtype": self.dtype_policy,
             "name": "feed_forward",
-            **self._initializers(),
+            **self._initializers,
         }
         feed_forward = FeedForward(**{**defaults, **self.feed_forward_options})
         feed_forward.build(shape)
@@ -161,12 +164,6 @@ class Block(keras.layers.Layer):
         fed = self.feed_forward(residual.prepare(x), training=training)
         return residual(x, fed, training=training)
 
-    def _initializers(self) -> dict[str, Any]:
-        return serialized(
-            kernel_initializer=self.kernel_initializer,
-            bias_initializer=self.bias_initializer,
-        )
-
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
@@ -176,7 +173,7 @@ class Block(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "normalize_first": self.normalize_first,
-            **self._initializers(),
+            **serialized(**self._initializers),
             **serialize_design(self),
         }
 

@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.block import Block
+from keras_transformer.layers.freezing import freeze_new_layers
 from keras_transformer.layers.positions.scheme import sequence_positions
 
 
@@ -115,6 +116,7 @@ class DecoderBlock(Block):
             )
         self.feed_forward = self._feed_forward(shape)
         self.feed_forward_residual = self._residual("feed_forward_residual", shape)
+        freeze_new_layers(self)
 
     def call(
         self,

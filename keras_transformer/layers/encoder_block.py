@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.block import Block
+from keras_transformer.layers.freezing import freeze_new_layers
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -76,6 +77,7 @@ class EncoderBlock(Block):
         self.self_attention_residual = self._residual("self_attention_residual", shape)
         self.feed_forward_residual = self._residual("feed_forward_residual", shape)
         self.feed_forward = self._feed_forward(shape)
+        freeze_new_layers(self)
 
     def call(
         self,

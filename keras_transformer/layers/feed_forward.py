@@ -6,7 +6,8 @@ import keras
 
 from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projection import Dense, serialized
+from keras_transformer.layers.freezing import freeze_new_layers
+from keras_transformer.layers.projection import Dense, copied, made, serialized
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -77,8 +78,9 @@ class FeedForward(keras.layers.Layer):
         self.gated = gated
         self.dropout = dropout
         self.use_bias = use_bias
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self._initializers = made(
+            kernel_initializer=kernel_initializer, bias_initializer=bias_initializer
+        )
         self.supports_masking = True
 
     def build(self, inputs_shape: Any) -> None:
@@ -92,20 +94,15 @@ class FeedForward(keras.layers.Layer):
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
         self.output_dense = self._dense("output", hidden_dim)
         self.output_dense.build((*leading, self.intermediate_dim))
+        freeze_new_layers(self)
 
     def _dense(self, name: str, units: int) -> keras.layers.Dense:
         return Dense(
             units,
             use_bias=self.use_bias,
-            **self._initializers(),
+            **copied(**self._initializers),
             dtype=self.dtype_policy,
             name=name,
-        )
-
-    def _initializers(self) -> dict[str, Any]:
-        return serialized(
-            kernel_initializer=self.kernel_initializer,
-            bias_initializer=self.bias_initializer,
         )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -129,5 +126,5 @@ class FeedForward(keras.layers.Layer):
             "gated": self.gated,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
-            **self._initializers(),
+            **serialized(**self._initializers),
         }

@@ -9,6 +9,7 @@ from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
+from keras_transformer.layers.freezing import freeze_new_layers
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
 from keras_transformer.layers.residual import make_normalization
 
@@ -65,6 +66,7 @@ class _Stack(keras.layers.Layer):
             )
         if self.norm is not None:
             self.norm.build(shapes[0])
+        freeze_new_layers(self)
 
     def _block(self, block_class: Any, layer: int) -> Any:
         """Makes a block; the deeper it lies, the likelier stochastic depth drops it."""
@@ -108,7 +110,7 @@ class _Stack(keras.layers.Layer):
             "intermediate_dim": self.intermediate_dim,
             "num_heads": self.num_heads,
             "dropout": self.dropout,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": self.activation,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "normalize_first": self.normalize_first,
         }
@@ -118,6 +120,7 @@ class _Stack(keras.layers.Layer):
             **super().get_config(),
             "num_layers": self.num_layers,
             **self._settings(),
+            "activation": keras.activations.serialize(self.activation),
             "rematerialize": self.rematerialize,
             **serialize_design(self),
         }

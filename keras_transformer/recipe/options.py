@@ -8,6 +8,8 @@ import pathlib
 import tomllib
 from typing import Annotated, Any
 
+from keras_transformer.layers.arguments import check_rates
+
 # What may differ when a run goes on: the weights so far would have been the same, but
 # for another number of epochs once the learning rate falls.
 _MAY_CHANGE = {
@@ -17,8 +19,9 @@ _MAY_CHANGE = {
 
 _COUNTS = (
     *("vocabulary_size", "max_length", "epochs", "tokens_per_batch", "micro_batches"),
-    *("average", "bleu_every", "save_every", "num_beams"),
+    *("average", "bleu_every", "save_every", "num_beams", "warmup_steps"),
 )
+_RATES = ("dropout", "attention_dropout", "label_smoothing")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +34,8 @@ class Recipe:
     one file with a tab between the two sides.
 
     Raises:
-        ValueError: if `train`, `valid` or `test` is not one file or two, a count is
-            below 1, or `verbose` is not 0, 1 or 2. `train` checks the other options.
+        ValueError: if `train`, `valid` or `test` is not one file or two, or a number is
+            out of its range. `train` checks the other options.
 
     Example:
 
@@ -99,6 +102,17 @@ class Recipe:
                     f"`{name}` must be an integer of at least 1; received "
                     f"`{name}={value!r}`."
                 )
+        check_rates(**{name: getattr(self, name) for name in _RATES})
+        if not isinstance(self.cooldown, int) or self.cooldown < 0:
+            raise ValueError(
+                "`cooldown` must be an integer of at least 0; received "
+                f"`cooldown={self.cooldown!r}`."
+            )
+        if not 0.0 < self.learning_rate < float("inf"):
+            raise ValueError(
+                "`learning_rate` must be a finite number above 0; received "
+                f"`learning_rate={self.learning_rate!r}`."
+            )
         if self.verbose not in (0, 1, 2):
             raise ValueError(
                 f"`verbose` must be 0, 1 or 2; received `verbose={self.verbose!r}`."

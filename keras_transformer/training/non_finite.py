@@ -202,30 +202,49 @@ class SkipNonFinite(keras.optimizers.Optimizer):
 
     def __init__(self, inner_optimizer: Any, name: str = "skip_non_finite"):
         super().__init__(learning_rate=0.0, name=name)
-        self.inner_optimizer = inner_optimizer
+        self._optimizer = inner_optimizer
+
+    @property
+    def inner_optimizer(self) -> Any:
+        """The optimizer that makes the updates, within any `LossScaleOptimizer`.
+
+        Keras's callbacks take it off to find the moving averages.
+        """
+        scaling = self._optimizer
+        return scaling.inner_optimizer if self._is_scaling() else scaling
+
+    def scaling(self) -> "SkipNonFinite":
+        """Makes one that scales the loss within; around it, Keras would not see it."""
+        if self._is_scaling():
+            return self
+        scaling = keras.optimizers.LossScaleOptimizer(self._optimizer)
+        return SkipNonFinite(scaling, self.name)
+
+    def _is_scaling(self) -> bool:
+        return isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
 
     def build(self, variables: list[Any]) -> None:
-        self.inner_optimizer.build(variables)
+        self._optimizer.build(variables)
         super().build(variables)
 
     @property
     def variables(self) -> list[Any]:
-        return self.inner_optimizer.variables
+        return self._optimizer.variables
 
     def scale_loss(self, loss: Any) -> Any:
         # All gradients become NaN where the loss is not finite.
         finite = ops.where(ops.isfinite(loss), 1.0, math.nan)
-        return self.inner_optimizer.scale_loss(loss) * ops.cast(finite, loss.dtype)
+        return self._optimizer.scale_loss(loss) * ops.cast(finite, loss.dtype)
 
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
         if not self.built:
             self.build(trainable_variables)
-        if self._leaves_to_inner():
-            self.inner_optimizer.apply(grads, trainable_variables)
+        if self._is_scaling():  # It leaves steps out itself, by what it sees.
+            self._optimizer.apply(grads, trainable_variables)
             return
         ops.cond(
             _all_finite(grads),
-            lambda: self.inner_optimizer.apply(grads, trainable_variables),
+            lambda: self._optimizer.apply(grads, trainable_variables),
             lambda: None,
         )
 
@@ -233,37 +252,33 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
         before = trainable_variables, optimizer_variables
-        after = self.inner_optimizer.stateless_apply(
+        after = self._optimizer.stateless_apply(
             optimizer_variables, grads, trainable_variables
         )
-        if self._leaves_to_inner():
+        if self._is_scaling():  # It leaves steps out itself, by what it sees.
             return after
         finite = _all_finite(grads)
         return keras.tree.map_structure(
             lambda new, old: ops.where(finite, new, old), after, before
         )
 
-    def _leaves_to_inner(self) -> bool:
-        """Whether the inner one leaves steps out itself, and scales by what it sees."""
-        return isinstance(self.inner_optimizer, keras.optimizers.LossScaleOptimizer)
-
     @property
     def learning_rate(self) -> Any:
-        return self.inner_optimizer.learning_rate
+        return self._optimizer.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, learning_rate: Any) -> None:
-        self.inner_optimizer.learning_rate = learning_rate
+        self._optimizer.learning_rate = learning_rate
 
     @property
     def iterations(self) -> Any:
-        return self.inner_optimizer.iterations
+        return self._optimizer.iterations
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
-        self.inner_optimizer.finalize_variable_values(var_list)
+        self._optimizer.finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
-        inner = keras.saving.serialize_keras_object(self.inner_optimizer)
+        inner = keras.saving.serialize_keras_object(self._optimizer)
         return {"inner_optimizer": inner, "name": self.name}
 
     @classmethod

@@ -15,7 +15,8 @@ class TrainingProgress(keras.callbacks.Callback):
     for the callbacks that come later in the list (`CSVLogger`, `TensorBoard`) and for
     the history:
 
-    - `learning_rate`: that of the next update.
+    - `learning_rate`: that of the next update. A `keras.optimizers.MultiOptimizer` has
+      several, and none is shown.
     - `minutes_left`: until the last epoch has ended. In the first epoch the time of
       the batches so far counts for those to come, later the time of the whole epoch
       before, validation and all else included.
@@ -72,13 +73,13 @@ class TrainingProgress(keras.callbacks.Callback):
         if batch >= self._done[0]:
             done = min(batch + 1, self._steps or batch + 1)
             self._done = done, time.perf_counter() - self._epoch_began
-        logs["learning_rate"] = self._learning_rate(batch + 1)
+        logs.update(self._learning_rate(batch + 1))
         self._add_times(logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._set_seconds_per_batch()
         self._steps = self._steps or self._done[0]
-        logs["learning_rate"] = _to_float(self.model.optimizer.learning_rate)
+        logs.update(_learning_rates(self.model.optimizer)(0))
         self._add_times(logs)
 
     def _set_seconds_per_batch(self) -> None:
@@ -101,19 +102,23 @@ class TrainingProgress(keras.callbacks.Callback):
             logs["tokens_per_second"] = tokens / seconds
 
 
-def _learning_rates(optimizer: Any) -> Callable[[int], float]:
-    """Tells the learning rate after so many batches more."""
+def _learning_rates(optimizer: Any) -> Callable[[int], dict[str, float]]:
+    """Tells the learning rate after so many batches more, if there is one."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
+    if hasattr(optimizer, "optimizers"):
+        return lambda batches: {}
     rate = optimizer._learning_rate
     if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        constant = _to_float(optimizer.learning_rate)
+        constant = {"learning_rate": _to_float(optimizer.learning_rate)}
         return lambda batches: constant
-    iterations = int(ops.convert_to_numpy(optimizer.iterations))
+    # Batches; `iterations` are updates, with gradient accumulation fewer.
+    iterations = int(ops.convert_to_numpy(optimizer._iterations))
 
-    def scheduled(batches: int) -> float:
+    def scheduled(batches: int) -> dict[str, float]:
         with keras.device("cpu"):  # so as not to wait for what an accelerator has to do
-            return _to_float(rate(ops.convert_to_tensor(iterations + batches)))
+            value = rate(ops.convert_to_tensor(iterations + batches))
+            return {"learning_rate": _to_float(value)}
 
     return scheduled
 

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.backend.building import build_like
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.training.arguments import check_count
 from keras_transformer.training.consistency import consistency_loss
@@ -89,7 +90,7 @@ class TokenTrainer(keras.Model):
             "auto_scale_loss", True
         )
         if scales and isinstance(optimizer, SkipNonFinite):
-            optimizer, kwargs["auto_scale_loss"] = _scaling(optimizer), False
+            optimizer, kwargs["auto_scale_loss"] = optimizer.scaling(), False
         super().compile(optimizer, loss, *args, **kwargs)
 
     @functools.wraps(keras.Model.fit, assigned=())
@@ -108,13 +109,36 @@ class TokenTrainer(keras.Model):
         Raises:
             ValueError: if there is a `class_weight`, or by `keras.Model.fit`.
         """
-        if class_weight is not None:
-            raise ValueError(
-                "`class_weight` must be None, as targets are tokens, not classes; "
-                f"received `class_weight={class_weight!r}`. Give batches "
-                "`sample_weight` `(batch, target_length)` instead."
-            )
+        _refuse_class_weight(class_weight)
+        build_like(self, args[0] if args else kwargs.get("x"))
         return super().fit(*args, **kwargs)
+
+    @functools.wraps(keras.Model.train_on_batch, assigned=())
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Trains on a batch as `keras.Model.train_on_batch` does.
+
+        Args:
+            x: as there.
+            y: as there.
+            sample_weight: as there.
+            class_weight: `None`, as in `fit`.
+            return_dict: as there.
+
+        Returns:
+            The loss and the metrics, as there.
+
+        Raises:
+            ValueError: if there is a `class_weight`.
+        """
+        _refuse_class_weight(class_weight)
+        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def compute_loss(
         self,
@@ -169,12 +193,13 @@ class TokenTrainer(keras.Model):
             self.optimizer.build(self.trainable_variables)
 
 
-def _scaling(optimizer: SkipNonFinite) -> SkipNonFinite:
-    """With the scaling of the loss inside: around it, Keras would not see the loss."""
-    inner = optimizer.inner_optimizer
-    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
-        return optimizer
-    return SkipNonFinite(keras.optimizers.LossScaleOptimizer(inner), optimizer.name)
+def _refuse_class_weight(class_weight: Any) -> None:
+    if class_weight is not None:
+        raise ValueError(
+            "`class_weight` must be None, as targets are tokens, not classes; "
+            f"received `class_weight={class_weight!r}`. Give batches "
+            "`sample_weight` `(batch, target_length)` instead."
+        )
 
 
 def _check_padding(pad_token_id: int, compiled: dict[str, Any]) -> None:

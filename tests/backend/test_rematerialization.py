@@ -77,6 +77,22 @@ def test_gradients_are_those_of_the_plain_stack(stack_class, design):
 
 
 @each_stack
+def test_losses_of_activities_are_those_of_the_plain_stack(stack_class):
+    regularizer = keras.regularizers.L2(0.1)
+    options = {"attention_options": {"activity_regularizer": regularizer}}
+    losses = []
+    for layer in pair(stack_class, dropout=0.0, **options):
+        inputs = [keras.Input(x.shape[1:]) for x in INPUTS[stack_class]]
+        model = keras.Model(inputs, layer(*inputs))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        target = np.zeros_like(INPUTS[stack_class][0])
+        steps = [model.train_on_batch(INPUTS[stack_class], target) for _ in range(2)]
+        losses.append(steps)
+    assert losses[0][1] != losses[0][0]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+@each_stack
 def test_seeds_go_on_once(stack_class):
     plain, layer = pair(stack_class)
     before = seeds(layer)

@@ -281,6 +281,25 @@ class TestCaches:
         assert_close(output, expected)
 
 
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_call_that_fills_the_cache_leaves_out_the_source_s_padding(explicit):
+    layer = decoder()
+    source = SOURCE if explicit else with_mask(SOURCE, SOURCE_PADDING)
+    masks = {"encoder_padding_mask": SOURCE_PADDING} if explicit else {}
+    expected = to_numpy(layer(TARGET, SOURCE, encoder_padding_mask=SOURCE_PADDING))
+    shape = (BATCH, 2, SOURCE_LENGTH, NUM_HEADS, KEY_DIM)
+    output, *_ = layer(
+        TARGET,
+        source,
+        self_attention_cache=empty_cache(),
+        self_attention_cache_update_index=0,
+        cross_attention_cache=np.zeros(shape, "float32"),
+        cross_attention_cache_update_index=0,
+        **masks,
+    )
+    np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+
+
 class TestDesign:
     @with_and_without_source
     @pytest.mark.parametrize("design, one_tensor", CACHED_DESIGNS)

@@ -42,6 +42,22 @@ def test_counts(name):
         Recipe(**FILES, **{name: 0})
 
 
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("dropout", 1.0),
+        ("attention_dropout", 1.5),
+        ("label_smoothing", -0.1),
+        ("learning_rate", 0.0),
+        ("cooldown", -1),
+        ("warmup_steps", 0),
+    ],
+)
+def test_ranges(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must .*received `{name}={value}`"):
+        Recipe(**FILES, **{name: value})
+
+
 def test_paths():
     paths = {"train": [pathlib.Path("a.en"), pathlib.Path("a.de")]}
     recipe = Recipe(**{**FILES, **paths, "output": pathlib.Path("runs/a")})

@@ -221,8 +221,8 @@ def test_float16_scales_the_loss_inside(fault):
     model.compile(
         SkipNonFinite(keras.optimizers.Adam(0.1)), FaultyLoss(7, fault == "gradient")
     )
-    scaling = model.optimizer.inner_optimizer
-    assert isinstance(scaling, keras.optimizers.LossScaleOptimizer)
+    assert has_scaling_inside(model.optimizer)
+    assert isinstance(model.optimizer.inner_optimizer, keras.optimizers.Adam)
     inputs = {"encoder_token_ids": [[5, 3]], "decoder_token_ids": [[2, 5]]}
     inputs = {name: np.array(ids) for name, ids in inputs.items()}
     before = model.get_weights()
@@ -232,8 +232,23 @@ def test_float16_scales_the_loss_inside(fault):
     ]
     assert all(same) if fault else not any(same[:1])
     assert int(model.optimizer.iterations) == (0 if fault else 1)
-    loaded = keras.optimizers.deserialize(keras.optimizers.serialize(model.optimizer))
-    assert isinstance(loaded.inner_optimizer, keras.optimizers.LossScaleOptimizer)
+    config = keras.optimizers.serialize(model.optimizer)
+    assert has_scaling_inside(keras.optimizers.deserialize(config))
+
+
+def has_scaling_inside(optimizer):
+    inner = optimizer.get_config()["inner_optimizer"]
+    return inner["class_name"] == "LossScaleOptimizer"
+
+
+def test_moving_averages_are_found_within_the_scaling_of_float16():
+    inner = keras.optimizers.Adam(0.1, use_ema=True)
+    optimizer = SkipNonFinite(keras.optimizers.LossScaleOptimizer(inner))
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer, "mse")
+    data, swap = (np.ones((4, 3)), np.ones((4, 2))), keras.callbacks.SwapEMAWeights()
+    logs = model.fit(*data, validation_data=data, callbacks=[swap], verbose=0).history
+    assert np.isfinite(logs["val_loss"]).all()
 
 
 def test_loss_scaling_alone_does_not_see_the_loss():

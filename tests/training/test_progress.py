@@ -56,6 +56,24 @@ def test_learning_rate_of_a_schedule(steps_at_once, loss_scale):
     assert history["learning_rate"] == [log["learning_rate"] for log in seen.epochs]
 
 
+def test_learning_rate_with_gradient_accumulation():
+    """Schedules count batches, and `optimizer.iterations` updates."""
+    optimizer = keras.optimizers.SGD(SCHEDULE, gradient_accumulation_steps=2)
+    seen, history = fit(optimizer)
+    rates = [logs["learning_rate"] for logs in seen.batches]
+    expected = [float(SCHEDULE(n)) for n in range(1, 13)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    np.testing.assert_allclose(history["learning_rate"], expected[5::6], rtol=1e-6)
+
+
+def test_several_optimizers_have_no_learning_rate():
+    optimizers = keras.optimizers
+    rates = optimizers.OptimizerMap(optimizers.SGD(0.1), {".*bias": optimizers.SGD()})
+    seen, history = fit(optimizers.MultiOptimizer(rates))
+    assert "learning_rate" not in history
+    assert all("minutes_left" in logs for logs in seen.batches)
+
+
 def test_learning_rate_that_another_callback_changes():
     halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from layer_contract import to_numpy
 
-from keras_transformer import LabelSmoothedCrossEntropy, Perplexity, Seq2Seq
+from keras_transformer import (
+    CharacterTokenizer,
+    LabelSmoothedCrossEntropy,
+    Perplexity,
+    Seq2Seq,
+    parallel_dataset,
+)
 from keras_transformer.training import MaskedTokenAccuracy, consistency_loss
 
 RNG = np.random.default_rng(5)
@@ -169,6 +175,39 @@ def test_micro_batches_without_weights_to_train():
 def test_classes_have_no_weights():
     with pytest.raises(ValueError, match=r"`class_weight` must .*={1: 2.0}`"):
         compiled().fit(INPUTS, TARGET, class_weight={1: 2.0})
+    with pytest.raises(ValueError, match=r"`class_weight` must .*={1: 2.0}`"):
+        compiled().train_on_batch(INPUTS, TARGET, class_weight={1: 2.0})
+
+
+@pytest.mark.parametrize("stream", [{}, {"window": 16, "batches_per_epoch": 3}])
+def test_training_begins_with_the_first_epoch_of_the_data(stream, tmp_path):
+    """Keras takes a first batch of its own, on JAX and PyTorch, to build metrics."""
+    words = [f"{a}{b}" for a in "abcdefgh" for b in "abcdefgh"]
+    (tmp_path / "words").write_text("\n".join(words))
+    tokenizer = CharacterTokenizer.train(lines=words)
+    data = parallel_dataset(
+        *[tmp_path / "words"] * 2,
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        tokens_per_batch=24,
+        max_shapes=1,
+        max_source_length=3,
+        max_target_length=3,
+        **stream,
+    )
+    begun = []
+
+    class Begun(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            begun.append(data.state(batch))
+
+    compiled().fit(
+        data.dataset, epochs=2, shuffle=False, callbacks=[Begun()], verbose=0
+    )
+    batches = len(data.dataset)
+    epochs = [(e, b) for e in (0, 1) for b in range(batches)]
+    assert [(state["epoch"], state["batch"]) for state in begun] == epochs
+    assert begun[0].get("window", 0) == 0
 
 
 def test_fit_in_micro_batches_counts_each_batch_once():

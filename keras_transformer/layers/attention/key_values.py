@@ -12,7 +12,8 @@ class KeyValues(NamedTuple):
 
     Nothing has to be moved before a step of decoding, as it has to be in KerasHub's
     layout `(batch, 2, length, num_key_value_heads, key_dim)`, which `update_cache` and
-    `read_cache` take too. Where a batch holds several hypotheses of each sentence,
+    `read_cache` take too. One that has been given to be updated is lost: PyTorch
+    writes into it. Where a batch holds several hypotheses of each sentence,
     they are further entries of the length.
 
     Attributes:

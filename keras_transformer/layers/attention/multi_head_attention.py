@@ -33,6 +33,7 @@ from keras_transformer.layers.attention.key_values import (
 from keras_transformer.layers.attention.patterns import AttentionPattern
 from keras_transformer.layers.attention.routes import attend
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.freezing import freeze_new_layers
 from keras_transformer.layers.masking import (
     attention_mask_from_padding,
     merge_masks,
@@ -43,7 +44,7 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     sequence_positions,
 )
-from keras_transformer.layers.projection import Projection, serialized
+from keras_transformer.layers.projection import Projection, copied, made, serialized
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -115,8 +116,9 @@ class MultiHeadAttention(keras.layers.Layer):
             position.
         cache: float tensor
             `(batch, 2, cache_length, num_key_value_heads, key_dim)`, keys and
-            values of earlier calls; or a `KeyValues`. The keys attended to are
-            those of the cache; `value_mask` and `key_mask` are not used.
+            values of earlier calls; or a `KeyValues`, which is lost then, as it
+            may be written into. The keys attended to are those of the cache;
+            `value_mask` and `key_mask` are used by a call that fills all of it.
         cache_update_index: int or int scalar tensor, where in the cache the
             keys and values of this call are written. `None` reads the cache as
             it is.
@@ -200,7 +202,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.attention_axes = attention_axes
         self._sliding_window = sliding_window
         self._flash_attention = flash_attention
-        self._projection_options = serialized(
+        self._projection_options = made(
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_regularizer=kernel_regularizer,
@@ -261,6 +263,7 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         if self.positions is not None:
             self.positions.build((None, heads, None, None))
+        freeze_new_layers(self)
 
     def _projection(
         self,
@@ -278,7 +281,7 @@ class MultiHeadAttention(keras.layers.Layer):
             bias_axes=free if self.use_bias else None,
             dtype=self.dtype_policy,
             name=name,
-            **self._projection_options,
+            **copied(**self._projection_options),
         )
         layer.supports_masking = True
         layer.build((None, None, *input_shape))
@@ -322,13 +325,18 @@ class MultiHeadAttention(keras.layers.Layer):
         query_heads = self._rotate(self._query_dense(query), query_positions)
         if cache is None:
             key_heads, value_heads = self._project(value, key, key_positions)
-            padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
-            attention_mask = merge_masks(attention_mask, padding)
+            are_all_new = True
         else:
             if cache_update_index is not None:
                 new = self._project(value, key, query_positions)
                 cache = update_cache(cache, *new, cache_update_index)
             key_heads, value_heads = read_cache(cache)
+            are_all_new = cache_update_index is not None and (
+                key.shape[1] == key_heads.shape[1] is not None
+            )
+        if are_all_new:
+            padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
+            attention_mask = merge_masks(attention_mask, padding)
         attended, scores = self._compute_attention(
             query_heads,
             key_heads,
@@ -468,7 +476,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "num_key_value_heads": self.num_key_value_heads,
             "pattern": serialize(own_pattern),
             "positions": serialize(self.positions),
-            **self._projection_options,
+            **serialized(**self._projection_options),
         }
 
     @classmethod
