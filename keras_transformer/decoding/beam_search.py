@@ -15,7 +15,12 @@ from keras_transformer.decoding.length_penalties import (
     as_length_penalty,
     coverage_penalty,
 )
-from keras_transformer.decoding.processors import History, LogitsProcessor, process
+from keras_transformer.decoding.processors import (
+    History,
+    LogitsProcessor,
+    as_rules,
+    process,
+)
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
 from keras_transformer.decoding.wide_top_k import top_candidates
 
@@ -69,8 +74,8 @@ class BeamSearch:
         patience: positive float; `inf` = the search goes on until no unfinished
             hypothesis can win at any length.
         early_stopping: whether the search of a sentence is over as soon as
-            `num_beams * patience` hypotheses have finished, even if the next could
-            be better; faster, and what other toolkits do.
+            `num_beams * patience` hypotheses have finished, and `num_hypotheses`, even
+            if the next could be better; faster, and what other toolkits do.
         coverage_penalty: float of at least 0, the β of `coverage_penalty`: what is
             taken off for each part of the source that got little attention, in the
             decoder's last block on the mean over its heads.
@@ -101,7 +106,7 @@ class BeamSearch:
     processors: Sequence[LogitsProcessor] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "processors", tuple(self.processors))
+        object.__setattr__(self, "processors", as_rules(self.processors))
         for name in ("num_beams", "num_hypotheses"):
             number = getattr(self, name)
             if not isinstance(number, Integral) or number < 1:
@@ -150,7 +155,9 @@ class BeamSearch:
             index=ops.convert_to_tensor(0, "int32"),
             done=ops.zeros((batch,), "bool"),
             token_ids=ops.full((batch, beams, max_length), pad, "int32"),
-            log_probs=ops.where(first, 0.0, ops.full((batch, beams), -float("inf"))),
+            log_probs=ops.where(
+                first, 0.0, ops.full((batch, beams), -float("inf"), "float32")
+            ),
             tokens=ops.full((batch, beams), model.start_token_id, "int32"),
             coverage=ops.zeros((batch, beams, seen), "float32"),
             finished_ids=ops.full((batch, kept, max_length), pad, "int32"),
@@ -263,9 +270,8 @@ class BeamSearch:
         """
         soonest = self._length_penalty(beams.index + 1)
         latest = self._length_penalty(limits)
-        enough = ops.cast(beams.num_finished, "float32") >= (
-            self.num_beams * self.patience
-        )
+        wanted = max(self.num_beams * self.patience, self.num_hypotheses)
+        enough = ops.cast(beams.num_finished, "float32") >= wanted
         kindest = ops.where(enough, soonest, ops.maximum(soonest, latest))
         hope = beams.log_probs[:, 0] / kindest
         if not all(getattr(rule, "only_lowers", False) for rule in self.processors):

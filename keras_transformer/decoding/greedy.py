@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from keras_transformer.decoding import walk
-from keras_transformer.decoding.processors import LogitsProcessor
+from keras_transformer.decoding.processors import LogitsProcessor, as_rules
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
 from keras_transformer.decoding.wide_top_k import highest
 
@@ -32,7 +32,7 @@ class GreedySearch:
     needs_attention: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "processors", tuple(self.processors))
+        object.__setattr__(self, "processors", as_rules(self.processors))
 
     def start(
         self, model: Model, sentences: Sentences, state: Any, max_length: Any

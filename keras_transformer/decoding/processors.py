@@ -226,6 +226,27 @@ class RepetitionPenalty:
         return ops.where(come, log_probs * self.factor + history.normalizer, logits)
 
 
+def as_rules(processors: Any) -> tuple[LogitsProcessor, ...]:
+    """Makes a tuple of the rules that a search is given.
+
+    Args:
+        processors: the argument of that name.
+
+    Returns:
+        The rules, in order.
+
+    Raises:
+        ValueError: if it is no sequence of functions of logits and history.
+    """
+    rules = tuple(processors) if hasattr(processors, "__iter__") else (None,)
+    if not all(map(callable, rules)):
+        raise ValueError(
+            "`processors` must be a list of rules such as `[NoRepeatNGram(3)]`; "
+            f"received `processors={processors!r}`."
+        )
+    return rules
+
+
 def process(
     logits: Any,
     history: History,

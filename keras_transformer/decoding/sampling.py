@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from keras import ops
 
 from keras_transformer.decoding import walk
-from keras_transformer.decoding.processors import LogitsProcessor
+from keras_transformer.decoding.processors import LogitsProcessor, as_rules
 from keras_transformer.decoding.random_numbers import combine, uniform
 from keras_transformer.decoding.search import Model, SearchResult, Sentences
 from keras_transformer.decoding.wide_top_k import highest
@@ -66,7 +66,7 @@ class Sampling:
     needs_attention: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "processors", tuple(self.processors))
+        object.__setattr__(self, "processors", as_rules(self.processors))
         in_range = {
             "num_samples": isinstance(self.num_samples, Integral)
             and self.num_samples >= 1,

@@ -8,6 +8,7 @@ import os
 import pathlib
 import warnings
 from collections.abc import Iterator
+from numbers import Integral
 from typing import Any, Self
 
 import keras
@@ -295,8 +296,10 @@ def _check_arguments(
             "`model` must have tokenizers to translate texts; received a model without "
             "`source_tokenizer`. Give it tokenizers when you build it."
         )
-    if window < 1:
-        raise ValueError(f"`window` must be at least 1; received `window={window}`.")
+    if not isinstance(window, Integral) or window < 1:
+        raise ValueError(
+            f"`window` must be an int of at least 1; received `window={window!r}`."
+        )
     if too_long not in ("error", "empty"):
         raise ValueError(
             f'`too_long` must be "error" or "empty"; received `too_long={too_long!r}`.'

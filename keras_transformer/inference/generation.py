@@ -15,6 +15,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.inference.token_ids import (
     check_rows,
+    entries,
     pad_rows,
     power_of_two,
     token_rows,
@@ -124,7 +125,7 @@ class Generator:
         check_seed(seed)
         model = self._model
         single = isinstance(inputs, str | bytes)
-        inputs = [inputs] if single else inputs
+        inputs = entries(inputs, "inputs")
         prefix = [prefix] if single and isinstance(prefix, str | bytes) else prefix
         are_texts = _are_texts(inputs, model)
         tokenizer = model.source_tokenizer if are_texts else None
@@ -248,6 +249,14 @@ def check_request(request: Request, batch_size: int = 1) -> None:
             range.
     """
     search = request.search
+    try:
+        hash(request)
+    except TypeError as error:
+        raise ValueError(
+            "`search` must be hashable, as what is compiled is kept by it: its rules "
+            "and penalties frozen dataclasses, with tuples in the place of lists; "
+            f"received `search={search!r}`."
+        ) from error
     if isinstance(search, type) or not hasattr(search, "num_hypotheses"):
         raise ValueError(
             "`search` must be a search such as `GreedySearch()` or `BeamSearch()`; "
@@ -318,7 +327,7 @@ def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.
 def _are_texts(inputs: Any, model: Any) -> bool:
     """Tells texts from token ids; nothing is what the model takes, but an int array."""
     if len(inputs) > 0:
-        return isinstance(inputs[0], (str, bytes))
+        return isinstance(next(iter(inputs)), (str, bytes))
     are_ints = "int" in str(getattr(inputs, "dtype", ""))
     return not are_ints and model.source_tokenizer is not None
 

@@ -1,6 +1,5 @@
 """How probable the targets of a corpus are, given their sources."""
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,8 @@ class ScoreResult(NamedTuple):
     def perplexity(self) -> float:
         """`exp` of the mean negative log-probability of all tokens; 1 without any."""
         tokens = max(int(self.lengths.sum()), 1)
-        return math.exp(-self.scores.sum(dtype="float64") / tokens)
+        with np.errstate(over="ignore"):  # infinite, of a model that knows nothing
+            return float(np.exp(-self.scores.sum(dtype="float64") / tokens))
 
 
 def score(model: Any, sources: Any, targets: Any, batch_size: int = 64) -> ScoreResult:

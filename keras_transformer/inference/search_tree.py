@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.inference.generation import Request
+from keras_transformer.inference.streaming import is_empty_text
 
 
 class SearchTree(NamedTuple):
@@ -36,7 +37,8 @@ def search_tree(
 ) -> SearchTree:
     """Searches for the output of one input, and keeps what was looked at.
 
-    It is the search that `generate` makes, step by step.
+    It is the search that `generate` makes, step by step; of an empty text there is
+    none.
 
     Args:
         model: the `Seq2Seq` whose method this is.
@@ -68,8 +70,11 @@ def search_tree(
             f"`search={search}`."
         )
     request = Request(search, max_length, min_length)
+    steps = model._stepper(inputs, request, prefix, seed=0)
+    if is_empty_text(model, inputs):
+        return SearchTree([], [], [])
     scores: dict[tuple[int, ...], float] = {}
-    for progress in model._stepper(inputs, request, prefix, seed=0):
+    for progress in steps:
         scores |= _unfinished(progress)
         result = search.result(model.known_to_searches(), progress)
         ended = _ended(result)

@@ -31,8 +31,9 @@ def stream(
 ) -> Iterator[Any]:
     """Decodes one input and yields its output piece by piece.
 
-    The pieces of a text, joined, are what `generate` gives. The search and each of
-    its steps are compiled once.
+    The pieces of a text, joined, are what `generate` gives, unless the rules of the
+    search leave a hypothesis nothing to go on with, of which `generate` gives nothing.
+    The search and each of its steps are compiled once.
 
     Args:
         model: the `Seq2Seq` whose method this is.
@@ -71,7 +72,7 @@ def stream(
     tokens = (int(ops.convert_to_numpy(step.tokens)[0, 0]) for step in steps)
     if not is_text:
         return tokens
-    if not model.source_tokenizer.tokenize([inputs]).row_lengths().numpy()[0]:
+    if is_empty_text(model, inputs):
         return iter(())
     return _texts(tokens, model.target_tokenizer)
 
@@ -129,6 +130,21 @@ class Stepper:
             return search.advance(model.known_to_searches(), sentences, progress)
 
         return compile_function(begin, model), compile_function(advance, model)
+
+
+def is_empty_text(model: Any, inputs: Any) -> bool:
+    """Whether an input is a text without a token, of which `generate` makes nothing.
+
+    Args:
+        model: a `Seq2Seq`.
+        inputs: a text or token ids.
+
+    Returns:
+        bool.
+    """
+    if not isinstance(inputs, str | bytes):
+        return False
+    return not model.source_tokenizer.tokenize([inputs]).row_lengths().numpy()[0]
 
 
 def _texts(tokens: Iterator[int], tokenizer: Any) -> Iterator[str]:

@@ -7,6 +7,33 @@ import numpy as np
 SMALLEST_LENGTH = 16
 
 
+def entries(inputs: Any, argument: str) -> Any:
+    """Makes a list of a user's batch, whatever holds it.
+
+    Args:
+        inputs: a text; or texts or token ids in a list, an array, a column of a table
+            or an iterator.
+        argument: name of the argument, for error messages.
+
+    Returns:
+        A list, or `inputs` themselves if they are ints.
+
+    Raises:
+        ValueError: if `inputs` hold nothing that one could go through.
+    """
+    if isinstance(inputs, str | bytes):
+        return [inputs]
+    if "int" in str(getattr(inputs, "dtype", "")):
+        return inputs
+    try:
+        return list(inputs)
+    except TypeError as error:
+        raise ValueError(
+            f"`{argument}` must be texts, lists of int token ids or an int array "
+            f"(batch, length); received `{argument}={inputs!r}`."
+        ) from error
+
+
 def token_rows(
     inputs: Any,
     argument: str,
@@ -30,15 +57,21 @@ def token_rows(
     Raises:
         ValueError: if `inputs` are something else, or texts without a tokenizer.
     """
-    inputs = [inputs] if isinstance(inputs, str | bytes) else inputs
-    if len(inputs) > 0 and isinstance(inputs[0], str | bytes):
+    inputs = entries(inputs, argument)
+    if any(isinstance(entry, str | bytes) for entry in inputs):
         if tokenizer is None:
             raise ValueError(
                 f"`{argument}` must be token ids for a model without tokenizers; "
                 "received texts. Give the model `source_tokenizer` and "
                 "`target_tokenizer`."
             )
-        return tokenizer.tokenize(list(inputs), add_end=add_end).to_list()
+        for number, entry in enumerate(inputs):
+            if not isinstance(entry, str | bytes):
+                raise ValueError(
+                    f"`{argument}` must have a text in every row if there is one in "
+                    f"any; received {entry!r} in row {number}."
+                )
+        return tokenizer.tokenize(inputs, add_end=add_end).to_list()
     rows = [np.asarray(row) for row in inputs]
     for row in rows:
         if row.ndim != 1 or (row.size and not np.issubdtype(row.dtype, np.integer)):

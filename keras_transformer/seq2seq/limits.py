@@ -19,11 +19,12 @@ def check_limit(
         ValueError: if `limit` is greater than `longest_position`.
     """
     if limit is None or longest_position is None:
-        return limit or longest_position
+        limit = limit or longest_position
+        return None if limit is None else int(limit)
     if limit > longest_position:
         raise ValueError(
             f"`{name}` must not be greater than `max_length` of `positions`; received "
             f"`{name}={limit}`, `max_length={longest_position}`. Give the positions a "
             "greater `max_length`."
         )
-    return limit
+    return int(limit)

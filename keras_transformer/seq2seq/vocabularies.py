@@ -57,7 +57,7 @@ def find_sizes(
                 f"`{side}_tokenizer`; received {size}. Leave the sizes out to take "
                 "them from the tokenizers."
             )
-    return shared, source, target
+    return None if shared is None else int(shared), int(source), int(target)
 
 
 def find_special_ids(
@@ -102,7 +102,8 @@ def find_special_ids(
             "`pad_token_id` must not be `end_token_id`, or the end would be masked; "
             f"received `pad_token_id={ids['pad_token_id']}` for both."
         )
-    return ids["pad_token_id"], ids["start_token_id"], ids["end_token_id"]
+    pad, start, end = map(int, ids.values())
+    return pad, start, end
 
 
 def _check_agreement(source: Any, target: Any) -> None:

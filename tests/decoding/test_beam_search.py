@@ -192,6 +192,12 @@ def test_early_stopping(patience, calls):
     assert _hypotheses(result, 0) == [(4, END) if calls == 2 else (3, 3, 3, END)]
 
 
+def test_early_stopping_waits_for_as_many_as_are_wanted():
+    search = BeamSearch(4, 0.0, 4, patience=0.25, early_stopping=True)
+    result = random_step(3).search(search, limits=5)
+    assert (result.lengths > 0).all()
+
+
 @pytest.mark.parametrize("patience", [0, -1, float("nan")])
 def test_patience_must_be_positive(patience):
     with pytest.raises(ValueError, match="`patience` must be above 0; received"):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from layer_contract import with_random_weights
 from keras_transformer import (
     BeamSearch,
     GreedySearch,
+    NoRepeatNGram,
     RelativeLength,
     Sampling,
     SearchResult,
@@ -218,7 +221,68 @@ def test_texts_need_tokenizers():
             model.generate(texts)
 
 
-@pytest.mark.parametrize("inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]]])
+class Column:
+    """A column of a table, whose first row is not number 0."""
+
+    def __init__(self, values):
+        self.values = dict(enumerate(values, start=1))
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, number):
+        return self.values[number]
+
+    def __iter__(self):
+        return iter(self.values.values())
+
+
+@pytest.mark.parametrize("kind", [np.array, iter, tuple, Column])
+def test_texts_in_whatever_holds_them(model, kind):
+    options = {"search": GREEDY, "max_length": 4}
+    expected = model.generate(TEXTS, **options)
+    assert model.generate(kind(TEXTS), **options) == expected
+    scores = model.score(TEXTS, expected).scores
+    assert (model.score(kind(TEXTS), kind(expected)).scores == scores).all()
+    assert len(model.align(kind(["ab", "f"]), kind(["U", "VW"]))) == 2
+
+
+def test_a_missing_text(model):
+    with pytest.raises(ValueError, match="`inputs` must .*received None in row 1"):
+        model.generate(["a", None])
+
+
+@dataclasses.dataclass
+class Rule:
+    """Not frozen, so that it has no hash."""
+
+    def __call__(self, logits, history):
+        return logits
+
+
+def test_a_rule_without_a_hash(model):
+    with pytest.raises(ValueError, match="`search` must be hashable.*Rule()"):
+        model.generate(["a"], GreedySearch([Rule()]))
+
+
+@pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
+@pytest.mark.parametrize("processors", [NoRepeatNGram(2), [3], None])
+def test_rules_are_a_list(kind, processors):
+    with pytest.raises(ValueError, match="`processors` must be a list of rules"):
+        kind(processors=processors)
+
+
+@pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=str)
+def test_a_model_of_numpy_s_numbers(search):
+    names = ("pad_token_id", "start_token_id", "end_token_id")
+    numbers = {"max_source_length": 9, "max_target_length": 6, "vocabulary_size": 11}
+    numbers |= dict(zip(names, (0, 2, 3), strict=True))
+    model = Seq2Seq(**SIZES, **{k: np.int64(number) for k, number in numbers.items()})
+    assert model.generate(ROWS, search).token_ids.shape[2] <= 6
+    assert {type(getattr(model, name)) for name in numbers} == {int}
+
+
+@pytest.mark.parametrize("inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]], None, 5])
 def test_inputs_of_another_kind(model, inputs):
     message = "`inputs` must be texts, lists of int token ids or an int array"
     with pytest.raises(ValueError, match=message):

@@ -167,3 +167,8 @@ def test_hypotheses_of_values_with_a_width_of_their_own():
         ]
         scores = model.score(rows, targets).scores
         np.testing.assert_allclose(found.scores[:, hypothesis], scores, atol=1e-4)
+
+
+def test_the_perplexity_of_a_model_that_knows_nothing():
+    result = ScoreResult(np.float32([-2000.0]), np.int32([2]), [])
+    assert result.perplexity == float("inf")

@@ -33,6 +33,10 @@ def test_holds_the_search_of_generate(model):
     assert named[1:] == tree[1:]
 
 
+def test_an_empty_text_has_no_tree(model):
+    assert model.search_tree("", SEARCH, max_length=5) == ([], [], [])
+
+
 def test_every_unfinished_hypothesis_is_there_with_its_log_probability(model):
     row = [5, 6, 7, TOKENIZER.end_token_id]
     tree = model.search_tree(row, SEARCH, max_length=4)
