@@ -45,7 +45,7 @@ def bleu(
     Raises:
         ValueError: if `hypotheses` is empty, or an item has no reference, or the
             counts differ.
-        TypeError: if a string is given in place of a list.
+        TypeError: if a string is given in place of a list, or bytes in that of one.
 
     Example:
 
@@ -80,7 +80,7 @@ def chrf(
     Raises:
         ValueError: if `hypotheses` is empty, or an item has no reference, or the
             counts differ.
-        TypeError: if a string is given in place of a list.
+        TypeError: if a string is given in place of a list, or bytes in that of one.
 
     Example:
 
@@ -115,7 +115,7 @@ def sequence_error_rate(hypotheses: Sequence[str], references: References) -> fl
     Raises:
         ValueError: if `hypotheses` is empty, or an item has no reference, or the
             counts differ.
-        TypeError: if a string is given in place of a list.
+        TypeError: if a string is given in place of a list, or bytes in that of one.
 
     Example:
 
@@ -135,7 +135,7 @@ def sequence_error_rate(hypotheses: Sequence[str], references: References) -> fl
 def token_error_rate(hypotheses: Sequence[str], references: References) -> float:
     """The edits a token that lead from the references to the hypotheses.
 
-    Tokens are separated by spaces; an edit inserts, deletes or replaces one. Each
+    Tokens are separated by white space; an edit inserts, deletes or replaces one. Each
     hypothesis is compared with its nearest reference, the first listed of several
     equally near; all edits are divided by all tokens of these references. Over
     phonemes this is the phoneme error rate, over words of a text the word error
@@ -152,7 +152,7 @@ def token_error_rate(hypotheses: Sequence[str], references: References) -> float
     Raises:
         ValueError: if `hypotheses` is empty, or an item has no reference, or the
             counts differ, or the nearest references hold no token at all.
-        TypeError: if a string is given in place of a list.
+        TypeError: if a string is given in place of a list, or bytes in that of one.
 
     Example:
 
@@ -180,7 +180,7 @@ def _sacrebleu_score(
 ) -> CorpusScore:
     alternatives = _alternatives(hypotheses, references)
     streams = list(zip_longest(*alternatives))  # sacreBLEU fills gaps with None
-    score = metric.corpus_score(hypotheses, streams).score
+    score = metric.corpus_score(list(hypotheses), streams).score
     return CorpusScore(score, str(metric.get_signature()))
 
 
@@ -202,7 +202,7 @@ def _alternatives(
                 f"`{name}` must be a list with one entry an item; received "
                 f"`{name}={value!r}`, a string. Put it in a list."
             )
-    if not hypotheses:
+    if len(hypotheses) == 0:
         raise ValueError(
             "`hypotheses` must hold at least one item; received "
             f"`hypotheses={hypotheses!r}`. Check that the test set is not empty."
@@ -222,4 +222,14 @@ def _alternatives(
             "`references` must give every item at least one reference; received "
             f"`references[{index}]={references[index]!r}`. Leave out items without one."
         )
+    for index, options in enumerate(alternatives):
+        for name, text in [
+            ("hypotheses", hypotheses[index]),
+            *(("references", option) for option in options),
+        ]:
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"`{name}` must hold str; received {text!r} in entry {index}. Call "
+                    "`.decode()` on bytes."
+                )
     return alternatives

@@ -28,7 +28,7 @@ def written_aside(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     Yields:
         The path to write to, in the same folder and with the same ending.
     """
-    path = pathlib.Path(path)
+    path = pathlib.Path(os.path.realpath(path))  # what a link leads to, not the link
     aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
     try:
         yield aside

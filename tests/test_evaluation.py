@@ -1,6 +1,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
 from keras_transformer.evaluation import (
@@ -128,6 +129,15 @@ class TestErrors:
     def test_item_without_a_reference(self, metric):
         with pytest.raises(ValueError, match=r"received `references\[1\]=\[\]`"):
             metric(["a", "b"], [["a"], []])
+
+    def test_bytes(self, metric):
+        with pytest.raises(TypeError, match=r"`hypotheses` must .*b'a' in entry 1"):
+            metric(["a", b"a"], ["a", "a"])
+        with pytest.raises(TypeError, match=r"`references` must .*b'ab' in entry 0"):
+            metric(["a"], [["a", b"ab"]])
+
+    def test_arrays(self, metric):
+        metric(np.array(["a b c d", "b"]), np.array(["a b c d", "b"]))
 
     def test_string_in_place_of_a_list(self, metric):
         with pytest.raises(TypeError, match="`hypotheses='a'`.*Put it in a list"):

@@ -1,5 +1,6 @@
 """Files that are whole or absent."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -65,3 +66,15 @@ def test_processes_do_not_disturb_each_other(tmp_path):
         file.write(b"whole")
     assert path.read_bytes() == b"ours, whole"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_link_leads_to_is_replaced(tmp_path):
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "real.keras", tmp_path / "model.keras"
+    target.write_bytes(b"before")
+    link.symlink_to(target)
+    with written_whole(link) as file:
+        assert pathlib.Path(file.name).parent == target.parent
+        file.write(b"after")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"after"

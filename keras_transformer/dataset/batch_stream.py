@@ -2,6 +2,7 @@
 
 import bisect
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import NamedTuple
 
 from keras_transformer.dataset.buckets import Batch
@@ -55,7 +56,11 @@ class BatchStream:
 
     def state(self, batches: int) -> dict[str, int]:
         """The position after so many batches of the running epoch."""
-        epochs, batch = divmod(batches, self.batches_per_epoch)
+        if not isinstance(batches, Integral) or batches < 0:
+            raise ValueError(
+                f"`batches` must be an int of at least 0; received `{batches=!r}`."
+            )
+        epochs, batch = divmod(int(batches), self.batches_per_epoch)
         position = self._find(self._epoch + epochs, batch)
         fields = position._fields[:2] if self._aligned else position._fields
         return {name: getattr(position, name) for name in fields}
@@ -109,13 +114,14 @@ class BatchStream:
     def _parse(self, state: dict[str, int]) -> Position:
         if (
             set(state) not in (set(Position._fields[:2]), set(Position._fields))
-            or not all(isinstance(v, int) and v >= 0 for v in state.values())
+            or not all(isinstance(v, Integral) and v >= 0 for v in state.values())
             or state["batch"] >= self.batches_per_epoch
         ):
             raise ValueError(
                 "`state` must be what `state(batches)` of such a dataset gave, with a "
                 f"`batch` below {self.batches_per_epoch}; received `state={state}`."
             )
+        numbers = {name: int(number) for name, number in state.items()}
         if self._aligned or "window" not in state:
-            return self._find(state["epoch"], state["batch"])
-        return Position(**state)
+            return self._find(numbers["epoch"], numbers["batch"])
+        return Position(**numbers)

@@ -59,6 +59,7 @@ class Buckets:
         tokens_per_batch: int,
         max_shapes: int,
         longest: np.ndarray | None = None,
+        multiple: int = 1,
     ) -> Self:
         """Buckets that hold pairs like these with little padding.
 
@@ -70,16 +71,20 @@ class Buckets:
             max_shapes: Most buckets.
             longest: Longest source and target that other pairs, which come later, may
                 have. `None`: no others come.
+            multiple: Of which the rows of each bucket are a multiple.
         """
         more = [] if longest is None else [longest[None]]
         limits = choose_lengths(np.concatenate([lengths, *more]), max_shapes)
-        most = np.maximum(1, tokens_per_batch // limits.max(axis=1)).tolist()
+        fitting = tokens_per_batch // limits.max(axis=1) // multiple
+        most = (np.maximum(1, fitting) * multiple).tolist()
 
         def even(place: int, count: int) -> int:
             batches = math.ceil(count / most[place])
             if place < len(most) - 1:
-                return count // batches if count >= most[place] else most[place]
-            return most[place] if more or not count else math.ceil(count / batches)
+                rows = count // batches if count >= most[place] else most[place]
+                return max(1, rows // multiple) * multiple
+            rows = most[place] if more or not count else math.ceil(count / batches)
+            return math.ceil(rows / multiple) * multiple
 
         batches = _fill(lengths, limits, even)
         used = [place for place, numbers in enumerate(batches[:-1]) if len(numbers)]

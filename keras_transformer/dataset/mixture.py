@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,12 @@ class Mixture:
     """
 
     def __init__(self, sizes: list[int], weights: Sequence[float] | None, window: int):
-        if weights is not None:
-            _check_weights(weights, sizes)
+        if weights is not None and not all(sizes):
+            raise ValueError(
+                "With `weights` pairs of each file must be left; they were all dropped "
+                f"of file number {sizes.index(0)}, counted from 0. Leave it out, or "
+                "check it."
+            )
         exact = [Fraction(weight) for weight in (sizes if weights is None else weights)]
         self._sizes = sizes
         self._steps = [window * weight / sum(exact) for weight in exact]
@@ -70,15 +74,25 @@ def draw_lines(draws: list[Draw]) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([corpora, lines], axis=1), repetitions
 
 
-def _check_weights(weights: Sequence[float], sizes: list[int]) -> None:
-    if len(weights) != len(sizes) or not all(0 < weight < inf for weight in weights):
+def as_weights(weights: Any, files: int) -> list[float] | None:
+    """Checks the weights that a user gave.
+
+    Args:
+        weights: Numbers, or `None`.
+        files: How many there should be.
+
+    Raises:
+        ValueError: If they are something else.
+    """
+    if weights is None:
+        return None
+    try:
+        numbers = [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != files or not all(0 < number < inf for number in numbers):
         raise ValueError(
             "`weights` must be a number above 0 for each source file; received "
-            f"`weights={weights}` for {len(sizes)}. Leave out files that you do not "
-            "want."
+            f"`weights={weights!r}` for {files}. Leave out files that you do not want."
         )
-    if not all(sizes):
-        raise ValueError(
-            "With `weights` pairs of each file must be left; they were all dropped of "
-            f"file number {sizes.index(0)}, counted from 0. Leave it out, or check it."
-        )
+    return numbers

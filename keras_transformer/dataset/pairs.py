@@ -35,11 +35,19 @@ class ListedPairs(Corpus):
     def __init__(self, pairs: Iterable[Pair]):
         self._pairs = list(pairs)
         for number, pair in enumerate(self._pairs):
-            if isinstance(pair, str) or [type(text) for text in pair] != [str, str]:
+            is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+            if not (is_pair and all(isinstance(text, str) for text in pair)):
                 raise ValueError(
                     "`pairs` must hold (source, target) tuples of two strings; "
                     f"received `pairs[{number}]={pair!r}`."
                 )
+            try:
+                "".join(pair).encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    "`pairs` must hold text that UTF-8 can encode; received "
+                    f"`pairs[{number}]={pair!r}`: {error.reason}."
+                ) from error
         if not self._pairs:
             raise ValueError("`pairs` must hold at least one pair; received none.")
 
@@ -145,6 +153,11 @@ def open_corpora(
     if source is None:
         return [ListedPairs(pairs or ())]
     sources = path_list(source)
+    if not sources:
+        raise ValueError(
+            "`source` must name a file at least; received none. Check what the list "
+            "was made of."
+        )
     if target is None:
         return [ColumnFile(path) for path in sources]
     targets = path_list(target)

@@ -1,6 +1,7 @@
 """Batches of sentence pairs for `fit`, and positions in them."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,14 @@ class ParallelDataset:
 
         Args:
             epoch: Number of the epoch, from 0.
+
+        Raises:
+            ValueError: If `epoch` is something else.
         """
+        if not isinstance(epoch, Integral) or epoch < 0:
+            raise ValueError(
+                f"`epoch` must be an int of at least 0; received `{epoch=!r}`."
+            )
         self._stream.restore({"epoch": epoch, "batch": 0})
 
     def batch(self, state: dict[str, int]) -> tuple[Any, ...]:

@@ -1,11 +1,14 @@
 """Parallel text to a `ParallelDataset`."""
 
+import math
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 from keras_transformer.dataset.batch_stream import BatchStream
 from keras_transformer.dataset.collating import Collator
 from keras_transformer.dataset.filters import PairFilter
 from keras_transformer.dataset.memory_pairs import MemoryPairs
+from keras_transformer.dataset.mixture import as_weights
 from keras_transformer.dataset.pair_source import PairSource
 from keras_transformer.dataset.pairs import Pair, open_corpora
 from keras_transformer.dataset.parallel_dataset import ParallelDataset
@@ -27,6 +30,7 @@ def parallel_dataset(
     weights: Sequence[float] | None = None,
     tokens_per_batch: int = 4096,
     max_shapes: int = 12,
+    batch_size_multiple: int = 1,
     max_source_length: int | None = None,
     max_target_length: int | None = None,
     max_length_ratio: float | None = None,
@@ -70,6 +74,9 @@ def parallel_dataset(
             its own.
         max_shapes: Most batch shapes. More shapes mean less padding and more
             compilation.
+        batch_size_multiple: Pairs in a batch are a multiple of this, for devices that
+            share its rows (`keras.distribution.DataParallel`). A batch of long pairs
+            has so many at least, even if `tokens_per_batch` does not hold them.
         max_source_length: Longest source kept, in tokens with the end token. `None`:
             no limit.
         max_target_length: Longest target kept, in tokens with the end token. `None`:
@@ -91,7 +98,7 @@ def parallel_dataset(
         batches_per_epoch: Batches in an epoch of a stream.
         shard: Number of this worker, from 0, and of all workers, which share the data
             between them: each gets other batches of an epoch or, of a stream, other
-            windows.
+            windows. All have equally many, so that a few may come twice.
         shuffle: Whether each epoch or window has an order of its own.
         seed: Seed of the orders and splits, 0 or more.
         sample_weights: Whether a batch has a third element for stock Keras losses,
@@ -130,6 +137,7 @@ def parallel_dataset(
     _check_positive(
         tokens_per_batch=tokens_per_batch,
         max_shapes=max_shapes,
+        batch_size_multiple=batch_size_multiple,
         max_source_length=max_source_length,
         max_target_length=max_target_length,
         window=window,
@@ -138,6 +146,7 @@ def parallel_dataset(
     _check_ranges(max_length_ratio, shard, seed)
     _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
     corpora = open_corpora(source, target, pairs)
+    weights = as_weights(weights, len(corpora))
     _check_window(window, len(corpora))
     tokenizers = source_tokenizer, target_tokenizer
     preparation = Preparation(
@@ -151,14 +160,8 @@ def parallel_dataset(
         if window is None
         else StreamedPairs(corpora, weights, preparation, window)
     )
-    plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes)
-    batches = batches_per_epoch or plan.batches // shard[1]
-    if not batches:
-        raise ValueError(
-            "`shard` must leave each worker a batch; received "
-            f"`shard={shard}` for {plan.batches} batches. Use fewer workers or a "
-            "smaller `tokens_per_batch`."
-        )
+    plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes, batch_size_multiple)
+    batches = batches_per_epoch or math.ceil(plan.batches / shard[1])
     windows = Windows(
         pair_source,
         plan.buckets,
@@ -181,9 +184,10 @@ def parallel_dataset(
 
 def _check_positive(**arguments: int | None) -> None:
     for name, value in arguments.items():
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not isinstance(value, Integral) or value < 1):
             raise ValueError(
-                f"`{name}` must be an integer of 1 or more; received `{name}={value}`."
+                f"`{name}` must be an integer of 1 or more; received "
+                f"`{name}={value!r}`."
             )
 
 
@@ -195,13 +199,17 @@ def _check_ranges(
             "`max_length_ratio` must be 1 or more; received "
             f"`max_length_ratio={max_length_ratio}`."
         )
-    if not 0 <= shard[0] < shard[1]:
+    is_pair = isinstance(shard, tuple | list) and len(shard) == 2
+    are_ints = is_pair and all(isinstance(number, Integral) for number in shard)
+    if not (are_ints and 0 <= shard[0] < shard[1]):
         raise ValueError(
             "`shard` must be the worker's number, from 0, and how many there are; "
             f"received `shard={shard}`. The first of two has (0, 2)."
         )
-    if seed < 0:
-        raise ValueError(f"`seed` must be 0 or more; received `seed={seed}`.")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise ValueError(
+            f"`seed` must be an integer of 0 or more; received `seed={seed!r}`."
+        )
 
 
 def _check_stream(

@@ -26,13 +26,17 @@ class BatchPlan:
     varies: bool
 
     @classmethod
-    def of(cls, source: PairSource, tokens_per_batch: int, max_shapes: int) -> Self:
-        """The plan for these pairs."""
+    def of(
+        cls, source: PairSource, tokens_per_batch: int, max_shapes: int, multiple: int
+    ) -> Self:
+        """The plan for these pairs; see `Buckets.choose`."""
         lengths = source.draw(0, source.limits).lengths
         longest = None
         if source.varies:
             longest = np.maximum(source.longest, lengths.max(axis=0))
-        buckets = Buckets.choose(lengths, tokens_per_batch, max_shapes, longest)
+        buckets = Buckets.choose(
+            lengths, tokens_per_batch, max_shapes, longest, multiple
+        )
         counts = list(map(len, buckets.fill(lengths)))
         return cls(buckets, lengths, counts, source.varies)
 

@@ -37,6 +37,8 @@ class Windows:
         shard: Number of the worker, from 0, and of all workers. It gets as many
             batches of a window as the others or, in a stream, whole windows.
         batches: Batches of each window for the worker; `None`, in a stream: all.
+
+    Workers whose number does not divide the batches have some of them twice.
     """
 
     source: PairSource
@@ -55,9 +57,12 @@ class Windows:
         random = np.random.default_rng((self.seed, number))
         batches = self.buckets.batches(pairs.lengths, random if self.shuffle else None)
         if self.batches is not None:
-            # More batches than wanted are left out at random, fewer are repeated.
-            order = np.resize(random.permutation(len(batches)), self.batches * count)
-            batches = [batches[place] for place in np.sort(order)][index::count]
+            # More batches than wanted are left out, at random; fewer are repeated.
+            order = np.arange(len(batches))
+            if self.shuffle:
+                order = random.permutation(order)
+            order = np.sort(np.resize(order, self.batches * count))
+            batches = [batches[place] for place in order[index::count]]
         return Window(pairs, batches)
 
 

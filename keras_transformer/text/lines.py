@@ -121,7 +121,7 @@ def sample_lines(lines: Iterator[str], size: int, seed: int) -> list[str]:
         Vitter, 1985, "Random Sampling with a Reservoir", algorithm R.
     """
     sample = list(itertools.islice(lines, size))
-    choose = random.Random(seed).randrange
+    choose = random.Random(int(seed)).randrange
     for number, line in enumerate(lines, start=size + 1):
         if (place := choose(number)) < size:
             sample[place] = line

@@ -60,3 +60,15 @@ def test_last_bucket_may_be_empty():
     assert buckets.lengths.tolist() == [[3, 5], [2, 11], [3, 11]]
     *_, last = buckets.fill(lengths)
     assert last.size == 0
+
+
+@pytest.mark.parametrize("multiple", [2, 8])
+@pytest.mark.parametrize("longest", [None, np.array([40, 40])])
+def test_rows_are_a_multiple(multiple, longest):
+    lengths = random_lengths(499)
+    buckets = Buckets.choose(lengths, 240, 5, longest, multiple)
+    assert all(rows % multiple == 0 for rows in buckets.rows)
+    for limits, rows in zip(buckets.lengths, buckets.rows, strict=True):
+        assert rows == multiple or rows * max(limits) <= 240
+    numbers = np.concatenate([batches.ravel() for batches in buckets.fill(lengths)])
+    assert sorted(numbers[numbers >= 0]) == list(range(499))

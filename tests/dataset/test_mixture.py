@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_transformer.dataset.mixture import Draw, Mixture, draw_lines
+from keras_transformer.dataset.mixture import Draw, Mixture, as_weights, draw_lines
 
 pytestmark = pytest.mark.once
 
@@ -56,11 +56,17 @@ def test_drawn_lines():
 
 
 @pytest.mark.parametrize(
-    "weights", [[1], [1, 2, 3], [1, 0], [1, -1], [1, float("nan")]]
+    "weights",
+    [[1], [1, 2, 3], [1, 0], [1, -1], [1, float("nan")], 0.5, [1, "x"], [1, None]],
 )
 def test_bad_weights(weights):
     with pytest.raises(ValueError, match="`weights` must be a number above 0 for each"):
-        Mixture([13, 5], weights, 7)
+        as_weights(weights, 2)
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, np.float32])
+def test_weights_are_any_numbers(kind):
+    assert as_weights(kind([0.5, 3]), 2) == [0.5, 3.0]
 
 
 def test_weight_of_nothing():

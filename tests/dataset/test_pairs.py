@@ -1,9 +1,15 @@
 import gzip
 
+import numpy as np
 import pytest
 
 from keras_transformer.dataset import read_pairs
-from keras_transformer.dataset.pairs import AlignedFiles, ColumnFile, ListedPairs
+from keras_transformer.dataset.pairs import (
+    AlignedFiles,
+    ColumnFile,
+    ListedPairs,
+    open_corpora,
+)
 
 pytestmark = pytest.mark.once
 
@@ -57,3 +63,22 @@ def test_read_pairs(tmp_path):
     path.write_text("a\tx\nb\ty\n", "utf-8")
     assert read_pairs([path, path]) == [("a", "x"), ("b", "y")] * 2
     assert read_pairs(pairs=iter(PAIRS)) == PAIRS
+
+
+@pytest.mark.parametrize("pair", [None, 5, "ab", ("a",), ("a", b"x"), ("a\ud800", "x")])
+def test_what_is_no_pair_is_named(pair):
+    with pytest.raises(ValueError, match=r"`pairs` must .*`pairs\[1\]="):
+        ListedPairs([("a", "x"), pair])
+
+
+def test_strings_of_numpy():
+    assert list(ListedPairs(zip(*np.array([["a", "b"], ["x", "y"]]), strict=True))) == [
+        ("a", "x"),
+        ("b", "y"),
+    ]
+
+
+@pytest.mark.parametrize("arguments", [([],), ([], [])])
+def test_no_files(arguments):
+    with pytest.raises(ValueError, match="`source` must name a file at least"):
+        open_corpora(*arguments, *[None] * (3 - len(arguments)))

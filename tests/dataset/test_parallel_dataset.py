@@ -298,11 +298,6 @@ def test_bad_length_ratio(ratio):
         make_dataset(pairs=[("a", "x")], max_length_ratio=ratio)
 
 
-def test_bad_seed():
-    with pytest.raises(ValueError, match="`seed` must be 0 or more; .*`seed=-1`"):
-        make_dataset(pairs=[("a", "x")], seed=-1)
-
-
 # Use.
 
 
@@ -409,3 +404,32 @@ def test_lines_of_files(tmp_path):
 def test_bad_state(data, state):
     with pytest.raises(ValueError, match="`state` must be what `state"):
         data.restore(state)
+
+
+def test_numbers_of_numpy():
+    kwargs = {"tokens_per_batch": 53, "max_shapes": 2, "seed": 3, "shard": (0, 2)}
+    numbers = {k: np.int64(v) for k, v in kwargs.items() if k != "shard"}
+    pairs = make_pairs(40)
+    data = make_dataset(pairs=pairs, **kwargs)
+    same = make_dataset(pairs=pairs, **numbers, shard=np.int64([0, 2]).tolist())
+    same.start_epoch(np.int64(0))
+    assert epoch_batches(data) == epoch_batches(same)
+    assert data.state(np.int64(2)) == {"epoch": 0, "batch": 2}
+    same.restore({name: np.int64(n) for name, n in data.state(2).items()})
+    data.restore(data.state(2))
+    assert epoch_batches(data) == epoch_batches(same)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, None])
+def test_a_number_of_an_epoch(epoch):
+    data = make_dataset(pairs=[("a", "x")])
+    with pytest.raises(ValueError, match=f"`epoch` must .*`epoch={epoch}`"):
+        data.start_epoch(epoch)
+    with pytest.raises(ValueError, match=f"`batches` must .*`batches={epoch}`"):
+        data.state(epoch)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, None])
+def test_a_seed(seed):
+    with pytest.raises(ValueError, match=f"`seed` must .*`seed={seed}`"):
+        make_dataset(pairs=[("a", "x")], seed=seed)

@@ -106,6 +106,8 @@ class BPEDropout:
 
     def _find_merges(self, words: _Words, numbers: np.ndarray) -> None:
         """Writes down what symbols make with the next ones of their words."""
+        if not len(self._pairs):  # of a model whose tokens are characters
+            return
         right = np.minimum(numbers + 1, len(words.symbols) - 1)
         pairs = self._size * words.symbols[numbers] + words.symbols[right]
         found = np.searchsorted(self._pairs, pairs).clip(max=len(self._pairs) - 1)

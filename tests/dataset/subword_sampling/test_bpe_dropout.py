@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sampling_rows import LINES, as_tuples, make_rows, spelled, texts_of, tokenized
 
+from keras_transformer.dataset import parallel_dataset
 from keras_transformer.dataset.subword_sampling import BPEDropout
 from keras_transformer.dataset.subword_sampling.hashing import mix
 from keras_transformer.text import SentencePieceTokenizer, Subwords
@@ -114,3 +115,19 @@ def test_other_tokens_are_left_alone():
 def test_nothing_to_split():
     split = BPEDropout(subwords("a", "aa")).split(make_rows([[], []]), mix([3, 5]), 0.1)
     assert as_tuples(split) == [(), ()]
+
+
+def test_a_model_without_merges():
+    tokenizer = SentencePieceTokenizer.train(
+        lines=["abab ab ba bab"] * 5, vocabulary_size=7
+    )
+    data = parallel_dataset(
+        pairs=[("ab", "ba")],
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        source_sampling=0.1,
+    )
+    ((inputs, _),) = data.dataset
+    rows = inputs["encoder_token_ids"].numpy()
+    expected = tokenizer.tokenize(["ab"], add_end=True).to_list()
+    assert rows[rows.any(axis=1)].tolist() == expected
