@@ -35,11 +35,13 @@ def main(folder: pathlib.Path = FOLDER) -> None:
         "attention_patterns": attention_patterns(),
         "blocks": blocks(),
         "positional_encoding": plot_positional_encoding(sinusoids()),
-        "positional_encoding_waves": plot_positional_encoding_waves(sinusoids()),
+        "positional_encoding_waves": plot_positional_encoding_waves(
+            sinusoids(), [0, 8]
+        ),
         "schedule": schedule(),
     }
     for name, figure in figures.items():
-        figure.savefig(folder / f"{name}.png", pil_kwargs={"optimize": True})
+        figure.savefig(folder / f"{name}.png", dpi=100, pil_kwargs={"optimize": True})
 
 
 def attention_patterns(length: int = 16) -> Figure:

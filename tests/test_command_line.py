@@ -204,6 +204,18 @@ def test_other_models_are_refused(tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff" * 99])
+def test_inspect_a_damaged_saved_model(content, tmp_path, monkeypatch, capsys):
+    (tmp_path / "saved_model.pb").write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["", "inspect", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        command_line.main()
+    assert stop.value.code == 1
+    assert (
+        "saved_model.pb must be of a SavedModel; it is dam" in capsys.readouterr().err
+    )
+
+
 def test_a_damaged_model_and_a_bad_loss_have_no_traceback(
     folder, tmp_path, monkeypatch, capsys
 ):

@@ -54,9 +54,8 @@ def main() -> None:
         app()
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(error.name or "")
-        hint = (
-            f'. Install it: pip install "keras-transformer[{extra}]"' if extra else ""
-        )
+        hint = f'. Install it: pip install "keras-transformer[{extra}]"'
+        hint = "" if extra is None or "pip install" in str(error) else hint
         typer.echo(f"error: {error}{hint}", err=True)
         sys.exit(1)
     except (

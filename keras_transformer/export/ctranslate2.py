@@ -19,6 +19,7 @@ from keras_transformer.export.writing import (
     sample_texts,
 )
 from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.seq2seq.saving import check_not_quantized
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
 SCORE_TOLERANCE = 1e-4
@@ -113,6 +114,7 @@ def export_ctranslate2(
             f"ensembles; received {model}. Use `format='saved_model'`."
         )
     check_has_tokenizers(model)
+    check_not_quantized(model)
     rows = _source_rows(model, check_texts or sample_texts(model))
     if not rows:
         raise ValueError(

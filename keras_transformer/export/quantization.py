@@ -11,20 +11,30 @@ from keras import ops
 QUANTIZATIONS = ("float16", "int8")
 
 
-def check_quantization(quantization: str | None) -> None:
+def check_quantization(model: keras.Model, quantization: str | None) -> None:
     """Makes sure that a SavedModel's weights can be stored so.
 
     Args:
+        model: a `Seq2Seq` or an `Ensemble`.
         quantization: `"float16"`, `"int8"` or `None`.
 
     Raises:
-        ValueError: if it is something else.
+        ValueError: if it is something else, or the weights of the model are not as
+            they were when it was built.
     """
     if quantization not in (None, *QUANTIZATIONS):
         raise ValueError(
             "`quantization` must be 'float16', 'int8' or `None` for a SavedModel; "
             f"received `quantization={quantization!r}`."
         )
+    for layer in model._flatten_layers() if quantization else ():
+        has_lora = getattr(layer, "lora_enabled", False)
+        if has_lora or getattr(layer, "quantization_mode", None) is not None:
+            raise ValueError(
+                "`quantization` must be `None` for a model with LoRA, or that is "
+                f"quantized; received `quantization={quantization!r}` and one whose "
+                f"layer {layer.path} is. Saving merges LoRA: export what is loaded."
+            )
 
 
 class StoredWeights(tf.Module):

@@ -139,7 +139,7 @@ def export_saved_model(
         - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993) (model cards)
     """
     check_has_tokenizers(model)
-    rounding.check_quantization(quantization)
+    rounding.check_quantization(model, quantization)
     check_warmup(warmup)
     request = Request(search, max_length, min_length)
     check_request(request)

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 NOT_FOR_CLIENTS = "__saved_model_init_op"
@@ -22,6 +23,7 @@ def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
 
     Raises:
         OSError: if there is no SavedModel.
+        ValueError: if it is damaged.
 
     Example:
 
@@ -31,7 +33,11 @@ def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
     ```
     """
     file = pathlib.Path(filepath, "saved_model.pb")
-    (graph, *_) = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs
+    content = file.read_bytes()
+    try:
+        (graph, *_) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{file} must be of a SavedModel; it is damaged.") from error
     return {
         name: f"{_tensors(signature.inputs)} → {_tensors(signature.outputs)}"
         for name, signature in sorted(graph.signature_def.items())

@@ -44,8 +44,15 @@ def new_folder(
 
     Raises:
         FileExistsError: if `filepath` exists and is not an empty folder.
+        ValueError: if it is where a disk is mounted.
     """
-    target = pathlib.Path(filepath)
+    target = pathlib.Path(os.path.realpath(filepath))
+    if os.path.ismount(target) or target == pathlib.Path.cwd():
+        raise ValueError(
+            f"`{name}` must be a folder that can be replaced, not the root of a disk "
+            f"or the working folder; received `{name}={str(filepath)!r}`. Choose one "
+            "in it."
+        )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(
             f"`{name}` must not exist or be an empty folder; received "

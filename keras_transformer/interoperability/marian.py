@@ -33,6 +33,7 @@ from keras_transformer.interoperability.marian_weights import (
 )
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.seq2seq.saving import check_not_quantized
 from keras_transformer.text import MarianTokenizer
 
 WEIGHTS = "model.safetensors"
@@ -268,6 +269,7 @@ def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
             f"{model}."
         )
     check_has_tokenizers(model)
+    check_not_quantized(model)
     tokenizers = {"source": model.source_tokenizer, "target": model.target_tokenizer}
     for side, tokenizer in tokenizers.items():
         if not isinstance(tokenizer, MarianTokenizer):

@@ -31,19 +31,20 @@ def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> No
 
 
 def check_not_quantized(model: Any) -> None:
-    """Checks that Keras can read the file that it would write.
+    """Checks that what a file has of a model can be read again.
 
     Args:
         model: a model.
 
     Raises:
-        ValueError: if a layer is quantized: Keras does not make it so again.
+        ValueError: if a layer is quantized: nobody makes it so again.
     """
     for layer in model._flatten_layers():
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(
-                "a model must not be quantized to be saved, as Keras cannot read such "
-                f"a file; received one whose layer {layer.path} is {mode}. Save it "
-                "before, and quantize what is loaded; or `export` it."
+                "a model must not be quantized to be saved or exported, as its codes "
+                f"are not read back; received one whose layer {layer.path} is {mode}. "
+                "Save it before, and quantize what is loaded; or let `export` round "
+                "the weights that it writes, with `quantization`."
             )

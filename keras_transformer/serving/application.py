@@ -214,7 +214,7 @@ class Application:
         text = request.path_params.get("version")
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit() and len(text) < 19):
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise RequestError(
                 400, f"a version must be a number; received {text!r:.80}"
             )

@@ -114,6 +114,7 @@ class Batcher:
             task = asyncio.create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(self._finished)
+            _cancel_if_all_have_gone(task, batch)
 
     def _finished(self, task: asyncio.Task) -> None:
         self._running.discard(task)
@@ -153,6 +154,17 @@ class Batcher:
             for waiting in batch:
                 if not waiting.answered.done():
                     waiting.answered.set_exception(error)
+
+
+def _cancel_if_all_have_gone(task: asyncio.Task, batch: list[_Waiting]) -> None:
+    """Lets nobody wait for a batch any more, so that it keeps no slot."""
+
+    def check(_: asyncio.Future) -> None:
+        if all(waiting.answered.done() for waiting in batch):
+            task.cancel()  # which does nothing if it has answered them
+
+    for waiting in batch:
+        waiting.answered.add_done_callback(check)
 
 
 def _joined(answers: list[Any]) -> Columns:

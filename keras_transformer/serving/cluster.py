@@ -59,7 +59,7 @@ class SavedModelReplica:
         os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         os.environ["TF_XLA_FLAGS"] = (
-            f"--tf_xla_persistent_cache_directory={cache} "
+            f"--tf_xla_persistent_cache_directory='{cache}' "  # it may hold spaces
             "--tf_xla_persistent_cache_device_types=CPU"
         )
         from keras_transformer.serving.replica import Replica

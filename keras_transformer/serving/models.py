@@ -13,7 +13,8 @@ from keras_transformer.serving.versions import wanted_versions
 
 logger = logging.getLogger(__name__)
 
-RETRY_LOADING_SECONDS = 10.0
+RETRY_LOADING_SECONDS = 10.0  # twice as long after each further failure
+LONGEST_RETRY_SECONDS = 3600.0
 SLOW_LOADING_SECONDS = 180.0
 DRAIN_POLL_SECONDS = 0.05
 
@@ -29,6 +30,7 @@ class Version:
         workers: its replicas, when it is available.
         batcher: a `Batcher` that requests go through, when it is available.
         failed_at: seconds of the monotonic clock, when it could not be loaded.
+        failures: how often it could not.
     """
 
     number: int
@@ -37,6 +39,7 @@ class Version:
     workers: Any = None
     batcher: Any = None
     failed_at: float = field(default=0.0, repr=False)
+    failures: int = 0
 
 
 class Model:
@@ -100,7 +103,11 @@ class Model:
             )
         self._wanted = wanted
         due = [number for number in wanted if self._is_due(number)]
-        self.versions.update({number: Version(number) for number in due})
+        for number in due:
+            before = self.versions.get(number, Version(number))
+            self.versions[number] = Version(
+                number, error=before.error, failures=before.failures
+            )
         for number in due:
             await self._load(self.versions[number])
         if any(self.versions[number].state == "AVAILABLE" for number in wanted):
@@ -119,7 +126,8 @@ class Model:
         if version is None:
             return True
         waited = time.monotonic() - version.failed_at
-        return version.state == "END" and waited > RETRY_LOADING_SECONDS
+        pause = RETRY_LOADING_SECONDS * 2 ** max(0, version.failures - 1)
+        return version.state == "END" and waited > min(pause, LONGEST_RETRY_SECONDS)
 
     async def _load(self, version: Version) -> None:
         number = version.number
@@ -140,7 +148,7 @@ class Model:
             )
         except Exception as error:
             version.state, version.error = "END", str(error)
-            version.failed_at = time.monotonic()
+            version.failed_at, version.failures = time.monotonic(), version.failures + 1
             logger.error("%s, version %d: %s", self.name, number, error)
             return
         finally:
@@ -151,7 +159,7 @@ class Model:
             self.options.batch_sizes[-1],
             self.options.max_waiting,
         )
-        version.state = "AVAILABLE"
+        version.state, version.error, version.failures = "AVAILABLE", "", 0
         seconds = time.monotonic() - started
         logger.info("%s, version %d: ready in %.0f s", self.name, number, seconds)
 

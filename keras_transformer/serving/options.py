@@ -103,11 +103,21 @@ class ServerOptions(_Options):
     port: Annotated[int, Field(ge=0, le=65535)] = 8501
     address: str | None = None
     cache: pathlib.Path | None = None
-    poll_seconds: Annotated[float, Field(gt=0)] = 2.0
-    timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+    poll_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     max_body_bytes: Count = 1_000_000
     max_texts: Count = 256
     max_characters: Count = 5_000
+
+    @field_validator("cache")
+    @classmethod
+    def _quotable(cls, cache: pathlib.Path | None) -> pathlib.Path | None:
+        if cache is not None and "'" in str(cache):
+            raise ValueError(
+                "the path must be without apostrophes, for XLA; received "
+                f"{str(cache)!r}"
+            )
+        return cache
 
     @field_validator("models")
     @classmethod

@@ -104,6 +104,7 @@ def parse(
             400, "the body must have either 'instances' (rows) or 'inputs' (columns)"
         )
     name = request.get("signature_name", DEFAULT_SIGNATURE)
+    name = DEFAULT_SIGNATURE if name == "" else name  # as in TF Serving
     if not isinstance(name, str) or name not in signatures:
         raise RequestError(
             400,
@@ -228,7 +229,10 @@ def _value(value: Any, spec: TensorSpec, name: str, limits: ServerOptions) -> An
         return _integer(value, name, int(spec.dtype.removeprefix("int")))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(400, f"{name!r} must be of numbers; received {value!r:.80}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise RequestError(400, f"{name!r} must be of numbers that fit") from None
 
 
 def _text(value: Any, name: str, limits: ServerOptions) -> str:

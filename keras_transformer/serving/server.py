@@ -16,6 +16,7 @@ from keras_transformer.serving.application import Application
 from keras_transformer.serving.cluster import Cluster
 from keras_transformer.serving.models import Model
 from keras_transformer.serving.options import ServerOptions
+from keras_transformer.serving.versions import wanted_versions
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +96,11 @@ def _listening(options: ServerOptions) -> socket.socket:
 
 
 def _cpus(options: ServerOptions) -> int:
-    """Room for every model's replicas twice: an old version beside a new one."""
+    """Room for every version's replicas twice: old versions beside new ones."""
     needed = sum(
-        model.cpus * max(model.replicas, model.max_replicas or 0)
+        model.cpus
+        * max(model.replicas, model.max_replicas or 0)
+        * max(1, len(wanted_versions(model)))
         for model in options.models.values()
     )
     return max(os.cpu_count() or 1, 2 * needed)

@@ -33,7 +33,8 @@ def wanted_versions(options: ModelOptions) -> list[int]:
 def is_whole(folder: pathlib.Path) -> bool:
     """Whether a folder holds a SavedModel with its weights.
 
-    A copy in progress has no `variables.index` yet, or no `saved_model.pb`.
+    A copy in progress has no `variables.index` yet, or no `saved_model.pb`. What may
+    not be read is none either.
 
     Args:
         folder: of one version.
@@ -41,7 +42,10 @@ def is_whole(folder: pathlib.Path) -> bool:
     Returns:
         bool.
     """
-    return all(
-        (folder / name).is_file()
-        for name in ("saved_model.pb", "variables/variables.index")
-    )
+    try:
+        return all(
+            (folder / name).is_file()
+            for name in ("saved_model.pb", "variables/variables.index")
+        )
+    except PermissionError:
+        return False

@@ -135,9 +135,25 @@ def check_stored(folder, model):
 def test_unknown_quantization(ensemble, tmp_path):
     message = "`quantization` must be 'float16', 'int8' or `None` .*received .*'int4'"
     with pytest.raises(ValueError, match=message):
-        check_quantization("int4")
+        check_quantization(ensemble, "int4")
     with pytest.raises(ValueError, match=message):
         ensemble.export(tmp_path / "1", quantization="int4")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", ["enable_lora", "quantize"])
+def test_weights_that_are_not_as_they_were_built(change, tmp_path):
+    model = Seq2Seq(
+        num_layers=1,
+        hidden_dim=16,
+        intermediate_dim=16,
+        num_heads=2,
+        source_tokenizer=CharacterTokenizer.train(lines=["abc"]),
+    )
+    dense = model.decoder.blocks[0].self_attention.query_dense
+    getattr(dense, change)(*{"enable_lora": [2], "quantize": ["int8"]}[change])
+    with pytest.raises(ValueError, match="`quantization` must be `None` .*query is"):
+        model.export(tmp_path / "1", quantization="int8")
     assert not list(tmp_path.iterdir())
 
 

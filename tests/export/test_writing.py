@@ -57,6 +57,25 @@ def test_an_existing_target_is_not_replaced(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "1"]
 
 
+def test_a_folder_that_cannot_be_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="`filepath` must .*`filepath='.'`"):
+        with new_folder("."):
+            pass
+    with pytest.raises(ValueError, match="`filepath` must .*`filepath='/'`"):
+        with new_folder("/"):
+            pass
+
+
+def test_what_a_link_leads_to_is_written(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "1").symlink_to(tmp_path / "disk")
+    with new_folder(tmp_path / "1") as folder:
+        folder.mkdir()
+    assert (tmp_path / "1").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "disk"}
+
+
 def test_a_model_without_tokenizers():
     message = "`model` must have tokenizers to be exported; .* Give it tokenizers"
     with pytest.raises(ValueError, match=message):

@@ -1,6 +1,7 @@
 """What is written, transformers reads and computes the same."""
 
 import json
+import warnings
 
 import marian_folders
 import numpy as np
@@ -180,3 +181,13 @@ def test_other_tokenizers_are_refused(tmp_path):
         save_marian(model, tmp_path / "model")
     with pytest.raises(ValueError, match="must be a `Seq2Seq`.* no ensembles"):
         save_marian(Ensemble([model]), tmp_path / "model")
+
+
+def test_a_quantized_model_is_refused(model_of, tmp_path):
+    model = model_of()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is not quantized
+        model.quantize("int8")
+    with pytest.raises(ValueError, match="must not be quantized to be saved or exp"):
+        save_marian(model, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []

@@ -127,6 +127,7 @@ def test_an_answer_that_nobody_waits_for_is_given_up(client):
         ("/v1/models/empty:predict", b"", 404, "empty is not available"),
         ("/v1/models/upper/versions/9:predict", b"", 404, "version 9, is not av"),
         ("/v1/models/upper/versions/x:predict", b"", 400, "must be a number"),
+        (f"/v1/models/upper/versions/{2**63 - 1}:predict", b"", 404, "is not av"),
         ("/v1/models/upper:classify", b"", 404, "Not Found"),
         ("/v1/models/..%2f..%2fetc:predict", b"", 404, "Not Found"),
         ("/v1/models/upper/versions/..:predict", b"", 400, "must be a number"),

@@ -203,3 +203,19 @@ def test_a_failure_reaches_all_of_its_batch_and_frees_the_slot():
         assert await ask(batcher, "c") == ["C"]
 
     run(scenario)
+
+
+def test_a_batch_whose_clients_have_gone_keeps_no_slot():
+    async def scenario(batcher, gate):
+        tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
+        assert gate.batches == [["a"]]
+        tasks[0].cancel()
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert gate.batches == [["a"], ["b"]]
+        tasks[1].cancel()
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert batcher.idle and batcher.waiting == 0
+
+    run(scenario)

@@ -116,9 +116,23 @@ def test_a_broken_new_version_leaves_the_old_one(tmp_path, monkeypatch):
         assert model.available().number == 1
         assert model.versions[2].error == "no such op"
         monkeypatch.setattr(models, "RETRY_LOADING_SECONDS", 0)
+        cluster.loading.clear()
+        loading = asyncio.create_task(model.refresh())
+        while model.versions[2].state == "END":
+            await asyncio.sleep(0)
+        assert model.versions[2].error == "no such op"  # as long as it is not there
+        cluster.loading.set()
+        await loading
+        assert model.versions[2].failures == 2
+        monkeypatch.setattr(models, "RETRY_LOADING_SECONDS", 50)
+        model.versions[2].failed_at -= 99
+        await model.refresh()
+        assert model.versions[2].failures == 2  # which make it wait twice as long
+        model.versions[2].failed_at -= 2
         cluster.broken = set()
         await model.refresh()
         assert states(model) == {1: "END", 2: "AVAILABLE"}
+        assert model.versions[2].error == ""
 
     run(scenario, tmp_path)
 

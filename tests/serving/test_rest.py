@@ -69,6 +69,12 @@ def test_several_inputs(limits):
     assert found.rows == 2
 
 
+def test_no_name_is_that_of_the_first(limits):
+    for name in ("", "serving_default"):
+        found = parse(body(signature_name=name, instances=["a"]), SIGNATURES, limits)
+        assert found == Prediction("serving_default", {"text": ["a"]}, True)
+
+
 def test_lists_of_numbers(limits):
     rows = [[4, 5], [6, 7]]
     found = parse(body(signature_name="tokens", instances=rows), SIGNATURES, limits)
@@ -123,6 +129,7 @@ def test_lists_of_numbers(limits):
         (body(signature_name="tokens", instances=[[1] * 8]), "at most 7 entries"),
         (body(signature_name="tokens", instances=[[1], [2, 3]]), "one length: pad"),
         (body(signature_name="weigh", instances=["1"]), "must be of numbers"),
+        (body(signature_name="weigh", instances=[10**400]), "numbers that fit"),
     ],
 )
 def test_bad_requests(request_body, message, limits):

@@ -38,7 +38,7 @@ class Server:
         copy_model(self.models / "1")
         config = folder / "serving.toml"
         config.write_text(
-            f'port = {self.port}\npoll_seconds = 0.2\ncache = "compiled"\n'
+            f'port = {self.port}\npoll_seconds = 0.2\ncache = "what is compiled"\n'
             '[models.pronounce]\nfolder = "pronounce"\nbatch_sizes = [4]\n'
         )
         arguments = ["-m", "keras_transformer", "serve", "--config", str(config)]
@@ -127,7 +127,7 @@ def test_metrics_count_the_replicas(server):
 
 
 def test_what_was_compiled_is_kept(server):
-    assert list((server.models.parent / "compiled").iterdir())
+    assert list((server.models.parent / "what is compiled").iterdir())
 
 
 def test_a_killed_replica_costs_no_answer(server):

@@ -1,6 +1,7 @@
 import pytest
 
 from keras_transformer.serving.options import make_options, read_options
+from keras_transformer.serving.server import _cpus
 
 pytestmark = pytest.mark.once
 
@@ -40,6 +41,9 @@ def test_a_file(folder):
     [
         (("port = 8080", "port = 70000"), "`port`: input should be less than or equal"),
         (("port = 8080", "ports = 1"), "there is no option `ports`"),
+        (("port = 8080", "timeout_seconds = inf"), "`timeout_seconds`: .*finite"),
+        (("port = 8080", "poll_seconds = inf"), "`poll_seconds`: .*finite"),
+        (('cache = "', """cache = "it's"""), "`cache`: .*without apostrophes"),
         (("replicas = 3", "replica = 3"), "no option `models.en-de.replica`"),
         (("replicas = 3", "replicas = 0"), "`models.en-de.replicas`: .*or equal to 1"),
         (("replicas = 3", "replicas = 3\nmax_replicas = 2"), "at least replicas=3"),
@@ -66,3 +70,16 @@ def test_a_version_in_the_place_of_a_model(folder):
     (version / "saved_model.pb").touch()
     with pytest.raises(ValueError, match="Give the folder above it"):
         make_options(models={"en-de": {"folder": version}})
+
+
+@pytest.mark.parametrize(
+    ("versions", "count"), [("latest", 1), ("all", 3), ([1, 3], 2)]
+)
+def test_cores_are_counted_for_every_version_twice(versions, count, folder):
+    for number in (1, 2, 3):
+        version = folder / f"here/en-de/{number}"
+        (version / "variables").mkdir(parents=True)
+        (version / "saved_model.pb").touch()
+        (version / "variables/variables.index").touch()
+    model = {"folder": folder / "here/en-de", "versions": versions, "replicas": 50}
+    assert _cpus(make_options(models={"en-de": model})) == 2 * 50 * count

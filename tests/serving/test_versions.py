@@ -1,3 +1,5 @@
+import pathlib
+
 import pytest
 
 from keras_transformer.serving.options import ModelOptions
@@ -31,3 +33,15 @@ def test_whole_versions_with_plain_numbers(versions, expected, folder):
 
 def test_none(tmp_path):
     assert wanted_versions(ModelOptions(folder=tmp_path)) == []
+
+
+def test_what_may_not_be_read_is_left_out(folder, monkeypatch):
+    is_file = pathlib.Path.is_file
+
+    def refused(path):
+        if "10" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(pathlib.Path, "is_file", refused)
+    assert wanted_versions(ModelOptions(folder=folder, versions="all")) == [1, 2]
