@@ -222,9 +222,10 @@ def _alternatives(
             "`references` must give every item at least one reference; received "
             f"`references[{index}]={references[index]!r}`. Leave out items without one."
         )
-    for index, options in enumerate(alternatives):
+    entries = enumerate(zip(hypotheses, alternatives, strict=True))
+    for index, (hypothesis, options) in entries:
         for name, text in [
-            ("hypotheses", hypotheses[index]),
+            ("hypotheses", hypothesis),
             *(("references", option) for option in options),
         ]:
             if not isinstance(text, str):

@@ -12,13 +12,17 @@ def build_like(model: keras.Model, data: Any) -> None:
     then begin another one: an epoch of data that are never the same again was lost.
 
     Args:
-        model: a compiled model.
+        model: a model; nothing is done unless it is compiled.
         data: what `fit` is given; nothing is done unless it is a `tf.data.Dataset`.
     """
-    if keras.backend.backend() == "tensorflow" or not hasattr(data, "element_spec"):
+    is_dataset = hasattr(data, "element_spec")
+    if keras.backend.backend() == "tensorflow" or not (is_dataset and model.compiled):
         return
-    batch = keras.tree.map_structure(
-        lambda spec: keras.KerasTensor(tuple(spec.shape), spec.dtype.name),
-        data.element_spec,
-    )
+    batch = keras.tree.map_structure(_symbol, data.element_spec)
     model._symbolic_build(data_batch=batch)
+
+
+def _symbol(spec: Any) -> keras.KerasTensor:
+    """A tensor of any size there may be; that of a free axis is small."""
+    shape = [2 if size is None else size for size in spec.shape]
+    return keras.KerasTensor(shape, spec.dtype.name)

@@ -161,7 +161,7 @@ def parallel_dataset(
         else StreamedPairs(corpora, weights, preparation, window)
     )
     plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes, batch_size_multiple)
-    batches = batches_per_epoch or math.ceil(plan.batches / shard[1])
+    batches = int(batches_per_epoch or 0) or math.ceil(plan.batches / shard[1])
     windows = Windows(
         pair_source,
         plan.buckets,

@@ -57,11 +57,11 @@ class Windows:
         random = np.random.default_rng((self.seed, number))
         batches = self.buckets.batches(pairs.lengths, random if self.shuffle else None)
         if self.batches is not None:
-            # More batches than wanted are left out, at random; fewer are repeated.
-            order = np.arange(len(batches))
-            if self.shuffle:
+            # More batches than wanted are left out at random, fewer are repeated.
+            order, wanted = np.arange(len(batches)), self.batches * count
+            if self.shuffle or len(order) > wanted:
                 order = random.permutation(order)
-            order = np.sort(np.resize(order, self.batches * count))
+            order = np.sort(np.resize(order, wanted))
             batches = [batches[place] for place in order[index::count]]
         return Window(pairs, batches)
 

@@ -327,7 +327,7 @@ def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.
 def _are_texts(inputs: Any, model: Any) -> bool:
     """Tells texts from token ids; nothing is what the model takes, but an int array."""
     if len(inputs) > 0:
-        return isinstance(next(iter(inputs)), (str, bytes))
+        return any(isinstance(entry, str | bytes) for entry in inputs)
     are_ints = "int" in str(getattr(inputs, "dtype", ""))
     return not are_ints and model.source_tokenizer is not None
 

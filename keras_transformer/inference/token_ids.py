@@ -23,7 +23,7 @@ def entries(inputs: Any, argument: str) -> Any:
     """
     if isinstance(inputs, str | bytes):
         return [inputs]
-    if "int" in str(getattr(inputs, "dtype", "")):
+    if "int" in str(getattr(inputs, "dtype", "")) and len(inputs.shape):
         return inputs
     try:
         return list(inputs)

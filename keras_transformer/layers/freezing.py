@@ -4,10 +4,10 @@ import keras
 
 
 def freeze_new_layers(layer: keras.layers.Layer) -> None:
-    """Freezes the sub-layers that `build` has made, if the layer is frozen.
+    """Freezes the sub-layers of a layer that is frozen.
 
     Keras tells the sub-layers of the moment when `trainable` is set. Those of a layer
-    made with `trainable=False`, as of one that comes from a file, are not there yet.
+    made with `trainable=False`, as of one that comes from a file, were not there yet.
 
     Args:
         layer: a layer at the end of its `build`.

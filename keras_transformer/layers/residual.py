@@ -7,6 +7,7 @@ import keras
 from keras_transformer.backend.materialization import materialized
 from keras_transformer.layers.arguments import check_rates
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.freezing import freeze_new_layers
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -90,6 +91,7 @@ class Residual(keras.layers.Layer):
     def build(self, inputs_shape: Any, outputs_shape: Any = None) -> None:
         if self.norm is not None:
             self.norm.build(inputs_shape)
+        freeze_new_layers(self)
 
     def prepare(self, inputs: Any) -> Any:
         """Returns what the sub-layer is to be called on.

@@ -8,8 +8,6 @@ import pathlib
 import tomllib
 from typing import Annotated, Any
 
-from keras_transformer.layers.arguments import check_rates
-
 # What may differ when a run goes on: the weights so far would have been the same, but
 # for another number of epochs once the learning rate falls.
 _MAY_CHANGE = {
@@ -102,7 +100,12 @@ class Recipe:
                     f"`{name}` must be an integer of at least 1; received "
                     f"`{name}={value!r}`."
                 )
-        check_rates(**{name: getattr(self, name) for name in _RATES})
+        for name in _RATES:
+            rate = getattr(self, name)
+            if not 0.0 <= rate < 1.0:
+                raise ValueError(
+                    f"`{name}` must be in [0, 1); received `{name}={rate!r}`."
+                )
         if not isinstance(self.cooldown, int) or self.cooldown < 0:
             raise ValueError(
                 "`cooldown` must be an integer of at least 0; received "

@@ -9,6 +9,7 @@ from keras_transformer.serving.rest import RequestError
 
 # How long no request has come when no more are to be expected.
 LULL_SECONDS = 0.004
+ABANDONED_SECONDS = 60.0
 
 Columns = dict[str, list[Any]]
 Compute = Callable[[str, list[Columns]], Awaitable[list[Columns | str]]]
@@ -114,7 +115,7 @@ class Batcher:
             task = asyncio.create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(self._finished)
-            _cancel_if_all_have_gone(task, batch)
+            _give_up_if_all_have_gone(task, batch)
 
     def _finished(self, task: asyncio.Task) -> None:
         self._running.discard(task)
@@ -156,12 +157,18 @@ class Batcher:
                     waiting.answered.set_exception(error)
 
 
-def _cancel_if_all_have_gone(task: asyncio.Task, batch: list[_Waiting]) -> None:
-    """Lets nobody wait for a batch any more, so that it keeps no slot."""
+def _give_up_if_all_have_gone(task: asyncio.Task, batch: list[_Waiting]) -> None:
+    """Takes the slot from a batch that does not come back.
+
+    That of clients who have gone is computed all the same, and until then its replica
+    is busy: it has some time for that.
+    """
 
     def check(_: asyncio.Future) -> None:
         if all(waiting.answered.done() for waiting in batch):
-            task.cancel()  # which does nothing if it has answered them
+            loop = asyncio.get_running_loop()
+            given_up = loop.call_later(ABANDONED_SECONDS, task.cancel)
+            task.add_done_callback(lambda _: given_up.cancel())
 
     for waiting in batch:
         waiting.answered.add_done_callback(check)

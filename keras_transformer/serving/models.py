@@ -13,8 +13,8 @@ from keras_transformer.serving.versions import wanted_versions
 
 logger = logging.getLogger(__name__)
 
-RETRY_LOADING_SECONDS = 10.0  # twice as long after each further failure
-LONGEST_RETRY_SECONDS = 3600.0
+RETRY_LOADING_SECONDS = 5.0  # twice as long after each failure
+MOST_DOUBLINGS = 9
 SLOW_LOADING_SECONDS = 180.0
 DRAIN_POLL_SECONDS = 0.05
 
@@ -102,6 +102,9 @@ class Model:
                 self.options.versions,
             )
         self._wanted = wanted
+        for number, version in list(self.versions.items()):
+            if number not in wanted and version.failures:
+                del self.versions[number]  # the next of this number is another one
         due = [number for number in wanted if self._is_due(number)]
         for number in due:
             before = self.versions.get(number, Version(number))
@@ -126,8 +129,8 @@ class Model:
         if version is None:
             return True
         waited = time.monotonic() - version.failed_at
-        pause = RETRY_LOADING_SECONDS * 2 ** max(0, version.failures - 1)
-        return version.state == "END" and waited > min(pause, LONGEST_RETRY_SECONDS)
+        pause = RETRY_LOADING_SECONDS * 2 ** min(version.failures, MOST_DOUBLINGS)
+        return version.state == "END" and waited > pause
 
     async def _load(self, version: Version) -> None:
         number = version.number

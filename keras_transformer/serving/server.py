@@ -15,7 +15,7 @@ import uvicorn
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.cluster import Cluster
 from keras_transformer.serving.models import Model
-from keras_transformer.serving.options import ServerOptions
+from keras_transformer.serving.options import ModelOptions, ServerOptions
 from keras_transformer.serving.versions import wanted_versions
 
 logger = logging.getLogger(__name__)
@@ -98,12 +98,17 @@ def _listening(options: ServerOptions) -> socket.socket:
 def _cpus(options: ServerOptions) -> int:
     """Room for every version's replicas twice: old versions beside new ones."""
     needed = sum(
-        model.cpus
-        * max(model.replicas, model.max_replicas or 0)
-        * max(1, len(wanted_versions(model)))
+        model.cpus * max(model.replicas, model.max_replicas or 0) * _versions(model)
         for model in options.models.values()
     )
     return max(os.cpu_count() or 1, 2 * needed)
+
+
+def _versions(model: ModelOptions) -> int:
+    """How many there may be at once; of all there are, as many as there are now."""
+    if isinstance(model.versions, str):
+        return max(1, len(wanted_versions(model)))
+    return len(model.versions)
 
 
 async def _watch(models: dict[str, Model], seconds: float) -> None:

@@ -420,6 +420,14 @@ def test_numbers_of_numpy():
     assert epoch_batches(data) == epoch_batches(same)
 
 
+def test_the_state_of_a_stream_is_json_whatever_the_numbers(tmp_path):
+    limits = {"max_source_length": 9, "max_target_length": 9}
+    options = {"window": 16, "batches_per_epoch": 3, **limits}
+    numbers = {name: np.int64(number) for name, number in options.items()}
+    data = make_dataset(*write_pairs(tmp_path, "text", make_pairs(40)), **numbers)
+    assert json.loads(json.dumps(data.state(4))) == data.state(np.int64(4))
+
+
 @pytest.mark.parametrize("epoch", [-1, 1.0, None])
 def test_a_number_of_an_epoch(epoch):
     data = make_dataset(pairs=[("a", "x")])

@@ -250,6 +250,8 @@ def test_texts_in_whatever_holds_them(model, kind):
 def test_a_missing_text(model):
     with pytest.raises(ValueError, match="`inputs` must .*received None in row 1"):
         model.generate(["a", None])
+    with pytest.raises(ValueError, match=r"`inputs` must .*received \[5, 3\] in row 0"):
+        model.generate([[5, 3], "a"])
 
 
 @dataclasses.dataclass
@@ -282,7 +284,9 @@ def test_a_model_of_numpy_s_numbers(search):
     assert {type(getattr(model, name)) for name in numbers} == {int}
 
 
-@pytest.mark.parametrize("inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]], None, 5])
+@pytest.mark.parametrize(
+    "inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]], None, 5, np.int64(5)]
+)
 def test_inputs_of_another_kind(model, inputs):
     message = "`inputs` must be texts, lists of int token ids or an int array"
     with pytest.raises(ValueError, match=message):

@@ -124,11 +124,16 @@ def test_a_broken_new_version_leaves_the_old_one(tmp_path, monkeypatch):
         cluster.loading.set()
         await loading
         assert model.versions[2].failures == 2
-        monkeypatch.setattr(models, "RETRY_LOADING_SECONDS", 50)
+        monkeypatch.setattr(models, "RETRY_LOADING_SECONDS", 25)
         model.versions[2].failed_at -= 99
         await model.refresh()
         assert model.versions[2].failures == 2  # which make it wait twice as long
-        model.versions[2].failed_at -= 2
+        model.versions[2].failures = 10**6
+        assert not model._is_due(2)
+        (tmp_path / "2/saved_model.pb").unlink()
+        await model.refresh()
+        assert states(model) == {1: "AVAILABLE"}
+        (tmp_path / "2/saved_model.pb").touch()  # a new one, which waits for nothing
         cluster.broken = set()
         await model.refresh()
         assert states(model) == {1: "END", 2: "AVAILABLE"}

@@ -8,6 +8,7 @@ from layer_contract import to_numpy
 from keras_transformer import (
     CharacterTokenizer,
     LabelSmoothedCrossEntropy,
+    LearnedPositionalEncoding,
     Perplexity,
     Seq2Seq,
     parallel_dataset,
@@ -28,7 +29,9 @@ WEIGHTS = RNG.uniform(0.5, 2, (ROWS, TARGET_LENGTH)).astype("float32")
 JIT = [True, False] if keras.backend.backend() == "tensorflow" else ["auto"]
 
 
-def compiled(optimizer=None, dropout=0.0, dtype=None, loss=None, **options):
+def compiled(
+    optimizer=None, dropout=0.0, dtype=None, loss=None, positions=None, **options
+):
     keras.utils.set_random_seed(3)
     model = Seq2Seq(
         num_layers=1,
@@ -39,6 +42,7 @@ def compiled(optimizer=None, dropout=0.0, dtype=None, loss=None, **options):
         dropout=dropout,
         normalize_first=True,
         dtype=dtype,
+        positions=positions,
     )
     model.compile(
         optimizer=optimizer or keras.optimizers.SGD(1.0),
@@ -180,9 +184,10 @@ def test_classes_have_no_weights():
 
 
 @pytest.mark.parametrize("stream", [{}, {"window": 16, "batches_per_epoch": 3}])
-def test_training_begins_with_the_first_epoch_of_the_data(stream, tmp_path):
+@pytest.mark.parametrize("max_shapes", [1, 3])
+def test_training_begins_with_the_first_epoch_of_the_data(stream, max_shapes, tmp_path):
     """Keras takes a first batch of its own, on JAX and PyTorch, to build metrics."""
-    words = [f"{a}{b}" for a in "abcdefgh" for b in "abcdefgh"]
+    words = [f"{a}{b}"[: 1 + (a > b)] for a in "abcdefgh" for b in "abcdefgh"]
     (tmp_path / "words").write_text("\n".join(words))
     tokenizer = CharacterTokenizer.train(lines=words)
     data = parallel_dataset(
@@ -190,7 +195,7 @@ def test_training_begins_with_the_first_epoch_of_the_data(stream, tmp_path):
         source_tokenizer=tokenizer,
         target_tokenizer=tokenizer,
         tokens_per_batch=24,
-        max_shapes=1,
+        max_shapes=max_shapes,
         max_source_length=3,
         max_target_length=3,
         **stream,
@@ -201,9 +206,8 @@ def test_training_begins_with_the_first_epoch_of_the_data(stream, tmp_path):
         def on_train_batch_end(self, batch, logs=None):
             begun.append(data.state(batch))
 
-    compiled().fit(
-        data.dataset, epochs=2, shuffle=False, callbacks=[Begun()], verbose=0
-    )
+    model = compiled(positions=LearnedPositionalEncoding(max_length=7))
+    model.fit(data.dataset, epochs=2, shuffle=False, callbacks=[Begun()], verbose=0)
     batches = len(data.dataset)
     epochs = [(e, b) for e in (0, 1) for b in range(batches)]
     assert [(state["epoch"], state["batch"]) for state in begun] == epochs

@@ -118,7 +118,8 @@ class MultiHeadAttention(keras.layers.Layer):
             `(batch, 2, cache_length, num_key_value_heads, key_dim)`, keys and
             values of earlier calls; or a `KeyValues`, which is lost then, as it
             may be written into. The keys attended to are those of the cache;
-            `value_mask` and `key_mask` are used by a call that fills all of it.
+            `value_mask` and `key_mask` are used by a call that fills all of it, if
+            its length is known.
         cache_update_index: int or int scalar tensor, where in the cache the
             keys and values of this call are written. `None` reads the cache as
             it is.
