@@ -13,7 +13,7 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     keep_untracked,
 )
-from keras_transformer.layers.projection import made, serialized
+from keras_transformer.layers.projection import serialized
 from keras_transformer.layers.residual import Residual
 
 
@@ -47,9 +47,8 @@ class Block(keras.layers.Layer):
         self.dropout = dropout
         self.activation = keras.activations.get(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
-        self._initializers = made(
-            kernel_initializer=kernel_initializer, bias_initializer=bias_initializer
-        )
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
         self.normalize_first = normalize_first
         keep_untracked(self, positions)
         self.attention_options = attention_options or {}
@@ -163,6 +162,13 @@ class Block(keras.layers.Layer):
         residual = self.feed_forward_residual
         fed = self.feed_forward(residual.prepare(x), training=training)
         return residual(x, fed, training=training)
+
+    @property
+    def _initializers(self) -> dict[str, Any]:
+        return {
+            "kernel_initializer": self.kernel_initializer,
+            "bias_initializer": self.bias_initializer,
+        }
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ import keras
 from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.freezing import freeze_new_layers
-from keras_transformer.layers.projection import Dense, copied, made, serialized
+from keras_transformer.layers.projection import Dense, copied, serialized
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -78,9 +78,8 @@ class FeedForward(keras.layers.Layer):
         self.gated = gated
         self.dropout = dropout
         self.use_bias = use_bias
-        self._initializers = made(
-            kernel_initializer=kernel_initializer, bias_initializer=bias_initializer
-        )
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
         self.supports_masking = True
 
     def build(self, inputs_shape: Any) -> None:
@@ -117,6 +116,13 @@ class FeedForward(keras.layers.Layer):
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         return inputs_shape
+
+    @property
+    def _initializers(self) -> dict[str, Any]:
+        return {
+            "kernel_initializer": self.kernel_initializer,
+            "bias_initializer": self.bias_initializer,
+        }
 
     def get_config(self) -> dict[str, Any]:
         return {
