@@ -59,11 +59,9 @@ def test_an_existing_target_is_not_replaced(tmp_path):
 
 def test_a_folder_that_cannot_be_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="`filepath` must .*`filepath='.'`"):
-        with new_folder("."):
-            pass
-    with pytest.raises(ValueError, match="`filepath` must .*`filepath='/'`"):
-        with new_folder("/"):
+    for target in (".", "/"):
+        message = f"`filepath` must .*`filepath='{target}'`"
+        with pytest.raises(ValueError, match=message), new_folder(target):
             pass
 
 
