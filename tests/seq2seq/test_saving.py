@@ -132,6 +132,24 @@ def test_a_truncated_file(model, tmp_path):
         keras.saving.load_model(path)
 
 
+@pytest.mark.parametrize("tie_embeddings", ["all", "target", "none"])
+def test_the_matrix_of_the_output_is_not_quantized(tie_embeddings):
+    model = Seq2Seq(**SIZES, vocabulary_size=11, tie_embeddings=tie_embeddings)
+    embedding = model.target_embedding
+    if tie_embeddings == "none":
+        embedding.quantize("int8")
+        assert embedding.quantization_mode == "int8"
+        return
+    with pytest.warns(UserWarning, match="`target_embedding` is not quantized"):
+        embedding.quantize("int8")
+    assert embedding.quantization_mode is None
+    assert embedding.embeddings.dtype == "float32"
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch",
+    reason="the others compile minutes for what is Keras's but for the test above",
+)
 @pytest.mark.parametrize("tie_embeddings", ["all", "none"])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of what is not quantized
 def test_a_quantized_model_keeps_the_matrix_of_its_output(tie_embeddings):
