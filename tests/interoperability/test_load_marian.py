@@ -138,6 +138,7 @@ def test_half_precision_is_read_as_float32(pair, tmp_path, dtype):
 
 
 def test_training_goes_on(trained):
+    keras.utils.set_random_seed(3)  # of dropout
     ours = load_marian(trained.folder)
     tokenizer = ours.target_tokenizer
     pad = ours.pad_token_id
@@ -154,7 +155,7 @@ def test_training_goes_on(trained):
     loss = LabelSmoothedCrossEntropy(0.0, pad_token_id=pad)
     ours.compile(keras.optimizers.Adam(1e-2), loss)
     assert ours.generate("a cat", GreedySearch()) == "eine Katze"
-    history = ours.fit(inputs, target, epochs=30, batch_size=4, verbose=0).history
+    history = ours.fit(inputs, target, epochs=60, batch_size=4, verbose=0).history
     assert history["loss"][-1] < history["loss"][0] / 2
     assert ours.generate("a cat", GreedySearch()) == "der Mann"
 
