@@ -32,7 +32,9 @@ def upper(request):
 def run(scenario, slots=1, max_batch_size=3, max_waiting=100):
     async def main():
         gate = Gate()
-        return await scenario(Batcher(gate, slots, max_batch_size, max_waiting), gate)
+        batcher = Batcher(gate, slots, max_batch_size, max_waiting)
+        async with asyncio.timeout(20):
+            return await scenario(batcher, gate)
 
     return asyncio.run(main())
 
