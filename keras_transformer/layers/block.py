@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers import weight_options
 from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
@@ -13,7 +14,6 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     keep_untracked,
 )
-from keras_transformer.layers.projection import serialized
 from keras_transformer.layers.residual import Residual
 
 
@@ -137,6 +137,10 @@ class Block(keras.layers.Layer):
         value: Any = None,
         attention_mask: Any = None,
         padding_mask: Any = None,
+        *,
+        training: bool | None,
+        return_attention_scores: bool,
+        cache: Any = None,
         **options: Any,
     ) -> tuple[Any, dict[str, Any]]:
         """Runs an attention sub-layer; returns its output, and scores and cache."""
@@ -146,15 +150,15 @@ class Block(keras.layers.Layer):
             query,
             query if value is None else value,
             attention_mask=merge_masks(attention_mask, padding),
+            training=training,
+            return_attention_scores=return_attention_scores,
+            cache=cache,
             **options,
         )
-        wanted = {
-            "scores": options["return_attention_scores"],
-            "cache": options.get("cache") is not None,
-        }
+        wanted = {"scores": return_attention_scores, "cache": cache is not None}
         names = [name for name, is_wanted in wanted.items() if is_wanted]
         output, *extras = result if names else (result,)
-        output = residual(inputs, output, training=options["training"])
+        output = residual(inputs, output, training=training)
         return output, dict(zip(names, extras, strict=True))
 
     def _feed(self, x: Any, training: bool | None) -> Any:
@@ -179,7 +183,7 @@ class Block(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "normalize_first": self.normalize_first,
-            **serialized(**self._initializers),
+            **weight_options.serialize(**self._initializers),
             **serialize_design(self),
         }
 

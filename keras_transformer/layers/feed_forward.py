@@ -4,10 +4,11 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers import weight_options
 from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.freezing import freeze_new_layers
-from keras_transformer.layers.projection import Dense, copied, serialized
+from keras_transformer.layers.projection import Dense
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -99,7 +100,7 @@ class FeedForward(keras.layers.Layer):
         return Dense(
             units,
             use_bias=self.use_bias,
-            **copied(**self._initializers),
+            **weight_options.clone(**self._initializers),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -132,5 +133,5 @@ class FeedForward(keras.layers.Layer):
             "gated": self.gated,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
-            **serialized(**self._initializers),
+            **weight_options.serialize(**self._initializers),
         }

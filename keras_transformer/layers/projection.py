@@ -9,60 +9,6 @@ from keras import ops
 from keras_transformer.backend.fusion import apart
 from keras_transformer.backend.products import product
 
-_KINDS = {
-    "initializer": keras.initializers,
-    "regularizer": keras.regularizers,
-    "constraint": keras.constraints,
-}
-
-
-def made(**options: Any) -> dict[str, Any]:
-    """Makes initializers and the like.
-
-    Args:
-        **options: anything Keras takes for a `kernel_initializer`,
-            `bias_regularizer`, ….
-
-    Returns:
-        The same names, with an object each, or `None`.
-
-    Raises:
-        ValueError: if Keras knows no such object.
-    """
-    return {name: _kind(name).get(option) for name, option in options.items()}
-
-
-def copied(**options: Any) -> dict[str, Any]:
-    """Copies initializers, of which every projection has to have its own.
-
-    Args:
-        **options: objects as from `made`.
-
-    Returns:
-        The same names. Initializers without a seed begin with other random numbers;
-        regularizers and constraints are those that were given.
-    """
-    return {
-        name: option.clone() if isinstance(option, keras.Initializer) else option
-        for name, option in options.items()
-    }
-
-
-def serialized(**options: Any) -> dict[str, Any]:
-    """Initializers and the like as configuration.
-
-    Args:
-        **options: objects as from `made`.
-
-    Returns:
-        The same names, with what `serialize` of their kind gives.
-    """
-    return {name: _kind(name).serialize(option) for name, option in options.items()}
-
-
-def _kind(name: str) -> Any:
-    return _KINDS[name.rpartition("_")[2]]
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Projection(keras.layers.EinsumDense):

@@ -84,20 +84,25 @@ class _Stack(keras.layers.Layer):
             name=f"block_{layer}",
         )
 
-    def _call_blocks(self, x: Any, *others: Any, **options: Any) -> Any:
+    def _call_blocks(
+        self, x: Any, *others: Any, return_attention_scores: bool, **options: Any
+    ) -> Any:
+        options["return_attention_scores"] = return_attention_scores
         scores = []
         for block in self.blocks:
             x = self._call_block(block, x, *others, **options)
-            if options["return_attention_scores"]:
+            if return_attention_scores:
                 x, block_scores = x
                 scores.append(block_scores)
         x = self._finish(x)
-        return (x, scores) if options["return_attention_scores"] else x
+        return (x, scores) if return_attention_scores else x
 
-    def _call_block(self, block: Any, *inputs: Any, **options: Any) -> Any:
-        if self.rematerialize and options["training"]:
-            return rematerialized_call(block, *inputs, **options)
-        return block(*inputs, **options)
+    def _call_block(
+        self, block: Any, *inputs: Any, training: bool | None, **options: Any
+    ) -> Any:
+        if self.rematerialize and training:
+            return rematerialized_call(block, *inputs, training=training, **options)
+        return block(*inputs, training=training, **options)
 
     # By tracing, so that scores are there too.
     compute_output_spec = keras.Operation.compute_output_spec

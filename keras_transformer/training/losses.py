@@ -35,7 +35,7 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     their rows; `Perplexity` is exact over batches of different lengths.
 
     Args:
-        label_smoothing: float in [0, 1), the paper's epsilon_ls.
+        label_smoothing: float in [0, 1), the paper's ε_ls.
         pad_token_id: int, the target id that marks padding. It may lie outside the
             vocabulary (-100, say).
         name: str, the name of the loss.
@@ -43,13 +43,13 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     Call arguments:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
+        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
 
     Returns:
         A float32 scalar tensor, in nats a token.
 
     Raises:
-        ValueError: If `label_smoothing` is out of its range, or the shapes of `y_true`
+        ValueError: if `label_smoothing` is out of its range, or the shapes of `y_true`
             and `y_pred` do not go together.
 
     Example:
@@ -61,12 +61,12 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
     loss = LabelSmoothedCrossEntropy(label_smoothing=0.1, pad_token_id=0)
     target_token_ids = np.array([[5, 2, 0], [3, 6, 2]])
     logits = np.zeros((2, 3, 7), "float32")
-    print(float(loss(target_token_ids, logits)))  # log(7), 1.9459
+    print(f"log(7) = {float(loss(target_token_ids, logits)):.4f}")  # log(7) = 1.9459
     ```
 
     References:
-        Szegedy et al. 2016, Rethinking the Inception Architecture, section 7;
-        Vaswani et al. 2017, Attention Is All You Need, section 5.4.
+        - [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.4
     """
 
     def __init__(
@@ -107,13 +107,12 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 def flatten_tokens(
     y_true: Any, y_pred: Any, sample_weight: Any, pad_token_id: int
 ) -> tuple[Any, Any, Any]:
-    """Lays the positions of a batch in one row, each with its weight.
+    """Flattens the positions of a batch into one axis, each with its weight.
 
     Args:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: None, or a floating tensor `(batch, target_length)` or
-            `(batch,)`.
+        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
         pad_token_id: int, the target id that marks padding.
 
     Returns:
@@ -123,24 +122,41 @@ def flatten_tokens(
         target, whatever id stood there.
 
     Raises:
-        ValueError: If the shapes of `y_true` and `y_pred` do not go together.
+        ValueError: if the shapes of `y_true` and `y_pred` do not go together.
     """
     y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
     _check_shapes(tuple(y_true.shape), tuple(y_pred.shape))
-    real = ops.cast(ops.not_equal(y_true, pad_token_id), "float32")
-    weights = real if sample_weight is None else real * _per_token(sample_weight)
+    weights = token_weights(y_true, sample_weight, pad_token_id)
     weights = ops.reshape(weights, (-1,))
     targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
     logits = ops.reshape(y_pred, (-1, ops.shape(y_pred)[-1]))
     return ops.where(ops.equal(weights, 0.0), 0, targets), logits, weights
 
 
-def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
-    """Cross-entropy of each token, infinite for an id outside the vocabulary.
+def token_weights(y_true: Any, sample_weight: Any, pad_token_id: int) -> Any:
+    """Returns what each token counts for, 0 at padding.
 
     Args:
-        targets: Int32 tensor `(tokens,)`, the target ids.
-        logits: Float32 tensor `(tokens, vocabulary_size)`.
+        y_true: int tensor `(batch, target_length)`, the target ids.
+        sample_weight: `None`, or a tensor `(batch, target_length)` or `(batch,)`.
+        pad_token_id: int, the target id that marks padding.
+
+    Returns:
+        Float32 tensor `(batch, target_length)`.
+    """
+    real = ops.cast(ops.not_equal(y_true, pad_token_id), "float32")
+    if sample_weight is None:
+        return real
+    weights = ops.cast(sample_weight, "float32")
+    return real * (weights[:, None] if len(weights.shape) == 1 else weights)
+
+
+def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
+    """Computes each token's cross-entropy, infinite for ids outside the vocabulary.
+
+    Args:
+        targets: int32 tensor `(tokens,)`, the target ids.
+        logits: float32 tensor `(tokens, vocabulary_size)`.
         label_smoothing: float in [0, 1).
 
     Returns:
@@ -152,10 +168,10 @@ def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0)
 
 
 def in_vocabulary(targets: Any, logits: Any) -> Any:
-    """Tells which targets are ids that the logits know.
+    """Tells which targets are ids within the vocabulary of the logits.
 
     Args:
-        targets: Int32 tensor `(tokens,)`, the target ids.
+        targets: int32 tensor `(tokens,)`, the target ids.
         logits: float tensor `(tokens, vocabulary_size)`.
 
     Returns:
@@ -165,7 +181,7 @@ def in_vocabulary(targets: Any, logits: Any) -> Any:
 
 
 def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
-    """The cross-entropy as a function of the logits, with its gradient by hand.
+    """Returns the cross-entropy as a function of the logits, with a custom gradient.
 
     With the target distribution q it is logsumexp(logits) - E_q[logits], and the
     gradient is softmax(logits) - q. Backends would find the latter as a sum of three
@@ -191,19 +207,13 @@ def pick(values: Any, indices: Any) -> Any:
     """Takes one value of each row.
 
     Args:
-        values: Tensor `(rows, columns)`.
+        values: tensor `(rows, columns)`.
         indices: int tensor `(rows,)`, a column for each row.
 
     Returns:
         Tensor `(rows,)` of the type of `values`.
     """
     return ops.take_along_axis(values, indices[:, None], axis=-1)[:, 0]
-
-
-def _per_token(sample_weight: Any) -> Any:
-    """Float32 weights that broadcast over `(batch, target_length)`."""
-    sample_weight = ops.cast(sample_weight, "float32")
-    return sample_weight[:, None] if len(sample_weight.shape) == 1 else sample_weight
 
 
 def _check_shapes(true: tuple, predicted: tuple) -> None:

@@ -11,6 +11,7 @@ from keras_transformer.backend.building import build_like
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.training.arguments import check_count
 from keras_transformer.training.consistency import consistency_loss
+from keras_transformer.training.losses import token_weights
 from keras_transformer.training.non_finite import SkipNonFinite
 
 
@@ -61,7 +62,7 @@ class TokenTrainer(keras.Model):
 
         ```python
         model.compile(
-            optimizer=keras.optimizers.Adam(schedule, beta_2=0.98),
+            optimizer=keras.optimizers.Adam(1e-3, beta_2=0.98),
             loss=LabelSmoothedCrossEntropy(0.1),
             micro_batches=4,
             consistency=5.0,
@@ -162,7 +163,7 @@ class TokenTrainer(keras.Model):
         return train_in_micro_batches(self, *args)
 
     def batch_weight(self, y: Any, sample_weight: Any = None) -> Any:
-        """What a batch counts for: the weights of its real tokens, added up.
+        """Adds up the weights of the real tokens of a batch, for which it counts.
 
         Args:
             y: int tensor `(batch, target_length)`, the target ids.
@@ -172,13 +173,7 @@ class TokenTrainer(keras.Model):
         Returns:
             Float32 scalar tensor.
         """
-        real = ops.cast(ops.not_equal(y, self.pad_token_id), "float32")
-        if sample_weight is None:
-            return ops.sum(real)
-        weights = ops.cast(sample_weight, "float32")
-        return ops.sum(
-            real * (weights[:, None] if len(weights.shape) == 1 else weights)
-        )
+        return ops.sum(token_weights(y, sample_weight, self.pad_token_id))
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers import weight_options
 from keras_transformer.layers.arguments import check_positive
 from keras_transformer.layers.attention.arguments import (
     as_shape,
@@ -44,7 +45,7 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     sequence_positions,
 )
-from keras_transformer.layers.projection import Projection, copied, made, serialized
+from keras_transformer.layers.projection import Projection
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -203,7 +204,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.attention_axes = attention_axes
         self._sliding_window = sliding_window
         self._flash_attention = flash_attention
-        self._projection_options = made(
+        self._weight_options = weight_options.get(
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_regularizer=kernel_regularizer,
@@ -282,7 +283,7 @@ class MultiHeadAttention(keras.layers.Layer):
             bias_axes=free if self.use_bias else None,
             dtype=self.dtype_policy,
             name=name,
-            **copied(**self._projection_options),
+            **weight_options.clone(**self._weight_options),
         )
         layer.supports_masking = True
         layer.build((None, None, *input_shape))
@@ -326,16 +327,17 @@ class MultiHeadAttention(keras.layers.Layer):
         query_heads = self._rotate(self._query_dense(query), query_positions)
         if cache is None:
             key_heads, value_heads = self._project(value, key, key_positions)
-            are_all_new = True
-        else:
-            if cache_update_index is not None:
-                new = self._project(value, key, query_positions)
-                cache = update_cache(cache, *new, cache_update_index)
+        elif cache_update_index is None:
             key_heads, value_heads = read_cache(cache)
-            are_all_new = cache_update_index is not None and (
-                key.shape[1] == key_heads.shape[1] is not None
-            )
-        if are_all_new:
+        else:
+            new = self._project(value, key, query_positions)
+            cache = update_cache(cache, *new, cache_update_index)
+            key_heads, value_heads = read_cache(cache)
+        masks_are_of_all_keys = cache is None or (
+            cache_update_index is not None
+            and key.shape[1] == key_heads.shape[1] is not None
+        )
+        if masks_are_of_all_keys:
             padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
             attention_mask = merge_masks(attention_mask, padding)
         attended, scores = self._compute_attention(
@@ -477,7 +479,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "num_key_value_heads": self.num_key_value_heads,
             "pattern": serialize(own_pattern),
             "positions": serialize(self.positions),
-            **serialized(**self._projection_options),
+            **weight_options.serialize(**self._weight_options),
         }
 
     @classmethod

@@ -7,7 +7,6 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.layers.attention.patterns import AttentionPattern
-from keras_transformer.layers.attention.patterns.attention_pattern import distances
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
 )
@@ -18,6 +17,7 @@ from keras_transformer.layers.masking import (
 )
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
+    relative_positions,
     sequence_positions,
 )
 
@@ -133,7 +133,7 @@ def _attend_densely(
         patterned = pattern.mask(query_positions, key_positions)
         masks.append(for_batch(with_head_axis(patterned)))
     if use_causal_mask and not in_order:
-        past = ops.greater_equal(distances(query_positions, key_positions), 0)
+        past = ops.less_equal(relative_positions(query_positions, key_positions), 0)
         masks.append(for_batch(with_head_axis(past)))
     bias = None
     if positions is not None:

@@ -1,4 +1,4 @@
-"""What the schemes that add to attention logits have in common."""
+"""The common part of the schemes that add to attention logits."""
 
 from typing import Any
 
@@ -8,28 +8,6 @@ from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
-
-
-def relative_positions(query_positions: Any, key_positions: Any) -> Any:
-    """Computes how far each key lies behind each query.
-
-    Args:
-        query_positions: int tensor `(query_length,)` or `(batch, query_length)`.
-        key_positions: int tensor `(key_length,)` or `(batch, key_length)`.
-
-    Returns:
-        int32 tensor `(query_length, key_length)`, or
-        `(batch, query_length, key_length)` if either positions have an axis for
-        the batch: `key position - query position`, negative for earlier keys.
-
-    Example:
-
-    >>> relative = relative_positions(np.array([4, 5]), np.array([3, 4, 5]))
-    >>> ops.convert_to_numpy(relative).tolist()
-    [[-1, 0, 1], [-2, -1, 0]]
-    """
-    queries = ops.expand_dims(ops.cast(query_positions, "int32"), -1)
-    return ops.expand_dims(ops.cast(key_positions, "int32"), -2) - queries
 
 
 def add_bias(

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.positions.logit_bias import (
-    add_bias,
+from keras_transformer.layers.positions.logit_bias import add_bias
+from keras_transformer.layers.positions.scheme import (
+    PositionScheme,
     relative_positions,
 )
-from keras_transformer.layers.positions.scheme import PositionScheme
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -168,3 +168,25 @@ def sequence_positions(inputs: Any, start_index: Any = 0, axis: int = 1) -> Any:
     [5, 6, 7]
     """
     return start_index + ops.arange(ops.shape(inputs)[axis], dtype="int32")
+
+
+def relative_positions(query_positions: Any, key_positions: Any) -> Any:
+    """Computes key position minus query position.
+
+    Args:
+        query_positions: int tensor `(query_length,)` or `(batch, query_length)`.
+        key_positions: int tensor `(key_length,)` or `(batch, key_length)`.
+
+    Returns:
+        int32 tensor `(query_length, key_length)`, or
+        `(batch, query_length, key_length)` if either positions have an axis for
+        the batch; negative where the key comes first.
+
+    Example:
+
+    >>> relative = relative_positions(np.array([4, 5]), np.array([3, 4, 5]))
+    >>> ops.convert_to_numpy(relative).tolist()
+    [[-1, 0, 1], [-2, -1, 0]]
+    """
+    queries = ops.expand_dims(ops.cast(query_positions, "int32"), -1)
+    return ops.expand_dims(ops.cast(key_positions, "int32"), -2) - queries

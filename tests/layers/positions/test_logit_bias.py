@@ -3,7 +3,8 @@ from keras import ops
 from layer_contract import to_numpy
 
 from keras_transformer.layers import PositionScheme
-from keras_transformer.layers.positions.logit_bias import add_bias, relative_positions
+from keras_transformer.layers.positions.logit_bias import add_bias
+from keras_transformer.layers.positions.scheme import relative_positions
 
 
 class Ahead(PositionScheme):

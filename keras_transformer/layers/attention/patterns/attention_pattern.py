@@ -5,8 +5,6 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
-from keras import ops
-
 
 class AttentionPattern(ABC):
     """Which positions attend to which, by two routes that agree.
@@ -85,21 +83,6 @@ class AttentionPattern(ABC):
     def from_config(cls, config: dict[str, Any]) -> "AttentionPattern":
         """Makes the pattern whose `get_config()` is `config`."""
         return cls(**config)
-
-
-def distances(query_positions: Any, key_positions: Any) -> Any:
-    """Computes how far each query is after each key.
-
-    Args:
-        query_positions: int tensor `(…, query_length)`.
-        key_positions: int tensor `(…, key_length)`.
-
-    Returns:
-        int tensor `(…, query_length, key_length)`, negative where the key comes
-        after the query.
-    """
-    query_positions = ops.expand_dims(query_positions, -1)
-    return ops.subtract(query_positions, ops.expand_dims(key_positions, -2))
 
 
 def check_at_least(minimum: int, **arguments: Any) -> None:

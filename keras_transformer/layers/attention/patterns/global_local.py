@@ -11,8 +11,8 @@ from keras_transformer.layers.attention.patterns import blocks
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
     check_at_least,
-    distances,
 )
+from keras_transformer.layers.positions.scheme import relative_positions
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -55,7 +55,7 @@ class GlobalLocal(AttentionPattern):
         check_at_least(1, global_tokens=self.global_tokens)
 
     def mask(self, query_positions: Any, key_positions: Any) -> Any:
-        distance = ops.abs(distances(query_positions, key_positions))
+        distance = ops.abs(relative_positions(query_positions, key_positions))
         from_global = ops.less(query_positions, self.global_tokens)[..., :, None]
         to_global = ops.less(key_positions, self.global_tokens)[..., None, :]
         near = ops.less_equal(distance, self.radius)

@@ -11,8 +11,8 @@ from keras_transformer.layers.attention.patterns import blocks
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
     check_at_least,
-    distances,
 )
+from keras_transformer.layers.positions.scheme import relative_positions
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -51,7 +51,7 @@ class LocalWindow(AttentionPattern):
         check_at_least(0, radius=self.radius)
 
     def mask(self, query_positions: Any, key_positions: Any) -> Any:
-        distance = ops.abs(distances(query_positions, key_positions))
+        distance = ops.abs(relative_positions(query_positions, key_positions))
         return ops.less_equal(distance, self.radius)
 
     def pays(self, length: int | None) -> bool:

@@ -11,8 +11,8 @@ from keras_transformer.layers.attention.patterns import blocks
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
     check_at_least,
-    distances,
 )
+from keras_transformer.layers.positions.scheme import relative_positions
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -56,7 +56,7 @@ class Strided(AttentionPattern):
         check_at_least(0, radius=self.radius)
 
     def mask(self, query_positions: Any, key_positions: Any) -> Any:
-        distance = ops.abs(distances(query_positions, key_positions))
+        distance = ops.abs(relative_positions(query_positions, key_positions))
         in_step = ops.equal(ops.mod(distance, self.stride), 0)
         return ops.logical_and(in_step, ops.less_equal(distance, self.radius))
 
