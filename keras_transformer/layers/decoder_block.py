@@ -142,10 +142,6 @@ class DecoderBlock(Block):
             cross_attention_cache,
             cross_attention_cache_update_index,
         )
-        options = {
-            "training": training,
-            "return_attention_scores": return_attention_scores,
-        }
         if positions is None and self_attention_cache_update_index is not None:
             start = self_attention_cache_update_index
             positions = sequence_positions(decoder_sequence, start)
@@ -162,7 +158,8 @@ class DecoderBlock(Block):
             cache_update_index=self_attention_cache_update_index,
             query_positions=positions,
             key_positions=cache_positions,
-            **options,
+            training=training,
+            return_attention_scores=return_attention_scores,
         )
         cross_extras: dict[str, Any] = {}
         if self.cross_attention is not None:
@@ -175,7 +172,8 @@ class DecoderBlock(Block):
                 padding_mask=encoder_padding_mask,
                 cache=cross_attention_cache,
                 cache_update_index=cross_attention_cache_update_index,
-                **options,
+                training=training,
+                return_attention_scores=return_attention_scores,
             )
         x = self._feed(x, training)
         return _outputs(x, self_extras, cross_extras, return_attention_scores)
