@@ -1,4 +1,4 @@
-"""The model card: what a model is, for whoever gets it without its code."""
+"""The model card, which describes a model to those who get it without its code."""
 
 import datetime
 import pathlib
@@ -77,7 +77,7 @@ def write_card(
 
 
 def made_by() -> dict[str, str]:
-    """The day, and the versions of the packages that a card is written by."""
+    """The date, and the versions of the packages that write the model."""
     packages = ("keras_transformer", "keras", "tensorflow")
     versions = {name: import_module(name).__version__ for name in packages}
     return {"date": datetime.date.today().isoformat(), **versions}

@@ -1,4 +1,4 @@
-"""Checks a SavedModel before it takes its place."""
+"""Checks of a model before its export, and of what was written."""
 
 import json
 import pathlib
@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.decoding import Search
 from keras_transformer.export.writing import run_python
 from keras_transformer.inference.generation import Request
+from keras_transformer.seq2seq import Seq2Seq
 
+# How far apart log-probabilities may be, a token; the second, of rounded weights.
 SCORE_TOLERANCE = 1e-4
 ROUNDING_TOLERANCE = 0.5
+LONGEST_CHECKED = 64
 SEED = 1
 
 _LOAD_AND_TRANSLATE = """
@@ -32,10 +36,106 @@ print(json.dumps([
 """
 
 
+def check_has_tokenizers(model: Seq2Seq) -> None:
+    """Makes sure that a model takes texts.
+
+    Args:
+        model: a `Seq2Seq`.
+
+    Raises:
+        ValueError: if it has no tokenizers.
+    """
+    if model.source_tokenizer is None:
+        raise ValueError(
+            "`model` must have tokenizers to be exported; received a model without "
+            "`source_tokenizer`. Give it tokenizers when you build it."
+        )
+
+
+def sample_texts(model: Seq2Seq) -> list[str]:
+    """Makes texts of tokens from all over the source vocabulary, and an empty one.
+
+    Args:
+        model: a `Seq2Seq` with tokenizers.
+
+    Returns:
+        Nine texts, short enough for the model.
+    """
+    tokenizer = model.source_tokenizer
+    longest = max(1, min(6, (model.max_source_length or 12) // 2))
+    ids = np.linspace(4, tokenizer.vocabulary_size - 1, 8 * 6).astype("int32")
+    texts = tokenizer.detokenize(ids.reshape(8, 6)[:, :longest])
+    return [text.decode("utf-8") for text in texts.numpy()] + [""]
+
+
+def longest_checked(model: Seq2Seq) -> int:
+    """Limits the hypotheses that a model is checked with.
+
+    Args:
+        model: a `Seq2Seq`.
+
+    Returns:
+        The greatest length in tokens: 64, or the model's own limit if that is less.
+    """
+    return min(model.max_target_length or LONGEST_CHECKED, LONGEST_CHECKED)
+
+
+def best_hypotheses(
+    model: Any, rows: list[list[int]], search: Search, max_length: Any, **options: Any
+) -> list[list[int]]:
+    """Finds the best hypothesis of each source.
+
+    Args:
+        model: a `Seq2Seq` or an `Ensemble`.
+        rows: the sources' token ids.
+        search: how to search.
+        max_length: int or `RelativeLength`, greatest length in tokens.
+        **options: further arguments of `generate`.
+
+    Returns:
+        Token ids, with the end token.
+    """
+    result = model.generate(rows, search, max_length, **options)
+    best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
+    return [token_ids[:length].tolist() for token_ids, length in best]
+
+
+def check_log_probabilities(
+    engine: str,
+    model: Seq2Seq,
+    rows: list[list[int]],
+    targets: list[list[int]],
+    found: Any,
+    tolerance: float,
+) -> None:
+    """Compares the log-probabilities that an engine finds with those of `score`.
+
+    Args:
+        engine: its name.
+        model: what was exported.
+        rows: the sources' token ids.
+        targets: the targets' token ids.
+        found: float array `(len(targets),)`.
+        tolerance: how far apart they may be, a token.
+
+    Raises:
+        RuntimeError: if they are farther apart.
+    """
+    wanted, lengths, _ = model.score(rows, targets)
+    errors = _errors_a_token(found, wanted, lengths)
+    if not np.all(errors <= tolerance):
+        worst = int(np.argmax(errors))
+        raise RuntimeError(
+            f"{engine} gives the token ids {targets[worst]} a log-probability of "
+            f"{found[worst]} after {rows[worst]}, but `score` gives {wanted[worst]}; "
+            "nothing was written."
+        )
+
+
 def check_texts(
     model: Any, folder: pathlib.Path, request: Request, texts: Sequence[str]
 ) -> None:
-    """Compares a fresh process's texts with those of `generate`.
+    """Compares a SavedModel's texts, in a fresh process, with those of `generate`.
 
     Args:
         model: a `Seq2Seq` or an `Ensemble`.
@@ -96,15 +196,12 @@ def rounding_error(
     """
     rows = model.source_tokenizer.tokenize(list(texts), add_end=True).to_list()
     search, max_length, min_length = request
-    result = rounded.generate(
-        rows, search, max_length, min_length=min_length, seed=SEED
+    targets = best_hypotheses(
+        rounded, rows, search, max_length, min_length=min_length, seed=SEED
     )
-    best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
-    targets = [token_ids[:length].tolist() for token_ids, length in best]
     scores, lengths, _ = rounded.score(rows, targets)
-    differences = np.abs(scores - model.score(rows, targets).scores)
-    differences = differences / np.maximum(lengths, 1)
-    worst = float(np.max(differences))
+    wanted = model.score(rows, targets).scores
+    worst = float(np.max(_errors_a_token(scores, wanted, lengths)))
     if not worst <= ROUNDING_TOLERANCE:
         raise RuntimeError(
             "`quantization` must change log-probabilities by at most "
@@ -112,3 +209,7 @@ def rounding_error(
             "Nothing was written. Store the weights in more bits."
         )
     return worst
+
+
+def _errors_a_token(found: Any, wanted: Any, lengths: Any) -> np.ndarray:
+    return np.abs(found - wanted) / np.maximum(lengths, 1)

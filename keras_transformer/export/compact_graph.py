@@ -1,4 +1,4 @@
-"""Makes the graph of a SavedModel smaller, which stays the same graph."""
+"""Makes the graph of a SavedModel smaller; what it computes stays the same."""
 
 import pathlib
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def _what_it_makes(node: Any) -> tuple[Any, ...]:
 
 
 def _merge(function: Any) -> None:
-    """Leaves one of all nodes that compute the same; most are constants."""
+    """Keeps one of the nodes that compute the same; most are constants."""
     seen: dict[tuple[Any, ...], str] = {}
     same: dict[str, str] = {}
     for node in function.node_def:
@@ -96,7 +96,7 @@ def _merge(function: Any) -> None:
 
 
 def _drop_unused(function: Any) -> None:
-    """Leaves the nodes that results and effects come from."""
+    """Keeps the nodes that results and effects depend on."""
     inputs = {node.name: node.input for node in function.node_def}
     needed: set[str] = set()
     left = [*function.ret.values(), *function.control_ret.values()]
@@ -124,7 +124,7 @@ def _rename_nodes(function: Any) -> None:
 
 
 def _rename_signature(function: Any) -> None:
-    """Gives what a function takes and returns short names, as calls go by place."""
+    """Gives arguments and results short names; calls go by position."""
     signature = function.signature
     new = {}
     for number, argument in enumerate(signature.input_arg):
@@ -148,7 +148,7 @@ def _rename(function: Any, new: dict[str, str]) -> None:
 
 
 def _renamed(reference: str, new: dict[str, str]) -> str:
-    """A reference `node`, `node:output:0` or `^node` to what has a new name."""
+    """A reference `node`, `node:output:0` or `^node`, with the node's new name."""
     control = "^" if reference.startswith("^") else ""
     name, *place = reference.removeprefix("^").split(":")
     return control + ":".join([new.get(name, name), *place])

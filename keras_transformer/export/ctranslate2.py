@@ -11,20 +11,21 @@ import numpy as np
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
 from keras_transformer.decoding import GreedySearch, Search
-from keras_transformer.export.transformer_spec import make_spec, vocabulary
-from keras_transformer.export.writing import (
+from keras_transformer.export.checking import (
+    ROUNDING_TOLERANCE,
+    SCORE_TOLERANCE,
+    best_hypotheses,
     check_has_tokenizers,
     check_log_probabilities,
-    new_folder,
+    longest_checked,
     sample_texts,
 )
+from keras_transformer.export.ctranslate2_spec import make_spec
+from keras_transformer.export.vocabulary import vocabulary
+from keras_transformer.files import new_folder
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.seq2seq.saving import check_not_quantized
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
-
-SCORE_TOLERANCE = 1e-4
-ROUNDING_TOLERANCE = 0.5
-LONGEST_CHECKED = 64
 
 
 def export_ctranslate2(
@@ -35,7 +36,7 @@ def export_ctranslate2(
     quantization: str | None = None,
     check_texts: Sequence[str] | None = None,
 ) -> None:
-    """Writes a folder that `ctranslate2.Translator` loads, tokenizers beside it.
+    """Writes a folder that `ctranslate2.Translator` loads, with tokenizers.
 
     It holds the model and the vocabularies of CTranslate2, and `source.model` and
     `target.model` for the package sentencepiece where the tokenizers are
@@ -67,7 +68,7 @@ def export_ctranslate2(
       to the other tokens; ours leaves theirs.
 
     What was written is loaded before it takes its place, so that `filepath` holds
-    a good folder or nothing. By greedy search, which both define alike, it must
+    a good folder or nothing. By greedy search, which is the same in both, it must
     give the tokens of `generate`; to the hypotheses of `search` it must give the
     log-probabilities of `Seq2Seq.score`, to 1e-4 a token. This is done in float32;
     with `quantization` those log-probabilities must then still be right to 0.5 a
@@ -91,17 +92,20 @@ def export_ctranslate2(
     Example:
 
     ```python
+    import ctranslate2
+    import sentencepiece
+
     export_ctranslate2(model, "en-de", BeamSearch(), quantization="int8")
     translator = ctranslate2.Translator("en-de")
     source = sentencepiece.SentencePieceProcessor("en-de/source.model")
     target = sentencepiece.SentencePieceProcessor("en-de/target.model")
     tokens = source.encode(["A man sleeps."], out_type=str)
     results = translator.translate_batch(tokens, beam_size=5)
-    print(target.decode([result.hypotheses[0] for result in results]))
+    target.decode([result.hypotheses[0] for result in results])
     ```
 
     References:
-        - [CTranslate2](https://opennmt.net/CTranslate2/), 4.8
+        - [CTranslate2](https://opennmt.net/CTranslate2/), version 4.8
     """
     if quantization not in (None, *ACCEPTED_MODEL_TYPES):
         raise ValueError(
@@ -124,7 +128,8 @@ def export_ctranslate2(
     with new_folder(filepath) as folder:
         _write(model, folder, None)
         _check_tokens(model, folder, rows)
-        pairs = zip(rows, _best(model, rows, search), strict=True)
+        best = best_hypotheses(model, rows, search, longest_checked(model))
+        pairs = zip(rows, best, strict=True)
         found = [pair for pair in pairs if pair[1]]  # Rules may leave nothing.
         rows, targets = ([pair[i] for pair in found] for i in range(2))
         _check_scores(model, folder, rows, targets, SCORE_TOLERANCE)
@@ -157,21 +162,10 @@ def _tokens(model: Seq2Seq, side: str, rows: list[list[int]]) -> list[list[str]]
     return [[names[token_id] for token_id in row[:-1]] for row in rows]
 
 
-def _best(model: Seq2Seq, rows: list[list[int]], search: Search) -> list[list[int]]:
-    """The best hypothesis of each source, with its end token."""
-    result = model.generate(rows, search, _limit(model))
-    best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
-    return [token_ids[:length].tolist() for token_ids, length in best]
-
-
-def _limit(model: Seq2Seq) -> int:
-    return min(model.max_target_length or LONGEST_CHECKED, LONGEST_CHECKED)
-
-
 def _check_tokens(model: Seq2Seq, folder: pathlib.Path, rows: list[list[int]]) -> None:
-    """Compares the outputs of greedy search, of which ties are left out."""
-    wanted = _best(model, rows, GreedySearch())
-    longest = _limit(model) - 1
+    """Compares the outputs of greedy search, apart from ties."""
+    wanted = best_hypotheses(model, rows, GreedySearch(), longest_checked(model))
+    longest = longest_checked(model) - 1
     results = ctranslate2.Translator(str(folder)).translate_batch(
         _tokens(model, "source", rows),
         beam_size=1,
@@ -203,7 +197,7 @@ def _check_tokens(model: Seq2Seq, folder: pathlib.Path, rows: list[list[int]]) -
 def _are_tied(
     model: Seq2Seq, source: list[int], target: list[int], given: list[int]
 ) -> bool:
-    """Whether the first tokens that differ are as probable as each other."""
+    """Whether the first tokens that differ are equally probable."""
     pairs = zip(target, given, strict=False)
     same = [one == other for one, other in pairs].index(False)
     prefixes = [target[: same + 1], given[: same + 1]]

@@ -13,20 +13,21 @@ import onnxruntime
 from keras import ops
 
 from keras_transformer.decoding import Search
-from keras_transformer.export.writing import (
+from keras_transformer.export.checking import (
+    SCORE_TOLERANCE,
+    best_hypotheses,
     check_has_tokenizers,
     check_log_probabilities,
-    in_tensorflow,
-    new_folder,
+    longest_checked,
     sample_texts,
 )
+from keras_transformer.export.writing import in_tensorflow
+from keras_transformer.files import new_folder
 from keras_transformer.layers import KeyValues, padding_mask
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.text import SentencePieceTokenizer
 
 OPSET = 18
-SCORE_TOLERANCE = 1e-4
-LONGEST_CHECKED = 64
 OF_THE_MODEL = (
     "pad_token_id",
     "start_token_id",
@@ -47,7 +48,7 @@ def export_onnx(
     *,
     check_texts: Sequence[str] | None = None,
 ) -> None:
-    """Writes a folder with what ONNX Runtime needs to decode, tokenizers beside it.
+    """Writes a folder with what ONNX Runtime needs to decode, with tokenizers.
 
     - `encoder.onnx`: `encoder_token_ids`, int32 `(batch, source_length)`; returns for
       each block of the decoder `source_keys_<i>`, float32
@@ -258,10 +259,7 @@ def _check(
 ) -> None:
     """Compares the log-probabilities of what the search finds, a token."""
     rows = model.source_tokenizer.tokenize(list(texts), add_end=True).to_list()
-    longest = min(model.max_target_length or LONGEST_CHECKED, LONGEST_CHECKED)
-    result = model.generate(rows, search, longest)
-    best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
-    targets = [token_ids[:length].tolist() for token_ids, length in best]
+    targets = best_hypotheses(model, rows, search, longest_checked(model))
     found = _score(folder, _padded(rows, model), _padded(targets, model))
     check_log_probabilities(
         "ONNX Runtime", model, rows, targets, found, SCORE_TOLERANCE

@@ -12,7 +12,7 @@ QUANTIZATIONS = ("float16", "int8")
 
 
 def check_quantization(model: keras.Model, quantization: str | None) -> None:
-    """Makes sure that a SavedModel's weights can be stored so.
+    """Makes sure that a model's weights can be stored in this way.
 
     Args:
         model: a `Seq2Seq` or an `Ensemble`.
@@ -107,7 +107,7 @@ def round_numbers(
 
 
 def restore(numbers: Any, scales: Any = None) -> Any:
-    """The float32 tensor that `round_numbers` has left."""
+    """Makes a float32 tensor of what `round_numbers` returned."""
     restored = ops.cast(numbers, "float32")
     return restored if scales is None else restored * ops.cast(scales, "float32")
 

@@ -17,12 +17,8 @@ from keras_transformer.export.compact_graph import compact
 from keras_transformer.export.served import LENGTH_WITHOUT_LIMIT, Served
 from keras_transformer.export.signatures import describe_signatures
 from keras_transformer.export.warmup import check_warmup, write_warmup
-from keras_transformer.export.writing import (
-    check_has_tokenizers,
-    in_tensorflow,
-    new_folder,
-    sample_texts,
-)
+from keras_transformer.export.writing import in_tensorflow
+from keras_transformer.files import new_folder
 from keras_transformer.inference.generation import Request, check_request
 from keras_transformer.seq2seq import Seq2Seq
 
@@ -96,7 +92,7 @@ def export_saved_model(
     the rounded weights, and its log-probabilities those of `model` to 0.5 a token.
     Under JAX and PyTorch a child process with the TensorFlow backend writes it.
 
-    Beside what TensorFlow reads the folder has a model card, `README.md`, and
+    Besides what TensorFlow reads, the folder has a model card, `README.md`, and
     requests that TensorFlow Serving warms up with (see `warmup_requests`).
 
     Args:
@@ -113,7 +109,7 @@ def export_saved_model(
         warmup: numbers of texts and their lengths in tokens, whose shapes a server
             should compile before it takes requests. Each takes a server seconds at
             its start; `()` for none.
-        card: what the model card shall say beside what is known: texts by the names
+        card: what the model card should say in addition: texts by the names
             of sections, or dictionaries, which become tables, such as
             `{"training_data": "…", "figures": {"BLEU": 40.5}}`. Any name will do;
             `intended_use`, `training_data`, `evaluation_data`, `figures`,
@@ -136,14 +132,14 @@ def export_saved_model(
     ```
 
     References:
-        - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993) (model cards)
+        - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993), section 4
     """
-    check_has_tokenizers(model)
+    checking.check_has_tokenizers(model)
     rounding.check_quantization(model, quantization)
     check_warmup(warmup)
     request = Request(search, max_length, min_length)
     check_request(request)
-    texts = check_texts or sample_texts(model)
+    texts = check_texts or checking.sample_texts(model)
     with new_folder(filepath) as folder:
         storing = {"request": request, "quantization": quantization}
         in_tensorflow(_write, model, folder, **storing)

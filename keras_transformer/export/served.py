@@ -180,7 +180,7 @@ class Served(tf.Module):
     def _decode(
         self, text: Any, prefix: Any = None, seed: Any = None
     ) -> tuple[Any, Any, SearchResult]:
-        """The texts' tokens, ragged and padded, and the hypotheses; none of no text."""
+        """The texts' tokens, ragged and padded, and hypotheses (of full texts)."""
         tokens = self.source_tokenizer.tokenize(text, add_end=True)
         tokens = self._within_limit(tokens, "text", "source")
         token_ids, result = self._search_all(tokens, prefix, seed)
@@ -252,14 +252,14 @@ class Served(tf.Module):
         return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
 
     def _strings(self, side: str, token_ids: Any) -> Any:
-        """The tokens of int32 ids, in their shape; of padding, `""`."""
+        """The tokens of int32 ids, in the same shape; `""` for padding."""
         vocabulary = self._tokens[side]
         known = token_ids < tf.size(vocabulary)
         tokens = tf.gather(vocabulary, tf.where(known, token_ids, 0))
         return tf.where(known & (token_ids != self._pad_token_id), tokens, "")
 
     def _shifted(self, token_ids: Any) -> Any:
-        """What the decoder reads: the tokens behind the start token."""
+        """The decoder's input: the start token, and all tokens but the last."""
         starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
         return tf.concat([starts, token_ids[:, :-1]], axis=1)
 

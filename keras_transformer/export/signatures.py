@@ -1,4 +1,4 @@
-"""What a SavedModel takes and returns."""
+"""The inputs and outputs of a SavedModel."""
 
 import os
 import pathlib
@@ -28,8 +28,8 @@ def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
     Example:
 
     ```python
-    describe_signatures("saved_models/en-de/1")["serving_default"]
-    # 'text string(·,) → score float32(·,), text string(·,)'
+    print(describe_signatures("saved_models/pronounce/1")["serving_default"])
+    # text string(·,) → score float32(·,), text string(·,)
     ```
     """
     file = pathlib.Path(filepath, "saved_model.pb")

@@ -1,4 +1,4 @@
-"""Requests that let a server compile what it will need, before it is asked for it."""
+"""Requests that let a server compile all that it needs before it is used."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ from google.protobuf import (
 )
 from tensorflow.core.framework import tensor_pb2
 
-from keras_transformer.export.writing import sample_texts
+from keras_transformer.export.checking import sample_texts
 
 FILE = "assets.extra/tf_serving_warmup_requests"
 
@@ -69,8 +69,8 @@ def warmup_requests(
     Example:
 
     ```python
-    signatures = tf.saved_model.load("saved_models/en-de/1").signatures
-    for name, inputs in warmup_requests("saved_models/en-de/1"):
+    signatures = tf.saved_model.load("saved_models/pronounce/1").signatures
+    for name, inputs in warmup_requests("saved_models/pronounce/1"):
         signatures[name](**{key: tf.constant(x) for key, x in inputs.items()})
     ```
     """

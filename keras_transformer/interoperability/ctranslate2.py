@@ -5,6 +5,8 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
+from keras_transformer.export.vocabulary import UNUSED
+from keras_transformer.files import checked_file, read_json
 from keras_transformer.interoperability.ctranslate2_design import (
     BIAS,
     OUTPUT,
@@ -19,16 +21,11 @@ from keras_transformer.interoperability.ctranslate2_file import (
 )
 from keras_transformer.interoperability.ctranslate2_older import (
     SPECIFICATION,
-    modernize,
-    settings,
+    add_current_names,
+    old_config,
 )
 from keras_transformer.interoperability.ctranslate2_weights import assign
-from keras_transformer.interoperability.files import (
-    UNUSED,
-    checked_file,
-    find_folder,
-    read_json,
-)
+from keras_transformer.interoperability.files import find_folder
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
@@ -90,7 +87,7 @@ def load_ctranslate2(
     from Marian, a token is added for that, which is never chosen.
 
     Texts need tokenizers. Without given ones, `source.model` and `target.model` (or
-    `.spm`) beside the model are read, if their pieces are those of the vocabularies:
+    `.spm`) in the folder are read, if their pieces are those of the vocabularies:
     what `Seq2Seq.export` writes. Otherwise the model takes token ids alone.
 
     Args:
@@ -106,18 +103,20 @@ def load_ctranslate2(
     Raises:
         FileNotFoundError: if there is no such folder, or a file is not in it.
         ValueError: if it holds another kind of model, one with parts that this library
-            lacks, or is damaged; or if a vocabulary or a tokenizer does not fit.
+            does not support, or is damaged; or if a vocabulary or a tokenizer does not
+            fit.
 
     Example:
 
     ```python
-    model = load_ctranslate2("en-de")
-    print(model.generate(texts))
+    model.export("en-de", format="ctranslate2")
+    loaded = load_ctranslate2("en-de")
+    print(loaded.generate(texts) == model.generate(texts))  # True
     ```
 
     References:
-        - [CTranslate2](https://opennmt.net/CTranslate2/), 4.8, which reads the older
-          versions of its format alike
+        - [CTranslate2](https://opennmt.net/CTranslate2/), version 4.8, which reads the
+          same older versions of its format
     """
     if source_tokenizer is None and target_tokenizer is not None:
         raise ValueError(
@@ -125,15 +124,17 @@ def load_ctranslate2(
             "`source_tokenizer=None`. Give both, or one as `source_tokenizer` for both."
         )
     path = find_folder(folder, FILES)
-    variables = read_variables(checked_file(path, "model.bin"))
-    modernize(variables)
+    variables = read_variables(checked_file(path / "model.bin"))
+    add_current_names(variables)
     if variables.name != SPECIFICATION:
         raise ValueError(
             f"`folder` must hold an encoder-decoder Transformer, a {SPECIFICATION!r}; "
             f"received a {variables.name!r}."
         )
-    has_config = variables.version == VERSION
-    config = read_json(path, "config.json") if has_config else settings(variables)
+    if variables.version == VERSION:
+        config = read_json(checked_file(path / "config.json"))
+    else:
+        config = old_config(variables)
     arguments = architecture(variables, config.get("layer_norm_epsilon"))
     tokens = _tokens(path, config, variables)
     given = source_tokenizer, target_tokenizer or source_tokenizer
@@ -220,7 +221,7 @@ def _vocabulary(
     name = f"{side}_vocabulary"
     if (path / f"{name}.json").exists():
         file = path / f"{name}.json"
-        tokens = list(map(str, read_json(path, file.name, list)))
+        tokens = list(map(str, read_json(file, list)))
     elif (path / f"{name}.txt").exists():
         file = path / f"{name}.txt"
         tokens = _lines(file)
@@ -238,7 +239,7 @@ def _vocabulary(
 
 
 def _lines(file: pathlib.Path) -> list[str]:
-    """Only a newline ends one: tokens may hold what else `str.splitlines` splits at."""
+    """Splits at newlines alone; `str.splitlines` would also split inside of tokens."""
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -256,7 +257,7 @@ def _index(tokens: list[str], config: dict[str, Any], name: str) -> int:
 
 
 def _tokenizers(path: pathlib.Path, tokens: _Tokens) -> tuple[Any, Any] | None:
-    """Those that are beside the model, if they fit."""
+    """Those in the folder, if they fit."""
     protos = []
     for side in ("source", "target"):
         files = [path / f"{side}.{kind}" for kind in ("model", "spm")]
@@ -272,9 +273,9 @@ def _tokenizers(path: pathlib.Path, tokens: _Tokens) -> tuple[Any, Any] | None:
 
 
 def _tokenizer(proto: bytes, tokens: list[str]) -> Any:
-    """With the ids of the pieces if they are the vocabulary, else with those of it.
+    """With the ids of the pieces if they are the vocabulary, else with its ids.
 
-    It is `None` if the vocabulary is none that a tokenizer can have.
+    It is `None` if no tokenizer can have the vocabulary.
     """
     with contextlib.suppress(ValueError):  # if the pieces lack a special token
         tokenizer = SentencePieceTokenizer(proto)
@@ -303,6 +304,6 @@ def _check_all_used(variables: Variables) -> None:
     for name in variables.unused():
         if name not in HARMLESS or (name in FLAGS and variables.scalar(name)):
             raise ValueError(
-                f"`folder` must hold a model without {name!r}, of which this library "
-                "has nothing like; received one that has it."
+                f"`folder` must hold a model without {name!r}, which this library "
+                "does not support; received one that has it."
             )

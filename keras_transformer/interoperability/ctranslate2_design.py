@@ -1,4 +1,4 @@
-"""What the variables of a CTranslate2 model say of its architecture."""
+"""The architecture of a CTranslate2 model, from its variables."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
-from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
 from keras_transformer.layers import (
     LearnedPositionalEncoding,
     PositionalEncoding,
@@ -15,7 +15,6 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 
-SIDES = ("encoder", "decoder")
 SOURCE = "encoder/embeddings_0/weight"
 TARGET = "decoder/embeddings/weight"
 OUTPUT = "decoder/projection/weight"
@@ -31,7 +30,7 @@ TABLE_TOLERANCE = 5e-3
 
 
 def architecture(variables: Variables, epsilon: float | None) -> dict[str, Any]:
-    """Makes the arguments of a `Seq2Seq`, but for vocabularies and special tokens.
+    """Makes the arguments of a `Seq2Seq`, except vocabularies and special tokens.
 
     Args:
         variables: those of the model.
@@ -41,7 +40,7 @@ def architecture(variables: Variables, epsilon: float | None) -> dict[str, Any]:
         Keyword arguments.
 
     Raises:
-        ValueError: if CTranslate2 has computed something that this library cannot.
+        ValueError: if the model computes something that this library does not support.
     """
     first, width = "encoder/layer_0/", _size(variables, SOURCE, -1)
     heads = _same(variables, "num_heads")
@@ -79,7 +78,7 @@ def architecture(variables: Variables, epsilon: float | None) -> dict[str, Any]:
 
 
 def _is_flag(variables: Variables) -> bool:
-    """Whether `scale_embeddings` says if there is a scale, or what it is."""
+    """Whether `scale_embeddings` is a flag; else it is the scale."""
     return variables.kind("encoder/scale_embeddings") != "f"
 
 
@@ -153,7 +152,7 @@ def _tying(variables: Variables) -> str:
 
 
 def _positions(variables: Variables) -> dict[str, Any]:
-    """The scheme, and how far it goes."""
+    """The scheme, and the greatest lengths if it sets any."""
     if "encoder" + ROTARY_DIM in variables:
         return {"positions": _rotary(variables)}
     if "encoder" + RELATIVE_BIAS in variables:
@@ -199,7 +198,7 @@ def _relative(variables: Variables) -> PositionScheme:
 
 
 def position_table(variables: Variables, side: str) -> np.ndarray:
-    """What is added at each position: float32 `(length, hidden_dim)`."""
+    """The vectors that are added: float32 `(length, hidden_dim)`."""
     name = side + TABLE
     if name in variables:
         return variables.weight(name)
@@ -207,7 +206,7 @@ def position_table(variables: Variables, side: str) -> np.ndarray:
 
 
 def default_table(hidden_dim: int) -> np.ndarray:
-    """What CTranslate2 adds where a model has no table, float32 `(500, hidden_dim)`.
+    """The vectors that CTranslate2 adds without a table: float32 `(500, hidden_dim)`.
 
     Positions are counted from 1, and the longest wavelength is reached exactly, as in
     tensor2tensor.
@@ -240,7 +239,7 @@ def _size(variables: Variables, name: str, axis: int) -> int:
 
 
 def _check_shape(variables: Variables, name: str, wanted: tuple[int, ...]) -> None:
-    """Before a model is built: what is built must not be larger than the file."""
+    """Makes sure, before a model is built, that it is no larger than the file."""
     shape = variables.shape(name)
     if shape != wanted:
         raise ValueError(
@@ -259,6 +258,6 @@ def _same(variables: Variables, name: str, default: Any = None) -> Any:
 def _require(name: str, received: Any, right: bool, wanted: str) -> None:
     if not right:
         raise ValueError(
-            f"`{name}` in model.bin must {wanted}; received `{name}={received!r}`, of "
-            "which this library has nothing like."
+            f"`{name}` in model.bin must {wanted}; received `{name}={received!r}`, "
+            "which this library does not support."
         )

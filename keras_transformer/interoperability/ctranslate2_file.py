@@ -15,6 +15,7 @@ DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 DTYPES_BY_BYTES = {1: "int8", 2: "int16", 4: "float32"}
 INT16_SCALE = 1000.0  # of models that store none
 LARGEST_RANK = 8
+SIDES = ("encoder", "decoder")  # what the names of variables begin with
 
 
 class Variables:
@@ -44,7 +45,7 @@ class Variables:
         return self.stored_name(name) in self._arrays
 
     def stored_name(self, name: str) -> str:
-        """The name under which a variable is stored; two with one are the same."""
+        """The name under which a variable is stored, by one of its names."""
         return self._aliases.get(name, name)
 
     def add(self, name: str, value: int) -> None:
@@ -52,12 +53,12 @@ class Variables:
         self._arrays.setdefault(name, np.array(value))
 
     def add_alias(self, name: str, stored: str) -> None:
-        """Lets a variable that is there go by another name, if nothing has it."""
+        """Gives a variable, if it is there, another name that is not taken."""
         if name not in self and stored in self:
             self._aliases[name] = self.stored_name(stored)
 
     def count(self, prefix: str) -> int:
-        """How many layers there are, counted from 0: `prefix` and a number."""
+        """The number of layers, whose names are `prefix` and a number."""
         names = (*self._arrays, *self._aliases)
         rest = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
         numbers = {name.partition("/")[0] for name in rest}
@@ -83,7 +84,7 @@ class Variables:
         return self._array(name).astype("uint8").tobytes().decode("utf-8", "replace")
 
     def kind(self, name: str) -> str:
-        """NumPy's letter for the kind of number; that of ints where there is none."""
+        """NumPy's letter for the kind of number; `"i"` if there is no such setting."""
         return self._array(name).dtype.kind if name in self else "i"
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -117,7 +118,7 @@ class Variables:
         return weight / columns.astype("float32")
 
     def unused(self) -> list[str]:
-        """The variables that no one has asked for."""
+        """The variables that have not been read."""
         return sorted(self._arrays.keys() - self._used)
 
     def _array(self, name: str) -> np.ndarray:

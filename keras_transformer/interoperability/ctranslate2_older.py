@@ -1,13 +1,12 @@
-"""What models of CTranslate2's older formats say in other places."""
+"""Models of CTranslate2's older formats: other names, and no config.json."""
 
 from typing import Any
 
-from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
 
 SPECIFICATION = "TransformerSpec"
 # Of the first specifications, which had a name for each number of heads.
 NUM_HEADS = {"TransformerBase": 8, "TransformerBig": 16}
-SIDES = ("encoder", "decoder")
 # Settings that both sides shared, and the names they have today.
 SHARED = {
     f"{side}/{name}": name
@@ -24,8 +23,8 @@ SHARED = {
 ONE_SOURCE = {"encoder/embeddings_0/weight": "encoder/embeddings/weight"}
 
 
-def modernize(variables: Variables) -> None:
-    """Gives the variables the names of today, too, and the specification its own."""
+def add_current_names(variables: Variables) -> None:
+    """Lets the variables and the specification go by their current names, too."""
     if variables.name in NUM_HEADS:
         variables.add("num_heads", NUM_HEADS[variables.name])
         variables.name = SPECIFICATION
@@ -33,8 +32,8 @@ def modernize(variables: Variables) -> None:
         variables.add_alias(name, older)
 
 
-def settings(variables: Variables) -> dict[str, Any]:
-    """What config.json holds today."""
+def old_config(variables: Variables) -> dict[str, Any]:
+    """Reads from the variables what is in config.json today."""
     tokens = {
         name: variables.text(name, usual)
         for name, usual in {"bos_token": "<s>", "eos_token": "</s>"}.items()

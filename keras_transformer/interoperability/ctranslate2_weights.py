@@ -12,11 +12,11 @@ from keras_transformer.interoperability.ctranslate2_design import (
     TARGET,
     position_table,
 )
-from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
 from keras_transformer.layers import LearnedPositionalEncoding, RelativePositionBias
 from keras_transformer.seq2seq import Seq2Seq
 
-# The logit of a token that the stored model has not: its probability is 0.
+# The logit of a token that the stored model lacks: its probability is 0.
 NEVER = -1e9
 
 
@@ -38,7 +38,7 @@ def assign(model: Seq2Seq, variables: Variables) -> None:
         model.target_embedding.embeddings, _rows(model, "target", variables, TARGET)
     )
     _assign_output(model, variables)
-    for side in ("encoder", "decoder"):
+    for side in SIDES:
         stack = getattr(model, side)
         for number, block in enumerate(stack.blocks):
             _assign_block(block, variables, f"{side}/layer_{number}")
@@ -49,7 +49,7 @@ def assign(model: Seq2Seq, variables: Variables) -> None:
 
 
 def _rows(model: Seq2Seq, side: str, variables: Variables, name: str) -> np.ndarray:
-    """A weight with a row for each token, and zeros for those that it has not."""
+    """A weight with a row for each token; zeros for those that it lacks."""
     weight = variables.weight(name)
     more = getattr(model, f"{side}_vocabulary_size") - len(weight)
     return np.pad(weight, ((0, more), *((0, 0),) * (weight.ndim - 1)))

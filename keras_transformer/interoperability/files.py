@@ -1,7 +1,6 @@
 """Reads the files of a checkpoint as data: JSON, tensors, vocabularies."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -10,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-# An entry of a vocabulary without a token.
-UNUSED = "<unused {}>"
+from keras_transformer import hub
+from keras_transformer.export.vocabulary import UNUSED
+from keras_transformer.files import checked_file, read_json
+
 FLOATS = ("BF16", "F16", "F32", "F64")
 
 
@@ -37,70 +38,15 @@ def find_folder(
     if path.is_dir():
         return path
     if isinstance(folder, str) and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", folder):
-        return _download(folder, files, revision)
+        needed_for = (
+            f"`folder={folder!r}` is no folder on this machine. As the name of a "
+            "repository on the Hugging Face Hub it"
+        )
+        return hub.download(folder, files, needed_for, revision)
     raise FileNotFoundError(
         "`folder` must be a folder, or a name on the Hugging Face Hub such as "
         f"'Helsinki-NLP/opus-mt-en-de'; received `folder={str(folder)!r}`."
     )
-
-
-def _download(name: str, files: Sequence[str], revision: str | None) -> pathlib.Path:
-    try:
-        import huggingface_hub
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"`folder={name!r}` is no folder on this machine. As the name of a "
-            "repository on the Hugging Face Hub it needs the package huggingface_hub. "
-            'Install it: pip install "keras-transformer[hub]"',
-            name=error.name,
-        ) from error
-
-    found = huggingface_hub.snapshot_download(
-        name, revision=revision, allow_patterns=list(files)
-    )
-    return pathlib.Path(found)
-
-
-def checked_file(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """The path of a file that must be in the folder.
-
-    Raises:
-        FileNotFoundError: if it is not.
-    """
-    if not (folder / name).is_file():
-        raise FileNotFoundError(
-            f"`folder` must hold a file {name!r}; received `folder={str(folder)!r}`, "
-            "which does not."
-        )
-    return folder / name
-
-
-def read_json(folder: pathlib.Path, name: str, kind: type = dict) -> Any:
-    """Reads a JSON file.
-
-    Args:
-        folder: the folder.
-        name: name of the file.
-        kind: `dict` or `list`, what it must hold.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it holds something else.
-    """
-    path = checked_file(folder, name)
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be a JSON file; it is not ({error}).") from error
-    if not isinstance(content, kind):
-        wanted = "an object" if kind is dict else "a list"
-        raise ValueError(
-            f"{path} must hold {wanted} of JSON; it holds a {type(content).__name__}."
-        )
-    return content
 
 
 def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
@@ -119,7 +65,7 @@ def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
         ValueError: if an id is not an int of the range, or there twice.
     """
     tokens: dict[int, str] = {}
-    for token, token_id in read_json(folder, name).items():
+    for token, token_id in read_json(checked_file(folder / name)).items():
         if type(token_id) is not int or not 0 <= token_id < size or token_id in tokens:
             raise ValueError(
                 f"{folder / name} must give each token an id of its own from 0 to "

@@ -1,6 +1,5 @@
 """Marian models in the form of Hugging Face, as OPUS-MT are published."""
 
-import json
 import os
 import pathlib
 from typing import Any
@@ -8,13 +7,12 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.export.writing import check_has_tokenizers, new_folder
+from keras_transformer.export.checking import check_has_tokenizers
+from keras_transformer.files import checked_file, new_folder, read_json, write_json
 from keras_transformer.interoperability.files import (
     Tensors,
-    checked_file,
     find_folder,
     open_tensors,
-    read_json,
     read_vocabulary,
 )
 from keras_transformer.interoperability.marian_config import (
@@ -77,7 +75,7 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
         MarianMTModel.from_pretrained(name).save_pretrained(folder)
         MarianTokenizer.from_pretrained(name).save_pretrained(folder)
 
-    Settings of training that this library has not (`encoder_layerdrop`) are dropped,
+    Settings of training that this library lacks (`encoder_layerdrop`) are dropped,
     and `generation_config.json` is not read.
 
     Args:
@@ -106,9 +104,9 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
         - [OPUS-MT](https://github.com/Helsinki-NLP/Opus-MT)
     """
     path = find_folder(folder, FILES, revision)
-    config = complete_config(read_json(path, "config.json"))
+    config = complete_config(read_json(checked_file(path / "config.json")))
     _check_pickled(path)
-    with open_tensors(checked_file(path, WEIGHTS)) as tensors:
+    with open_tensors(checked_file(path / WEIGHTS)) as tensors:
         _check_sizes(config, tensors)
         model = Seq2Seq(**seq2seq_arguments(config), **_tokenizers(path, config))
         _check_tables(config, tensors)
@@ -117,7 +115,7 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
 
 
 def _assign(model: Seq2Seq, tensors: Tensors) -> None:
-    """Gives the model all that the file holds, or refuses what it has no use for."""
+    """Gives the model all that the file holds, or refuses a tensor without a place."""
     rest = tensors.names - set(TABLES)
     if model.tie_embeddings != "all":
         rest -= {SHARED}  # read where a side has no own; transformers drops it too
@@ -189,7 +187,7 @@ def _check_sizes(config: dict[str, Any], tensors: Tensors) -> None:
 
 
 def _check_tables(config: dict[str, Any], tensors: Tensors) -> None:
-    """Makes sure that positions, where they are stored, are the sinusoids."""
+    """Makes sure that stored positions are the sinusoids."""
     shape = (config["max_position_embeddings"], config["d_model"])
     for name in TABLES:
         if name in tensors.names:
@@ -206,14 +204,13 @@ def _check_tables(config: dict[str, Any], tensors: Tensors) -> None:
 
 def _tokenizers(path: pathlib.Path, config: dict[str, Any]) -> dict[str, Any]:
     """The tokenizers of both sides; they have one list of tokens or two."""
-    settings = {}
-    if (path / "tokenizer_config.json").exists():
-        settings = read_json(path, "tokenizer_config.json")
+    file = path / "tokenizer_config.json"
+    settings = read_json(file) if file.exists() else {}
     target = "target_vocab.json" if settings.get("separate_vocabs") else "vocab.json"
     sizes = {"source": "vocab_size", "target": "decoder_vocab_size"}
     tokenizers = {}
     for side, name in {"source": "vocab.json", "target": target}.items():
-        proto = checked_file(path, f"{side}.spm").read_bytes()
+        proto = checked_file(path / f"{side}.spm").read_bytes()
         tokens = read_vocabulary(path, name, config[sizes[side]])
         tokenizer = MarianTokenizer(proto, tokens)
         _check_special_ids(tokenizer, config, name)
@@ -297,13 +294,13 @@ def _write_tokenizers(
         if side == "source" or separate:
             name = "vocab.json" if side == "source" else "target_vocab.json"
             ids = {token: id for id, token in enumerate(vocabularies[side])}
-            _write_json(path / name, ids)
+            write_json(path / name, ids)
     settings = {
         "tokenizer_class": "MarianTokenizer",
         "separate_vocabs": separate,
         "model_max_length": config["max_position_embeddings"],
     }
-    _write_json(path / "tokenizer_config.json", settings)
+    write_json(path / "tokenizer_config.json", settings)
 
 
 def _write_settings(path: pathlib.Path, config: dict[str, Any]) -> None:
@@ -319,14 +316,9 @@ def _write_settings(path: pathlib.Path, config: dict[str, Any]) -> None:
         "max_length": config["max_position_embeddings"],
         "num_beams": 4,
     }
-    _write_json(path / "generation_config.json", search)
+    write_json(path / "generation_config.json", search)
     architecture = {"architectures": ["MarianMTModel"], "dtype": "float32"}
-    _write_json(path / "config.json", {**architecture, **config})
-
-
-def _write_json(path: pathlib.Path, content: Any) -> None:
-    text = json.dumps(content, ensure_ascii=False, indent=2)
-    path.write_text(text + "\n", "utf-8")
+    write_json(path / "config.json", {**architecture, **config})
 
 
 def _write_weights(path: pathlib.Path, model: Seq2Seq) -> None:

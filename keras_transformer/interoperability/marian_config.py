@@ -1,4 +1,4 @@
-"""What `config.json` of a Marian model says, and the arguments of a `Seq2Seq`."""
+"""From `config.json` of a Marian model to the arguments of a `Seq2Seq`, and back."""
 
 import math
 from typing import Any
@@ -97,7 +97,7 @@ def complete_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def seq2seq_arguments(config: dict[str, Any]) -> dict[str, Any]:
-    """Makes the arguments of a `Seq2Seq`, but for its tokenizers.
+    """Makes the arguments of a `Seq2Seq`, except its tokenizers.
 
     Args:
         config: from `complete_config`.
@@ -136,7 +136,7 @@ def seq2seq_arguments(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def marian_config(model: Seq2Seq) -> dict[str, Any]:
-    """Describes a model to Marian: the other way round.
+    """Makes the settings of a model for Marian.
 
     Args:
         model: a `Seq2Seq` with tokenizers.
@@ -145,7 +145,7 @@ def marian_config(model: Seq2Seq) -> dict[str, Any]:
         The settings of `DEFAULTS`.
 
     Raises:
-        ValueError: if Marian has nothing like a part of it.
+        ValueError: if Marian does not support a part of it.
     """
     check_architecture(model)
     block = model.encoder.blocks[0]

@@ -1,4 +1,4 @@
-"""Where each weight of a `Seq2Seq` is in a Marian checkpoint: one list, both ways."""
+"""The tensors of a Marian checkpoint that belong to the weights of a `Seq2Seq`."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class Place(NamedTuple):
         self.variable.assign(values.reshape(self.variable.shape))
 
     def tensor(self) -> np.ndarray:
-        """What the checkpoint is to hold: float32 of `shape`."""
+        """The tensor for the checkpoint: float32 of `shape`."""
         values = np.array(ops.convert_to_numpy(self.variable), "float32")
         if self.transposed:
             values = values.reshape(self.shape[::-1]).T
@@ -48,7 +48,7 @@ def places(model: Seq2Seq) -> Iterator[Place]:
     """Lists all weights of a model.
 
     Args:
-        model: a `Seq2Seq` that `check_architecture` has let pass.
+        model: a `Seq2Seq` that `check_architecture` accepts.
 
     Yields:
         A `Place` for each.

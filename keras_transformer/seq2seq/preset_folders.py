@@ -1,12 +1,13 @@
 """A trained model in a folder of files that a person, or another program, can open."""
 
 import datetime
-import json
 import pathlib
 from typing import Any
 
 import keras
 
+from keras_transformer import hub
+from keras_transformer.files import checked_file, new_folder, read_json, write_json
 from keras_transformer.layers.block import deserialize_design
 from keras_transformer.seq2seq.saving import check_not_quantized
 
@@ -39,8 +40,6 @@ def save_to_preset(model: Any, preset_dir: Any) -> None:
         TypeError: if the model is an `Ensemble`.
         ValueError: if it is quantized.
     """
-    from keras_transformer.export.writing import new_folder
-
     serialized = keras.saving.serialize_keras_object(model)
     if serialized["registered_name"] != SEQ2SEQ:
         raise TypeError(
@@ -55,11 +54,11 @@ def save_to_preset(model: Any, preset_dir: Any) -> None:
             tokenizer.save_assets(folder / name)
         config.pop("source_tokenizer", None)
         config.pop("target_tokenizer", None)
-        _write_json(folder / CONFIG, {"registered_name": SEQ2SEQ, "config": config})
+        write_json(folder / CONFIG, {"registered_name": SEQ2SEQ, "config": config})
         # Read and written again, Keras's file is without optimizer and LoRA.
         model.save_weights(folder / WEIGHTS)
         alone = type(model).from_config(config)
-        _write_json(folder / METADATA, _metadata(model, alone.count_params()))
+        write_json(folder / METADATA, _metadata(model, alone.count_params()))
         alone.load_weights(folder / WEIGHTS)
         alone.save_weights(folder / WEIGHTS, overwrite=True)
 
@@ -83,7 +82,7 @@ def read_preset(
             others, or if an override needs other weights.
         FileNotFoundError: if a file is missing.
     """
-    metadata = _read_json(folder / METADATA)
+    metadata = read_json(checked_file(folder / METADATA, "preset"))
     _check_version(metadata, folder)
     _check_tokenizers(metadata, folder)
     versions = _keras_versions(metadata)
@@ -115,18 +114,8 @@ def download_preset(handle: str) -> pathlib.Path:
         ValueError: if there can be no such name on the Hub.
         ImportError: if the package `huggingface_hub` is missing.
     """
-    try:
-        from huggingface_hub import snapshot_download
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"`preset={handle!r}` needs the package huggingface_hub. Install it: "
-            'pip install "keras-transformer[hub]"',
-            name=error.name,
-        ) from error
-
     patterns = [CONFIG, METADATA, WEIGHTS, "*tokenizer.json", "*tokenizer.model"]
-    repository = handle.removeprefix(HUB)
-    return pathlib.Path(snapshot_download(repository, allow_patterns=patterns))
+    return hub.download(handle.removeprefix(HUB), patterns, f"`preset={handle!r}`")
 
 
 def _tokenizers(model: Any) -> dict[str, Any]:
@@ -147,28 +136,6 @@ def _metadata(model: Any, parameter_count: int) -> dict[str, Any]:
         "tokenizers": [*_tokenizers(model)],
         "date_saved": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
     }
-
-
-def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _check_file(path: pathlib.Path) -> None:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"A preset must have the file {path.name}; there is none in {path.parent}."
-        )
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    _check_file(path)
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be JSON, and is damaged: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object; it holds {content!r:.80}.")
-    return content
 
 
 def _check_version(metadata: dict[str, Any], folder: pathlib.Path) -> None:
@@ -209,13 +176,13 @@ def _check_tokenizers(metadata: dict[str, Any], folder: pathlib.Path) -> None:
             f"{', '.join(TOKENIZERS)}; received {names!r:.80}."
         )
     for name in names:
-        _check_file(folder / name)
+        checked_file(folder / name, "preset")
 
 
 def _arguments(folder: pathlib.Path, versions: str) -> dict[str, Any]:
     """The constructor's arguments, tokenizers included."""
-    path = folder / CONFIG
-    content = _read_json(path)
+    path = checked_file(folder / CONFIG, "preset")
+    content = read_json(path)
     config = content.get("config")
     if content.get("registered_name") != SEQ2SEQ or not isinstance(config, dict):
         raise ValueError(
@@ -257,7 +224,7 @@ def _load_weights(
     path = folder / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError(
-            f"A preset must have the file {WEIGHTS}; there is none in {folder}. "
+            f"`preset` must have the file {WEIGHTS}; there is none in {folder}. "
             "`load_weights=False` does without."
         )
     if model.count_params() != parameter_count:

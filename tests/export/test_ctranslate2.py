@@ -198,12 +198,12 @@ def test_ties_are_counted(tmp_path, monkeypatch):
     kernel[:, 4:], bias[4:] = kernel[:, 4:5], 9
     model.target_embedding.embeddings.assign(embeddings)
     model.output_dense.set_weights([kernel, bias])
-    best = exporting._best
+    best = exporting.best_hypotheses
 
     def other_best(*arguments):
         return [[5 if t > 3 else t for t in row] for row in best(*arguments)]
 
-    monkeypatch.setattr(exporting, "_best", other_best)
+    monkeypatch.setattr(exporting, "best_hypotheses", other_best)
     with pytest.warns(
         UserWarning, match="2 of 2 texts differ from those of `generate`"
     ):

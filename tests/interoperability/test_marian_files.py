@@ -193,7 +193,7 @@ FILES = ("config.json", "source.spm", "target.spm", "vocab.json")
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file(folder, name):
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"`folder` must hold a file '{name}'"):
+    with pytest.raises(FileNotFoundError, match=f"`folder` must have the file {name};"):
         load_marian(folder)
 
 

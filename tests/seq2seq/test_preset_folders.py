@@ -347,7 +347,7 @@ def test_an_ensemble_is_refused(model, tmp_path):
 def test_from_the_hub(model, folder, monkeypatch):
     asked = []
 
-    def snapshot_download(repository, allow_patterns):
+    def snapshot_download(repository, revision, allow_patterns):
         asked.append(repository)
         filter_paths = huggingface_hub.utils.filter_repo_objects
         names = [path.name for path in folder.iterdir()]

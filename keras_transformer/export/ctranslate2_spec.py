@@ -9,6 +9,7 @@ from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
 from keras import ops
 
 from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
+from keras_transformer.export.vocabulary import vocabulary
 from keras_transformer.layers import RelativePositionBias, RotaryEmbedding
 from keras_transformer.seq2seq import Seq2Seq
 
@@ -28,7 +29,7 @@ def make_spec(model: Seq2Seq) -> transformer_spec.TransformerSpec:
         float32.
 
     Raises:
-        ValueError: if CTranslate2 has nothing like a part of the model.
+        ValueError: if CTranslate2 does not support a part of the model.
     """
     check_architecture(model)
     architecture = _architecture(model)
@@ -47,21 +48,6 @@ def make_spec(model: Seq2Seq) -> transformer_spec.TransformerSpec:
     _set_encoder(spec.encoder, model)
     _set_decoder(spec.decoder, model)
     return spec
-
-
-def vocabulary(model: Seq2Seq, side: str) -> list[str]:
-    """Lists the tokens of the embedding's rows.
-
-    Args:
-        model: a `Seq2Seq` with tokenizers.
-        side: `"source"` or `"target"`.
-
-    Returns:
-        The tokenizer's vocabulary, and a name for each row beyond it.
-    """
-    tokens = getattr(model, f"{side}_tokenizer").get_vocabulary()
-    size = getattr(model, f"{side}_vocabulary_size")
-    return tokens + [f"<unused {row}>" for row in range(len(tokens), size)]
 
 
 def check_architecture(model: Seq2Seq) -> None:
@@ -116,7 +102,7 @@ def _residuals(model: Seq2Seq) -> list[Any]:
 
 
 def _architecture(model: Seq2Seq) -> dict[str, Any]:
-    """What the encoder and the decoder have in common."""
+    """The arguments that the specifications of encoder and decoder share."""
     block = model.encoder.blocks[0]
     attention = block.self_attention
     architecture = {
@@ -166,7 +152,7 @@ def _set_decoder(spec: transformer_spec.TransformerDecoderSpec, model: Seq2Seq) 
 
 
 def _position_table(model: Seq2Seq, encoding: Any, length: int) -> np.ndarray:
-    """What an encoding adds at each position: float32 `(length, hidden_dim)`."""
+    """The vectors that an encoding adds: float32 `(length, hidden_dim)`."""
     return _array(encoding(ops.zeros((1, length, model.hidden_dim), "float32"))[0])
 
 
