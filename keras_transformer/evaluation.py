@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.utils import SACREBLEU_DIR
 
 References: TypeAlias = Sequence[str | Sequence[str]]
 
@@ -30,22 +31,31 @@ class CorpusScore(NamedTuple):
 
 
 def bleu(
-    hypotheses: Sequence[str], references: References, lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: References,
+    lowercase: bool = False,
+    tokenize: str = "13a",
 ) -> CorpusScore:
-    """Corpus BLEU over detokenized text, with sacreBLEU's `13a` tokenization.
+    """Corpus BLEU over detokenized text.
 
     Args:
         hypotheses: list of str, one an item.
         references: list of str, or of lists of str, one entry an item.
         lowercase: bool, whether letter case is ignored (sacreBLEU's `-lc`).
+        tokenize: str, how sacreBLEU splits text into words: `"13a"` at spaces and
+            punctuation; `"zh"` for Chinese, `"ja-mecab"` for Japanese, `"ko-mecab"`
+            for Korean; `"char"` for any text without spaces; sacreBLEU documents the
+            others.
 
     Returns:
         A `CorpusScore`.
 
     Raises:
         ValueError: if `hypotheses` is empty, or an item has no reference, or the
-            counts differ.
+            counts differ, or sacreBLEU has no such `tokenize`.
         TypeError: if a string is given in place of a list, or bytes in that of one.
+        ModuleNotFoundError: if `tokenize` needs a package that is missing.
+        OSError: if `tokenize` needs a file that sacreBLEU fails to download.
 
     Example:
 
@@ -55,13 +65,35 @@ def bleu(
     >>> result = evaluation.bleu(hypotheses, references)
     >>> f"{result.score:.2f}"
     '100.00'
+    >>> result = evaluation.bleu(["猫坐在垫子上"], ["猫坐在垫子上"], tokenize="zh")
+    >>> f"{result.score:.2f}"
+    '100.00'
 
     References:
         - Papineni et al., 2002, "BLEU: a Method for Automatic Evaluation of
           Machine Translation".
         - Post, 2018, "A Call for Clarity in Reporting BLEU Scores".
     """
-    return _sacrebleu_score(BLEU(lowercase=lowercase), hypotheses, references)
+    return _sacrebleu_score(_bleu_metric(lowercase, tokenize), hypotheses, references)
+
+
+def check_tokenize(tokenize: str) -> None:
+    """Checks that `bleu` can use a tokenizer of sacreBLEU, before hours of work.
+
+    Args:
+        tokenize: str, its name.
+
+    Raises:
+        ValueError: if sacreBLEU has no tokenizer of this name.
+        ModuleNotFoundError: if it needs a package that is missing.
+        OSError: if it needs a file that sacreBLEU fails to download.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> evaluation.check_tokenize("zh")
+    """
+    _bleu_metric(False, tokenize)
 
 
 def chrf(
@@ -96,7 +128,37 @@ def chrf(
     return _sacrebleu_score(CHRF(lowercase=lowercase), hypotheses, references)
 
 
-TRANSLATION_SCORES = {"bleu": bleu, "chrf": chrf}
+def translation_scores(
+    hypotheses: Sequence[str],
+    references: References,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> dict[str, CorpusScore]:
+    """BLEU and chrF of one corpus.
+
+    Args:
+        hypotheses: list of str, one an item.
+        references: list of str, or of lists of str, one entry an item.
+        lowercase: bool, whether letter case is ignored.
+        tokenize: str, how `bleu` splits text into words. chrF needs no words.
+
+    Returns:
+        A dictionary of a `CorpusScore` each: `"bleu"` and `"chrf"`.
+
+    Raises:
+        ValueError, TypeError, ModuleNotFoundError, OSError: as `bleu`.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> scores = evaluation.translation_scores(["the cat sat"], ["the cat sat"])
+    >>> {name: f"{result.score:.2f}" for name, result in scores.items()}
+    {'bleu': '0.00', 'chrf': '100.00'}
+    """
+    return {
+        "bleu": bleu(hypotheses, references, lowercase, tokenize),
+        "chrf": chrf(hypotheses, references, lowercase),
+    }
 
 
 def sequence_error_rate(hypotheses: Sequence[str], references: References) -> float:
@@ -182,6 +244,27 @@ def _sacrebleu_score(
     streams = list(zip_longest(*alternatives))  # sacreBLEU fills gaps with None
     score = metric.corpus_score(list(hypotheses), streams).score
     return CorpusScore(score, str(metric.get_signature()))
+
+
+def _bleu_metric(lowercase: bool, tokenize: str) -> BLEU:
+    if tokenize not in list(BLEU.TOKENIZERS):
+        raise ValueError(
+            f"`tokenize` must be one of sacreBLEU's {sorted(BLEU.TOKENIZERS)}; "
+            f"received `tokenize={tokenize!r}`."
+        )
+    try:
+        return BLEU(lowercase=lowercase, tokenize=tokenize)
+    except (ImportError, RuntimeError) as error:  # a RuntimeError if MeCab is missing
+        raise ModuleNotFoundError(
+            f"`tokenize={tokenize!r}` needs a package that is missing. sacreBLEU "
+            f"says: {' '.join(str(error).split())}"
+        ) from error
+    except OSError as error:
+        raise OSError(
+            f"`tokenize={tokenize!r}` needs a file that sacreBLEU downloads when first "
+            f"used, to `{SACREBLEU_DIR}`; it failed: {error}. Use it once where there "
+            "is a connection, and copy that folder."
+        ) from error
 
 
 def _edits_and_length(hypothesis: str, options: Sequence[str]) -> tuple[int, int]:

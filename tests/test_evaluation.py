@@ -4,11 +4,14 @@ import random
 import numpy as np
 import pytest
 
+from keras_transformer import evaluation
 from keras_transformer.evaluation import (
     bleu,
+    check_tokenize,
     chrf,
     sequence_error_rate,
     token_error_rate,
+    translation_scores,
 )
 
 METRICS = [bleu, chrf, sequence_error_rate, token_error_rate]
@@ -47,6 +50,55 @@ def test_bleu_ignores_case_only_when_asked():
     assert lowercased.score == pytest.approx(100)
     assert "case:lc" in lowercased.signature
     assert "tok:13a" in lowercased.signature
+
+
+def test_bleu_of_text_without_spaces():
+    hypothesis, reference = "我们都是好人吗", "我们都是好人。"
+    assert bleu([hypothesis], [reference]).score == 0
+    # Precisions 6/7, 5/6, 4/5 and 3/4 of characters, no brevity penalty.
+    expected = 100 * ((6 / 7) * (5 / 6) * (4 / 5) * (3 / 4)) ** 0.25
+    for tokenize in ("zh", "char"):
+        result = bleu([hypothesis], [reference], tokenize=tokenize)
+        assert result.score == pytest.approx(expected, abs=1e-9)
+        assert f"tok:{tokenize}" in result.signature
+
+
+def test_a_way_to_split_that_sacrebleu_lacks():
+    message = "`tokenize` must be one of sacreBLEU's .*'13a'.*; received `tokenize='x'`"
+    for check in (check_tokenize, lambda name: bleu(["a"], ["a"], tokenize=name)):
+        with pytest.raises(ValueError, match=message):
+            check("x")
+
+
+@pytest.mark.parametrize(
+    "failure, error, message",
+    [
+        (ImportError("get it\nhere"), ModuleNotFoundError, "package .* get it here"),
+        (RuntimeError("MeCab"), ModuleNotFoundError, "needs a package .* says: MeCab"),
+        (OSError("no network"), OSError, "a file that sacreBLEU downloads .* no netw"),
+    ],
+)
+def test_a_way_to_split_that_needs_more(monkeypatch, failure, error, message):
+    class Failing:
+        TOKENIZERS = evaluation.BLEU.TOKENIZERS
+
+        def __init__(self, **options):
+            raise failure
+
+    monkeypatch.setattr(evaluation, "BLEU", Failing)
+    with pytest.raises(error, match=message):
+        check_tokenize("ja-mecab")
+
+
+def test_translation_scores_are_those_of_each():
+    hypotheses, references = ["The Cat sat Down ."], ["the cat sat down ."]
+    options = {"lowercase": True, "tokenize": "char"}
+    scores = translation_scores(hypotheses, references, **options)
+    assert scores == {
+        "bleu": bleu(hypotheses, references, **options),
+        "chrf": chrf(hypotheses, references, lowercase=True),
+    }
+    assert translation_scores(hypotheses, references)["chrf"].score < 100
 
 
 def test_chrf_derived_by_hand():

@@ -2,6 +2,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 
 import keras
 import numpy as np
@@ -268,6 +269,62 @@ def test_sentence_piece_lowercase():
     assert texts.tolist() == [b"zwei hunde"]
 
 
+LOOKS = "½ litre™，a\u00a0b"
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({}, "1⁄2 litreTM,a b"),
+        ({"normalization": "nfkc"}, "1⁄2 litreTM,a b"),
+        ({"normalization": "nfkc", "lowercase": True}, "1⁄2 litretm,a b"),
+        ({"normalization": "identity"}, LOOKS),
+    ],
+)
+def test_sentence_piece_normalization(options, expected):
+    tokenizer = SentencePieceTokenizer.train(
+        lines=[LOOKS, LOOKS.lower()], vocabulary_size=24, **options
+    )
+    again = SentencePieceTokenizer.from_config(tokenizer.get_config())
+    for each in (tokenizer, again):
+        (text,) = each.detokenize(each.tokenize([f" {LOOKS}  "])).numpy()
+        assert text.decode() == expected
+
+
+def test_sentence_piece_normalization_that_is_refused():
+    message = "`normalization` must be \"nmt_nfkc\", .*`normalization='nfc'`"
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.train(lines=LINES, normalization="nfc")
+    with pytest.raises(ValueError, match="`normalization` must .*`lowercase=True`"):
+        SentencePieceTokenizer.train(
+            lines=LINES, normalization="identity", lowercase=True
+        )
+
+
+def test_sentence_piece_leaves_out_the_rarest_characters():
+    lines = ["abcd" * 25] * 10 + ["語"]
+    all_of_them, most = (
+        SentencePieceTokenizer.train(
+            lines=lines, vocabulary_size=12, character_coverage=coverage
+        )
+        for coverage in (1.0, 0.995)
+    )
+    assert all_of_them.unknown_token_id not in all_of_them.tokenize(["語"]).to_list()[0]
+    assert most.unknown_token_id in most.tokenize(["語"]).to_list()[0]
+
+
+def test_more_characters_than_the_vocabulary_has_room_for():
+    message = (
+        r"room for each character .* (\d+) tokens .*`vocabulary_size=9`\. .* lower "
+        r"`character_coverage`.*`character_coverage=1.0`"
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        SentencePieceTokenizer.train(lines=["abcdefgh"], vocabulary_size=9)
+    size = int(re.search(message, str(error.value))[1])
+    tokenizer = SentencePieceTokenizer.train(lines=["abcdefgh"], vocabulary_size=size)
+    assert tokenizer.vocabulary_size == size
+
+
 def test_most_frequent_first_then_alphabetical():
     tokenizer = WordTokenizer.train(lines=["b c a c", "d </s> Ä"])
     assert tokenizer.get_vocabulary()[4:] == ["c", "a", "b", "d", "Ä"]
@@ -328,6 +385,13 @@ class TestTrainingErrors:
         with pytest.raises(ValueError, match=r"line 2 of `.*latin\.txt` .*iconv"):
             cls.train(path)
 
+    @pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-16-be"])
+    def test_utf16(self, cls, tmp_path, codec):
+        path = tmp_path / "windows.txt"
+        path.write_bytes("good\n".encode(codec))
+        with pytest.raises(ValueError, match=r"windows\.txt` .*iconv -f utf-16"):
+            cls.train(path)
+
     def test_too_small_a_vocabulary(self, cls):
         with pytest.raises(ValueError, match="`vocabulary_size=4`"):
             cls.train(lines=LINES, vocabulary_size=4)
@@ -347,7 +411,7 @@ def test_empty_sample(size):
         SentencePieceTokenizer.train(lines=LINES, max_sentences=size)
 
 
-@pytest.mark.parametrize("coverage", [0.0, 1.5])
+@pytest.mark.parametrize("coverage", [0.0, 0.97, 1.5])
 def test_share_of_the_characters(coverage):
     with pytest.raises(ValueError, match=f"`character_coverage` must .*={coverage}`"):
         SentencePieceTokenizer.train(lines=LINES, character_coverage=coverage)

@@ -1,5 +1,6 @@
 """Reads text files line by line: plain or gzip, UTF-8 checked."""
 
+import codecs
 import gzip
 import itertools
 import os
@@ -13,7 +14,7 @@ Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
 def path_list(paths: Paths) -> list[pathlib.Path]:
-    """One path or several, as a list."""
+    """Returns one path or several as a list."""
     if isinstance(paths, str | os.PathLike):
         return [pathlib.Path(paths)]
     return [pathlib.Path(path) for path in paths]
@@ -22,33 +23,33 @@ def path_list(paths: Paths) -> list[pathlib.Path]:
 def read_lines(path: str | os.PathLike) -> Iterator[str]:
     r"""Reads a UTF-8 text file, plain or gzip (`.gz`), line by line.
 
-    Only the line's end (`\n` or `\r\n`) and a byte order mark are taken away.
+    Only the line ending (`\n` or `\r\n`) and a byte order mark are removed.
 
     Args:
-        path: The file.
+        path: the file.
 
     Yields:
         The lines, one `str` each.
 
     Raises:
-        ValueError: If the file is empty, or compressed and damaged, or a line is not
-            valid UTF-8.
+        ValueError: if the file is empty, or compressed and damaged, or a line is not
+            valid UTF-8 or has a NUL character.
     """
     for number, line in numbered_lines(path):
         yield decode_line(line, path, number)
 
 
 def numbered_lines(path: str | os.PathLike) -> Iterator[tuple[int, bytes]]:
-    r"""The lines of a plain or gzip file, neither decoded nor cut at their ends.
+    r"""Yields the lines of a plain or gzip file as bytes, with their line endings.
 
     Args:
-        path: The file.
+        path: the file.
 
     Yields:
-        The number of each line, from 1 on, and the line.
+        The number of each line, counted from 1, and the line.
 
     Raises:
-        ValueError: If the file is empty, or compressed and damaged.
+        ValueError: if the file is empty, or compressed and damaged.
     """
     number = 0
     try:
@@ -65,7 +66,7 @@ def numbered_lines(path: str | os.PathLike) -> Iterator[tuple[int, bytes]]:
 
 
 def open_text(path: str | os.PathLike) -> IO[bytes]:
-    """Opens a plain or gzip file."""
+    """Opens a plain or gzip file for reading bytes."""
     path = pathlib.Path(path)
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(path))
@@ -73,7 +74,12 @@ def open_text(path: str | os.PathLike) -> IO[bytes]:
 
 
 def decode_line(line: bytes, path: str | os.PathLike, number: int) -> str:
-    """The text of the line of this number, counted from 1."""
+    """Decodes line `number` of a file, counted from 1; `ValueError` if not UTF-8."""
+    if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(
+            f"A text file must be valid UTF-8; `{path}` begins like UTF-16. Convert "
+            "the file with `iconv -f utf-16 -t utf-8`."
+        )
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -82,11 +88,17 @@ def decode_line(line: bytes, path: str | os.PathLike, number: int) -> str:
             f"({error.reason}). Convert the file, for example with `iconv -f latin1 "
             "-t utf-8`, or remove the line."
         ) from error
+    if "\0" in text:
+        raise ValueError(
+            f"A text file must hold no NUL characters; line {number} of `{path}` has "
+            "one. Convert the file if it is UTF-16 (`iconv -f utf-16le -t utf-8`), or "
+            "remove them with `tr -d '\\000'`."
+        )
     return text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
 
 
 def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator[str]:
-    """The lines of `files` or `lines`, whichever is given."""
+    """Yields the lines of `files` or `lines`, whichever is given."""
     if (files is None) == (lines is None):
         raise ValueError(
             "Exactly one of `files` and `lines` must be given; received "
@@ -115,10 +127,10 @@ def _not_blank(lines: Iterable[str]) -> Iterator[str]:
 
 
 def sample_lines(lines: Iterator[str], size: int, seed: int) -> list[str]:
-    """At most `size` lines, each as likely as any other, in one pass.
+    """Samples at most `size` lines uniformly, in one pass.
 
     References:
-        Vitter, 1985, "Random Sampling with a Reservoir", algorithm R.
+        - [Vitter, 1985](https://doi.org/10.1145/3147.3165), algorithm R
     """
     sample = list(itertools.islice(lines, size))
     choose = random.Random(int(seed)).randrange

@@ -1,4 +1,4 @@
-"""Characters and words, looked up in a table."""
+"""Tokenizers that look up characters or words in a table."""
 
 import abc
 import collections
@@ -17,9 +17,9 @@ class _LookupTokenizer(Tokenizer):
     """A tokenizer whose tokens are looked up in a table.
 
     Args:
-        vocabulary: All tokens in the order of their ids; the first four are `<pad>`,
-            `<unk>`, `<s>` and `</s>`.
-        lowercase: Whether texts are lower-cased before they are split.
+        vocabulary: list of str, all tokens in the order of their ids; the first four
+            are `<pad>`, `<unk>`, `<s>` and `</s>`.
+        lowercase: bool, whether texts are lower-cased before they are split.
     """
 
     _separator: str
@@ -29,7 +29,7 @@ class _LookupTokenizer(Tokenizer):
         _check_vocabulary(self._vocabulary)
         self._lowercase = lowercase
         self._tokens = tf.constant(self._vocabulary)
-        # The special tokens have no entry: no text can spell one.
+        # The special tokens have no entry, so no text can spell one.
         first = len(SPECIAL_TOKENS)
         ids = tf.range(first, self.vocabulary_size)
         self._table = tf.lookup.StaticHashTable(
@@ -46,22 +46,24 @@ class _LookupTokenizer(Tokenizer):
         lines: Iterable[str] | None = None,
         lowercase: bool = False,
     ) -> Self:
-        """Makes a vocabulary of the most frequent tokens of a text of any size.
+        """Builds a vocabulary of the most frequent tokens of a text of any size.
 
         Args:
-            files: One path or several, plain or gzip (`.gz`), a sentence a line.
-            vocabulary_size: Highest number of tokens, the special ones included.
+            files: one path or several, plain or gzip (`.gz`), one sentence per line.
+            vocabulary_size: int above 4, the most tokens, including the special ones;
                 `None` keeps every token.
-            lines: The text itself, in place of `files`.
-            lowercase: Whether texts are lower-cased, here and by `tokenize`.
+            lines: iterable of str, the text itself, instead of `files`.
+            lowercase: bool, whether texts are lower-cased, here and by `tokenize`.
 
         Returns:
-            The tokenizer: the most frequent token first, equally frequent ones in
-            alphabetical order.
+            The tokenizer. Its vocabulary lists the most frequent tokens first, and
+            equally frequent ones in alphabetical order.
 
         Raises:
-            ValueError: If the text is empty or not UTF-8, or if `vocabulary_size`
-                leaves no room for a token.
+            ValueError: if not exactly one of `files` and `lines` is given, the text
+                is blank or not UTF-8, or `vocabulary_size` leaves no room for a
+                token.
+            OSError: if a file cannot be read.
         """
         if vocabulary_size is not None and vocabulary_size <= len(SPECIAL_TOKENS):
             raise ValueError(
@@ -81,7 +83,7 @@ class _LookupTokenizer(Tokenizer):
 
     @classmethod
     def _split(cls, texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
-        """String (batch,) to the tokens, string (batch, None)."""
+        """Splits string `(batch,)` into tokens, ragged string `(batch, None)`."""
         if lowercase:
             texts = tf.strings.lower(texts, encoding="utf-8")
         return cls._split_texts(texts)
@@ -89,7 +91,7 @@ class _LookupTokenizer(Tokenizer):
     @staticmethod
     @abc.abstractmethod
     def _split_texts(texts: tf.Tensor) -> tf.RaggedTensor:
-        """String (batch,) to the tokens, string (batch, None)."""
+        """Splits string `(batch,)` into tokens, ragged string `(batch, None)`."""
 
     def get_config(self) -> dict[str, Any]:
         return {"vocabulary": self.get_vocabulary(), "lowercase": self._lowercase}
@@ -110,12 +112,12 @@ class CharacterTokenizer(_LookupTokenizer):
     """Splits texts into characters (Unicode code points).
 
     Args:
-        vocabulary: List of `str`: `<pad>`, `<unk>`, `<s>`, `</s>`, then the
+        vocabulary: list of str: `<pad>`, `<unk>`, `<s>`, `</s>`, then the
             characters; their order gives the ids.
-        lowercase: Whether texts are lower-cased first.
+        lowercase: bool, whether texts are lower-cased first.
 
     Raises:
-        ValueError: If `vocabulary` begins otherwise or holds a token twice.
+        ValueError: if `vocabulary` begins with other tokens or holds a token twice.
 
     Example:
 
@@ -123,8 +125,8 @@ class CharacterTokenizer(_LookupTokenizer):
     from keras_transformer.text import CharacterTokenizer
 
     tokenizer = CharacterTokenizer.train(lines=["banana"])
-    tokenizer.tokenize(["nab"]).to_list()  # [[5, 4, 6]]
-    tokenizer.detokenize([[5, 4, 6, 3]]).numpy()  # [b"nab"]
+    print(tokenizer.tokenize(["nab"]).to_list())  # [[5, 4, 6]]
+    print(tokenizer.detokenize([[5, 4, 6, 3]]).numpy())  # [b'nab']
     ```
     """
 
@@ -141,12 +143,12 @@ class WordTokenizer(_LookupTokenizer):
     """Splits texts at white space; joins tokens with a space.
 
     Args:
-        vocabulary: List of `str`: `<pad>`, `<unk>`, `<s>`, `</s>`, then the words;
+        vocabulary: list of str: `<pad>`, `<unk>`, `<s>`, `</s>`, then the words;
             their order gives the ids.
-        lowercase: Whether texts are lower-cased first.
+        lowercase: bool, whether texts are lower-cased first.
 
     Raises:
-        ValueError: If `vocabulary` begins otherwise or holds a token twice.
+        ValueError: if `vocabulary` begins with other tokens or holds a token twice.
 
     Example:
 
@@ -154,8 +156,8 @@ class WordTokenizer(_LookupTokenizer):
     from keras_transformer.text import WordTokenizer
 
     tokenizer = WordTokenizer.train(lines=["HH AH L OW", "AH"])
-    tokenizer.tokenize(["AH L"]).to_list()  # [[4, 6]]
-    tokenizer.detokenize([[4, 6, 3]]).numpy()  # [b"AH L"]
+    print(tokenizer.tokenize(["AH L"]).to_list())  # [[4, 6]]
+    print(tokenizer.detokenize([[4, 6, 3]]).numpy())  # [b'AH L']
     ```
     """
 

@@ -1,4 +1,4 @@
-"""Subwords with the ids of a Marian model."""
+"""A SentencePiece tokenizer with the token ids of a Marian model."""
 
 import base64
 import collections
@@ -18,10 +18,10 @@ WORD_MARK = "▁"
 @final
 @keras.saving.register_keras_serializable(PACKAGE)
 class MarianTokenizer(Tokenizer):
-    """Splits texts into subwords, which have their ids from a list of their own.
+    """Splits texts into subwords, with ids from a separate vocabulary.
 
-    So do the models that Marian has trained, as OPUS-MT publishes them: source and
-    target have a SentencePiece model each, and often one vocabulary together. A piece
+    This is how models trained with Marian work, as published by OPUS-MT: source and
+    target each have a SentencePiece model, and often share one vocabulary. A piece
     that the vocabulary lacks is unknown, and left out of texts. There is no start
     token: the decoder starts with `<pad>`.
 
@@ -29,13 +29,13 @@ class MarianTokenizer(Tokenizer):
     what language to write. It is looked up as it is.
 
     Args:
-        proto: The serialised SentencePiece model of one language (`source.spm` or
+        proto: the serialised SentencePiece model of one language (`source.spm` or
             `target.spm`): `bytes`, or the same as a base64 string.
-        vocabulary: All tokens in the order of their ids, `<pad>`, `<unk>` and `</s>`
-            among them.
+        vocabulary: list of str, all tokens in the order of their ids, including
+            `<pad>`, `<unk>` and `</s>`.
 
     Raises:
-        ValueError: If `proto` is no SentencePiece model, or `vocabulary` lacks a
+        ValueError: if `proto` is not a SentencePiece model, or `vocabulary` lacks a
             special token or holds a token twice.
 
     Example:
@@ -46,14 +46,14 @@ class MarianTokenizer(Tokenizer):
     pieces = SentencePieceTokenizer.train(lines=["a cat sat"], vocabulary_size=14)
     vocabulary = ["</s>", "<unk>", "▁a", "▁c", "at", ">>fra<<", "<pad>"]
     tokenizer = MarianTokenizer(pieces.proto, vocabulary)
-    tokenizer.tokenize([">>fra<< a cat"]).to_list()  # [[5, 2, 3, 4]]
-    tokenizer.detokenize([[6, 2, 3, 4, 0]]).numpy()  # [b"a cat"]
+    print(tokenizer.tokenize([">>fra<< a cat"]).to_list())  # [[5, 2, 3, 4]]
+    print(tokenizer.detokenize([[6, 2, 3, 4, 0]]).numpy())  # [b'a cat']
     ```
 
     References:
-        Junczys-Dowmunt et al., 2018, "Marian: Fast Neural Machine Translation in C++".
-        Tiedemann and Thottingal, 2020, "OPUS-MT: Building open translation services
-        for the World".
+        - [Junczys-Dowmunt et al., 2018](https://arxiv.org/abs/1804.00344) (Marian)
+        - [Tiedemann and Thottingal, 2020](https://aclanthology.org/2020.eamt-1.61)
+          (OPUS-MT)
     """
 
     special_tokens = ("<pad>", "<unk>", "<pad>", "</s>")
@@ -69,7 +69,7 @@ class MarianTokenizer(Tokenizer):
             )
         self._proto, self._model = load_pieces(proto, tf.string)
         self._tokens = tf.constant(self._vocabulary)
-        # The special tokens have no entry: no text can spell one.
+        # The special tokens have no entry, so no text can spell one.
         entries = {
             token: id
             for id, token in enumerate(self._vocabulary)
@@ -102,5 +102,5 @@ class MarianTokenizer(Tokenizer):
     def _decode(self, token_ids):
         known = tf.ragged.boolean_mask(token_ids, token_ids != self.unknown_token_id)
         texts = self._model.detokenize(tf.gather(self._tokens, known))
-        # What is no piece of this language has its mark still.
+        # A token that is not a piece of this language still has its mark.
         return tf.strings.strip(tf.strings.regex_replace(texts, WORD_MARK, " "))

@@ -1,10 +1,11 @@
-"""Subwords."""
+"""A SentencePiece subword tokenizer."""
 
 import array
 import base64
 import hashlib
 import io
 import itertools
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, Self, final
 
@@ -19,15 +20,15 @@ from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 
 
 class Subwords(NamedTuple):
-    """What a SentencePiece model knows of its tokens, in the order of their ids.
+    """The tokens of a SentencePiece model and their properties, in the order of ids.
 
     Attributes:
         model_type: `"bpe"`, `"unigram"`, `"word"` or `"char"`.
-        tokens: The tokens.
-        scores: BPE: the higher, the earlier two tokens merge into this one. Unigram:
-            logarithm of the token's probability.
-        ordinary: Whether a token stands for a piece of text, and is not special, a
-            byte or given by the user.
+        tokens: list of str.
+        scores: list of float. BPE: the higher, the earlier two tokens merge into this
+            one. Unigram: the logarithm of the token's probability.
+        ordinary: list of bool, whether a token stands for a piece of text, rather
+            than being special, a byte or user-defined.
     """
 
     model_type: str
@@ -37,9 +38,9 @@ class Subwords(NamedTuple):
 
 
 class _SharedModel(tf.saved_model.experimental.TrackableResource):
-    """The model's resource under a name, which outlives TensorFlow's kernel cache.
+    """A named resource for the model that outlives TensorFlow's kernel cache.
 
-    tensorflow-text leaves it to the cached kernel, so that `tf.random.set_seed` and
+    tensorflow-text leaves it to the cached kernel, so `tf.random.set_seed` and
     `keras.utils.clear_session` would destroy it (tensorflow/text, issue 570).
     """
 
@@ -60,12 +61,12 @@ class SentencePieceTokenizer(Tokenizer):
     """Splits texts into subwords with a SentencePiece model.
 
     Args:
-        proto: The serialised SentencePiece model: `bytes`, or the same as a base64
-            string. It must have all four special tokens, by the names `<pad>`,
-            `<unk>`, `<s>` and `</s>`, with any ids.
+        proto: the serialised SentencePiece model: `bytes`, or the same as a base64
+            string. It must have all four special tokens, named `<pad>`, `<unk>`,
+            `<s>` and `</s>`, with any ids.
 
     Raises:
-        ValueError: If `proto` is no SentencePiece model or lacks a special token.
+        ValueError: if `proto` is not a SentencePiece model or lacks a special token.
 
     Example:
 
@@ -75,12 +76,11 @@ class SentencePieceTokenizer(Tokenizer):
     lines = ["the cat sat on the mat", "the dog sat on the log"]
     tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=30)
     token_ids = tokenizer.tokenize(["the cat"], add_end=True)
-    tokenizer.detokenize(token_ids).numpy()  # [b"the cat"]
+    print(tokenizer.detokenize(token_ids).numpy())  # [b'the cat']
     ```
 
     References:
-        Kudo and Richardson, 2018, "SentencePiece: A simple and language independent
-        subword tokenizer and detokenizer for Neural Text Processing".
+        - [Kudo and Richardson, 2018](https://arxiv.org/abs/1808.06226)
     """
 
     assets: ClassVar[dict[str, str]] = {"proto": ".model"}
@@ -101,32 +101,57 @@ class SentencePieceTokenizer(Tokenizer):
         lines: Iterable[str] | None = None,
         model_type: str = "bpe",
         lowercase: bool = False,
+        normalization: str = "nmt_nfkc",
         character_coverage: float = 1.0,
         max_sentences: int = 1_000_000,
         seed: int = 0,
     ) -> Self:
-        """Learns a SentencePiece model from text of any size.
+        """Trains a SentencePiece model on text of any size.
 
         Args:
-            files: One path or several, plain or gzip (`.gz`), a sentence a line; the
-                source and the target file together give a joint vocabulary.
-            vocabulary_size: Number of tokens, the special ones included.
-            lines: The text itself, in place of `files`.
+            files: one path or several, plain or gzip (`.gz`), one sentence per line;
+                the source and target files together give a joint vocabulary.
+            vocabulary_size: int, number of tokens, including the special ones.
+            lines: iterable of str, the text itself, instead of `files`.
             model_type: `"bpe"` or `"unigram"`.
-            lowercase: Whether texts are lower-cased, here and by `tokenize`
-                (SentencePiece's `nmt_nfkc_cf` normalisation, else `nmt_nfkc`).
-            character_coverage: Share of the text's characters, above 0 and up to 1,
-                that the vocabulary covers.
-            max_sentences: Learn from a random sample of this many lines when there
-                are more. It bounds the memory used.
-            seed: Seed of the sample.
+            lowercase: bool, whether texts are lower-cased, here and by `tokenize`
+                (SentencePiece's normalisations `nmt_nfkc_cf` and `nfkc_cf`).
+            normalization: what becomes of texts, here and in `tokenize`. `"nfkc"`:
+                Unicode's NFKC, which turns `，` into `,`, `½` into `1⁄2` and `™` into
+                `TM`. `"nmt_nfkc"`: this, and tabs, no-break spaces and the like
+                become spaces, invisible characters go. `"identity"`: characters stay
+                as they are, which `lowercase` does not allow. With all of them
+                several spaces become one, and those at the ends go.
+            character_coverage: float in [0.98, 1], the share of the text's characters
+                that the vocabulary covers. The rarest ones become `<unk>`; 0.9995
+                suits scripts of thousands of characters.
+            max_sentences: int of at least 1. A longer text is sampled down to this
+                many random lines, which bounds the memory used.
+            seed: int, seed of the sample.
 
         Returns:
             The trained tokenizer. Equal arguments give an equal tokenizer.
 
         Raises:
-            ValueError: If an argument is out of its range, if the text is empty or not
-                UTF-8, or if `vocabulary_size` does not suit it.
+            ValueError: if an argument is out of its range, not exactly one of `files`
+                and `lines` is given, the text is blank or not UTF-8, or
+                `vocabulary_size` does not suit it.
+            OSError: if a file cannot be read.
+
+        Example:
+
+        ```python
+        lines = ["½ kilo，please", "½ a litre，please"]
+        exact = SentencePieceTokenizer.train(
+            lines=lines, vocabulary_size=24, normalization="identity"
+        )
+        token_ids = exact.tokenize(["½ litre，please"])
+        print(exact.detokenize(token_ids).numpy()[0].decode())  # ½ litre，please
+        ```
+
+        References:
+            - [Sennrich et al., 2016](https://arxiv.org/abs/1508.07909) (BPE)
+            - [Kudo, 2018](https://arxiv.org/abs/1804.10959) (unigram)
         """
         if model_type not in ("bpe", "unigram"):
             raise ValueError(
@@ -139,17 +164,18 @@ class SentencePieceTokenizer(Tokenizer):
                 "`max_sentences` must be 1 or more; received "
                 f"`max_sentences={max_sentences}`. Use as many as memory allows."
             )
-        if not 0 < character_coverage <= 1:
+        if not 0.98 <= character_coverage <= 1:
             raise ValueError(
-                "`character_coverage` must be above 0 and at most 1; received "
+                "`character_coverage` must be from 0.98 to 1; received "
                 f"`character_coverage={character_coverage}`."
             )
+        rule = _normalization_rule(normalization, lowercase)
         sample = sample_lines(training_lines(files, lines), max_sentences, seed)
         proto = _learn(
             sample,
             vocab_size=vocabulary_size,
             model_type=model_type,
-            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            normalization_rule_name=rule,
             character_coverage=character_coverage,
         )
         return cls(proto)
@@ -160,7 +186,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._proto
 
     def subwords(self) -> "Subwords":
-        """What the model knows of its tokens."""
+        """Reads the tokens of the model, with their scores and kinds."""
         from sentencepiece import sentencepiece_model_pb2
 
         model = sentencepiece_model_pb2.ModelProto.FromString(  # type: ignore[attr-defined]
@@ -180,7 +206,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _encode(self, texts):
         if not tf.executing_eagerly():
             return self._model.tokenize(texts)
-        # Outside of graphs sentencepiece itself is twice as fast.
+        # Outside graphs, sentencepiece itself is twice as fast.
         return _ragged(self._processor.encode(texts.numpy().tolist()))
 
     def _decode(self, token_ids):
@@ -191,14 +217,14 @@ def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:
     """Loads a SentencePiece model.
 
     Args:
-        proto: The serialised model: `bytes`, or the same as a base64 string.
-        out_type: What a piece is: `tf.int32`, its id, or `tf.string`.
+        proto: the serialised model: `bytes`, or the same as a base64 string.
+        out_type: `tf.int32` to get the ids of pieces, `tf.string` to get their text.
 
     Returns:
         The serialised model as `bytes`, and tensorflow-text's tokenizer.
 
     Raises:
-        ValueError: If `proto` is no SentencePiece model.
+        ValueError: if `proto` is not a SentencePiece model.
     """
     try:
         content = base64.b64decode(proto) if isinstance(proto, str) else proto
@@ -222,8 +248,25 @@ def _ragged(rows: list[list[int]]) -> tf.RaggedTensor:
     )
 
 
+def _normalization_rule(normalization: str, lowercase: bool) -> str:
+    """SentencePiece's name of a normalisation."""
+    if normalization not in ("nmt_nfkc", "nfkc", "identity"):
+        raise ValueError(
+            '`normalization` must be "nmt_nfkc", "nfkc" or "identity"; received '
+            f"`normalization={normalization!r}`. `lowercase=True` folds letter case."
+        )
+    if not lowercase:
+        return normalization
+    if normalization == "identity":
+        raise ValueError(
+            '`normalization` must be "nmt_nfkc" or "nfkc" where `lowercase=True`; '
+            'received `normalization="identity"`. Lower-case the texts yourself.'
+        )
+    return f"{normalization}_cf"
+
+
 def _learn(sample: list[str], **options: Any) -> bytes:
-    """Learns a model with the library's special ids, quietly."""
+    """Trains a model with the library's special ids, without logging."""
     proto = io.BytesIO()
     longest = max(len(line.encode()) for line in sample)
     try:
@@ -235,11 +278,20 @@ def _learn(sample: list[str], **options: Any) -> bytes:
             bos_id=2,
             eos_id=3,
             minloglevel=2,
-            max_sentence_length=max(4192, longest),  # It leaves longer ones out.
+            max_sentence_length=max(4192, longest),  # Longer ones would be left out.
             **options,
         )
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2] or str(error)
+        needed = re.search(r"required_chars\. \d+ vs (\d+)", reason)
+        if needed:
+            raise ValueError(
+                "`vocabulary_size` must have room for each character of the training "
+                f"text, {needed[1]} tokens with the special ones; received "
+                f"`vocabulary_size={options['vocab_size']}`. Give a greater one, or a "
+                "lower `character_coverage`, which leaves out the rarest characters; "
+                f"received `character_coverage={options['character_coverage']}`."
+            ) from error
         raise ValueError(
             "`vocabulary_size` must suit the training text; received "
             f"`vocabulary_size={options['vocab_size']}`. SentencePiece says: {reason}"

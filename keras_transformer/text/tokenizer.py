@@ -1,4 +1,4 @@
-"""What every tokenizer has: ids, special tokens, saving, loading."""
+"""The base class of all tokenizers: ids, special tokens, saving, loading."""
 
 import abc
 import base64
@@ -18,25 +18,51 @@ PACKAGE = "keras_transformer"
 
 
 class Tokenizer(tf.Module):
-    """What the tokenizers have in common; use one of the final classes.
+    """The base class of the tokenizers.
 
     A tokenizer turns texts into token ids and back, eagerly and inside a
     `tf.function` or a `tf.data` pipeline, whatever the Keras backend. The vocabulary
     holds the special tokens `<pad>`, `<unk>`, `<s>` (start) and `</s>` (end); they
     have the ids 0 to 3, except in models trained elsewhere.
 
+    Use one of its final classes, or write another one: a subclass implements
+    `_encode` and `_decode`, of TensorFlow operations, and `get_config`. `load` finds it
+    if `keras.saving.register_keras_serializable("keras_transformer")` decorates it.
+
     Args:
-        vocabulary: All tokens, the special ones included, in the order of their ids.
+        vocabulary: iterable of str, all tokens, including the special ones, in the
+            order of their ids.
 
     Raises:
-        ValueError: If a special token is missing.
+        ValueError: if a special token is missing.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> class ASCIITokenizer(Tokenizer):
+    ...     def __init__(self):
+    ...         super().__init__([*self.special_tokens, *map(chr, range(128))])
+    ...
+    ...     def _encode(self, texts):
+    ...         return tf.strings.unicode_decode(texts, "UTF-8") + 4
+    ...
+    ...     def _decode(self, token_ids):
+    ...         return tf.strings.unicode_encode(token_ids - 4, "UTF-8")
+    ...
+    ...     def get_config(self):
+    ...         return {}
+    >>> tokenizer = ASCIITokenizer()
+    >>> tokenizer.tokenize(["AB", ""], add_end=True).to_list()
+    [[69, 70, 3], [3]]
+    >>> tokenizer.detokenize([[69, 70, 3]]).numpy()
+    array([b'AB'], dtype=object)
     """
 
     special_tokens: ClassVar[tuple[str, ...]] = SPECIAL_TOKENS
-    """The tokens of padding, what is unknown, start and end."""
+    """The tokens for padding, unknown text, start and end."""
 
-    # Arguments of the constructor, bytes that `get_config` gives in base64, which a
-    # preset has in files of their own: the endings of these.
+    # Constructor arguments that a preset keeps in files of their own, and the file
+    # extensions of these. They are bytes, which `get_config` gives in base64.
     assets: ClassVar[dict[str, str]] = {}
 
     def __init__(self, vocabulary: Iterable[str]):
@@ -55,34 +81,34 @@ class Tokenizer(tf.Module):
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """String (batch,) to int32 (batch, None), without start and end."""
+        """Maps string `(batch,)` to int32 `(batch, None)`, without start and end."""
 
     @abc.abstractmethod
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Int32 (batch, None), without padding, start and end, to string (batch,)."""
+        """Maps int32 `(batch, None)` of plain tokens to string `(batch,)`."""
 
     @abc.abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values: all that the tokenizer is."""
+        """The constructor's arguments as JSON values, which are all of its state."""
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The tokenizer that `get_config` described."""
+        """Creates the tokenizer that `get_config` described."""
         return cls(**config)
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of tokens, the special ones included."""
+        """Number of tokens, including the special ones."""
         return len(self._vocabulary)
 
     @property
     def pad_token_id(self) -> int:
-        """Id of `<pad>`, which fills rows up to one length."""
+        """Id of `<pad>`, which pads rows to a common length."""
         return self._special_ids[0]
 
     @property
     def unknown_token_id(self) -> int:
-        """Id of `<unk>`, which stands for what the vocabulary lacks."""
+        """Id of `<unk>`, which stands for anything the vocabulary lacks."""
         return self._special_ids[1]
 
     @property
@@ -100,7 +126,7 @@ class Tokenizer(tf.Module):
         return list(self._vocabulary)
 
     def id_to_token(self, id: int) -> str:
-        """The token of an id."""
+        """The token with this id; `ValueError` if there is none."""
         if not 0 <= id < self.vocabulary_size:
             raise ValueError(
                 f"`id` must be from 0 to {self.vocabulary_size - 1}; "
@@ -120,15 +146,15 @@ class Tokenizer(tf.Module):
         """Turns texts into token ids.
 
         Args:
-            texts: String `(batch,)`: a tensor, array or list.
-            add_start: Whether each row begins with `start_token_id`.
-            add_end: Whether each row ends with `end_token_id`.
+            texts: string tensor, array or list `(batch,)`.
+            add_start: bool, whether each row begins with `start_token_id`.
+            add_end: bool, whether each row ends with `end_token_id`.
 
         Returns:
-            Ragged int32 `(batch, None)`. The row of an empty text is empty.
+            Ragged int32 tensor `(batch, None)`. The row of an empty text is empty.
 
         Raises:
-            ValueError: If `texts` is not a batch.
+            ValueError: if `texts` does not have shape `(batch,)`.
         """
         texts = tf.convert_to_tensor(texts, tf.string)
         if texts.shape.rank != 1:
@@ -146,15 +172,14 @@ class Tokenizer(tf.Module):
         """Turns token ids into texts.
 
         Padding and start tokens are dropped; the first end token ends the text. An id
-        that is not in the vocabulary, as a model with a larger one may give, counts as
+        outside the vocabulary, which a model with a larger one may produce, counts as
         `unknown_token_id`.
 
         Args:
-            token_ids: Integer `(batch, length)`: an array, or a dense or ragged
-                tensor.
+            token_ids: int array, or dense or ragged tensor, `(batch, length)`.
 
         Returns:
-            String `(batch,)`. The text of an empty row is empty.
+            String tensor `(batch,)`. The text of an empty row is empty.
         """
         if isinstance(token_ids, tf.RaggedTensor):
             token_ids = token_ids.to_tensor(self.pad_token_id)
@@ -173,18 +198,18 @@ class Tokenizer(tf.Module):
         """Writes the tokenizer to one JSON file, whole or not at all.
 
         Args:
-            path: The file; `Tokenizer.load` reads it.
+            path: path of the file, which `Tokenizer.load` reads.
         """
         content = {"class_name": type(self).__name__, "config": self.get_config()}
         with written_whole(path) as file:
             file.write(json.dumps(content, ensure_ascii=False).encode())
 
     def save_assets(self, path: str | os.PathLike) -> None:
-        """Writes the tokenizer to files that other programs open, for a preset.
+        """Writes the tokenizer to files that other programs can open, for a preset.
 
         Args:
-            path: A path that ends in `.json`, which has all but the assets. These are
-                beside it under the same name: a SentencePiece model in `.model`.
+            path: path of a `.json` file for everything but the assets. These go next
+                to it under the same name: a SentencePiece model in `.model`.
         """
         path, config = pathlib.Path(path), self.get_config()
         for name, ending in self.assets.items():
@@ -197,14 +222,14 @@ class Tokenizer(tf.Module):
         """Reads the file that `save` wrote, or the files that `save_assets` wrote.
 
         Args:
-            path: The JSON file.
+            path: path of the JSON file.
 
         Returns:
             A tokenizer of the class that was saved.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If the file does not hold a tokenizer of this class.
+            OSError: if the file cannot be read.
+            ValueError: if the file does not hold a tokenizer of this class.
         """
         try:
             content = json.loads(pathlib.Path(path).read_text("utf-8"))
