@@ -1,22 +1,26 @@
 """What holds for the package as a whole: imports, documentation, names, version."""
 
 import ast
-import builtins
 import dataclasses
-import doctest
 import fnmatch
-import importlib
 import inspect
 import pathlib
-import pkgutil
 import re
 import subprocess
 import sys
 from importlib import metadata
 
 import keras
-import numpy as np
 import pytest
+from documented import (
+    MODULES,
+    NAMES,
+    PACKAGE,
+    ROOT,
+    TOY_MODEL,
+    python_blocks,
+    write_toy_text,
+)
 
 import keras_transformer
 from keras_transformer import layers
@@ -24,19 +28,7 @@ from keras_transformer.command_line import app
 from keras_transformer.recipe import Recipe, run
 from keras_transformer.seq2seq import PRESETS
 
-ROOT = pathlib.Path(__file__).parents[1]
-PACKAGE = ROOT / "keras_transformer"
 FILES = sorted(PACKAGE.rglob("*.py"))
-MODULES = [
-    importlib.import_module(info.name)
-    for info in pkgutil.walk_packages([str(PACKAGE)], "keras_transformer.")
-]
-NAMES = {
-    "keras": keras,
-    "np": np,
-    "ops": keras.ops,
-    **{name: getattr(keras_transformer, name) for name in keras_transformer.__all__},
-}
 
 # Who may import whom at module level, the standard library and a part's own modules
 # apart. On the right, names without a dot are parts of the package or other packages.
@@ -44,26 +36,27 @@ MAY_IMPORT = {
     "__init__": {"decoding", "inference", "layers", "seq2seq", "training"},
     "backend": {"keras"},
     "files": set(),
+    "hub": set(),
     "text": {"files", "keras", "sentencepiece", "tensorflow", "tensorflow_text"},
     "dataset": {"numpy", "tensorflow", "text"},
     "layers": {"backend", "keras", "numpy"},
     "training": {"backend", "files", "keras", "numpy"},
     "decoding": {"backend", "keras", "numpy"},
     "seq2seq": {
-        *("backend", "decoding", "files", "inference", "layers", "training"),
-        *("keras", "numpy"),
+        *("backend", "decoding", "files", "hub", "inference", "layers", "training"),
+        "keras",
     },
     "inference": {
-        *("backend", "dataset", "decoding", "files", "layers", "text", "training"),
+        *("backend", "dataset", "decoding", "files", "layers", "text"),
         *("keras", "numpy", "sacrebleu", "tqdm"),
     },
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "interoperability": {
-        *("export", "layers", "seq2seq", "text"),
-        *("keras", "numpy", "safetensors"),
+        *("export", "files", "hub", "layers", "seq2seq", "text"),
+        *("keras", "numpy"),
     },
     "export": {
-        *("backend", "decoding", "inference", "layers", "seq2seq", "text"),
+        *("backend", "decoding", "files", "inference", "layers", "seq2seq", "text"),
         *("ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"),
     },
     "serving": {
@@ -178,44 +171,6 @@ def test_module_says_what_it_is_for(module):
         assert hasattr(module, name)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_docstring_examples(module, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for test in doctest.DocTestFinder().find(module, extraglobs=NAMES):
-        runner.run(test)
-    assert not runner.failures, capsys.readouterr().out
-
-
-def python_blocks(text):
-    return re.findall(r"^( *)```python\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-
-
-FENCED = [
-    pytest.param(inspect.cleandoc("\n" + block), id=f"{relative(path)}-{number}")
-    for path in FILES
-    for number, (_, block) in enumerate(python_blocks(path.read_text("utf-8")))
-]
-
-
-@pytest.mark.parametrize("code", FENCED)
-def test_fenced_docstring_example(code, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    compiled = compile(code, "example", "exec")
-    if not needed_names(code) - {*NAMES, *vars(builtins)}:
-        exec(compiled, dict(NAMES))
-
-
-def needed_names(code):
-    """The names that an example reads and does not make itself."""
-    tree = ast.parse(code)
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    made = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
-    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
-    made |= {alias.asname or alias.name for node in imports for alias in node.names}
-    return {node.id for node in names} - made
-
-
 def ours_with_configuration():
     """Our classes that Keras can save, without those that others of ours inherit."""
     classes = [
@@ -253,17 +208,13 @@ def test_version():
 
 # What the README says of real data, made to fit the few lines of the test.
 TOY_SIZES = {"vocabulary_size=8000": "vocabulary_size=29", "epochs=40": "epochs=1"}
-TOY_MODEL = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
 
 @pytest.fixture
 def toy_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
-    for language, text in {"en": "a man sees two dogs", "de": "ki lu ozo mep"}.items():
-        for part, words in {"train": text, "valid": text, "more": text[::-1]}.items():
-            lines = [words[i:] + " " + words[:i] for i in range(13)]
-            pathlib.Path(f"{part}.{language}").write_text("\n".join(lines), "utf-8")
+    write_toy_text(tmp_path)
 
 
 def save_toy_model(**options):

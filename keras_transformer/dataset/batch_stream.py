@@ -12,14 +12,14 @@ MOST_EMPTY_WINDOWS = 1000
 
 
 class Position(NamedTuple):
-    """A place in the stream.
+    """A position in the stream.
 
     Attributes:
-        epoch: Epochs before it.
-        batch: Batches of its epoch before it.
-        window: Window to start from.
-        offset: Batches from the start of that window up to the place; where they are
-            more than the window has, the place is in a window after it.
+        epoch: epochs before it.
+        batch: batches of its epoch before it.
+        window: window to start from.
+        offset: batches from the start of that window to the position; if the window
+            has fewer, the position is in a later window.
     """
 
     epoch: int
@@ -29,12 +29,13 @@ class Position(NamedTuple):
 
 
 class BatchStream:
-    """Batches of window after window; so many of them are an epoch.
+    """Batches of one window after another, cut into epochs of equally many.
 
     Args:
-        load: Makes a window of its number, counted from 0, and of nothing else.
-        batches_per_epoch: Batches in an epoch.
-        aligned: Whether each window is one epoch.
+        load: function from a window's number, counted from 0, to the window; it
+            depends on nothing else.
+        batches_per_epoch: batches in an epoch.
+        aligned: whether each window is one epoch.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class BatchStream:
         self._start: Position | None = self._known[0]  # Of the next epoch, if chosen.
 
     def epoch(self) -> Iterator[tuple[Window, Batch]]:
-        """The batches from where the stream is to the end of that epoch."""
+        """Yields the batches from the current position to the end of its epoch."""
         position = self._start or self._find(self._epoch + 1, 0)
         self._start = None
         self._epoch = position.epoch
         yield from self._from(position)
 
     def state(self, batches: int) -> dict[str, int]:
-        """The position after so many batches of the running epoch."""
+        """Returns the position after so many batches of the current epoch."""
         if not isinstance(batches, Integral) or batches < 0:
             raise ValueError(
                 f"`batches` must be an int of at least 0; received `{batches=!r}`."
@@ -66,13 +67,13 @@ class BatchStream:
         return {name: getattr(position, name) for name in fields}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Makes `epoch` start from a position that `state` gave."""
+        """Makes `epoch` start from a position that `state` returned."""
         self._start = self._parse(state)
         self._epoch = self._start.epoch
         self._learn(self._start)
 
     def at(self, state: dict[str, int]) -> tuple[Window, Batch]:
-        """The batch at a position that `state` gave."""
+        """Returns the batch at a position that `state` returned."""
         return next(self._from(self._parse(state)))
 
     def _from(self, position: Position) -> Iterator[tuple[Window, Batch]]:
@@ -102,7 +103,7 @@ class BatchStream:
             self._known.insert(place, position)
 
     def _find(self, epoch: int, batch: int) -> Position:
-        """The position, from the nearest one known before it."""
+        """Derives a position from the nearest known one before it."""
         if self._aligned:
             return Position(epoch, batch, epoch, batch)
         wanted = Position(epoch, batch + 1, 0, 0)

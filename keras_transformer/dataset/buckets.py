@@ -9,17 +9,17 @@ import numpy as np
 
 from keras_transformer.dataset.lengths import choose_lengths
 
-FILLER = -1  # The number of an empty pair, which fills up a batch.
+FILLER = -1  # The number of an empty pair that fills up a batch.
 
 
 class BatchShape(NamedTuple):
     """Shape of the batches of one bucket.
 
     Attributes:
-        rows: Pairs in a batch.
-        source_length: Tokens in a source row, padding included.
-        target_length: Tokens in a target row, padding included.
-        batches: Batches of this shape in an epoch.
+        rows: pairs in a batch.
+        source_length: tokens in a source row, padding included.
+        target_length: tokens in a target row, padding included.
+        batches: batches of this shape in an epoch.
     """
 
     rows: int
@@ -29,11 +29,11 @@ class BatchShape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a batch is made of.
+    """The pairs of a batch.
 
     Attributes:
-        bucket: Its bucket, which has its shape.
-        numbers: Numbers of its pairs, `FILLER` where there is none: `(rows,)`.
+        bucket: number of its bucket, which gives its shape.
+        numbers: numbers of its pairs, `FILLER` where there is none: integer `(rows,)`.
     """
 
     bucket: int
@@ -42,11 +42,11 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-    """The narrowest first; the last one holds every pair.
+    """Buckets of pairs, the narrowest first; the last one can hold any pair.
 
     Attributes:
-        lengths: Longest source and target of each bucket: integer `(buckets, 2)`.
-        rows: Pairs in a batch of each bucket.
+        lengths: longest source and target of each bucket: integer `(buckets, 2)`.
+        rows: pairs in a batch of each bucket.
     """
 
     lengths: np.ndarray
@@ -61,17 +61,17 @@ class Buckets:
         longest: np.ndarray | None = None,
         multiple: int = 1,
     ) -> Self:
-        """Buckets that hold pairs like these with little padding.
+        """Chooses buckets that hold pairs like these with little padding.
 
-        Rows are made as few as lets nearly all of these pairs stay in their bucket.
+        Rows are as few as needed for nearly all of these pairs to stay in their bucket.
 
         Args:
-            lengths: Tokens a side: integer `(pairs, 2)`.
-            tokens_per_batch: Most ids of a batch on either side.
-            max_shapes: Most buckets.
-            longest: Longest source and target that other pairs, which come later, may
-                have. `None`: no others come.
-            multiple: Of which the rows of each bucket are a multiple.
+            lengths: tokens per side: integer `(pairs, 2)`.
+            tokens_per_batch: most ids of a batch on either side.
+            max_shapes: most buckets.
+            longest: longest source and target of pairs that may come later; `None` =
+                there are none.
+            multiple: number of which the rows of each bucket are a multiple.
         """
         more = [] if longest is None else [longest[None]]
         limits = choose_lengths(np.concatenate([lengths, *more]), max_shapes)
@@ -92,17 +92,17 @@ class Buckets:
         return cls(limits[used], [batches[place].shape[1] for place in used])
 
     def fill(self, lengths: np.ndarray) -> list[np.ndarray]:
-        """Numbers of the pairs in each bucket's batches, `(batches, rows)`.
+        """Returns the numbers of the pairs in each bucket's batches, `(batches, rows)`.
 
-        The longest pairs of a bucket that make no whole batch move to the narrowest
-        of the next ones that holds them. The last bucket is filled up with `FILLER`.
+        The longest pairs of a bucket that do not fill a batch move to the narrowest
+        later bucket that holds them. The last bucket is filled up with `FILLER`.
         """
         return _fill(lengths, self.lengths, lambda place, count: self.rows[place])
 
     def batches(
         self, lengths: np.ndarray, random: np.random.Generator | None
     ) -> list[Batch]:
-        """The batches of these pairs, shuffled in their buckets and across them."""
+        """Returns the batches of these pairs, shuffled within and across buckets."""
         filled = self.fill(lengths)
         if random is not None:
             filled = [random.permuted(n.ravel()).reshape(n.shape) for n in filled]
@@ -117,7 +117,7 @@ class Buckets:
 def _fill(
     lengths: np.ndarray, limits: np.ndarray, choose_rows: Callable[[int, int], int]
 ) -> list[np.ndarray]:
-    """See `Buckets.fill`; `choose_rows(bucket, pairs in it)` gives a batch's rows."""
+    """Implements `Buckets.fill`; `choose_rows(bucket, pairs in it)` sets the rows."""
     bucket = _narrowest(lengths, limits)
     batches = []
     for place in range(len(limits)):
@@ -135,5 +135,5 @@ def _fill(
 
 
 def _narrowest(lengths: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """The first of the buckets that holds each pair."""
+    """Returns, for each pair, the first bucket that holds it."""
     return (lengths[:, None] <= limits).all(axis=-1).argmax(axis=1)

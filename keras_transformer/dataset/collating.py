@@ -1,4 +1,4 @@
-"""Makes what `fit` takes of the rows of a batch."""
+"""Collates token rows into the batches that `fit` takes."""
 
 import dataclasses
 from typing import Any
@@ -15,9 +15,9 @@ class Collator:
     """Pads the rows of a batch and shifts the target by one.
 
     Attributes:
-        buckets: They have the shapes.
-        pad_token_ids: Of the source and of the target.
-        sample_weights: Whether a batch has weights: 1 on tokens, 0 on padding.
+        buckets: the buckets, which give the shapes.
+        pad_token_ids: ids of the source's and the target's padding.
+        sample_weights: whether a batch has weights: 1 on tokens, 0 on padding.
     """
 
     buckets: Buckets
@@ -25,7 +25,7 @@ class Collator:
     sample_weights: bool
 
     def __call__(self, window: Window, batch: Batch) -> tuple[Any, ...]:
-        """The batch as `fit` takes it."""
+        """Returns the batch as `fit` takes it."""
         source_length, target_length = self.buckets.lengths[batch.bucket].tolist()
         source_pad, target_pad = self.pad_token_ids
         source, target, _ = window.pairs
@@ -41,7 +41,7 @@ class Collator:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What `tf.data` needs to know of the batches; `None` where sizes differ."""
+        """The `tf.data` signature of the batches; `None` where sizes differ."""
         rows, source_length, target_length = (
             sizes.pop() if len(sizes) == 1 else None
             for sizes in map(set, (self.buckets.rows, *self.buckets.lengths.T.tolist()))

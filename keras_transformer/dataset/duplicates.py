@@ -1,4 +1,4 @@
-"""Finds pairs that were there before."""
+"""Finds pairs that have occurred before."""
 
 import hashlib
 import itertools
@@ -12,10 +12,10 @@ _CHUNK = 1 << 18  # Pairs looked up at a time: a multiple of 8.
 
 
 class Flags:
-    """A truth value for each of any number of pairs, a bit each.
+    """A boolean for each of any number of pairs, at one bit each.
 
     Args:
-        packed: The values as `np.packbits` gives them.
+        packed: the values as `np.packbits` gives them.
     """
 
     def __init__(self, packed: np.ndarray):
@@ -23,22 +23,22 @@ class Flags:
 
     @classmethod
     def unset(cls, count: int) -> "Flags":
-        """As many times false."""
+        """Returns `count` times `False`."""
         return cls(np.broadcast_to(np.uint8(0), count // 8 + 1))
 
     def between(self, start: int, stop: int) -> np.ndarray:
-        """The values from `start` up to and without `stop`: boolean."""
+        """Returns the values from `start` up to `stop`, exclusive: boolean."""
         first = start // 8
         bits = np.unpackbits(self._packed[first : -(-stop // 8)])
         return bits[start - 8 * first : stop - 8 * first].astype(bool)
 
 
 def find_duplicates(corpora: Iterable[Iterable[Pair]]) -> list[Flags]:
-    """For each corpus, which pairs it or one before it has further up.
+    """Flags, for each corpus, pairs that occur earlier in it or a corpus before it.
 
-    Hashes of 64 bits stand for the pairs: 8 bytes for each distinct pair, 16 while
-    new ones are added. Among ten million distinct pairs the odds that any two are
-    taken for the same are 1 to 370,000.
+    Pairs are compared by 64-bit hashes: 8 bytes for each distinct pair, 16 while new
+    ones are added. Among ten million distinct pairs, the odds that any two are taken
+    for the same are 1 to 370,000.
     """
     seen = np.empty(0, np.uint64)
     found = []
@@ -68,7 +68,7 @@ def _hashes(pairs: Iterable[Pair]) -> np.ndarray:
 
 
 def _contains(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Whether `ordered` has each of the values."""
+    """Tells which of the values `ordered` contains."""
     if not len(ordered):
         return np.zeros(len(values), bool)
     places = np.searchsorted(ordered, values)

@@ -1,4 +1,4 @@
-"""Decides which pairs are kept, and counts the others."""
+"""Decides which pairs are kept, and counts those that are not."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class PairFilter:
-    """What a pair must be to be kept.
+    """The conditions under which a pair is kept.
 
     Attributes:
-        max_source_length: Longest source, in tokens with end; `None`: any.
-        max_target_length: Longest target, in tokens with end; `None`: any.
-        max_length_ratio: Most tokens of the longer side for one of the shorter one,
-            without end; `None`: any.
+        max_source_length: longest source, in tokens with end; `None` = no limit.
+        max_target_length: longest target, in tokens with end; `None` = no limit.
+        max_length_ratio: most tokens of the longer side per token of the shorter
+            one, without end; `None` = no limit.
     """
 
     max_source_length: int | None
@@ -22,17 +22,17 @@ class PairFilter:
 
     @property
     def max_lengths(self) -> tuple[float, float]:
-        """Longest source and target, infinite where any may be."""
+        """Longest source and target, infinite where there is no limit."""
         return _or_any(self.max_source_length), _or_any(self.max_target_length)
 
     def faults(
         self, lengths: np.ndarray, duplicates: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """For each reason the pairs to leave out, none for two reasons: boolean.
+        """Returns, by reason, which pairs to drop, each for one reason at most.
 
         Args:
-            lengths: Tokens a side, with end: integer `(pairs, 2)`.
-            duplicates: Whether a pair was there before: boolean `(pairs,)`.
+            lengths: tokens per side, with end: integer `(pairs, 2)`.
+            duplicates: whether a pair has occurred before: boolean `(pairs,)`.
         """
         most_source, most_target = self.max_lengths
         shorter, longer = lengths.min(axis=1) - 1, lengths.max(axis=1) - 1
@@ -56,7 +56,7 @@ def _or_any(limit: float | None) -> float:
 
 
 class Account:
-    """Counts the pairs that were read and, by reason, those that were left out."""
+    """Counts the pairs that were read and, by reason, those that were dropped."""
 
     def __init__(self):
         self.pairs_read = 0

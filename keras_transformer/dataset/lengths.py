@@ -1,4 +1,4 @@
-"""Chooses the lengths of batches so that they hold the least padding."""
+"""Chooses the lengths of batches that need the least padding."""
 
 import numpy as np
 
@@ -6,17 +6,17 @@ _CANDIDATES = 64  # Quantiles of a side's lengths, and of its distinct lengths.
 
 
 def choose_lengths(lengths: np.ndarray, max_shapes: int) -> np.ndarray:
-    """The (source, target) lengths of at most `max_shapes` batch shapes.
+    """Chooses (source, target) lengths for at most `max_shapes` batch shapes.
 
     A pair goes into the narrowest shape that holds it, width being the sum of both
     lengths. One shape holds every pair; the others are found by adding the shape that
     saves most padding and moving each to its best place given the rest, until none
-    moves. Of two such searches, which end elsewhere, the better one counts: on
-    Multi30k it finds what 60 random starts find.
+    moves. It takes the better of two such searches, which end differently: on Multi30k
+    it is as good as the best of 60 random starts.
 
     Args:
-        lengths: Tokens a side, integer `(pairs, 2)`.
-        max_shapes: Most shapes.
+        lengths: tokens per side: integer `(pairs, 2)`.
+        max_shapes: most shapes.
 
     Returns:
         Integer `(shapes, 2)`, the narrowest first, the one that holds all last.
@@ -33,7 +33,7 @@ def choose_lengths(lengths: np.ndarray, max_shapes: int) -> np.ndarray:
 
 
 class _Grid:
-    """Pairs counted in cells; a shape is a cell (i, j) and holds those up to it."""
+    """Counts of pairs in cells; a shape is a cell (i, j) and holds those up to it."""
 
     def __init__(self, lengths: np.ndarray):
         self.limits = [_candidates(side) for side in lengths.T]
@@ -47,18 +47,18 @@ class _Grid:
         np.add.at(self.pairs, tuple(cells), 1)
 
     def size(self, shapes: list[tuple[int, int]]) -> int:
-        """Ids of all pairs, padding included."""
+        """Returns the number of ids of all pairs, including padding."""
         return int((self.pairs * self._narrowest(shapes)).sum())
 
     def add(self, shapes: list, number: int) -> list[tuple[int, int]]:
-        """`shapes` and the best others that help, one by one, up to `number`."""
+        """Adds the best further shapes that help, one by one, up to `number`."""
         more = [*shapes, self._best_beside(shapes)]
         if len(more) > number or self.size(more) == self.size(shapes):
             return shapes
         return self.add(more, number)
 
     def settle(self, shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """`shapes` after each but the first has moved to its best place."""
+        """Moves each of `shapes` but the first to its best place, until none moves."""
         before = None
         while before != (before := self.size(shapes)):
             for place in range(1, len(shapes)):
@@ -67,7 +67,7 @@ class _Grid:
         return shapes
 
     def _narrowest(self, shapes: list[tuple[int, int]]) -> np.ndarray:
-        """For each cell the width of the narrowest shape that holds it."""
+        """Returns, for each cell, the width of the narrowest shape that holds it."""
         narrowest = np.full(self.widths.shape, self.widths[-1, -1])
         for i, j in shapes:
             held = narrowest[: i + 1, : j + 1]
@@ -75,7 +75,7 @@ class _Grid:
         return narrowest
 
     def _best_beside(self, shapes: list[tuple[int, int]]) -> tuple[int, int]:
-        """The shape that saves most ids when it joins `shapes`."""
+        """Returns the shape that saves most ids when added to `shapes`."""
         narrowest = self._narrowest(shapes)
         saved = np.zeros(self.widths.shape, np.int64)
         for width in np.unique(narrowest):
@@ -86,7 +86,7 @@ class _Grid:
 
 
 def _candidates(side: np.ndarray) -> np.ndarray:
-    """Lengths to choose from: where the pairs are, and up to the longest."""
+    """Returns the lengths to choose from: quantiles, up to the longest."""
     quantiles = np.linspace(0, 1, _CANDIDATES + 1)
     found = [
         np.quantile(values, quantiles, method="higher")

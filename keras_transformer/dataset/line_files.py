@@ -1,4 +1,4 @@
-"""Text files of any size, read from any line on."""
+"""Reads text files of any size, from any line on."""
 
 import dataclasses
 import itertools
@@ -13,12 +13,11 @@ _STRIDE = 4096  # Lines from one known place to the next.
 
 @dataclasses.dataclass(frozen=True)
 class LineIndex:
-    """Where the lines of a text file are.
+    """An index of the lines of a text file.
 
     Attributes:
-        lines: Lines in the file.
-        offsets: Byte, of the text where it is compressed, at which every 4096th line
-            begins.
+        lines: number of lines in the file.
+        offsets: byte at which every 4096th line begins, in the uncompressed text.
     """
 
     lines: int
@@ -26,7 +25,7 @@ class LineIndex:
 
     @classmethod
     def of(cls, path: str | os.PathLike) -> Self:
-        """Reads the file once and checks that it holds lines of UTF-8."""
+        """Indexes a file, reading it once to check that it is valid UTF-8."""
         number, offset, offsets = 0, 0, [0]
         for number, line in numbered_lines(path):
             decode_line(line, path, number)
@@ -37,11 +36,11 @@ class LineIndex:
 
 
 class LineReader:
-    """Reads the lines of a file, fastest in their order.
+    """Reads lines of a file; fastest when called in order.
 
     Args:
-        path: The file, plain or gzip (`.gz`).
-        index: Where its lines are.
+        path: the file, plain or gzip (`.gz`).
+        index: the index of its lines.
     """
 
     def __init__(self, path: str | os.PathLike, index: LineIndex):
@@ -52,10 +51,10 @@ class LineReader:
         weakref.finalize(self, self._file.close)
 
     def read(self, start: int, stop: int) -> list[str]:
-        """The lines from `start` up to and without `stop`, counted from 0.
+        """Returns the lines from `start` up to `stop`, exclusive, counted from 0.
 
         Raises:
-            ValueError: if they are not there any more.
+            ValueError: if they are no longer there.
         """
         if start != self._line:
             known, skip = divmod(start, _STRIDE)

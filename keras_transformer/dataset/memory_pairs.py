@@ -1,4 +1,4 @@
-"""Pairs that are tokenized once and kept in memory."""
+"""Pairs tokenized once and kept in memory."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ from keras_transformer.dataset.token_rows import TokenPairs
 
 
 class MemoryPairs:
-    """A `PairSource` of all pairs that are kept; each window is an epoch of them.
+    """A `PairSource` that keeps all pairs in memory; each window is an epoch.
 
     Args:
-        corpora: The corpora.
-        weights: Share of each in an epoch; `None`: its size.
-        preparation: What happens to the pairs.
+        corpora: the corpora.
+        weights: share of each corpus in an epoch; `None` = by size.
+        preparation: how pairs are tokenized, filtered and sampled.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class MemoryPairs:
 
     @property
     def longest(self) -> Limits:
-        """Most tokens that a source and a target have as the tokenizers split them."""
+        """Tokens of the longest source and target, as the tokenizers split them."""
         source, target = self._pairs.lengths.max(axis=0).tolist()
         return source, target
 
     def draw(self, number: int, limits: Limits) -> TokenPairs:
-        """The pairs of the epoch of this number."""
+        """Returns the pairs of epoch `number`."""
         if not self.varies:
             return self._pairs
         places, repetitions = draw_lines(self._mixture.window(number))

@@ -1,4 +1,4 @@
-"""Divides the pairs of several corpora into windows."""
+"""Mixes the pairs of several corpora into windows."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -9,13 +9,13 @@ import numpy as np
 
 
 class Draw(NamedTuple):
-    """Pairs of one corpus.
+    """A range of pairs of one corpus.
 
     Attributes:
-        corpus: Number of the corpus.
-        repetition: How often the corpus was gone through before.
-        start: The first pair.
-        stop: The pair after the last.
+        corpus: number of the corpus.
+        repetition: how many complete passes over the corpus came before.
+        start: number of the first pair.
+        stop: number of the pair after the last.
     """
 
     corpus: int
@@ -25,13 +25,13 @@ class Draw(NamedTuple):
 
 
 class Mixture:
-    """Each corpus is repeated without end; a window has the next pairs of each.
+    """Endlessly repeats each corpus; a window has the next pairs of each.
 
     Args:
-        sizes: Pairs in each corpus.
-        weights: Share of each corpus in a window, in any unit; `None`: its size, so
+        sizes: pairs in each corpus.
+        weights: share of each corpus in a window, in any unit; `None` = its size, so
             that all corpora end at the same time.
-        window: Pairs in a window, give or take one for each corpus.
+        window: pairs in a window, give or take one for each corpus.
     """
 
     def __init__(self, sizes: list[int], weights: Sequence[float] | None, window: int):
@@ -46,7 +46,7 @@ class Mixture:
         self._steps = [window * weight / sum(exact) for weight in exact]
 
     def window(self, number: int) -> list[Draw]:
-        """What the window of this number consists of."""
+        """Returns the draws that make up window `number`."""
         return [
             draw
             for corpus, step in enumerate(self._steps)
@@ -56,7 +56,7 @@ class Mixture:
         ]
 
     def _draws(self, corpus: int, start: int, stop: int) -> list[Draw]:
-        size = max(1, self._sizes[corpus])  # Nothing is drawn where nothing is.
+        size = max(1, self._sizes[corpus])  # Nothing is drawn from an empty corpus.
         cuts = [start, *range((start // size + 1) * size, stop, size), stop]
         return [
             Draw(corpus, first // size, first % size, first % size + last - first)
@@ -66,7 +66,7 @@ class Mixture:
 
 
 def draw_lines(draws: list[Draw]) -> tuple[np.ndarray, np.ndarray]:
-    """Corpus and line, and the repetition, of each pair: `(pairs, 2)`, `(pairs,)`."""
+    """Returns each pair's corpus and line `(pairs, 2)`, and repetition `(pairs,)`."""
     counts = [draw.stop - draw.start for draw in draws]
     corpora = np.repeat([draw.corpus for draw in draws], counts)
     lines = np.concatenate([np.arange(draw.start, draw.stop) for draw in draws])
@@ -75,14 +75,14 @@ def draw_lines(draws: list[Draw]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_weights(weights: Any, files: int) -> list[float] | None:
-    """Checks the weights that a user gave.
+    """Checks the weights that a user passes.
 
     Args:
-        weights: Numbers, or `None`.
-        files: How many there should be.
+        weights: iterable of numbers above 0, or `None`.
+        files: how many there should be.
 
     Raises:
-        ValueError: If they are something else.
+        ValueError: if they are anything else.
     """
     if weights is None:
         return None

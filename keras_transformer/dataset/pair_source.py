@@ -1,4 +1,4 @@
-"""What gives the pairs of a window."""
+"""The interface of `MemoryPairs` and `StreamedPairs`."""
 
 from typing import Protocol
 
@@ -9,12 +9,12 @@ Limits = tuple[float, float]
 
 
 class PairSource(Protocol):
-    """Gives the pairs of each window that are kept.
+    """A source of the pairs of each window.
 
     Attributes:
-        account: Counts of the pairs read.
-        limits: Most tokens of a source and of a target that a filter lets through.
-        varies: Whether windows differ.
+        account: counts of the pairs read.
+        limits: most tokens of a source and of a target that the filter lets through.
+        varies: whether windows differ.
     """
 
     account: Account
@@ -23,11 +23,11 @@ class PairSource(Protocol):
 
     @property
     def longest(self) -> Limits:
-        """Most tokens that a source and a target have as the tokenizers split them."""
+        """Tokens of the longest source and target, as the tokenizers split them."""
 
     def draw(self, number: int, limits: Limits) -> TokenPairs:
-        """The pairs of the window of this number, whichever came before.
+        """Returns the pairs of window `number`, regardless of earlier calls.
 
-        A text that is split at random has no more tokens than `limits` say for source
-        and target, unless it has as the tokenizer splits it.
+        A text that is split at random has at most `limits` tokens, for source and
+        target, unless the tokenizer's own split has more.
         """

@@ -14,19 +14,19 @@ ReadPairs = Callable[[int, int], list[Pair]]
 
 
 class Corpus(Iterable[Pair]):
-    """Pairs of one file, of two parallel ones, or in memory."""
+    """Pairs of one file, of two parallel files, or in memory."""
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[Pair]:
-        """All pairs in order."""
+        """Iterates over all pairs in order."""
 
     @abc.abstractmethod
     def count(self) -> int:
-        """The number of pairs; files are read to find it, but once."""
+        """Returns the number of pairs; files are read for it, but only once."""
 
     @abc.abstractmethod
     def reader(self) -> ReadPairs:
-        """A function `(start, stop)` to the pairs between, which likes to go on."""
+        """Returns a function from `(start, stop)` to pairs, fastest called in order."""
 
 
 class ListedPairs(Corpus):
@@ -62,7 +62,7 @@ class ListedPairs(Corpus):
 
 
 class ColumnFile(Corpus):
-    """A file with a source, a tab and a target in each line."""
+    """Pairs of a file with a source, a tab and a target on each line."""
 
     def __init__(self, path: os.PathLike):
         self._path = path
@@ -83,7 +83,7 @@ class ColumnFile(Corpus):
 
     @functools.cached_property
     def _index(self) -> LineIndex:
-        for _ in self:  # Every line has two columns: better known now than later.
+        for _ in self:  # Better to find a line without two columns now than later.
             pass
         return LineIndex.of(self._path)
 
@@ -99,7 +99,7 @@ class ColumnFile(Corpus):
 
 
 class AlignedFiles(Corpus):
-    """Two files, line by line translations of each other."""
+    """Pairs of two files that are line-by-line translations of each other."""
 
     def __init__(self, source: os.PathLike, target: os.PathLike):
         self._paths = source, target
@@ -143,7 +143,7 @@ class AlignedFiles(Corpus):
 def open_corpora(
     source: Paths | None, target: Paths | None, pairs: Iterable[Pair] | None
 ) -> list[Corpus]:
-    """The corpora that are given: one for each file, or pair of files, or `pairs`."""
+    """Opens one corpus for each file or pair of files, or for `pairs`."""
     if (source is None) == (pairs is None) or (source is None and target is not None):
         raise ValueError(
             "Either `source` (with `target`, unless it has two columns) or `pairs` "
@@ -175,5 +175,5 @@ def read_pairs(
     target: Paths | None = None,
     pairs: Iterable[Pair] | None = None,
 ) -> list[Pair]:
-    """The (source, target) texts of files or of `pairs`, whichever is given."""
+    """Reads the (source, target) texts of files or of `pairs`, whichever is given."""
     return list(itertools.chain.from_iterable(open_corpora(source, target, pairs)))

@@ -28,12 +28,12 @@ class ParallelDataset:
     Attributes:
         dataset: `tf.data.Dataset` for `fit` on any backend. Pass `shuffle=False` to
             `fit`: Keras warns otherwise that it leaves the order to the dataset.
-        shapes: The batch shapes, narrowest first. Every batch has one of them. How
+        shapes: the batch shapes, narrowest first. Every batch has one of them. How
             many an epoch has of each is exact unless epochs differ; it is then that
             of the first epoch or, in a stream, of the first window.
-        padding_fraction: Share of padding among all ids, from 0 to 1, in the epoch or
+        padding_fraction: share of padding among all ids, from 0 to 1, in the epoch or
             window that `shapes` counts.
-        tokens_per_epoch: Target tokens of an epoch, with end and without padding, as
+        tokens_per_epoch: target tokens of an epoch, with end and without padding, as
             many as `shapes` counts.
     """
 
@@ -84,7 +84,7 @@ class ParallelDataset:
         """The position in the data, for `restore`.
 
         Args:
-            batches: Batches of the running epoch before it, counted from the epoch's
+            batches: batches of the running epoch before it, counted from the epoch's
                 start also where `restore` began the epoch in its middle. After
                 `batches_per_epoch` comes the start of the next epoch.
 
@@ -101,10 +101,10 @@ class ParallelDataset:
         was. `len(dataset)` stays that of a whole epoch.
 
         Args:
-            state: What `state` gave, of a dataset made with the same arguments.
+            state: what `state` gave, of a dataset made with the same arguments.
 
         Raises:
-            ValueError: If `state` is something else.
+            ValueError: if `state` is something else.
         """
         self._stream.restore(state)
 
@@ -114,10 +114,10 @@ class ParallelDataset:
         A stream that has not come near it reads its way there.
 
         Args:
-            epoch: Number of the epoch, from 0.
+            epoch: number of the epoch, from 0.
 
         Raises:
-            ValueError: If `epoch` is something else.
+            ValueError: if `epoch` is something else.
         """
         if not isinstance(epoch, Integral) or epoch < 0:
             raise ValueError(
@@ -129,7 +129,7 @@ class ParallelDataset:
         """The batch that comes next at a position: NumPy arrays, as in `dataset`.
 
         Args:
-            state: What `state` gave.
+            state: what `state` gave.
         """
         return self._collate(*self._stream.at(state))
 
@@ -139,7 +139,7 @@ class ParallelDataset:
         They are read anew. A row of padding that fills up the batch has empty texts.
 
         Args:
-            state: What `state` gave.
+            state: what `state` gave.
         """
         window, batch = self._stream.at(state)
         rows = [

@@ -60,48 +60,48 @@ def parallel_dataset(
     epoch is then the next `batches_per_epoch` batches.
 
     Args:
-        source: One path or several, plain or gzip (`.gz`), a sentence a line. Without
+        source: one path or several, plain or gzip (`.gz`), a sentence a line. Without
             `target`: files of two columns, source and target, separated by a tab.
-        target: As many paths as `source`; line by line the translation.
+        target: as many paths as `source`; line by line the translation.
         pairs: `(source, target)` strings, in place of files.
-        source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target, which may be the same.
-        weights: Share of each file in an epoch or window, in any unit. An epoch has
+        source_tokenizer: tokenizer of the source.
+        target_tokenizer: tokenizer of the target, which may be the same.
+        weights: share of each file in an epoch or window, in any unit. An epoch has
             as many pairs as all files together, so that those of a file with less
             than its share come more than once. `None`: by the number of lines.
-        tokens_per_batch: Most ids in a batch on either side, padding included:
+        tokens_per_batch: most ids in a batch on either side, padding included:
             `batch * max(source_length, target_length)`. A longer pair is a batch of
             its own.
-        max_shapes: Most batch shapes. More shapes mean less padding and more
+        max_shapes: most batch shapes. More shapes mean less padding and more
             compilation.
-        batch_size_multiple: Pairs in a batch are a multiple of this, for devices that
+        batch_size_multiple: pairs in a batch are a multiple of this, for devices that
             share its rows (`keras.distribution.DataParallel`). A batch of long pairs
             has so many at least, even if `tokens_per_batch` does not hold them.
-        max_source_length: Longest source kept, in tokens with the end token. `None`:
+        max_source_length: longest source kept, in tokens with the end token. `None`:
             no limit.
-        max_target_length: Longest target kept, in tokens with the end token. `None`:
+        max_target_length: longest target kept, in tokens with the end token. `None`:
             no limit.
-        max_length_ratio: Most tokens of the longer side for each of the shorter one,
+        max_length_ratio: most tokens of the longer side for each of the shorter one,
             1 or more. `None`: no limit.
-        drop_duplicates: Whether a pair is left out that stands further up, in any of
+        drop_duplicates: whether a pair is left out that stands further up, in any of
             the files, letter for letter.
-        source_sampling: Splits the source into other subwords in every epoch, if the
+        source_sampling: splits the source into other subwords in every epoch, if the
             tokenizer is a `SentencePieceTokenizer`: as a function of `seed`, epoch
             and line alone. From 0 to 1. In a BPE model it is the probability with
             which a merge is left out (BPE-dropout, 0.1 as a rule); in a unigram
             model the exponent of a split's probability (0.2 as a rule; the lower, the
             more splits vary). `None`: always the tokenizer's own split.
-        target_sampling: The same of the target.
-        window: Pairs to stream at a time, for example 100,000, no fewer than there are
+        target_sampling: the same of the target.
+        window: pairs to stream at a time, for example 100,000, no fewer than there are
             files; it bounds the memory used. The batch shapes are made for the first
             window. `None`: all text is kept in memory.
-        batches_per_epoch: Batches in an epoch of a stream.
-        shard: Number of this worker, from 0, and of all workers, which share the data
+        batches_per_epoch: batches in an epoch of a stream.
+        shard: number of this worker, from 0, and of all workers, which share the data
             between them: each gets other batches of an epoch or, of a stream, other
             windows. All have equally many, so that a few may come twice.
-        shuffle: Whether each epoch or window has an order of its own.
-        seed: Seed of the orders and splits, 0 or more.
-        sample_weights: Whether a batch has a third element for stock Keras losses,
+        shuffle: whether each epoch or window has an order of its own.
+        seed: seed of the orders and splits, 0 or more.
+        sample_weights: whether a batch has a third element for stock Keras losses,
             float32 `(batch, target_length)`: 1 on tokens, 0 on padding.
 
     Returns:
@@ -111,7 +111,7 @@ def parallel_dataset(
         every batch shape gives way to the tokenizer's own.
 
     Raises:
-        ValueError: If files are empty, not UTF-8 or not parallel, if no pair is left,
+        ValueError: if files are empty, not UTF-8 or not parallel, if no pair is left,
             or if an argument has a bad value.
 
     Example:

@@ -1,4 +1,4 @@
-"""Plans the batches of an epoch by the first window."""
+"""Plans the batches of an epoch from the first window."""
 
 import dataclasses
 from typing import Self
@@ -11,13 +11,13 @@ from keras_transformer.dataset.pair_source import PairSource
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """Batch shapes for all windows, and what the first window makes of them.
+    """Batch shapes for all windows, and the batches that the first window fills.
 
     Attributes:
-        buckets: The buckets.
-        lengths: Tokens a side of the pairs of the window: integer `(pairs, 2)`.
-        counts: Batches that these make in each bucket.
-        varies: Whether other windows make other batches.
+        buckets: the buckets.
+        lengths: tokens per side of that window's pairs: integer `(pairs, 2)`.
+        counts: batches that they fill in each bucket.
+        varies: whether other windows fill others.
     """
 
     buckets: Buckets
@@ -29,7 +29,7 @@ class BatchPlan:
     def of(
         cls, source: PairSource, tokens_per_batch: int, max_shapes: int, multiple: int
     ) -> Self:
-        """The plan for these pairs; see `Buckets.choose`."""
+        """Makes the plan for these pairs; see `Buckets.choose`."""
         lengths = source.draw(0, source.limits).lengths
         longest = None
         if source.varies:
@@ -42,7 +42,7 @@ class BatchPlan:
 
     @property
     def batches(self) -> int:
-        """Batches of the first window."""
+        """Number of batches of the first window."""
         return sum(self.counts)
 
     @property
@@ -52,11 +52,11 @@ class BatchPlan:
         return 1 - int(self.lengths.sum()) / int((rows @ self.buckets.lengths).sum())
 
     def tokens(self, batches: int) -> int:
-        """Target tokens in so many batches."""
+        """Returns the target tokens in so many batches."""
         return round(int(self.lengths[:, 1].sum()) * batches / self.batches)
 
     def shapes(self, batches: int) -> tuple[BatchShape, ...]:
-        """The shapes, and how many of so many batches have each."""
+        """Returns the shapes, and how many of so many batches have each."""
         return tuple(
             BatchShape(rows, source, target, round(count * batches / self.batches))
             for rows, (source, target), count in zip(

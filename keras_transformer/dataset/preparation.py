@@ -1,4 +1,4 @@
-"""What happens to every pair between its text and a batch."""
+"""Prepares pairs for batches: tokenizes, filters and samples them."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -15,13 +15,13 @@ from keras_transformer.dataset.tokenizing import Tokenizers, tokenize_pairs
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Tokenizes, filters and splits at random.
+    """Tokenizes and filters pairs, and samples their subwords.
 
     Attributes:
-        tokenizers: Of source and target.
-        pair_filter: Which pairs are kept.
-        drop_duplicates: Whether to leave out pairs that were there before.
-        sampling: How texts are split at random.
+        tokenizers: the tokenizers of source and target.
+        pair_filter: decides which pairs are kept.
+        drop_duplicates: whether to drop pairs that have occurred before.
+        sampling: splits texts at random.
     """
 
     tokenizers: Tokenizers
@@ -32,7 +32,7 @@ class Preparation:
     def duplicates(
         self, corpora: Sequence[Iterable[Pair]], sizes: Sequence[int]
     ) -> list[Flags]:
-        """For each corpus, of this size, the pairs that were there before."""
+        """Flags, for each corpus, the pairs that have occurred before."""
         if self.drop_duplicates:
             return find_duplicates(corpora)
         return [Flags.unset(size) for size in sizes]
@@ -40,7 +40,7 @@ class Preparation:
     def prepare(
         self, texts: list[Pair], lines: np.ndarray, duplicates: np.ndarray
     ) -> tuple[TokenPairs, np.ndarray, dict[str, np.ndarray]]:
-        """The pairs that are kept, their places among all, and what was amiss."""
+        """Returns the pairs that are kept, their places among all, and the faults."""
         pairs = TokenPairs(*tokenize_pairs(texts, self.tokenizers), lines)
         faults = self.pair_filter.faults(pairs.lengths, duplicates)
         kept = np.flatnonzero(~np.any(list(faults.values()), axis=0))

@@ -1,4 +1,4 @@
-"""Pairs that are read and tokenized as they are needed."""
+"""Pairs read and tokenized as they are needed."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from keras_transformer.dataset.token_rows import TokenPairs
 
 
 class StreamedPairs:
-    """A `PairSource` of corpora repeated without end, a window after the other.
+    """A `PairSource` that endlessly repeats corpora, window by window.
 
     Args:
-        corpora: The corpora, which are read through once to begin with.
-        weights: Share of each in a window; `None`: its size.
-        preparation: What happens to the pairs.
-        window: Pairs in a window.
+        corpora: the corpora, which are read through once at the start.
+        weights: share of each corpus in a window; `None` = by size.
+        preparation: how pairs are tokenized, filtered and sampled.
+        window: pairs in a window.
     """
 
     varies = True
@@ -42,11 +42,11 @@ class StreamedPairs:
 
     @property
     def longest(self) -> Limits:
-        """The limits, since what will come is not known."""
+        """The limits, since later pairs are not known yet."""
         return self.limits
 
     def draw(self, number: int, limits: Limits) -> TokenPairs:
-        """The pairs of the window of this number."""
+        """Returns the pairs of window `number`."""
         draws = self._mixture.window(number)
         texts: list[Pair] = []
         duplicates = []

@@ -1,4 +1,4 @@
-"""Rows of token ids of any length."""
+"""Rows of token ids of different lengths."""
 
 from typing import NamedTuple, Self
 
@@ -9,8 +9,8 @@ class TokenRows:
     """Rows of token ids, kept end to end in one array.
 
     Args:
-        token_ids: The ids of all rows: int32 `(tokens,)`.
-        lengths: Ids in each row: integer `(rows,)`.
+        token_ids: the ids of all rows: int32 `(tokens,)`.
+        lengths: ids in each row: integer `(rows,)`.
     """
 
     def __init__(self, token_ids: np.ndarray, lengths: np.ndarray):
@@ -20,26 +20,26 @@ class TokenRows:
 
     @classmethod
     def join(cls, parts: list[Self]) -> Self:
-        """The rows of all parts."""
+        """Concatenates the rows of all parts."""
         return cls(
             np.concatenate([part.token_ids for part in parts]),
             np.concatenate([part.lengths for part in parts]),
         )
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """The sum over each row of `values`, one for each token: `(rows,)`."""
+        """Sums `values`, one for each token, over each row: `(rows,)`."""
         sums = np.concatenate([[0], np.cumsum(values)])
         return sums[self._starts + self.lengths] - sums[self._starts]
 
     def take(self, numbers: np.ndarray) -> "TokenRows":
-        """The rows of these numbers."""
+        """Returns the rows with these numbers."""
         lengths = self.lengths[numbers]
         shifts = self._starts[numbers] - (np.cumsum(lengths) - lengths)
         places = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
         return TokenRows(self.token_ids[places], lengths)
 
     def pad(self, numbers: np.ndarray, length: int, pad_token_id: int) -> np.ndarray:
-        """The rows of these `numbers`, empty where negative: int32 `(batch, length)`.
+        """Pads the rows with these numbers, empty if negative: int32 `(batch, length)`.
 
         The first `length` ids of a row are kept.
         """
@@ -51,12 +51,12 @@ class TokenRows:
 
 
 class TokenPairs(NamedTuple):
-    """Tokenized pairs, and which pairs they are.
+    """Tokenized pairs, and where they come from.
 
     Attributes:
-        source: Token ids of the sources, with end.
-        target: Token ids of the targets, with start and end.
-        lines: Corpus and line of each pair, from 0: integer `(pairs, 2)`.
+        source: token ids of the sources, with end.
+        target: token ids of the targets, with start and end.
+        lines: corpus and line of each pair, from 0: integer `(pairs, 2)`.
     """
 
     source: TokenRows
@@ -65,11 +65,11 @@ class TokenPairs(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens a side, of the decoder where the target is concerned: `(pairs, 2)`."""
+        """Tokens per side, for the target those of the decoder: `(pairs, 2)`."""
         return np.stack([self.source.lengths, self.target.lengths - 1], axis=1)
 
     def take(self, numbers: np.ndarray) -> "TokenPairs":
-        """The pairs of these numbers."""
+        """Returns the pairs with these numbers."""
         return TokenPairs(
             self.source.take(numbers), self.target.take(numbers), self.lines[numbers]
         )

@@ -1,4 +1,4 @@
-"""Texts to rows of token ids."""
+"""Tokenizes pairs into rows of token ids."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ Tokenizers = tuple[Tokenizer, Tokenizer]
 def tokenize_pairs(
     pairs: Sequence[Pair], tokenizers: Tokenizers
 ) -> tuple[TokenRows, TokenRows]:
-    """Source ids with end, target ids with start and end."""
+    """Returns source ids with end, and target ids with start and end."""
     chunks = [pairs[i : i + _CHUNK] for i in range(0, len(pairs), _CHUNK)]
     source, target = (
         [
@@ -34,7 +34,7 @@ def tokenize_pairs(
 
 
 def token_rows(tokenize: Callable[..., tf.RaggedTensor], *args, **kwargs) -> TokenRows:
-    """What `tokenize(*args, **kwargs)` returns, outside of TensorFlow."""
+    """Returns the result of `tokenize(*args, **kwargs)` as NumPy rows."""
     with tf.device("CPU"):
         rows = tokenize(*args, **kwargs)
         return TokenRows(rows.values.numpy(), rows.row_lengths().numpy())

@@ -60,7 +60,8 @@ def align(
 
     ```python
     (alignment,) = model.align(["A man sleeps."], ["Ein Mann schläft."])
-    print(alignment.attention.shape, alignment.positions)
+    target_length, source_length = alignment.attention.shape
+    print(len(alignment.positions) == target_length)  # True
     ```
 
     References:

@@ -60,8 +60,8 @@ def score(model: Any, sources: Any, targets: Any, batch_size: int = 64) -> Score
 
     ```python
     result = model.score(["A man sleeps."], ["Ein Mann schläft."])
-    print(result.scores, result.lengths, result.perplexity)
-    print(result.token_scores[0])
+    print(result.scores.shape, result.perplexity > 1)  # (1,) True
+    print(len(result.token_scores[0]) == result.lengths[0])  # True
     ```
     """
     return model._scorer(sources, targets, batch_size)

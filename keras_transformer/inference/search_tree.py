@@ -59,6 +59,8 @@ def search_tree(
     Example:
 
     ```python
+    from keras_transformer import plotting
+
     tree = model.search_tree("A man sleeps.", BeamSearch(num_beams=3))
     plotting.plot_search_tree(*tree).savefig("search.png")
     ```

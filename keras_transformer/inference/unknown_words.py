@@ -38,10 +38,11 @@ def replace_unknowns(
     Example:
 
     ```python
-    outputs, found = model.generate(sources, return_alignments=True)
+    outputs, found = word_model.generate(sources, return_alignments=True)
     alignments = [alignment.positions for alignment in found]
     dictionary = {"Straße": "street"}
-    texts = replace_unknowns(model, sources, outputs, alignments, dictionary)
+    texts = replace_unknowns(word_model, sources, outputs, alignments, dictionary)
+    print("<unk>" in " ".join(texts))  # False
     ```
 
     References:

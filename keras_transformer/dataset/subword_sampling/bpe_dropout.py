@@ -17,10 +17,10 @@ class _Words(NamedTuple):
     """Words that are not finished, end to end.
 
     Attributes:
-        symbols: Tokens so far: int64 `(symbols,)`.
-        merges: What each makes with the next one, if anything: int64 `(symbols,)`.
-        places: Where each is among all characters: int64 `(symbols,)`.
-        units: Number of the word of each: int64 `(symbols,)`.
+        symbols: tokens so far: int64 `(symbols,)`.
+        merges: what each makes with the next one, if anything: int64 `(symbols,)`.
+        places: where each is among all characters: int64 `(symbols,)`.
+        units: number of the word of each: int64 `(symbols,)`.
     """
 
     symbols: np.ndarray
@@ -40,7 +40,7 @@ class BPEDropout:
     all merges are left out is finished.
 
     Args:
-        subwords: A BPE model.
+        subwords: a BPE model.
 
     References:
         Provilkov et al., 2020, "BPE-Dropout: Simple and Effective Subword
@@ -67,9 +67,9 @@ class BPEDropout:
         """The rows, split at random.
 
         Args:
-            rows: Tokens as the model splits.
-            keys: What the split of each row depends on: uint64 `(rows,)`.
-            dropout: Probability with which a merge is left out, from 0 to 1.
+            rows: tokens as the model splits.
+            keys: what the split of each row depends on: uint64 `(rows,)`.
+            dropout: probability with which a merge is left out, from 0 to 1.
         """
         symbols, of_row, places, units = self._spelling.spell(rows)
         random = mix(keys[of_row], places)

@@ -14,10 +14,10 @@ class Spelled(NamedTuple):
     """Rows of symbols, end to end.
 
     Attributes:
-        symbols: Characters, and tokens that are not taken apart: int64 `(symbols,)`.
-        rows: The row of each: int64 `(symbols,)`.
-        places: Place of each in its row, from 0: int64 `(symbols,)`.
-        units: Number of the unit of each, from 0: int64 `(symbols,)`. A token never
+        symbols: characters, and tokens that are not taken apart: int64 `(symbols,)`.
+        rows: the row of each: int64 `(symbols,)`.
+        places: place of each in its row, from 0: int64 `(symbols,)`.
+        units: number of the unit of each, from 0: int64 `(symbols,)`. A token never
             reaches from one unit into the next.
     """
 
@@ -34,9 +34,9 @@ class Spelling:
     a character without an id, is its own symbol and its own unit.
 
     Args:
-        tokens: All tokens in the order of their ids.
-        ordinary: Whether each stands for a piece of text.
-        ids: Symbols of the characters: other numbers than the ids of tokens, or the
+        tokens: all tokens in the order of their ids.
+        ordinary: whether each stands for a piece of text.
+        ids: symbols of the characters: other numbers than the ids of tokens, or the
             ids of the tokens that are these characters.
     """
 

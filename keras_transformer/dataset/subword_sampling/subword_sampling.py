@@ -15,10 +15,10 @@ class SubwordSampling:
     """Splits each text as the seed, the repetition, the corpus and the line say.
 
     Args:
-        tokenizers: Of source and target.
-        alphas: How much each varies, as `BPEDropout` or `UnigramSampling` has it;
+        tokenizers: of source and target.
+        alphas: how much each varies, as `BPEDropout` or `UnigramSampling` has it;
             `None`: not at all.
-        seed: The seed.
+        seed: the seed.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class SubwordSampling:
         """The pairs with their texts split at random.
 
         Args:
-            pairs: The pairs as the tokenizers split them.
-            repetitions: How often the corpus of each was gone through before.
-            limits: Most tokens of source and target; a longer split gives way to that
+            pairs: the pairs as the tokenizers split them.
+            repetitions: how often the corpus of each was gone through before.
+            limits: most tokens of source and target; a longer split gives way to that
                 of the tokenizer.
         """
         rows = [pairs.source, pairs.target]

@@ -18,9 +18,9 @@ class _Tokens(NamedTuple):
     """The tokens that fit somewhere into the text.
 
     Attributes:
-        first: Place of the first character of each: int64 `(tokens,)`.
-        last: Place of its last character: int64 `(tokens,)`.
-        ids: Its id: int64 `(tokens,)`.
+        first: place of the first character of each: int64 `(tokens,)`.
+        last: place of its last character: int64 `(tokens,)`.
+        ids: its id: int64 `(tokens,)`.
     """
 
     first: np.ndarray
@@ -38,7 +38,7 @@ class UnigramSampling:
     which the model gives it, by filtering forwards and sampling backwards.
 
     Args:
-        subwords: A unigram model.
+        subwords: a unigram model.
 
     References:
         Kudo, 2018, "Subword Regularization: Improving Neural Network Translation
@@ -66,9 +66,9 @@ class UnigramSampling:
         """The rows, split at random.
 
         Args:
-            rows: Tokens as the model splits.
-            keys: What the split of each row depends on: uint64 `(rows,)`.
-            alpha: Exponent of the probabilities; the lower, the more splits vary.
+            rows: tokens as the model splits.
+            keys: what the split of each row depends on: uint64 `(rows,)`.
+            alpha: exponent of the probabilities; the lower, the more splits vary.
         """
         spelled = self._spelling.spell(rows)
         begins = np.diff(spelled.units, prepend=-1) > 0
@@ -104,8 +104,8 @@ class _Lattice:
     """All splits of all words.
 
     Args:
-        tokens: The tokens that fit.
-        begins: Whether a word begins at each place: boolean `(places,)`.
+        tokens: the tokens that fit.
+        begins: whether a word begins at each place: boolean `(places,)`.
     """
 
     def __init__(self, tokens: _Tokens, begins: np.ndarray):
@@ -123,7 +123,7 @@ class _Lattice:
         """Probability of each token among those that end where it does.
 
         Args:
-            scores: Logarithms of the tokens' weights.
+            scores: logarithms of the tokens' weights.
         """
         totals = np.full(len(self._begins), _IMPOSSIBLE)  # Of all splits up to a place.
         probabilities = np.empty(len(self._tokens.ids))
@@ -145,8 +145,8 @@ class _Lattice:
         """Draws a split of each word.
 
         Args:
-            probabilities: What `filter` gave.
-            random: Numbers from 0 to 1 that decide: `(places,)`.
+            probabilities: what `filter` gave.
+            random: numbers from 0 to 1 that decide: `(places,)`.
 
         Returns:
             At each place the token that begins there, or -1: int32 `(places,)`.

@@ -1,0 +1,117 @@
+"""The examples of docstrings: they run, and print what they say."""
+
+import doctest
+import functools
+import inspect
+import io
+import pathlib
+import re
+
+import pytest
+from documented import MODULES, NAMES, ROOT, TOY_MODEL, python_blocks, write_toy_text
+
+import keras_transformer as kt
+from keras_transformer import recipe
+from keras_transformer.recipe import Recipe
+from keras_transformer.seq2seq import PRESETS
+
+# Why an example with this in it is compiled and no more.
+NOT_RUN = {
+    "Helsinki-NLP/": "it downloads a published model",
+    "serve(read_options(": "it serves until it is stopped",
+}
+# Why an example with this in it runs with the TensorFlow backend alone.
+RUN_ONCE = {
+    "export_onnx(": "TensorFlow writes it, for other backends in a slow child process",
+    "saved_models/": "TensorFlow alone writes and reads a SavedModel",
+}
+EXAMPLES = [
+    pytest.param(
+        module,
+        inspect.cleandoc("\n" + code),
+        id=f"{module.__name__}-{number}",
+        marks=[pytest.mark.once for part in RUN_ONCE if part in code],
+    )
+    for module in [kt, *MODULES]
+    for number, (_, code) in enumerate(
+        python_blocks(pathlib.Path(module.__file__).read_text("utf-8"))
+    )
+]
+
+TRAIN, VALID = ([f"{part}.en", f"{part}.de"] for part in ("train", "valid"))
+TOY_RECIPE = {
+    **{"vocabulary_size": 29, "max_length": 24, "epochs": 1, "cooldown": 0},
+    **{"num_beams": 1, "export": False, "verbose": 0},
+}
+SERVING = """
+[models.pronounce]
+folder = "saved_models/pronounce"
+"""
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory):
+    """What examples take for granted: texts, data, and models that know nothing."""
+    folder = tmp_path_factory.mktemp("toys")
+    write_toy_text(folder)
+    files = [str(folder / name) for name in TRAIN]
+    pieces = kt.SentencePieceTokenizer.train(files, vocabulary_size=29)
+    words = kt.WordTokenizer.train(files)
+    pieces_model, other_model, word_model = (
+        kt.Seq2Seq(**TOY_MODEL, source_tokenizer=tokenizer, max_target_length=24)
+        for tokenizer in (pieces, pieces, words)
+    )
+    data = kt.parallel_dataset(*files, source_tokenizer=pieces, target_tokenizer=pieces)
+    sources, references = (pathlib.Path(file).read_text().split("\n") for file in files)
+    return {
+        **{"model": pieces_model, "model_of_another_seed": other_model},
+        **{"word_model": word_model, "train": data, "valid": data},
+        **{"train_files": TRAIN, "valid_files": VALID},
+        **{"texts": sources[:3], "sources": sources[:3]},
+        **{"valid_sources": sources[:3], "valid_references": references[:3]},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder with the files that examples read; a recipe in it is small."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
+    monkeypatch.setattr(recipe, "Recipe", functools.partial(Recipe, **TOY_RECIPE))
+    write_toy_text(tmp_path)
+    (tmp_path / "news.en").write_text("a man\ntwo dogs\n")
+    (tmp_path / "serving.toml").write_text(SERVING)
+    (tmp_path / "runs/en-de").mkdir(parents=True)
+    options = Recipe(**TOY_RECIPE, train=TRAIN, valid=VALID, output="runs/en-de")
+    (tmp_path / "runs/en-de/options.toml").write_text(options.to_toml())
+    (tmp_path / "saved_models").mkdir()
+    (tmp_path / "saved_models/pronounce").symlink_to(ROOT / "saved_models/pronounce")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("module", "code"), EXAMPLES)
+def test_fenced_example(module, code, toys, folder):
+    compiled = compile(code, module.__name__, "exec")
+    for part, reason in NOT_RUN.items():
+        if part in code:
+            pytest.skip(reason)
+    toys["model"].compile("adam", kt.LabelSmoothedCrossEntropy())
+    printed = io.StringIO()
+    printing = {"print": functools.partial(print, file=printed)}
+    exec(compiled, {**NAMES, **toys, **vars(module), **printing})
+    said = re.findall("# (.*)", code)
+    assert not said or printed.getvalue().splitlines() == said
+
+
+@pytest.mark.parametrize("part", [*NOT_RUN, *RUN_ONCE])
+def test_there_is_such_an_example(part):
+    assert any(part in example.values[1] for example in EXAMPLES)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_interactive_examples(module, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in doctest.DocTestFinder().find(module, extraglobs=NAMES):
+        runner.run(test)
+    assert not runner.failures, capsys.readouterr().out
