@@ -51,13 +51,34 @@ def train(**options: Any) -> None:
 
     from keras_transformer.recipe import train
 
-    figures = train(recipe).figures
+    try:
+        figures = train(recipe).figures
+    except KeyboardInterrupt:
+        typer.echo(_describe_stop(recipe.output), err=True)
+        raise typer.Exit(130) from None
     part = "test" if recipe.test else "validation"
     typer.echo(f"{part} text  {figures['sentences']:,} sentences")
     for name in ("bleu", "chrf"):
         signature = figures[f"{name}_signature"]
         typer.echo(f"{name:12}{figures[name]:8.2f}  {signature}")
+    penalty = figures["length_penalty"]
+    if recipe.test:
+        valid_bleu = figures["valid_bleu"][str(penalty)]
+        typer.echo(f"{'valid bleu':12}{valid_bleu:8.2f}  {figures['bleu_signature']}")
     typer.echo(f"{'model':12}{pathlib.Path(recipe.output, 'model.keras')}")
+    typer.echo(
+        f"{'search':12}--num-beams {recipe.num_beams} --length-penalty {penalty}"
+    )
+
+
+def _describe_stop(output: str) -> str:
+    from keras_transformer.recipe.folder import saved_position
+
+    position = saved_position(output)
+    if position is None:
+        return "\nstopped before the first checkpoint: nothing of the training is saved"
+    epochs, batches = position
+    return f"\nstopped; the same command goes on after epoch {epochs}, batch {batches}"
 
 
 def _read_config(context: typer.Context, config: pathlib.Path | None) -> Any:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import pathlib
 import warnings
@@ -15,10 +16,10 @@ from keras_transformer.files import written_whole
 class HistoryFile(keras.callbacks.Callback):
     """Writes the logs of each epoch as a row of a CSV file, whole each time.
 
-    A column is empty in the rows of epochs without that figure, as are those of the
-    epochs between two translations of the validation text. A run that goes on replaces
-    the rows of the epochs that it makes again. A file that cannot be read or written
-    is no reason to end a run: it warns.
+    A column is empty in the rows of epochs without that figure, or where it is NaN, as
+    it is in epochs between two translations of the validation text. A run that goes on
+    replaces the rows of the epochs that it makes again. A file that cannot be read or
+    written is no reason to end a run: it warns.
 
     Args:
         path: the file.
@@ -39,7 +40,8 @@ class HistoryFile(keras.callbacks.Callback):
 
     def _add(self, epoch: int, logs: dict[str, Any]) -> None:
         rows = [row for row in self._read() if int(row["epoch"]) < epoch]
-        rows.append({"epoch": epoch, **logs})
+        known = {name: value for name, value in logs.items() if not math.isnan(value)}
+        rows.append({"epoch": epoch, **known})
         columns = dict.fromkeys(name for row in rows for name in row)
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, columns)

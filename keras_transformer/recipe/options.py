@@ -12,12 +12,12 @@ from typing import Annotated, Any
 # for another number of epochs once the learning rate falls.
 _MAY_CHANGE = {
     *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
-    *("bleu_every", "save_every", "num_beams", "verbose"),
+    *("bleu_every", "bleu_tokenize", "patience", "save_every", "num_beams", "verbose"),
 }
 
 _COUNTS = (
     *("vocabulary_size", "max_length", "epochs", "tokens_per_batch", "micro_batches"),
-    *("average", "bleu_every", "save_every", "num_beams", "warmup_steps"),
+    *("average", "bleu_every", "patience", "save_every", "num_beams", "warmup_steps"),
 )
 _RATES = ("dropout", "attention_dropout", "label_smoothing")
 
@@ -32,8 +32,9 @@ class Recipe:
     one file with a tab between the two sides.
 
     Raises:
-        ValueError: if `train`, `valid` or `test` is not one file or two, or a number is
-            out of its range. `train` checks the other options.
+        ValueError: if `train`, `valid` or `test` is not one file or two, if a number is
+            out of its range, or if there is an `init` and an option that comes with
+            it. `train` checks the other options.
 
     Example:
 
@@ -49,12 +50,21 @@ class Recipe:
     output: Annotated[str, "Folder for all results. A stopped run in it goes on."]
     lowercase: Annotated[bool, "Ignore letter case."] = False
     vocabulary_size: Annotated[int, "Subwords, of both sides together."] = 8000
+    normalization: Annotated[
+        str, "Of all text: nmt_nfkc, nfkc, or identity, which changes nothing."
+    ] = "nmt_nfkc"
+    character_coverage: Annotated[
+        float, "Share of the text's characters in the vocabulary, from 0.98 on."
+    ] = 1.0
     max_length: Annotated[int, "Longest sentence, in subwords."] = 256
     export: Annotated[bool, "Write a SavedModel as well."] = True
 
     preset: Annotated[
         str, "transformer_tiny, transformer_small, transformer_base, transformer_big."
     ] = "transformer_tiny"
+    init: Annotated[
+        str | None, "Trained model to begin with, a .keras file or a preset's folder."
+    ] = None
     dropout: Annotated[float, "Of embeddings and sub-layers."] = 0.3
     attention_dropout: Annotated[float, "Of the attention scores."] = 0.0
     dtype: Annotated[
@@ -73,14 +83,32 @@ class Recipe:
     ] = None
     micro_batches: Annotated[int, "Parts of a batch, one after the other."] = 1
     average: Annotated[int, "Last epochs whose weights are averaged."] = 10
+    patience: Annotated[
+        int | None, "End after so many epochs without a lower validation loss."
+    ] = None
     bleu_every: Annotated[int, "Epochs between BLEU on the validation text."] = 1
+    bleu_tokenize: Annotated[
+        str, "How BLEU splits text: 13a, zh, ja-mecab, ko-mecab, char, ..."
+    ] = "13a"
     save_every: Annotated[int, "Batches between checkpoints."] = 500
     seed: Annotated[int, "Of all that is random."] = 1
-    verbose: Annotated[int, "0: silent; 1: a progress bar; 2: a line an epoch."] = 1
+    verbose: Annotated[
+        int | None,
+        "0: silent; 1: a progress bar, the default in a terminal; 2: a line an epoch.",
+    ] = None
 
     num_beams: Annotated[int, "Of the beam search that judges the model."] = 5
 
     def __post_init__(self) -> None:
+        self._make_paths()
+        self._check_numbers()
+        if self.init is not None:
+            self._check_comes_with_the_trained_model(
+                *("preset", "vocabulary_size", "normalization", "character_coverage")
+            )
+
+    def _make_paths(self) -> None:
+        """Checks the files, and makes their paths such that any folder finds them."""
         for name in ("train", "valid", "test"):
             files = getattr(self, name)
             optional = name == "test" and not files
@@ -91,10 +119,17 @@ class Recipe:
                     f"one with a tab between the sides; received `{name}={files!r}`."
                 )
             if files:
-                object.__setattr__(self, name, [os.fspath(file) for file in files])
+                files = [os.path.abspath(file) for file in files]
+                object.__setattr__(self, name, files)
         object.__setattr__(self, "output", os.fspath(self.output))
+        if self.init is not None:
+            object.__setattr__(self, "init", _absolute(os.fspath(self.init)))
+
+    def _check_numbers(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
+            if value is None and name == "patience":
+                continue
             if not isinstance(value, int) or value < 1:
                 raise ValueError(
                     f"`{name}` must be an integer of at least 1; received "
@@ -116,10 +151,20 @@ class Recipe:
                 "`learning_rate` must be a finite number above 0; received "
                 f"`learning_rate={self.learning_rate!r}`."
             )
-        if self.verbose not in (0, 1, 2):
+        if self.verbose not in (None, 0, 1, 2):
             raise ValueError(
                 f"`verbose` must be 0, 1 or 2; received `verbose={self.verbose!r}`."
             )
+
+    def _check_comes_with_the_trained_model(self, *names: str) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in names and value != field.default:
+                raise ValueError(
+                    f"`{field.name}` is that of the trained model where there is an "
+                    f"`init`; received `{field.name}={value!r}`, `init={self.init!r}`. "
+                    "Leave one of them out."
+                )
 
     def to_toml(self) -> str:
         """Writes all options as TOML, which `read_options` reads.
@@ -157,6 +202,11 @@ class Recipe:
                 )
 
 
+def _absolute(model: str) -> str:
+    """A path that any folder finds; what is not on this disk as it is."""
+    return model if "://" in model else os.path.abspath(model)
+
+
 def read_options(path: str | os.PathLike) -> dict[str, Any]:
     """Reads options of a `Recipe` from a TOML file, such as a run's `options.toml`.
 
@@ -167,11 +217,14 @@ def read_options(path: str | os.PathLike) -> dict[str, Any]:
         A dictionary of the options by their names.
 
     Raises:
-        ValueError: if the file is not TOML, or has an option that a recipe has not.
+        ValueError: if the file is not TOML, or has sections, one file without a list,
+            or an option that a recipe has not.
 
     Example:
 
     ```python
+    from keras_transformer.recipe import Recipe, read_options, train
+
     options = read_options("runs/en-de/options.toml")
     train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
     ```
@@ -180,6 +233,17 @@ def read_options(path: str | os.PathLike) -> dict[str, Any]:
         options = tomllib.loads(pathlib.Path(path).read_text("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} must be a TOML file: {error}.") from error
+    for name, value in options.items():
+        if isinstance(value, dict):
+            raise ValueError(
+                f"{path} must have its options outside of sections; received the "
+                f"section `[{name}]`. Leave that line out."
+            )
+        if name in ("train", "valid", "test") and not isinstance(value, list):
+            raise ValueError(
+                f"`{name}` must be a list of one or two files in {path}; received "
+                f"`{name} = {value!r}`. Write `{name} = [{json.dumps(value)}]`."
+            )
     names = [field.name for field in dataclasses.fields(Recipe)]
     for name in options.keys() - set(names):
         near = difflib.get_close_matches(name, names, 1)

@@ -6,6 +6,7 @@ import pytest
 
 from keras_transformer.recipe import Recipe, read_options
 
+NOTHING = ("test", "init", "subword_sampling", "patience", "verbose")
 FILES = {"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": "runs/a"}
 
 
@@ -21,8 +22,8 @@ def test_options_are_written_whole_and_read_back(tmp_path):
     path.write_text(recipe.to_toml(), "utf-8")
     options = read_options(path)
     assert Recipe(**options) == recipe
-    given = {f.name for f in dataclasses.fields(Recipe)} - {"test", "subword_sampling"}
-    assert options.keys() == given
+    names = {field.name for field in dataclasses.fields(Recipe)}
+    assert options.keys() == names - set(NOTHING)
 
 
 @pytest.mark.parametrize("files", ["a.tsv", pathlib.Path("a"), [], ["a", "b", "c"]])
@@ -36,7 +37,7 @@ def test_files_are_one_or_two(name, files):
         Recipe(**{**FILES, name: files})
 
 
-@pytest.mark.parametrize("name", ["epochs", "average", "num_beams"])
+@pytest.mark.parametrize("name", ["epochs", "average", "num_beams", "patience"])
 def test_counts(name):
     with pytest.raises(ValueError, match=f"`{name}` must be .*; received `{name}=0`"):
         Recipe(**FILES, **{name: 0})
@@ -58,11 +59,36 @@ def test_ranges(name, value):
         Recipe(**FILES, **{name: value})
 
 
-def test_paths():
+def test_paths_that_any_folder_finds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     paths = {"train": [pathlib.Path("a.en"), pathlib.Path("a.de")]}
-    recipe = Recipe(**{**FILES, **paths, "output": pathlib.Path("runs/a")})
-    assert recipe == Recipe(**FILES)
-    assert tomllib.loads(recipe.to_toml())["train"] == FILES["train"]
+    recipe = Recipe(**{**FILES, **paths, "output": pathlib.Path("runs/a")}, init="m")
+    assert recipe == Recipe(**FILES, init=pathlib.Path("m"))
+    options = tomllib.loads(recipe.to_toml())
+    assert options["train"] == [str(tmp_path / name) for name in FILES["train"]]
+    assert options["init"] == str(tmp_path / "m")
+    assert Recipe(**FILES, init="hf://user/name").init == "hf://user/name"
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("preset", "transformer_base"), ("vocabulary_size", 7), ("normalization", "nfkc")],
+)
+def test_what_comes_with_a_trained_model(name, value):
+    message = f"`{name}` is that of the trained model .*; received `{name}={value!r}`"
+    with pytest.raises(ValueError, match=message):
+        Recipe(**FILES, init="a.keras", **{name: value})
+
+
+def test_a_file_with_sections_or_without_lists(tmp_path):
+    path = tmp_path / "options.toml"
+    path.write_text("epochs = 3\n[model]\npreset = 'a'\n")
+    with pytest.raises(ValueError, match=r"outside of sections; .* `\[model\]`"):
+        read_options(path)
+    path.write_text("train = 'a.tsv'\n")
+    message = r"`train` must be a list .*\. Write `train = \[\"a.tsv\"\]`"
+    with pytest.raises(ValueError, match=message):
+        read_options(path)
 
 
 def test_verbose():

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import Tokenizer
+from keras_transformer import Seq2Seq, Tokenizer
 from keras_transformer.recipe import Recipe, read_options, run, train
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.seq2seq import PRESETS
@@ -79,6 +79,95 @@ def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
         train(Recipe(**options, label_smoothing=0.2))
 
 
+def test_a_run_that_has_ended_is_not_made_again(options, tmp_path, monkeypatch):
+    results = tmp_path / "results"
+    model, search, figures = train(Recipe(**options, epochs=1))
+
+    def fail(*args):
+        raise MemoryError("all of it")
+
+    monkeypatch.setattr(run, "_fit", fail)
+    again = train(Recipe(**options, epochs=1))
+    assert (repr(again.search), again.figures) == (repr(search), figures)
+    assert again.model.generate(["ka lo"]) == model.generate(["ka lo"])
+    with pytest.raises(MemoryError):
+        train(Recipe(**options, epochs=2))
+    assert not (results / "figures.json").exists()
+    assert read_options(results / "options.toml")["epochs"] == 2
+
+
+def test_a_run_that_is_to_end_where_it_is(options, tmp_path):
+    results = tmp_path / "results"
+    train(Recipe(**options, epochs=2))
+    (results / "figures.json").unlink()
+    (results / "options.toml").write_text(Recipe(**options, epochs=5).to_toml())
+    trained = train(Recipe(**options, epochs=2))
+    assert json.loads((results / "figures.json").read_text()) == trained.figures
+    assert len(read_history(results)) == 2
+
+
+def test_a_trained_model_to_begin_with(options, tmp_path):
+    first = train(Recipe(**options, epochs=1)).model
+    first.save_to_preset(tmp_path / "preset")
+    del options["vocabulary_size"]
+    further = {**options, "epochs": 1, "dropout": 0.0, "max_length": 31}
+    losses = []
+    for init in (tmp_path / "results/model.keras", tmp_path / "preset"):
+        output = tmp_path / "from" / init.name
+        recipe = Recipe(**{**further, "output": output}, init=init)
+        model = train(recipe).model
+        assert not (output / "tokenizer.json").exists()
+        losses += [float(row["val_loss"]) for row in read_history(output)]
+        assert model.max_source_length == 31 and model.dropout == 0
+        assert (
+            model.source_tokenizer.get_config() == first.source_tokenizer.get_config()
+        )
+    (before,) = [float(row["val_loss"]) for row in read_history(tmp_path / "results")]
+    assert losses[0] == losses[1] < before
+    train(Recipe(**{**further, "output": output, "epochs": 2}, init=init))
+    assert [row["epoch"] for row in read_history(output)] == ["0", "1"]
+    assert isinstance(model, Seq2Seq)
+
+
+def test_no_lower_validation_loss_ends_a_run(options, tmp_path):
+    options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2}
+    for _ in range(2):  # it has ended: the second time nothing is trained
+        train(Recipe(**options))
+        assert len(read_history(tmp_path / "results")) == 3
+
+
+def test_a_warmup_that_never_ends(options):
+    options |= {"warmup_steps": 1000, "epochs": 1}
+    with pytest.warns(UserWarning, match="`warmup_steps=1000` is more than the .* "):
+        train(Recipe(**options))
+
+
+def test_text_that_is_not_normalized_and_bleu_of_characters(options, tmp_path):
+    options |= {"normalization": "identity", "character_coverage": 0.99}
+    with open(options["train"][0], "a", encoding="utf-8") as source:
+        source.write("½ ka\n")
+    with open(options["train"][1], "a", encoding="utf-8") as target:
+        target.write("KA½\n")
+    trained = train(Recipe(**options, epochs=1, bleu_tokenize="char"))
+    assert "tok:char" in trained.figures["bleu_signature"]
+    vocabulary = trained.model.source_tokenizer.get_vocabulary()
+    assert not {"½", "⁄"} & {character for piece in vocabulary for character in piece}
+    path = tmp_path / "results/tokenizer.json"
+    path.unlink()
+    message = "`tokenize` must be one of sacreBLEU's .*; received `tokenize='klingon'`"
+    with pytest.raises(ValueError, match=message):
+        train(Recipe(**options, bleu_tokenize="klingon"))
+    assert not path.exists()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("is_terminal, verbose", [(True, 1), (False, 2)])
+def test_a_progress_bar_is_for_a_terminal(options, monkeypatch, is_terminal, verbose):
+    monkeypatch.setattr(run.sys.stdout, "isatty", lambda: is_terminal)
+    assert run._verbosity(Recipe(**{**options, "verbose": None})) == verbose
+    assert run._verbosity(Recipe(**options)) == 0
+
+
 def test_a_run_that_never_began_may_begin_with_other_options(
     options, tmp_path, monkeypatch
 ):
@@ -100,7 +189,7 @@ def test_figures_of_some_epochs_alone(options, tmp_path):
         train(Recipe(**options, epochs=epochs, bleu_every=2))
     rows = read_history(tmp_path / "results")
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
-    assert [row["val_bleu"] != "" for row in rows] == [False, True, False]
+    assert [row["val_bleu"] != "" for row in rows] == [True, True, False]
     assert all(float(row["val_perplexity"]) > 1 for row in rows)
 
 
@@ -174,23 +263,6 @@ def test_a_history_that_cannot_be_written_ends_no_run(tmp_path):
     path.write_text("\ufeffepoch,loss\n0,5.0\n", "utf-8")  # as spreadsheets do
     HistoryFile(path).on_epoch_end(1, {"loss": 4.0})
     assert path.read_text().split() == ["epoch,loss", "0,5.0", "1,4.0"]
-
-
-@pytest.mark.parametrize("epochs, done, warns", [(6, 4, 1), (6, 3, 0), (4, 3, 1)])
-def test_another_end_once_the_rate_has_begun_to_fall(epochs, done, warns, recwarn):
-    """The run was for 5 epochs, with the fall in the last two."""
-    files = {"train": ["a"], "valid": ["b"], "output": "c"}
-    recipe = Recipe(**files, epochs=epochs, cooldown=2)
-    run._warn_of_another_end(recipe, 5, done)
-    messages = [str(warning.message) for warning in recwarn]
-    assert len(messages) == warns
-    assert all(f"`epochs={epochs}` comes when" in message for message in messages)
-
-
-def test_only_numbers_are_versions(tmp_path):
-    for name in ("2", "7-old", "notes"):
-        (tmp_path / name).mkdir()
-    assert run._next_version(tmp_path).name == "3"
 
 
 @pytest.mark.parametrize("name, value", [("preset", "tiny"), ("dtype", "float16")])

@@ -1,0 +1,94 @@
+"""The folder of a run: how far the run is, whether it has ended, the next version."""
+
+import dataclasses
+import pathlib
+import warnings
+
+from keras_transformer.recipe.options import Recipe, read_options
+from keras_transformer.training.checkpoints.storage import checkpoint_files
+
+
+def has_ended(recipe: Recipe) -> bool:
+    """Tells whether the run of these options has been made, whatever it printed.
+
+    Args:
+        recipe: the options.
+
+    Returns:
+        Whether the folder `recipe.output` holds all that `train` leaves.
+    """
+    output = pathlib.Path(recipe.output)
+    made = [output / name for name in ("options.toml", "model.keras", "figures.json")]
+    exported = not recipe.export or _versions(output / "saved_model")
+    if not exported or not all(path.exists() for path in made):
+        return False
+    began = Recipe(**read_options(made[0]))
+    return recipe == dataclasses.replace(
+        began, output=recipe.output, verbose=recipe.verbose
+    )
+
+
+def saved_position(output: str) -> tuple[int, int] | None:
+    """Tells how far the newest checkpoint of a run is.
+
+    Args:
+        output: the folder of the run.
+
+    Returns:
+        The number of whole epochs, and of batches in the next one; `None` if there is
+        no checkpoint.
+    """
+    saved = [*checkpoint_files(pathlib.Path(output, "checkpoints"))]
+    return saved[-1] if saved else None
+
+
+def goes_on(recipe: Recipe) -> bool:
+    """Tells whether the folder holds a run that these options go on with.
+
+    Args:
+        recipe: the options.
+
+    Returns:
+        Whether there are checkpoints. A warning says that the learning rate jumps.
+
+    Raises:
+        ValueError: if an option differs on which the weights depend, or if more epochs
+            are done than the options have.
+    """
+    options = pathlib.Path(recipe.output, "options.toml")
+    done = saved_position(recipe.output)
+    if done is None or not options.exists():
+        return False
+    began = read_options(options)
+    recipe.check_continues(began, options)
+    epochs, _ = done
+    if recipe.epochs < epochs:
+        raise ValueError(
+            f"`epochs` must be at least {epochs}, as many as are done in "
+            f"{recipe.output}; received `epochs={recipe.epochs}`. A run of fewer "
+            "epochs needs an `output` of its own."
+        )
+    _warn_of_another_end(recipe, Recipe(**began).epochs, epochs)
+    return True
+
+
+def _warn_of_another_end(recipe: Recipe, epochs: int, done: int) -> None:
+    """The end of a run says when the learning rate falls, which it may have by now."""
+    begun = done > min(recipe.epochs, epochs) - recipe.cooldown
+    if done < recipe.epochs != epochs and begun:
+        warnings.warn(
+            f"`epochs={recipe.epochs}` comes when the learning rate has begun to fall, "
+            f"or should have: the run was for `epochs={epochs}`, of which {done} are "
+            f"done. The rate jumps, and a run of {recipe.epochs} epochs from the start "
+            "gives another model.",
+            stacklevel=2,
+        )
+
+
+def next_version(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the next free version of a SavedModel."""
+    return folder / str(max(_versions(folder), default=0) + 1)
+
+
+def _versions(folder: pathlib.Path) -> list[int]:
+    return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]

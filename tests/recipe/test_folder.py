@@ -1,0 +1,47 @@
+import pytest
+
+from keras_transformer.recipe import Recipe, folder
+from keras_transformer.recipe.folder import next_version, saved_position
+
+pytestmark = pytest.mark.once
+
+FILES = {"train": ["a"], "valid": ["b"]}
+
+
+@pytest.mark.parametrize("epochs, done, warns", [(6, 4, 1), (6, 3, 0), (4, 3, 1)])
+def test_another_end_once_the_rate_has_begun_to_fall(epochs, done, warns, recwarn):
+    """The run was for 5 epochs, with the fall in the last two."""
+    recipe = Recipe(**FILES, output="c", epochs=epochs, cooldown=2)
+    folder._warn_of_another_end(recipe, 5, done)
+    messages = [str(warning.message) for warning in recwarn]
+    assert len(messages) == warns
+    assert all(f"`epochs={epochs}` comes when" in message for message in messages)
+
+
+def test_only_numbers_are_versions(tmp_path):
+    for name in ("2", "7-old", "notes"):
+        (tmp_path / name).mkdir()
+    assert next_version(tmp_path).name == "3"
+
+
+def begin(output, done, **options):
+    """Leaves the folder of a run whose newest checkpoint is after `done` epochs."""
+    (output / "checkpoints").mkdir(parents=True)
+    (output / "checkpoints" / f"epoch-{done:04}.npz").touch()
+    recipe = Recipe(**FILES, output=output, **options)
+    (output / "options.toml").write_text(recipe.to_toml())
+
+
+def test_how_far_a_run_is(tmp_path):
+    assert saved_position(tmp_path) is None
+    begin(tmp_path / "run", 3)
+    assert saved_position(tmp_path / "run") == (3, 0)
+
+
+def test_a_run_cannot_go_on_to_where_it_has_been(tmp_path):
+    begin(tmp_path / "run", 7)
+    message = "`epochs` must be at least 7, .* are done in .*; received `epochs=6`"
+    with pytest.raises(ValueError, match=message):
+        folder.goes_on(Recipe(**FILES, output=tmp_path / "run", epochs=6))
+    assert folder.goes_on(Recipe(**FILES, output=tmp_path / "run", epochs=40))
+    assert not folder.goes_on(Recipe(**FILES, output=tmp_path / "other"))
