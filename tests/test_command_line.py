@@ -1,11 +1,15 @@
 import gzip
+import pathlib
+import shutil
 import subprocess
 import sys
+import warnings
 import zipfile
 
 import keras
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from keras_transformer import BeamSearch, Ensemble, Seq2Seq, command_line, evaluation
@@ -42,8 +46,23 @@ def folder(model, tmp_path_factory):
     return folder
 
 
-def run(*arguments):
-    return CliRunner().invoke(command_line.app, [str(part) for part in arguments])
+def run(*arguments, pipe=None):
+    arguments = [str(part) for part in arguments]
+    return CliRunner().invoke(command_line.app, arguments, input=pipe)
+
+
+@pytest.fixture
+def failure(monkeypatch, capsys):
+    """What the whole command says when it fails, on standard error."""
+
+    def failure(*arguments):
+        monkeypatch.setattr(sys, "argv", ["", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            command_line.main()
+        assert stop.value.code == 1
+        return capsys.readouterr().err
+
+    return failure
 
 
 def outcome(*arguments):
@@ -77,6 +96,88 @@ def test_translate_n_best(model, folder, tmp_path):
     assert found[0] == expected[0] and found[2] == expected[2]
 
 
+@pytest.mark.parametrize("arguments", [(), ("-",), ("-", "-")])
+def test_translate_a_pipe(arguments, model, folder):
+    lines = "".join(f"{text}\n" for text in TEXTS)
+    result = run("translate", folder / "model.keras", *arguments, pipe=lines)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == model.generate(TEXTS)
+    assert "3 sentences" in result.stderr
+
+
+def test_translate_a_file_to_a_pipe_and_back(model, folder, tmp_path):
+    path, target = folder / "model.keras", tmp_path / "target.gz"
+    options = ["--n-best", 2, "--num-beams", 3, "--quiet"]
+    result = run("translate", path, folder / "source", *options)
+    assert result.exit_code == 0 and not result.stderr
+    assert len(result.stdout.splitlines()) == 5  # one of the empty text
+    (expected, *_), *_ = model.generate(TEXTS, BeamSearch(3, num_hypotheses=2))
+    assert result.stdout.startswith(f"0 ||| {expected} ||| ")
+    again = run("translate", path, "-", target, *options, pipe="\n".join(TEXTS))
+    assert again.exit_code == 0 and not again.output
+    assert gzip.decompress(target.read_bytes()).decode() == result.stdout
+    result = run("translate", path, "-", target, pipe="abc")
+    assert isinstance(result.exception, FileExistsError)
+    options = ["--overwrite", "--quiet"]
+    assert run("translate", path, "-", target, *options, pipe="").exit_code == 0
+    assert gzip.decompress(target.read_bytes()) == b""
+
+
+def test_translate_lines_that_are_too_long(folder):
+    path, long = folder / "model.keras", "abc\nabcdefabc\n"
+    result = run("translate", path, "--quiet", pipe=long)
+    assert "in line 2 of `standard input`" in str(result.exception)
+    with pytest.warns(UserWarning, match="of `standard input` .*left empty.*: 1"):
+        result = run("translate", path, "--too-long", "empty", pipe=long)
+    assert result.exit_code == 0 and result.stdout.endswith("\n\n")
+
+
+@pytest.mark.parametrize("pipes", [True, False])
+def test_a_stop(pipes, folder, tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    name = "translate_stream" if pipes else "translate_file"
+    monkeypatch.setattr(f"keras_transformer.inference.file_translation.{name}", stop)
+    files = [] if pipes else [folder / "source", tmp_path / "target"]
+    result = run("translate", folder / "model.keras", *files, "--quiet")
+    assert result.exit_code == 130
+    line = "stopped\n" if pipes else "stopped; the same command goes on\n"
+    assert result.stderr == line
+
+
+def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
+    shutil.copy(folder / "model.keras", tmp_path)
+    (tmp_path / "options.toml").touch()
+    result = run("translate", tmp_path, "--quiet", pipe="abc\n")
+    assert result.stdout == model.generate("abc") + "\n"
+    assert "Seq2Seq" in run("inspect", tmp_path).output
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["news.txt"], "news.txt must be a .keras file, the folder of a run, or one "),
+        (["en.keras"], "en.keras must be a .keras file; it is damaged"),
+        (["run/options.toml"], "--config {}/run/options.toml"),
+        (["run/checkpoints/1"], "run has no model.keras: its run has hardly begun"),
+        (["run/saved_model.pb"], "run is a SavedModel, which `serve` and"),
+        (["run/notes"], "run must have model.keras, as the folder of a run, or "),
+        (["run/config.json"], "must have the file "),
+    ],
+)
+def test_what_is_no_model(files, message, tmp_path):
+    for name in files:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{{}}")
+    first = pathlib.Path(files[0]).parts[0]
+    result = run("translate", tmp_path / first, pipe="abc")
+    assert result.exit_code == 1
+    assert message.format(tmp_path) in str(result.exception)
+
+
 def test_evaluate(model, folder):
     files = [folder / name for name in ("model.keras", "source", "references")]
     result = run("evaluate", *files, "--num-beams", 2)
@@ -89,6 +190,56 @@ def test_evaluate(model, folder):
     assert bleu_line.split()[:1] == ["bleu"] and "tok:13a" in bleu_line
     assert chrf_line.split()[:2] == ["chrf", f"{chrf.score:.2f}"]
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
+
+
+def test_evaluate_as_sacrebleu_is_told_to(model, folder, tmp_path):
+    outputs = model.generate(TEXTS, BeamSearch(2))
+    (tmp_path / "references").write_text("\n".join(outputs).lower())
+    (tmp_path / "source.gz").write_bytes(gzip.compress("\n".join(TEXTS).encode()))
+    files = folder / "model.keras", tmp_path / "source.gz", tmp_path / "references"
+    options = ["--num-beams", 2, "--lowercase", "--bleu-tokenize", "char"]
+    result = run("evaluate", *files, *options)
+    assert result.exit_code == 0, result.output
+    bleu_line = result.output.splitlines()[-3]
+    assert "case:lc" in bleu_line and "tok:char" in bleu_line
+    assert bleu_line.split()[1] == "100.00"
+
+
+def test_evaluate_lines_that_are_too_long(model, folder, tmp_path):
+    files = [folder / "model.keras", tmp_path / "source", tmp_path / "references"]
+    sources, references = ["abc", "abcdefabc", "d"], ["UVWX", "X", "UVWXYZ"]
+    files[1].write_text("\n".join(sources))
+    files[2].write_text("\n".join(references))
+    message = f"10 tokens in line 2 of `{files[1]}`"
+    assert message in str(run("evaluate", *files).exception)
+    message = f"received 7 tokens in line 3 of `{files[2]}`"
+    result = run("evaluate", files[0], folder / "source", files[2])
+    assert message in str(result.exception)
+    with pytest.warns(UserWarning) as warned:
+        result = run("evaluate", *files, "--too-long", "empty")
+    messages = [str(warning.message) for warning in warned]
+    assert any("2 of 3 pairs are left out of the perplexity" in m for m in messages)
+    assert any("that are left empty" in message for message in messages)
+    _, chrf_line, last = result.output.splitlines()[-3:]
+    outputs = [model.generate("abc"), "", model.generate("d")]
+    assert chrf_line.split()[1] == f"{evaluation.chrf(outputs, references).score:.2f}"
+    perplexity = model.score(["abc"], ["UVWX"]).perplexity
+    assert last.split() == ["perplexity", f"{perplexity:.2f}"]
+
+
+@pytest.mark.once
+def test_evaluate_looks_at_all_first(folder, tmp_path, failure):
+    model, source = folder / "model.keras", folder / "source"
+    error = failure("evaluate", model, source, source, "--bleu-tokenize", "14a")
+    assert "error: `--bleu-tokenize` must be one of sacreBLEU's" in error
+    assert "received `--bleu-tokenize 14a`" in error
+    (tmp_path / "short").write_text("UV\n")
+    error = failure("evaluate", model, source, tmp_path / "short")
+    assert "error: `SOURCE` and `REFERENCES` must have the same number of" in error
+    (tmp_path / "long").write_text("UV\n\nUVWXYZ\n")
+    error = failure("evaluate", model, source, tmp_path / "long")
+    assert "error: `REFERENCES` must have at most `max_target_length=5`" in error
+    assert f"in line 3 of `{tmp_path}/long`" in error and "`--too-long empty`" in error
 
 
 @pytest.mark.once
@@ -124,7 +275,7 @@ def test_import_of_what_was_exported(model, folder, tmp_path, monkeypatch):
     assert "exists" in refusal("import", new, tmp_path / "again.keras")
     assert "end in .keras" in refusal("import", new, tmp_path / "model.h5")
     code, _, error = outcome("import", tmp_path / "none", tmp_path / "new.keras")
-    assert code == 1 and "error: `folder` must be a folder, or a name" in error
+    assert code == 1 and "error: `FOLDER` must be a folder, or a name" in error
     result = run("export", folder / "model.keras", new / "2", "--format", "marian")
     assert "must be a `MarianTokenizer`" in str(result.exception)
 
@@ -166,6 +317,8 @@ def refusal(*arguments):
 def test_wrong_usage(folder, tmp_path):
     model = folder / "model.keras"
     assert "not exist" in refusal("inspect", tmp_path / "none.keras")
+    for source in ("none", "."):
+        assert f"there is no file {source}" in refusal("translate", model, source)
     assert "'references'" in refusal("evaluate", model, folder / "source").lower()
     message = refusal("export", model, "out", "--card", "Multi30k")
     assert "--card must be NAME=TEXT, not Multi30k" in message
@@ -179,11 +332,23 @@ def test_errors_have_no_traceback(folder, tmp_path):
     files = folder / "model.keras", folder / "source", target
     code, output, error = outcome("translate", *files, "--quiet")
     assert code == 1 and "Traceback" not in error
-    assert any(line.startswith("error: `target`") for line in error.splitlines())
-    assert str(target) in error and target.read_text() == "mine"
+    assert any(line.startswith("error: `TARGET`") for line in error.splitlines())
+    assert f"received `{target}`" in error and "with `--overwrite`." in error
+    assert target.read_text() == "mine"
 
 
-def test_other_models_are_refused(tmp_path, monkeypatch, capsys):
+def test_warnings_are_lines_too(folder, monkeypatch, capsys):
+    def warn(app):
+        warnings.simplefilter("default")
+        warnings.warn("`num_beams=9` is a lot", stacklevel=1)
+
+    monkeypatch.setattr(typer.Typer, "__call__", warn)
+    monkeypatch.setattr(sys, "argv", ["", "translate"])
+    command_line.main()
+    assert capsys.readouterr().err == "warning: `--num-beams 9` is a lot\n"
+
+
+def test_other_models_are_refused(tmp_path, failure):
     layers = [keras.layers.Input((1,)), keras.layers.Dense(1)]
     keras.Sequential(layers).save(tmp_path / "other.keras")
     with zipfile.ZipFile(tmp_path / "broken.keras", "w") as file:
@@ -196,56 +361,43 @@ def test_other_models_are_refused(tmp_path, monkeypatch, capsys):
         "zip": "zip.keras must be a .keras file: There is no item",
     }
     for name, message in messages.items():
-        path = str(tmp_path / f"{name}.keras")
-        monkeypatch.setattr(sys, "argv", ["", "inspect", path])
-        with pytest.raises(SystemExit) as stop:
-            command_line.main()
-        assert stop.value.code == 1
-        assert message in capsys.readouterr().err
+        assert message in failure("inspect", tmp_path / f"{name}.keras")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 99])
-def test_inspect_a_damaged_saved_model(content, tmp_path, monkeypatch, capsys):
+def test_inspect_a_damaged_saved_model(content, tmp_path, failure):
     (tmp_path / "saved_model.pb").write_bytes(content)
-    monkeypatch.setattr(sys, "argv", ["", "inspect", str(tmp_path)])
-    with pytest.raises(SystemExit) as stop:
-        command_line.main()
-    assert stop.value.code == 1
-    assert (
-        "saved_model.pb must be of a SavedModel; it is dam" in capsys.readouterr().err
-    )
+    error = failure("inspect", tmp_path)
+    assert "saved_model.pb must be of a SavedModel; it is dam" in error
 
 
-def test_a_damaged_model_and_a_bad_loss_have_no_traceback(
-    folder, tmp_path, monkeypatch, capsys
-):
+def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
     content = bytearray((folder / "model.keras").read_bytes())
     middle = slice(len(content) // 2, len(content) // 2 + 200)
     content[middle] = bytes(byte ^ 0xFF for byte in content[middle])
     (tmp_path / "model.keras").write_bytes(content)
-
-    def diverge():
-        raise FloatingPointError("The loss is NaN")
-
-    arguments = ["", "inspect", str(tmp_path / "model.keras")]
-    monkeypatch.setattr(sys, "argv", arguments)
-    for app in (command_line.app, diverge):
-        monkeypatch.setattr(command_line, "app", app)
-        with pytest.raises(SystemExit) as stop:
-            command_line.main()
-        assert stop.value.code == 1
-        assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+    error = failure("inspect", tmp_path / "model.keras")
+    assert error.splitlines()[-1].startswith("error: ")
 
 
-def test_a_missing_package_is_named_with_what_installs_it(monkeypatch, capsys):
-    def without_the_package():
-        raise ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu")
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FloatingPointError("The loss is NaN"), "error: The loss is NaN\n"),
+        (
+            ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu"),
+            "error: No module named 'sacrebleu'. Install it: pip install "
+            '"keras-transformer[evaluation]"\n',
+        ),
+    ],
+)
+def test_errors_are_lines(error, line, failure, monkeypatch):
+    def fail(app):
+        raise error
 
-    monkeypatch.setattr(command_line, "app", without_the_package)
-    with pytest.raises(SystemExit) as stop:
-        command_line.main()
-    assert stop.value.code == 1
-    assert "keras-transformer[evaluation]" in capsys.readouterr().err
+    monkeypatch.setattr(typer.Typer, "__call__", fail)
+    assert failure("train") == line
+    assert failure() == line
 
 
 def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
@@ -262,3 +414,20 @@ def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
     assert again.exit_code == 2
     assert "models must have different names" in again.output
     assert len(served) == 1
+
+
+@pytest.mark.once
+def test_serve_says_what_is_wrong(tmp_path, failure):
+    version = tmp_path / "runs/en-de/saved_model/1"
+    version.mkdir(parents=True)
+    (version / "saved_model.pb").touch()
+    error = failure("serve", version)
+    assert error.startswith("error: `folder`: must hold a folder for each version")
+    assert f"Give the folder above it, {version.parent}\n" in error
+    error = failure("serve", tmp_path / "runs/en-de")
+    assert f"Give one, such as {version.parent}\n" in error
+    shutil.copytree(version, tmp_path / "en-de")
+    error = failure("serve", tmp_path / "en-de")
+    assert f"Move it to {tmp_path}/en-de/1\n" in error
+    error = failure("serve", version.parent, "--split-sentences", "EN", "--port", -1)
+    assert "`--split-sentences`: string should" in error and "`--port`: " in error

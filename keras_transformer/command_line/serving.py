@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 from typing import Annotated, Any
 
 import typer
@@ -64,7 +65,12 @@ def serve(
         name: {"folder": folder, **_given(model_options)}
         for name, folder in zip(names, folders or [], strict=True)
     }
-    run(make_options(models=models, **_given(options)))
+    try:
+        server_options = make_options(models=models, **_given(options))
+    except ValueError as error:  # which names options as a file has them
+        text = re.sub(r"`models\.[^`]*\.(\w+)`", r"`\1`", str(error))
+        raise ValueError(text) from None
+    run(server_options)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

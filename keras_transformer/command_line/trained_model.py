@@ -1,8 +1,13 @@
 """What the command does with a trained model: translate, evaluate, export, inspect."""
 
+import contextlib
 import enum
+import io
 import pathlib
-from typing import Annotated, Any
+import sys
+import warnings
+import zipfile
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -23,52 +28,99 @@ class TooLong(enum.StrEnum):
     empty = "empty"
 
 
-def _file(help: str, **options: Any) -> Any:
-    return typer.Argument(exists=True, dir_okay=False, help=help, **options)
+DASH = pathlib.Path("-")  # standard input, or standard output
+RUN_FILES = ("options.toml", "tokenizer.json", "checkpoints")  # what `train` writes
+
+
+def _file(help: str) -> Any:
+    return typer.Argument(exists=True, dir_okay=False, help=help)
+
+
+def _existing(path: pathlib.Path) -> pathlib.Path:
+    if path != DASH and (path.is_dir() or not path.exists()):
+        raise typer.BadParameter(f"there is no file {path}")
+    return path
 
 
 ModelFile = Annotated[
     pathlib.Path,
-    typer.Argument(exists=True, help="A .keras file, or a folder of a preset."),
+    typer.Argument(
+        exists=True, help="A .keras file, the folder of a run, or one of a preset."
+    ),
 ]
 SourceFile = Annotated[pathlib.Path, _file("Text to translate, one a line; or .gz.")]
 NumBeams = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step.")]
 LengthPenalty = Annotated[float, typer.Option(help="0 for none.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Texts decoded together.")]
+TooLongLines = Annotated[
+    TooLong, typer.Option(help="What becomes of lines over the model's limit.")
+]
 
 
 def translate(
     model: ModelFile,
-    source: SourceFile,
-    target: Annotated[pathlib.Path, typer.Argument(help="The file to write.")],
+    source: Annotated[
+        pathlib.Path,
+        typer.Argument(
+            callback=_existing, help="Text to translate, one a line; .gz; - for a pipe."
+        ),
+    ] = DASH,
+    target: Annotated[
+        pathlib.Path, typer.Argument(help="The file to write; - for a pipe.")
+    ] = DASH,
     num_beams: NumBeams = 4,
     length_penalty: LengthPenalty = 0.6,
     n_best: Annotated[
         int, typer.Option(min=0, help="Write so many hypotheses of each line.")
     ] = 0,
     batch_size: BatchSize = 64,
-    too_long: Annotated[
-        TooLong, typer.Option(help="What becomes of lines over the model's limit.")
-    ] = TooLong.error,
+    too_long: TooLongLines = TooLong.error,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it is there.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
-    """Translate a text file. After a stop, the same command goes on."""
-    from keras_transformer.inference.file_translation import translate_file
+    """Translate a text file, or what comes from a pipe, a line each.
 
-    translate_file(
-        load(model),
-        source,
-        target,
-        search_of(num_beams, length_penalty, max(n_best, 1)),
-        batch_size=batch_size,
-        n_best=n_best > 0,
-        too_long=too_long.value,
-        overwrite=overwrite,
-        verbose=int(not quiet),
+    After a stop, the same command goes on with a file; not with a pipe.
+    """
+    from keras_transformer.inference.file_translation import (
+        translate_file,
+        translate_stream,
     )
+
+    options: dict[str, Any] = {
+        "search": search_of(num_beams, length_penalty, max(n_best, 1)),
+        "batch_size": batch_size,
+        "n_best": n_best > 0,
+        "too_long": too_long.value,
+    }
+    loaded = load(model)
+    if DASH not in (source, target):
+        options |= {"overwrite": overwrite, "verbose": int(not quiet)}
+        try:
+            translate_file(loaded, source, target, **options)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped; the same command goes on") from None
+        return
+    if source == DASH and sys.stdin.isatty() and not quiet:
+        typer.echo("Type a text and Enter; Ctrl-D ends.", err=True)
+    read = sys.stdin.buffer if source == DASH else source
+    shows_lines = target == DASH and sys.stdout.isatty()  # a bar would be among them
+    options["verbose"] = int(not (quiet or shows_lines))
+    with _opened(target, source, overwrite) as file:
+        translate_stream(loaded, read, file, **options)
+
+
+def _opened(
+    target: pathlib.Path, source: pathlib.Path, overwrite: bool
+) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Standard output, or a file that is there once it is whole."""
+    from keras_transformer.inference.file_translation import written_at_once
+
+    if target == DASH:
+        return contextlib.nullcontext(sys.stdout.buffer)
+    return written_at_once(target, None if source == DASH else source, overwrite)
 
 
 def evaluate(
@@ -80,21 +132,67 @@ def evaluate(
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")
     ] = False,
+    bleu_tokenize: Annotated[
+        str, typer.Option(help="How sacreBLEU finds words: 13a, zh, ja-mecab, char, …")
+    ] = "13a",
     batch_size: BatchSize = 64,
+    too_long: TooLongLines = TooLong.error,
 ) -> None:
     """Print sacreBLEU, chrF and perplexity of a model on a parallel text."""
     from keras_transformer import evaluation
-    from keras_transformer.text import read_lines
+    from keras_transformer.dataset import read_pairs
+    from keras_transformer.inference.file_translation import translate_stream
 
-    sources, targets = list(read_lines(source)), list(read_lines(references))
+    evaluation.check_tokenize(bleu_tokenize)
+    pairs = read_pairs(source, references)
     loaded = load(model)
-    search = search_of(num_beams, length_penalty, 1)
-    perplexity = loaded.score(sources, targets, batch_size).perplexity
-    outputs = loaded.generate(sources, search, batch_size=batch_size)
-    for name, score in evaluation.TRANSLATION_SCORES.items():
-        result = score(outputs, targets, lowercase)
+    left_out = _long_pairs(loaded, pairs, (source, references), too_long)
+    written = io.BytesIO()
+    translate_stream(
+        loaded,
+        source,
+        written,
+        search_of(num_beams, length_penalty, 1),
+        batch_size=batch_size,
+        window=len(pairs),
+        too_long=too_long.value,
+    )
+    outputs = written.getvalue().decode().split("\n")[:-1]
+    targets = [target for _, target in pairs]
+    scores = evaluation.translation_scores(outputs, targets, lowercase, bleu_tokenize)
+    for name, result in scores.items():
         typer.echo(f"{name:12}{result.score:8.2f}  {result.signature}")
-    typer.echo(f"{'perplexity':12}{perplexity:8.2f}")
+    scored = [pair for pair, out in zip(pairs, left_out, strict=True) if not out]
+    if len(scored) < len(pairs):
+        warnings.warn(
+            f"{len(pairs) - len(scored)} of {len(pairs)} pairs are left out of the "
+            "perplexity: a side has more tokens than the model takes.",
+            stacklevel=1,
+        )
+    if scored:
+        sources, targets = map(list, zip(*scored, strict=True))
+        perplexity = loaded.score(sources, targets, batch_size).perplexity
+        typer.echo(f"{'perplexity':12}{perplexity:8.2f}")
+
+
+def _long_pairs(
+    model: Any,
+    pairs: list[tuple[str, str]],
+    paths: tuple[pathlib.Path, pathlib.Path],
+    too_long: TooLong,
+) -> Any:
+    """Which pairs the model cannot score, boolean `(pairs,)`; or an error."""
+    from keras_transformer.inference.line_windows import Side
+
+    found = []
+    texts = zip(*pairs, strict=True)
+    for name, lines, path in zip(("source", "target"), texts, paths, strict=True):
+        side = Side(model, name)
+        window = side.window(0, list(lines))
+        if too_long is TooLong.error:
+            side.refuse_long_lines(window, path)
+        found.append(window.too_long)
+    return found[0] | found[1]
 
 
 def export(
@@ -171,10 +269,12 @@ def import_(
 def inspect(
     path: Annotated[
         pathlib.Path,
-        typer.Argument(exists=True, help="A .keras file, a preset or a SavedModel."),
+        typer.Argument(
+            exists=True, help="A .keras file, a run, a preset or a SavedModel."
+        ),
     ],
 ) -> None:
-    """Say what a .keras file, the folder of a preset or a SavedModel holds."""
+    """Say what a .keras file, the folder of a run or preset, or a SavedModel holds."""
     is_saved_model = (path / "saved_model.pb").exists()
     facts = saved_model_facts(path) if is_saved_model else model_facts(path)
     width = max(map(len, facts)) + 2
@@ -186,6 +286,7 @@ def model_facts(path: pathlib.Path) -> dict[str, Any]:
     """What a `.keras` file or a preset holds, by name."""
     from keras_transformer.export.card import describe_model
 
+    path = model_path(path)
     facts = describe_model(load(path))
     return {
         "class": facts.pop("class"),
@@ -214,6 +315,7 @@ def load(path: pathlib.Path) -> Any:
 
     from keras_transformer.seq2seq import Ensemble, Seq2Seq
 
+    path = model_path(path)
     if path.is_dir():
         return Seq2Seq.from_preset(str(path))
     try:
@@ -226,6 +328,59 @@ def load(path: pathlib.Path) -> Any:
             f"{type(model).__name__}."
         )
     return model
+
+
+def model_path(path: pathlib.Path) -> pathlib.Path:
+    """The model that a path leads to: a `.keras` file, or the folder of a preset.
+
+    Args:
+        path: one of these, or the folder of a run, which has a `.keras` file.
+
+    Returns:
+        The path of the model.
+
+    Raises:
+        ValueError: if there can be none.
+    """
+    if (path / "model.keras").is_file():
+        path = path / "model.keras"
+    if path.is_dir():
+        _check_is_preset(path)
+    elif path.suffix != ".keras":
+        raise ValueError(
+            f"{path} must be a .keras file, the folder of a run, or one of a preset; "
+            "it is a file of another kind."
+        )
+    elif not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"{path} must be a .keras file; it is damaged, or of another kind."
+        )
+    return path
+
+
+def _check_is_preset(folder: pathlib.Path) -> None:
+    if (folder / "config.json").exists() or (folder / "metadata.json").exists():
+        return  # what may be wrong with it, `from_preset` says
+    options = folder / "options.toml"
+    if options.exists():
+        raise ValueError(
+            f"{folder} has no model.keras: its run has not ended. This ends it: "
+            f"keras-transformer train --config {options}"
+        )
+    if any((folder / name).exists() for name in RUN_FILES):
+        raise ValueError(
+            f"{folder} has no model.keras: its run has hardly begun. The same "
+            "`keras-transformer train` ends it."
+        )
+    if (folder / "saved_model.pb").exists():
+        raise ValueError(
+            f"{folder} is a SavedModel, which `serve` and TensorFlow take; give the "
+            ".keras file that it was exported from."
+        )
+    raise ValueError(
+        f"{folder} must have model.keras, as the folder of a run, or metadata.json, "
+        "as that of a preset."
+    )
 
 
 def search_of(num_beams: int, length_penalty: float, num_hypotheses: int) -> Any:

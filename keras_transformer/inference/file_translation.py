@@ -1,24 +1,31 @@
-"""Translates whole text files in constant memory; a killed run goes on."""
+"""Translates texts of any size, in files or in pipes; a killed run goes on."""
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import pathlib
 import warnings
 from collections.abc import Iterator
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, BinaryIO, Self, cast
 
 import keras
 import numpy as np
 from tqdm.auto import tqdm
 
-from keras_transformer.dataset.line_files import LineIndex, LineReader
 from keras_transformer.decoding import BeamSearch, RelativeLength, Search
 from keras_transformer.files import lock, written_whole
 from keras_transformer.inference.generation import Request, check_request, check_seed
+from keras_transformer.inference.line_windows import (
+    ArrivingLines,
+    FileLines,
+    Side,
+    Window,
+)
 
 Hypotheses = list[tuple[str, float]]
 
@@ -88,8 +95,9 @@ def translate_file(
     search, target = search or BeamSearch(), pathlib.Path(target)
     check_request(Request(search, max_length, min_length), batch_size)
     check_seed(seed)
-    _check_arguments(model, source, target, window, too_long, overwrite)
-    text = _Source(source, model)
+    _check_arguments(window, too_long)
+    _check_target(target, source, overwrite)
+    text = FileLines(source, Side(model))
     options = {
         "search": search,
         "max_length": max_length,
@@ -102,7 +110,6 @@ def translate_file(
         "n_best": repr(n_best),
     }
     options["batch_size"] = batch_size
-    write = _n_best_lines if n_best else _best_line
     with _UnfinishedFile(target, settings, overwrite) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
@@ -110,76 +117,107 @@ def translate_file(
         with tqdm(
             total=text.lines, initial=done, unit=" sentences", disable=not verbose
         ) as bar:
-            for part in text.windows(done, window):
-                translated = _translate(model, part, options, bar)
-                written = map(write, range(part.start, text.lines), translated)
-                unfinished.append(
-                    "".join(written), len(part.lines), int(part.too_long.sum())
-                )
-    if left_empty := unfinished.progress.left_empty:
-        warnings.warn(
-            f"{left_empty} lines of `{source}` have more than "
-            f"`max_source_length={text.limit}` tokens; their translations are empty.",
-            stacklevel=2,
-        )
+            parts = text.windows(done, window)
+            for part, written in _translated(model, parts, options, n_best, bar):
+                left_empty = int(part.too_long.sum())
+                unfinished.append(written, len(part.lines), left_empty)
+    _warn_of_empty_lines(unfinished.progress.left_empty, text)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Window:
-    """Lines that follow each other.
+def translate_stream(
+    model: Any,
+    source: str | os.PathLike | BinaryIO,
+    target: BinaryIO,
+    search: Search | None = None,
+    *,
+    batch_size: int = 64,
+    window: int = 512,
+    n_best: bool = False,
+    too_long: str = "error",
+    verbose: int = 0,
+) -> None:
+    """Translates a text into a pipe, or what comes from one, as `translate_file` does.
 
-    Attributes:
-        start: Number of the first, counted from 0.
-        lines: The texts.
-        lengths: Tokens of each, the end token included, int `(lines,)`.
-        too_long: Whether they are too many for the model, boolean `(lines,)`.
-    """
-
-    start: int
-    lines: list[str]
-    lengths: np.ndarray
-    too_long: np.ndarray
-
-
-class _Source:
-    """The file to translate.
+    Lines that have come are translated together, and written at once. A line of a pipe
+    that is too long is an error when its turn comes; in a file it is one before
+    anything is translated.
 
     Args:
-        path: The file.
-        model: The model, for its tokenizer and its limit.
+        model: a `Seq2Seq` with tokenizers.
+        source: the text, a line each: a buffered binary file such as
+            `sys.stdin.buffer`, or a path.
+        target: binary file that gets the translations, such as `sys.stdout.buffer`.
+        search: how to search; `BeamSearch()` if `None`.
+        batch_size: int, texts decoded together.
+        window: int, most lines that wait for each other; fewer, where fewer have come.
+        n_best: see `translate_file`.
+        too_long: see `translate_file`.
+        verbose: 1 for a progress bar, 0 for none.
+
+    Raises:
+        ValueError: if an argument is out of range, the model has no tokenizers, or the
+            source has a line that is not UTF-8 or too long, or is an empty file.
+        OSError: if the source cannot be read, or nobody reads the target any more.
+
+    Example:
+
+    ```python
+    import io
+
+    written = io.BytesIO()
+    translate_stream(model, "news.en", written)
+    print(len(written.getvalue().splitlines()))  # 2
+    ```
     """
+    search = search or BeamSearch()
+    check_request(Request(search, None, 0), batch_size)
+    _check_arguments(window, too_long)
+    text: FileLines | ArrivingLines
+    refuses = too_long == "error"
+    if isinstance(source, str | os.PathLike):
+        text = FileLines(source, Side(model))
+        if refuses:
+            text.refuse_long_lines(0, window)
+    else:
+        text = ArrivingLines(source, "standard input", Side(model), refuses)
+    options = {"search": search, "batch_size": batch_size}
+    left_empty = 0
+    with tqdm(total=text.lines, unit=" sentences", disable=not verbose) as bar:
+        parts = text.windows(0, window)
+        for part, written in _translated(model, parts, options, n_best, bar):
+            target.write(written.encode())
+            target.flush()
+            left_empty += int(part.too_long.sum())
+    _warn_of_empty_lines(left_empty, text)
 
-    def __init__(self, path: str | os.PathLike, model: Any):
-        self._path = path
-        self._tokenizer = model.source_tokenizer
-        self.limit = model.max_source_length
-        self._index = LineIndex.of(path)
-        self.lines = self._index.lines
 
-    def digest(self) -> str:
-        """Tells one content from another."""
-        with open(self._path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+@contextlib.contextmanager
+def written_at_once(
+    target: str | os.PathLike, source: str | os.PathLike | None, overwrite: bool
+) -> Iterator[BinaryIO]:
+    """Opens a file for a translation that cannot go on after a stop.
 
-    def windows(self, start: int, size: int) -> Iterator[_Window]:
-        """The lines from `start` on, so many at a time."""
-        reader = LineReader(self._path, self._index)
-        for first in range(start, self.lines, size):
-            lines = reader.read(first, min(first + size, self.lines))
-            rows = self._tokenizer.tokenize(lines, add_end=True)
-            lengths = rows.row_lengths().numpy()
-            yield _Window(first, lines, lengths, lengths > (self.limit or np.inf))
+    Args:
+        target: the file, which is there once it is whole; compressed if it ends in
+            `.gz`.
+        source: the file that is translated, if it is one.
+        overwrite: whether `target` is replaced if it exists.
 
-    def refuse_long_lines(self, start: int, size: int) -> None:
-        """Raises an error if a line from `start` on is too long for the model."""
-        for window in self.windows(start, size) if self.limit else ():
-            for place in np.flatnonzero(window.too_long):
-                raise ValueError(
-                    f"`source` must have at most `max_source_length={self.limit}` "
-                    f"tokens a line; received {window.lengths[place]} tokens in line "
-                    f"{window.start + place + 1} of `{self._path}`. Shorten or split "
-                    'it, or leave its translation empty with `too_long="empty"`.'
-                )
+    Yields:
+        The file to write to.
+
+    Raises:
+        ValueError: if both are the same file.
+        FileExistsError: if `target` exists and may not be replaced.
+    """
+    target = pathlib.Path(target)
+    _check_target(target, source, overwrite)
+    with written_whole(target) as file:
+        if target.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
+            yield cast(BinaryIO, compressed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,19 +321,7 @@ class _UnfinishedFile:
             self._path.unlink()
 
 
-def _check_arguments(
-    model: Any,
-    source: str | os.PathLike,
-    target: pathlib.Path,
-    window: int,
-    too_long: str,
-    overwrite: bool,
-) -> None:
-    if model.source_tokenizer is None:
-        raise ValueError(
-            "`model` must have tokenizers to translate texts; received a model without "
-            "`source_tokenizer`. Give it tokenizers when you build it."
-        )
+def _check_arguments(window: int, too_long: str) -> None:
     if not isinstance(window, Integral) or window < 1:
         raise ValueError(
             f"`window` must be an int of at least 1; received `window={window!r}`."
@@ -304,7 +330,12 @@ def _check_arguments(
         raise ValueError(
             f'`too_long` must be "error" or "empty"; received `too_long={too_long!r}`.'
         )
-    if target.exists() and os.path.samefile(source, target):
+
+
+def _check_target(
+    target: pathlib.Path, source: str | os.PathLike | None, overwrite: bool
+) -> None:
+    if target.exists() and source is not None and os.path.samefile(source, target):
         raise ValueError(
             "`target` must be another file than `source`; received "
             f"`target={str(target)!r}`."
@@ -313,6 +344,15 @@ def _check_arguments(
         raise FileExistsError(
             f"`target` must not exist; received `target={str(target)!r}`, which does. "
             "Choose another name, or replace it with `overwrite=True`."
+        )
+
+
+def _warn_of_empty_lines(count: int, text: FileLines | ArrivingLines) -> None:
+    if count:
+        warnings.warn(
+            f"Translations of `{text.path}` that are left empty, as the lines have "
+            f"more than `max_source_length={text.side.limit}` tokens: {count}.",
+            stacklevel=3,
         )
 
 
@@ -334,8 +374,22 @@ def _without_names(config: Any) -> Any:
     return config
 
 
+def _translated(
+    model: Any,
+    parts: Iterator[Window],
+    options: dict[str, Any],
+    n_best: bool,
+    bar: tqdm,
+) -> Iterator[tuple[Window, str]]:
+    """Each window with the lines to write of it."""
+    write = _n_best_lines if n_best else _best_line
+    for part in parts:
+        hypotheses = _translate(model, part, options, bar)
+        yield part, "".join(map(write, itertools.count(part.start), hypotheses))
+
+
 def _translate(
-    model: Any, window: _Window, options: dict[str, Any], bar: tqdm
+    model: Any, window: Window, options: dict[str, Any], bar: tqdm
 ) -> list[Hypotheses]:
     """The hypotheses of each line, best first; one empty one where there is no text."""
     hypotheses: list[Hypotheses] = [[("", 0.0)] for _ in window.lines]

@@ -224,7 +224,10 @@ def _judge(
     recipe: Recipe,
 ) -> Trained:
     """Picks the search that is best for the validation text; scores the test text."""
-    how: dict[str, Any] = {"lowercase": recipe.lowercase, "tokenize": recipe.bleu_tokenize}
+    how: dict[str, Any] = {
+        "lowercase": recipe.lowercase,
+        "tokenize": recipe.bleu_tokenize,
+    }
     sources, references = valid
     bleu = [
         evaluation.bleu(model.generate(sources, search), references, **how).score

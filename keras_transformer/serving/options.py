@@ -57,12 +57,24 @@ class ModelOptions(_Options):
     def _is_folder(cls, folder: pathlib.Path) -> pathlib.Path:
         if not folder.is_dir():
             raise ValueError(f"must be a folder of versions; there is none at {folder}")
+        folder = folder.resolve()
         if (folder / "saved_model.pb").exists():
-            raise ValueError(
-                f"must hold a folder for each version; {folder} is a version itself. "
+            advice = (
                 f"Give the folder above it, {folder.parent}"
+                if folder.name.isdecimal()
+                else f"Move it to {folder / '1'}"
             )
-        return folder.resolve()
+            raise ValueError(
+                f"must hold a folder for each version, named 1, 2, …; {folder} is a "
+                f"version itself. {advice}"
+            )
+        models = [inner for inner in sorted(folder.iterdir()) if _versions(inner)]
+        if models and not _versions(folder):
+            raise ValueError(
+                f"must hold a folder for each version, named 1, 2, …; {folder} holds "
+                f"folders of versions. Give one, such as {models[0]}"
+            )
+        return folder
 
     @field_validator("batch_sizes")
     @classmethod
@@ -149,7 +161,8 @@ def read_options(path: str | os.PathLike, **overrides: Any) -> ServerOptions:
     Example:
 
     ```python
-    read_options("serving.toml", port=8080)
+    options = read_options("serving.toml", port=8080)
+    print(options.port, list(options.models))  # 8080 ['pronounce']
     ```
     """
     path = pathlib.Path(path)
@@ -183,6 +196,12 @@ def make_options(**options: Any) -> ServerOptions:
     except ValidationError as error:
         lines = [_say(found) for found in error.errors()]
         raise ValueError("; ".join(lines)) from None
+
+
+def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The SavedModels in a folder that have numbers for names."""
+    found = [path.parent for path in folder.glob("*/saved_model.pb")]
+    return [version for version in found if version.name.isdecimal()]
 
 
 def _say(found: Any) -> str:

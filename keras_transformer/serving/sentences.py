@@ -22,7 +22,7 @@ def split(texts: list[str], language: str) -> tuple[list[str], list[list[int | s
     Example:
 
     ```python
-    split(["It rains.  Dr. Jones sleeps.", ""], "en")
+    print(split(["It rains.  Dr. Jones sleeps.", ""], "en"))
     # (['It rains.', 'Dr. Jones sleeps.'], [[0, '  ', 1], []])
     ```
     """

@@ -11,7 +11,8 @@ from keras_transformer.recipe import Recipe, Trained, run
 pytestmark = pytest.mark.once
 
 FIGURES = {"sentences": 1234, "bleu": 41.5, "bleu_signature": "case:lc"}
-FIGURES |= {"chrf": 65.25, "chrf_signature": "nc:6"}
+FIGURES |= {"chrf": 65.25, "chrf_signature": "nc:6", "length_penalty": 0.6}
+FIGURES |= {"valid_bleu": {"0.0": 42.5, "0.6": 43.0}}
 FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 
 
@@ -26,6 +27,10 @@ def recipes(monkeypatch):
 
     monkeypatch.setattr(run, "train", train)
     return recipes
+
+
+def absolute(*paths):
+    return [os.path.abspath(path) for path in paths]
 
 
 def invoke(*arguments):
@@ -49,7 +54,18 @@ def test_options_become_a_recipe(recipes):
         ["validation", "text", "1,234", "sentences"],
         ["bleu", "41.50", "case:lc"],
     ]
-    assert lines[2:] == [["chrf", "65.25", "nc:6"], ["model", "runs/a/model.keras"]]
+    assert lines[2:] == [
+        ["chrf", "65.25", "nc:6"],
+        ["model", "runs/a/model.keras"],
+        ["search", "--num-beams", "5", "--length-penalty", "0.6"],
+    ]
+
+
+def test_figures_of_the_validation_text_beside_those_of_a_test_text(recipes):
+    result = invoke(*FILES, "--test", "c.tsv")
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[0][:2] == ["test", "text"]
+    assert lines[3] == ["valid", "bleu", "43.00", "case:lc"]
 
 
 def test_the_command_line_comes_before_the_file(recipes, tmp_path):
@@ -71,7 +87,23 @@ def test_the_command_line_comes_before_the_file(recipes, tmp_path):
     same, other = recipes
     assert same == began
     assert (other.epochs, other.seed, other.lowercase) == (7, 5, False)
-    assert (other.train, other.valid) == (["a.en", "a.de"], ["d.en", "d.de"])
+    assert (other.train, other.valid) == (began.train, absolute("d.en", "d.de"))
+
+
+@pytest.mark.parametrize("saved", [None, "epoch-0003-batch-000500.npz"])
+def test_a_stop(saved, monkeypatch, tmp_path):
+    def stop(recipe):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "train", stop)
+    monkeypatch.setattr("keras_transformer.recipe.train", stop)
+    (tmp_path / "checkpoints").mkdir()
+    if saved:
+        (tmp_path / "checkpoints" / saved).touch()
+    result = invoke(*FILES[:-1], tmp_path)
+    assert result.exit_code == 130
+    said = "goes on after epoch 3, batch 500" if saved else "nothing of the training is"
+    assert said in result.output
 
 
 def test_wrong_usage(recipes, tmp_path):
@@ -106,7 +138,7 @@ def test_an_error_is_a_line_without_tensorflow_s(tmp_path):
     process = outcome("train", "--train", "a.tsv", "--valid", "b.tsv", *options)
     assert process.returncode == 1 and not process.stdout
     (line,) = process.stderr.splitlines()
-    assert line.startswith("error: `preset` must be one of transformer_tiny, ")
+    assert line.startswith("error: `--preset` must be one of transformer_tiny, ")
 
 
 def test_help_does_not_wait_for_keras():

@@ -1,4 +1,5 @@
 import gzip
+import io
 import json
 import os
 
@@ -13,6 +14,10 @@ from keras_transformer import (
     Sampling,
     Seq2Seq,
     translate_file,
+)
+from keras_transformer.inference.file_translation import (
+    translate_stream,
+    written_at_once,
 )
 from keras_transformer.text import CharacterTokenizer
 
@@ -107,6 +112,16 @@ def test_batches_are_full_and_of_like_length(folder):
     model = Shouter()
     translate(model, window=15, batch_size=5)
     assert model.asked == [["a"] * 3 + ["ab"] * 2, ["ab"] + ["abc"] * 3 + ["abcd"] * 3]
+
+
+def test_lines_without_words_are_left_empty(folder):
+    blank = CharacterTokenizer([*SPECIAL, *"ab \t"])
+    (folder / "source").write_text("ab\n \n \t \n            \nb a\n")
+    model = Shouter()
+    model.source_tokenizer = blank
+    translate(model)
+    assert read(folder) == ["AB", "", "", "", "B A", ""]
+    assert model.asked == [["ab", "b a"]]
 
 
 def test_n_best_lines(folder):
@@ -317,10 +332,111 @@ def test_a_line_that_is_too_long_is_left_empty(folder):
     too_long = "abcdefabc"
     (folder / "source").write_text("\n".join([too_long, *LINES, too_long]))
     translate_and_kill(1, too_long="empty")
-    message = "2 lines of `source` have more than `max_source_length=9` tokens"
+    message = "of `source` .*left empty, .* more than `max_source_length=9` tokens: 2"
     with pytest.warns(UserWarning, match=message):
         translate(Shouter(), too_long="empty")
     assert read(folder) == ["", *SHOUTED[:-1], "", ""]
+
+
+# Pipes.
+
+
+def stream(model, source, search=GREEDY, **options):
+    target = io.BytesIO()
+    if isinstance(source, list):
+        source = io.BytesIO("\n".join(source).encode())
+    try:
+        translate_stream(model, source, target, search, batch_size=4, **options)
+    except (ValueError, Killed) as error:
+        error.written = target.getvalue().decode()
+        raise
+    return target.getvalue().decode().split("\n")
+
+
+@pytest.mark.parametrize("window", [1, 5, 100])
+def test_a_pipe_gives_what_a_file_gives(window):
+    for source in (LINES, "source"):
+        assert stream(Shouter(), source, window=window) == SHOUTED
+
+
+def test_n_best_lines_of_a_pipe():
+    lines = stream(Shouter(), ["ab", "", "cafe"], N_BEST, window=2, n_best=True)
+    assert lines == [
+        "0 ||| AB ||| -2.000000",
+        "1 |||  ||| 0.000000",
+        "2 ||| CAF E ||| -4.000000",
+        "",
+    ]
+
+
+def test_a_translation_is_written_before_the_next_line_comes():
+    class Dialogue(io.BytesIO):
+        said = [b"abc\n", b"de\n"]
+
+        def read1(self, size):
+            assert len(self.getvalue().splitlines()) == 2 - len(self.said)
+            return self.said.pop(0) if self.said else b""
+
+    both = Dialogue()
+    translate_stream(Shouter(), both, both, GREEDY)
+    assert both.getvalue() == b"ABC\nDE\n"
+
+
+def test_nothing_comes():
+    assert stream(Shouter(calls=0), []) == [""]
+
+
+def test_a_line_of_a_pipe_that_is_too_long():
+    too_long = [*LINES, "abcdefabc", "a"]
+    message = r"10 tokens in line 13 of `standard input`\. .*`too_long=\"empty\"`"
+    with pytest.raises(ValueError, match=message) as found:
+        stream(Shouter(), too_long, window=5)
+    assert found.value.written.split("\n") == [*SHOUTED[:10], ""]
+    message = "of `standard input` .* left empty, .*`max_source_length=9` tokens: 1"
+    with pytest.warns(UserWarning, match=message):
+        lines = stream(Shouter(), too_long, too_long="empty")
+    assert lines == [*SHOUTED[:-1], "", "A", ""]
+
+
+def test_a_file_is_looked_at_before_anything_is_written(folder):
+    (folder / "source").write_text("\n".join([*LINES, "abcdefabc"]))
+    with pytest.raises(ValueError, match="10 tokens in line 13 of `source`") as found:
+        stream(Shouter(calls=0), "source", window=5)
+    assert not found.value.written
+
+
+def test_arguments_of_a_stream():
+    for options in ({"window": 0}, {"too_long": "cut"}):
+        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
+            stream(Shouter(calls=0), LINES, **options)
+    with pytest.raises(ValueError, match="`model` must have tokenizers"):
+        stream(Seq2Seq(**SIZES, vocabulary_size=11), LINES)
+
+
+@pytest.mark.parametrize("name", ["target", "target.gz"])
+def test_a_file_that_is_written_at_once(folder, name):
+    with pytest.raises(Killed), written_at_once(name, None, False) as file:
+        file.write(b"abc\n")
+        raise Killed
+    assert names(folder) == ["source"]
+    with written_at_once(name, "source", False) as file:
+        file.write(b"abc\n")
+        assert not (folder / name).exists()
+    content = (folder / name).read_bytes()
+    assert (gzip.decompress(content) if name.endswith("gz") else content) == b"abc\n"
+    with (
+        pytest.raises(FileExistsError, match="`target` must not exist"),
+        written_at_once(name, None, False),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match="another file than `source`"),
+        written_at_once("source", "source", True),
+    ):
+        pass
+    with written_at_once(name, None, True) as file:
+        file.write(b"")
+    assert (folder / name).read_bytes() != content
 
 
 # Progress.

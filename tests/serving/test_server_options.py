@@ -64,12 +64,29 @@ def test_no_models():
         make_options(models={})
 
 
-def test_a_version_in_the_place_of_a_model(folder):
-    version = folder / "here/en-de/1"
-    version.mkdir()
-    (version / "saved_model.pb").touch()
-    with pytest.raises(ValueError, match="Give the folder above it"):
-        make_options(models={"en-de": {"folder": version}})
+@pytest.mark.parametrize(
+    ("name", "given", "advice"),
+    [
+        ("here/en-de/1", "here/en-de/1", "Give the folder above it, {}/here/en-de$"),
+        ("here/en-de", "here/en-de", "Move it to {}/here/en-de/1$"),
+        ("here/en-de/1", "here", "Give one, such as {}/here/en-de$"),
+    ],
+)
+def test_another_folder_in_the_place_of_a_model(name, given, advice, folder):
+    (folder / name).mkdir(exist_ok=True)
+    (folder / name / "saved_model.pb").touch()
+    with pytest.raises(ValueError, match=advice.format(folder)) as found:
+        make_options(models={"m": {"folder": folder / given}})
+    message = "`models.m.folder`: must hold a folder for each version, named 1, 2, …; "
+    assert str(found.value).startswith(message)
+
+
+def test_models_beside_the_versions_of_one(folder):
+    for name in ("here/en-de/1", "here/2"):
+        (folder / name).mkdir()
+        (folder / name / "saved_model.pb").touch()
+    options = make_options(models={"m": {"folder": folder / "here"}})
+    assert options.models["m"].folder == (folder / "here").resolve()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+import warnings
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from keras_transformer.command_line import app
+from keras_transformer.command_line.messages import (
+    in_options,
+    stops_with_a_line,
+    warnings_as_lines,
+)
+
+pytestmark = pytest.mark.once
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "expected"),
+    [
+        (
+            "translate",
+            "`num_beams` must be at least 1; received `num_beams=0`.",
+            "`--num-beams` must be at least 1; received `--num-beams 0`.",
+        ),
+        ("translate", '`too_long="empty"`', "`--too-long empty`"),
+        ("translate", "with `overwrite=True`", "with `--overwrite`"),
+        ("translate", "`overwrite=False`", "no `--overwrite`"),
+        ("translate", "`source`: `target='a b'`", "`SOURCE`: `'a b'`"),
+        ("translate", "`num_hypotheses=3`", "`--n-best 3`"),
+        ("export", "`num_hypotheses=3`", "`--num-hypotheses 3`"),
+        ("export", "`filepath` must", "`FOLDER` must"),
+        ("export", "`quantization=None`", "no `--quantization`"),
+        ("evaluate", "`target` and `tokenize`", "`REFERENCES` and `--bleu-tokenize`"),
+        ("train", "`train=['a', 'b c']`", "`--train a 'b c'`"),
+        ("train", "`learning_rate=nan`", "`--learning-rate nan`"),
+        ("inspect", "`num_beams=0` of `config.json`", "`num_beams=0` of `config.json`"),
+    ],
+)
+def test_messages_have_what_was_typed(command, message, expected):
+    assert in_options(message, COMMANDS[command].params) == expected
+
+
+@pytest.mark.parametrize(("said", "line"), [((), "stopped"), (("at 7",), "at 7")])
+def test_a_stop_is_a_line(said, line):
+    def command(name: str) -> None:
+        raise KeyboardInterrupt(*said)
+
+    stoppable = typer.Typer()
+    stoppable.command()(stops_with_a_line(command))
+    result = CliRunner().invoke(stoppable, ["a"])
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", line + "\n")
+
+
+def test_warnings_are_lines():
+    before, lines = warnings.showwarning, []
+    with warnings_as_lines(lambda *line: lines.append(line)):
+        warnings.simplefilter("default")
+        warnings.warn("3 lines are empty", stacklevel=1)
+    assert lines == [("warning", "3 lines are empty")]
+    assert warnings.showwarning is before
