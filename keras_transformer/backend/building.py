@@ -13,13 +13,16 @@ def build_like(model: keras.Model, data: Any) -> None:
 
     Args:
         model: a model; nothing is done unless it is compiled.
-        data: what `fit` is given; nothing is done unless it is a `tf.data.Dataset`.
+        data: what `fit` is given; nothing is done unless it is a `tf.data.Dataset`
+            whose tensors have a known number of axes.
     """
     is_dataset = hasattr(data, "element_spec")
     if keras.backend.backend() == "tensorflow" or not (is_dataset and model.compiled):
         return
-    batch = keras.tree.map_structure(_symbol, data.element_spec)
-    model._symbolic_build(data_batch=batch)
+    specs = keras.tree.flatten(data.element_spec)
+    if all(spec.shape.rank is not None for spec in specs):
+        batch = keras.tree.map_structure(_symbol, data.element_spec)
+        model._symbolic_build(data_batch=batch)
 
 
 def _symbol(spec: Any) -> keras.KerasTensor:

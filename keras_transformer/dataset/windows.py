@@ -1,4 +1,4 @@
-"""Windows of batches, and making them in time."""
+"""Windows of batches, made in the background."""
 
 import concurrent.futures
 import dataclasses
@@ -17,8 +17,8 @@ class Window(NamedTuple):
     """Pairs that are sorted and shuffled together.
 
     Attributes:
-        pairs: The pairs.
-        batches: Their batches, in order.
+        pairs: the pairs.
+        batches: their batches, in order.
     """
 
     pairs: TokenPairs
@@ -27,18 +27,18 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Makes windows, of each its part for one of several workers.
+    """Makes windows, or one worker's share of them.
 
     Attributes:
-        source: Gives the pairs of a window.
-        buckets: Their buckets.
-        shuffle: Whether pairs and batches are shuffled.
-        seed: Seed of the orders.
-        shard: Number of the worker, from 0, and of all workers. It gets as many
-            batches of a window as the others or, in a stream, whole windows.
-        batches: Batches of each window for the worker; `None`, in a stream: all.
+        source: source of the pairs.
+        buckets: their buckets.
+        shuffle: whether pairs and batches are shuffled.
+        seed: seed of the orders.
+        shard: number of the worker, from 0, and number of workers. Each gets equally
+            many batches of a window or, in a stream, whole windows.
+        batches: batches of each window for the worker; `None`, in a stream, = all.
 
-    Workers whose number does not divide the batches have some of them twice.
+    If the number of workers does not divide the batches, some come twice.
     """
 
     source: PairSource
@@ -49,7 +49,7 @@ class Windows:
     batches: int | None
 
     def load(self, number: int) -> Window:
-        """The worker's window of this number, whichever came before."""
+        """Returns the worker's window `number`, regardless of earlier calls."""
         index, count = self.shard
         if self.batches is None:
             number = number * count + index
@@ -57,7 +57,7 @@ class Windows:
         random = np.random.default_rng((self.seed, number))
         batches = self.buckets.batches(pairs.lengths, random if self.shuffle else None)
         if self.batches is not None:
-            # More batches than wanted are left out at random, fewer are repeated.
+            # Surplus batches are dropped at random; if too few, some are repeated.
             order, wanted = np.arange(len(batches)), self.batches * count
             if self.shuffle or len(order) > wanted:
                 order = random.permutation(order)
@@ -70,7 +70,7 @@ class Ahead:
     """Loads the next window in the background, one at a time.
 
     Args:
-        load: Makes the window of a number. It is called from one thread only.
+        load: function from a number to its window, called from one thread only.
     """
 
     def __init__(self, load: Callable[[int], Window]):
@@ -80,12 +80,19 @@ class Ahead:
         self._futures: dict[int, concurrent.futures.Future[Window]] = {}
 
     def load(self, number: int) -> Window:
-        """The window of this number; the next one is begun."""
+        """Returns window `number`, and starts to load the next one.
+
+        One that could not be loaded is tried again.
+        """
         with self._lock:
             self._futures = {
-                wanted: self._futures.get(wanted)
-                or self._pool.submit(self._load, wanted)
-                for wanted in (number, number + 1)
+                wanted: self._future(wanted) for wanted in (number, number + 1)
             }
             future = self._futures[number]
         return future.result()
+
+    def _future(self, number: int) -> concurrent.futures.Future[Window]:
+        future = self._futures.get(number)
+        if future is None or (future.done() and future.exception()):
+            return self._pool.submit(self._load, number)
+        return future

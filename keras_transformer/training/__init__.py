@@ -1,10 +1,11 @@
-"""What `compile` needs to train a `Seq2Seq`, or any Keras model of token logits.
+"""Schedule, loss, metrics and callbacks for a `Seq2Seq` or any model of token logits.
 
 The learning-rate schedule of the paper, the label-smoothed loss and the two metrics
 all work on integer targets of shape `(batch, target_length)` and logits of shape
-`(batch, target_length, vocabulary_size)`. Padding is told by the target ids alone, so
-that a Keras mask on the logits changes nothing and no position is masked twice. They
-are stock Keras objects: hand them to `compile`, and `fit` and `evaluate` do the rest.
+`(batch, target_length, vocabulary_size)`. The target ids alone determine what is
+padding: a Keras mask on the logits changes nothing, and no position is masked twice.
+They are ordinary Keras objects: hand them to `compile`, and `fit` and `evaluate` do the
+rest.
 """
 
 from keras_transformer.training.averaging import average_checkpoints

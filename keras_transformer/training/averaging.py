@@ -1,8 +1,9 @@
-"""One model from the last checkpoints of a run."""
+"""Averages the weights of the last checkpoints of a run."""
 
 import itertools
 import os
 import pathlib
+import warnings
 from typing import Any
 
 import keras
@@ -17,23 +18,25 @@ def average_checkpoints(
 ) -> list[pathlib.Path]:
     """Sets the weights of a model to the mean of its last checkpoints.
 
-    The steps of training wander around a minimum, and the mean of several places lies
-    nearer to it than each of them. Only checkpoints at the end of an epoch count. The
+    Training wanders around a minimum, and the mean of several points lies nearer to it
+    than each of them. Only checkpoints at the end of an epoch count. The
     mean is taken in float64; weights that are not floating-point numbers come from
     the newest checkpoint. Optimizer and random generators stay as they are.
 
     Args:
         model: a built model, of the architecture that was trained.
         folder: path of the folder that was given to `Checkpoints`.
-        last: int, how many checkpoints, or as many as there are: `Checkpoints` keeps
-            10 unless its `keep` says otherwise.
+        last: int >= 1, how many checkpoints to average, or all if there are fewer,
+            with a warning: `Checkpoints` keeps 10 unless its `keep` says otherwise.
 
     Returns:
-        The files that were averaged, newest first. A damaged one is passed over, with
-        a warning.
+        list of paths, the files that were averaged, newest first. A damaged one is
+        skipped with a warning.
 
     Raises:
-        ValueError: if there is no checkpoint, or if it is of another model.
+        ValueError: if `last` is below 1, there is no checkpoint at the end of an
+            epoch, or it belongs to another model.
+        OSError: if a checkpoint cannot be read at the moment.
 
     Example:
 
@@ -45,7 +48,7 @@ def average_checkpoints(
     ```
 
     References:
-        Vaswani et al. 2017, Attention Is All You Need, section 6.1.
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1
     """
     check_count("last", last)
     found = storage.checkpoint_files(pathlib.Path(folder))
@@ -67,6 +70,12 @@ def average_checkpoints(
             "`folder` must have a checkpoint at the end of an epoch; received "
             f"`folder={str(folder)!r}`, which has none. `Checkpoints` writes them."
         )
+    if len(averaged) < last:
+        warnings.warn(
+            f"`last={last}` checkpoints are to be averaged; {folder} has "
+            f"{len(averaged)} at the end of an epoch. The mean is of these.",
+            stacklevel=2,
+        )
     for variable, total, value in zip(model.weights, sums, newest, strict=True):
         is_float = keras.backend.is_float_dtype(variable.dtype)
         variable.assign(total / len(averaged) if is_float else value)
@@ -74,5 +83,5 @@ def average_checkpoints(
 
 
 def _is_random_state(entry: dict[str, Any]) -> bool:
-    """There are as many as layers with dropout: no part of the architecture."""
+    """Tells whether it belongs to a dropout layer, rather than to the architecture."""
     return entry["name"].endswith("seed_generator_state")

@@ -1,4 +1,4 @@
-"""How far two predictions of the same tokens are apart."""
+"""The divergence of two predictions of the same tokens (R-Drop)."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def consistency_loss(
     sample_weight: Any = None,
     pad_token_id: int = 0,
 ) -> Any:
-    """The symmetric divergence of two predictions, a mean over the real tokens.
+    """Computes the symmetric KL divergence of two predictions, averaged over tokens.
 
     For each token it is (KL(p || q) + KL(q || p)) / 2, where p and q are the softmax
     of the two logits a and b. As both sum to one it is also sum((p - q) (a - b)) / 2,
@@ -24,15 +24,14 @@ def consistency_loss(
         y_true: int tensor `(batch, target_length)`, the target ids.
         first: float tensor `(batch, target_length, vocabulary_size)`, logits.
         second: float tensor of the same shape, logits.
-        sample_weight: None, or a floating tensor `(batch, target_length)` or
-            `(batch,)`.
+        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
         pad_token_id: int, the target id that marks padding.
 
     Returns:
         A float32 scalar tensor, in nats a token.
 
     Raises:
-        ValueError: If the shapes do not go together.
+        ValueError: if the shapes do not match.
 
     Example:
 
@@ -42,7 +41,7 @@ def consistency_loss(
     0.0
 
     References:
-        - [Liang et al., 2021](https://arxiv.org/abs/2106.14448), eq. 2
+        - [Liang et al., 2021](https://arxiv.org/abs/2106.14448), equation 2
     """
     _, first, weights = flatten_tokens(y_true, first, sample_weight, pad_token_id)
     _, second, _ = flatten_tokens(y_true, second, sample_weight, pad_token_id)
@@ -52,7 +51,7 @@ def consistency_loss(
 
 @ops.custom_gradient
 def _divergence(first: Any, second: Any) -> Any:
-    """Float32 `(tokens,)` of two float32 `(tokens, vocabulary_size)`."""
+    """Computes float32 `(tokens,)` from two float32 `(tokens, vocabulary_size)`."""
 
     def gradient(*args, upstream=None):  # torch names it, the others do not
         upstream = args[0] if upstream is None else upstream

@@ -1,4 +1,4 @@
-"""Keeps parts of a model as they are while the others are trained."""
+"""Freezes parts of a model while the others are trained."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -8,28 +8,29 @@ import keras
 
 
 def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
-    """Freezes the weights of the layers that have one of the names.
+    """Freezes the weights and layers whose names match.
 
     A name is the path of a layer or of a single weight, as in `weight.path` for each
     of `model.weights`: `"encoder"`, `"decoder/block_0"`,
     `"encoder/block_0/self_attention/query/kernel"`. A shell pattern stands for many:
-    `"*embedding*"`, `"decoder/block_[01]"`, `"*/bias"`; its `*` matches `/` too. What
-    is tied is one weight: with `tie_embeddings="all"`, `"target_embedding"` is both
+    `"*embedding*"`, `"decoder/block_[01]"`, `"*/bias"`; its `*` matches `/` too. Tied
+    weights are one weight: with `tie_embeddings="all"`, `"target_embedding"` is both
     embeddings and the output.
 
-    Call `compile` afterwards, so that the optimizer starts anew with what is left to
+    Call `compile` afterwards, so that the optimizer starts afresh with what is left to
     train. `weight.trainable = True` makes a weight trainable again. A `.keras` file
     does not keep what is frozen.
 
     Args:
-        model: A built model.
-        patterns: Name or list of names, each of which matches something.
+        model: a built `keras.Model`.
+        patterns: str or list of str, names or shell patterns, each of which matches
+            something.
 
     Returns:
-        List of str, the paths of all weights that are frozen now.
+        list of str, the paths of all weights that are frozen now.
 
     Raises:
-        ValueError: If a pattern matches nothing.
+        ValueError: if a pattern matches nothing.
 
     Example:
 
@@ -51,12 +52,12 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 
 
 def _path(model: keras.Model, weight: Any) -> str:
-    """The path inside the model, whose own name it has if Keras built the model."""
+    """Returns the path without the model's own name, which Keras may put before it."""
     return weight.path.removeprefix(f"{model.name}/")
 
 
 def _is_named(path: str, pattern: str) -> bool:
-    """Whether the weight or one of the layers around it has the name."""
+    """Tells whether the weight or one of the layers around it matches the name."""
     parts = path.split("/")
     around = ("/".join(parts[: i + 1]) for i in range(len(parts)))
     return any(fnmatchcase(name, pattern) for name in around)

@@ -1,4 +1,4 @@
-"""How good the predicted tokens are, padding left out, exact over all batches."""
+"""Token metrics that ignore padding and are exact over batches of any lengths."""
 
 from typing import Any
 
@@ -24,19 +24,19 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
     Args:
         pad_token_id: int, the target id that marks padding.
         name: str, the name of the metric.
-        dtype: The type of the totals.
+        dtype: str, the dtype of the totals.
 
     Call arguments:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
-            Keras hands it to the metrics given to `compile` as `weighted_metrics`.
+        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
+            Keras passes it to the metrics given to `compile` as `weighted_metrics`.
 
     Returns:
         A float32 scalar tensor in [0, 1].
 
     Raises:
-        ValueError: If the shapes of `y_true` and `y_pred` do not go together.
+        ValueError: if the shapes of `y_true` and `y_pred` do not go together.
 
     Example:
 
@@ -76,30 +76,30 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Perplexity(keras.metrics.Mean):
-    """exp(total negative log-likelihood / number) of the real target tokens.
+    """Perplexity of the real target tokens: exp of their mean negative log-likelihood.
 
-    There is no label smoothing in it, so that models trained with different values
-    compare. Positions whose target is `pad_token_id` do not count; a Keras mask on the
-    logits is not used. Tokens are totalled over the batches, whatever their lengths,
-    which the mean of batch losses does not do; without any token the result is 1. A
-    target id outside the vocabulary makes it infinite.
+    It has no label smoothing, so models trained with different values are comparable.
+    Positions whose target is `pad_token_id` do not count; a Keras mask on the logits is
+    not used. Tokens are totalled over the batches, whatever their lengths, unlike in
+    the mean of batch losses; without any token the result is 1. A target id outside the
+    vocabulary makes it infinite.
 
     Args:
         pad_token_id: int, the target id that marks padding.
         name: str, the name of the metric.
-        dtype: The type of the totals.
+        dtype: str, the dtype of the totals.
 
     Call arguments:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: Optional floating tensor `(batch, target_length)` or `(batch,)`.
-            Keras hands it to the metrics given to `compile` as `weighted_metrics`.
+        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
+            Keras passes it to the metrics given to `compile` as `weighted_metrics`.
 
     Returns:
         A float32 scalar tensor, at least 1.
 
     Raises:
-        ValueError: If the shapes of `y_true` and `y_pred` do not go together.
+        ValueError: if the shapes of `y_true` and `y_pred` do not go together.
 
     Example:
 
@@ -108,7 +108,8 @@ class Perplexity(keras.metrics.Mean):
     from keras_transformer.training import Perplexity
 
     perplexity = Perplexity(pad_token_id=0)
-    print(float(perplexity(np.array([[3, 2, 0]]), np.zeros((1, 3, 7)))))  # 7.0
+    result = perplexity(np.array([[3, 2, 0]]), np.zeros((1, 3, 7)))
+    print(f"{float(result):.4f}")  # 7.0000
     ```
     """
 

@@ -1,4 +1,4 @@
-"""What to do where the loss is NaN or infinite: stop and show why, or leave it out."""
+"""Handles batches whose loss is NaN or infinite: stop and show why, or skip them."""
 
 import json
 import math
@@ -13,32 +13,39 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.files import written_whole
+from keras_transformer.training.arguments import check_count
 
 
 class NonFiniteLoss(keras.callbacks.Callback):
-    """Stops at the first batch whose loss is NaN or infinite, or leaves it out.
+    """Stops at the first batch whose loss is NaN or infinite, or skips such batches.
 
-    The message names epoch and batch and, with `data`, a file that has the batch: its
-    position in the data, its texts and its token ids.
+    The message names the epoch, the batch and, with `data`, a file that holds the
+    batch: its position in the data, its texts and its token ids.
 
-    `"stop"` raises an error. Nothing is saved of the run any more; what `Checkpoints`
-    has saved is from before.
+    `"stop"` raises an error. Nothing more of the run is saved; what `Checkpoints` has
+    saved is from before. The cause may also be the batch before, if its gradients were
+    not finite and made the weights so: then both are named and saved, unless the
+    optimizer is one that leaves such updates out.
 
     `"skip"` warns and goes on: the batch makes no update and does not count in the
-    metrics. The optimizer has to be `SkipNonFinite`, which leaves the update out. The
-    logs of each epoch have the number of such batches as `"skipped_batches"`. Each step
-    is waited for, which costs JAX and GPUs some speed. Put the callback before those
-    that read the logs.
+    metrics. The optimizer must be a `SkipNonFinite`, which skips the update. It also
+    skips those whose gradients alone are not finite; a warning at the end of the epoch
+    says how many, unless there is loss scaling, which makes some. The logs of each
+    epoch have the number of all skipped updates as `"skipped_batches"`; `patience` of
+    them in a row are an error. It waits for each step, which costs JAX and GPUs some
+    speed. Put the callback before those that read the logs.
 
     Args:
         action: `"stop"` or `"skip"`.
-        data: the `ParallelDataset` whose `dataset` is given to `fit`; the batch is
-            saved if it is given.
-        folder: path of the folder to save it in, which is made if need be.
+        data: the `ParallelDataset` whose `dataset` is given to `fit`, to save the
+            batch; `None` = it is not saved.
+        folder: path of the folder to save it in, created if necessary.
+        patience: int >= 1, skipped updates in a row after which `"skip"` stops, too.
 
     Raises:
-        ValueError: if `action` is something else, or the optimizer cannot skip.
-        FloatingPointError: by `fit`, to stop.
+        ValueError: if `action` is something else or `patience` is below 1; from `fit`,
+            if the optimizer cannot skip.
+        FloatingPointError: from `fit`, to stop.
 
     Example:
 
@@ -52,15 +59,17 @@ class NonFiniteLoss(keras.callbacks.Callback):
     ```
     """
 
-    checkpointed_attributes = ("skipped_batches",)
+    checkpointed_attributes = ("skipped_batches", "_in_a_row")
 
     def __init__(
         self,
         action: str = "stop",
         data: Any = None,
         folder: str | os.PathLike = ".",
+        patience: int = 100,
     ):
         super().__init__()
+        check_count("patience", patience)
         if action not in ("stop", "skip"):
             raise ValueError(
                 f"`action` must be 'stop' or 'skip'; received `action={action!r}`."
@@ -68,14 +77,17 @@ class NonFiniteLoss(keras.callbacks.Callback):
         self.action = action
         self.data = data
         self.folder = pathlib.Path(folder)
-        # Where Keras can, it then reads the logs in other threads, and `fit` goes on.
+        self.patience = patience
+        # Where Keras can, it then reads the logs in other threads, while `fit` goes on.
         self.async_safe = action == "stop"
         self._lock = threading.Lock()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self.skipped_batches = 0
+        self.skipped_batches = self._in_a_row = 0
         self._steps_at_once = self.model.steps_per_execution
         optimizer = self.model.optimizer
+        skipping = SkipNonFinite, keras.optimizers.LossScaleOptimizer
+        self._is_guarded = isinstance(optimizer, skipping)
         if self.action == "skip" and not isinstance(optimizer, SkipNonFinite):
             raise ValueError(
                 "`action='skip'` needs an optimizer that can leave an update out; "
@@ -86,12 +98,13 @@ class NonFiniteLoss(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
         self._last_finite, self._first_other = -1, math.inf
+        self._batches = self._unseen = 0  # `_unseen` were skipped with a finite loss.
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self.action == "stop":
             self._stop_if_found()
         elif batch == 0:
-            self._metrics = self._copy_metrics()
+            self._metrics, self._updates = self._copy_metrics(), self._count_updates()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # This loss is the mean so far: once it is NaN, it stays so.
@@ -101,12 +114,16 @@ class NonFiniteLoss(keras.callbacks.Callback):
             else:
                 self._first_other = min(self._first_other, batch)
         if self.action == "skip":
+            self._count_skipped(batch)
             self._skip_if_found(logs)
+            if self._in_a_row >= self.patience:
+                raise FloatingPointError(self._report_in_a_row())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.action == "stop":
             self._stop_if_found()
         else:
+            self._warn_of_unseen()
             logs["skipped_batches"] = self.skipped_batches
             self.skipped_batches = 0
 
@@ -123,31 +140,68 @@ class NonFiniteLoss(keras.callbacks.Callback):
             self._metrics = self._copy_metrics()
             return
         warnings.warn(f"{self._report()} It is left out.", stacklevel=2)
-        self.skipped_batches += 1
         self._restore_metrics()
         for name, value in self.model.get_metrics_result().items():
             logs[name] = float(value)
         self._last_finite, self._first_other = int(self._first_other), math.inf
+
+    def _count_skipped(self, batch: int) -> None:
+        # The last of several steps at once may lie beyond the end of the data.
+        batches = int(min(batch + 1, self.params["steps"] or math.inf))
+        updates = self._count_updates()
+        made, due = updates - self._updates, batches - self._batches
+        self._batches, self._updates = batches, updates
+        skipped = max(0, due - made)
+        self.skipped_batches += skipped
+        self._in_a_row = skipped + (0 if made else self._in_a_row)
+        if self._first_other == math.inf:
+            self._unseen += skipped
+
+    def _count_updates(self) -> int:
+        # `iterations` counts several as one with gradient accumulation.
+        optimizer = self.model.optimizer.inner_optimizer
+        return int(ops.convert_to_numpy(optimizer._iterations))
+
+    def _warn_of_unseen(self) -> None:
+        if self._unseen and not self.model.optimizer.is_scaling:
+            warnings.warn(
+                f"In epoch {self._epoch + 1}, {self._unseen} of {self._batches} "
+                "batches made no update: their gradients were NaN or infinite, though "
+                "their loss was not.",
+                stacklevel=2,
+            )
+
+    def _report_in_a_row(self) -> str:
+        last = self._batches + self.params.get("first_batch", 0)
+        return (
+            f"{self._in_a_row} batches in a row, up to batch {last} of epoch "
+            f"{self._epoch + 1}, made no update: their loss or gradients were NaN or "
+            "infinite. Lower the learning rate, clip gradients, look for a division by "
+            "zero, or give a greater `patience`."
+        )
 
     def _copy_metrics(self) -> list[Any]:
         return [ops.convert_to_numpy(v) for v in self.model.metrics_variables]
 
     def _restore_metrics(self) -> None:
         variables = self.model.metrics_variables
-        if len(variables) > len(self._metrics):  # made in this, the first, step
+        if len(variables) > len(self._metrics):  # created in this first step
             self.model.reset_metrics()
         else:
             for variable, value in zip(variables, self._metrics, strict=True):
                 variable.assign(value)
 
     def _report(self) -> str:
-        """Says where it was; saves the batch, or those that `fit` took at once."""
+        """Describes where it was; saves the batch, or those of one execution."""
         begun = self.params.get("first_batch", 0)
         first, last = self._last_finite + 1 + begun, int(self._first_other) + begun
         batches = f"batch {last + 1}"
         if first < last:
             batches = f"one of the batches {first + 1} to {last + 1}"
         where = f"The loss is NaN or infinite in epoch {self._epoch + 1}, {batches}"
+        if not self._is_guarded and (first or self._epoch):
+            where += ", by itself or by the gradients of the one before"
+            first = max(0, first - 1)
         if self.data is None:
             return f"{where}."
         path = self.folder / f"non-finite-{self._epoch + 1:04}-{last + 1:06}.json"
@@ -177,18 +231,19 @@ class NonFiniteLoss(keras.callbacks.Callback):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SkipNonFinite(keras.optimizers.Optimizer):
-    """An optimizer that makes no update where loss or gradients are not finite.
+    """An optimizer that skips updates whose loss or gradients are not finite.
 
-    Such a step leaves weights, averages, learning rate and number of iterations as
-    they are. `keras.optimizers.LossScaleOptimizer`, which float16 needs, looks at the
-    gradients alone: it has to be the inner one, and is by itself where a `Seq2Seq` of
-    `mixed_float16` is compiled. It halves its scale at such a step, too.
+    Such a step leaves weights, averages, learning rate and number of iterations
+    unchanged. `keras.optimizers.LossScaleOptimizer`, which float16 needs, looks at the
+    gradients alone: it must be the inner one, and compiling a `Seq2Seq` of
+    `mixed_float16` makes it so. It halves its scale at such a step, too.
 
-    `NonFiniteLoss("skip")` counts the batches and keeps them out of the metrics.
+    `NonFiniteLoss("skip")` counts what is skipped, says so, stops if it is too much,
+    and keeps such losses out of the metrics. Without it all this is silent.
 
     Args:
         inner_optimizer: the Keras optimizer that makes the updates.
-        name: name of the optimizer.
+        name: str, the name of the optimizer.
 
     Example:
 
@@ -206,21 +261,23 @@ class SkipNonFinite(keras.optimizers.Optimizer):
 
     @property
     def inner_optimizer(self) -> Any:
-        """The optimizer that makes the updates, within any `LossScaleOptimizer`.
+        """The optimizer that makes the updates, inside any `LossScaleOptimizer`.
 
-        Keras's callbacks take it off to find the moving averages.
+        Keras's callbacks unwrap it to find the moving averages.
         """
         scaling = self._optimizer
-        return scaling.inner_optimizer if self._is_scaling() else scaling
+        return scaling.inner_optimizer if self.is_scaling else scaling
 
     def scaling(self) -> "SkipNonFinite":
-        """Makes one that scales the loss within; around it, Keras would not see it."""
-        if self._is_scaling():
+        """Returns one with loss scaling inside; around it, Keras would not see it."""
+        if self.is_scaling:
             return self
         scaling = keras.optimizers.LossScaleOptimizer(self._optimizer)
         return SkipNonFinite(scaling, self.name)
 
-    def _is_scaling(self) -> bool:
+    @property
+    def is_scaling(self) -> bool:
+        """Whether there is a `LossScaleOptimizer` inside."""
         return isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
 
     def build(self, variables: list[Any]) -> None:
@@ -239,7 +296,7 @@ class SkipNonFinite(keras.optimizers.Optimizer):
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
         if not self.built:
             self.build(trainable_variables)
-        if self._is_scaling():  # It leaves steps out itself, by what it sees.
+        if self.is_scaling:  # It leaves steps out itself, by what it sees.
             self._optimizer.apply(grads, trainable_variables)
             return
         ops.cond(
@@ -255,7 +312,7 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         after = self._optimizer.stateless_apply(
             optimizer_variables, grads, trainable_variables
         )
-        if self._is_scaling():  # It leaves steps out itself, by what it sees.
+        if self.is_scaling:  # It leaves steps out itself, by what it sees.
             return after
         finite = _all_finite(grads)
         return keras.tree.map_structure(

@@ -1,4 +1,4 @@
-"""What a person wants to know of a run that goes on."""
+"""Shows the progress of a training run."""
 
 import time
 from collections.abc import Callable
@@ -9,28 +9,28 @@ from keras import ops
 
 
 class TrainingProgress(keras.callbacks.Callback):
-    """Adds learning rate, time left and tokens a second to the logs.
+    """Adds learning rate, time left and tokens per second to the logs.
 
-    They are in Keras's progress bar after every batch, and in the logs of every epoch
-    for the callbacks that come later in the list (`CSVLogger`, `TensorBoard`) and for
-    the history:
+    They appear in Keras's progress bar after every batch, and in the logs of every
+    epoch for the callbacks that come later in the list (`CSVLogger`, `TensorBoard`) and
+    for the history:
 
     - `learning_rate`: that of the next update. A `keras.optimizers.MultiOptimizer` has
       several, and none is shown.
-    - `minutes_left`: until the last epoch has ended. In the first epoch the time of
-      the batches so far counts for those to come, later the time of the whole epoch
-      before, validation and all else included.
-    - `tokens_per_second`: tokens trained on in the epoch so far, by the time since it
-      began. The first epoch has the compilation in it; validation never counts.
+    - `minutes_left`: until the end of the last epoch. The first epoch extrapolates
+      from its batches so far, later ones from the whole previous epoch, including
+      validation and everything else.
+    - `tokens_per_second`: tokens trained on in the epoch so far, divided by the time
+      since it began. The first epoch includes compilation; validation never counts.
 
-    Nothing waits for a device because of it.
+    It never waits for a device.
 
     Args:
-        tokens_per_epoch: int >= 1, such as `ParallelDataset.tokens_per_epoch`, the
-            real target tokens. Without it there is no `tokens_per_second`.
+        tokens_per_epoch: int >= 1, the real target tokens of an epoch, such as
+            `ParallelDataset.tokens_per_epoch`; `None` = no `tokens_per_second`.
 
     Raises:
-        ValueError: If `tokens_per_epoch` is out of its range.
+        ValueError: if `tokens_per_epoch` is below 1.
 
     Example:
 
@@ -62,12 +62,13 @@ class TrainingProgress(keras.callbacks.Callback):
         self._set_seconds_per_batch()
         self._epoch, self._epoch_began = epoch, time.perf_counter()
         self._done = 0, 0.0
-        self._steps = self.params["steps"] or self._steps
         self._learning_rate: Any = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._learning_rate is None:  # On JAX the optimizer is out of reach later.
             self._learning_rate = _learning_rates(self.model.optimizer)
+            # `Checkpoints` sets it for a resumed epoch, after ours has begun.
+            self._steps = self.params["steps"] or self._steps
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch >= self._done[0]:
@@ -83,7 +84,7 @@ class TrainingProgress(keras.callbacks.Callback):
         self._add_times(logs)
 
     def _set_seconds_per_batch(self) -> None:
-        """Takes the mean over the epoch so far, its validation included."""
+        """Takes the mean over the epoch so far, including its validation."""
         if self._done[0]:
             seconds = time.perf_counter() - self._epoch_began
             self._seconds_per_batch = seconds / self._done[0]
@@ -103,7 +104,7 @@ class TrainingProgress(keras.callbacks.Callback):
 
 
 def _learning_rates(optimizer: Any) -> Callable[[int], dict[str, float]]:
-    """Tells the learning rate after so many batches more, if there is one."""
+    """Returns a function from further batches to the learning rate, if there is one."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     if hasattr(optimizer, "optimizers"):

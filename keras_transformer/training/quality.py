@@ -1,5 +1,6 @@
-"""How good the translations of a validation set are while training goes on."""
+"""Scores translations of a validation set during training."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,15 @@ from keras_transformer.training.arguments import check_count
 class TranslationQuality(keras.callbacks.Callback):
     """Translates a validation set after each epoch and logs BLEU and chrF.
 
-    The logs of the epoch get `val_bleu` and `val_chrf`, sacreBLEU's figures from 0 to
+    The logs of the epoch get `val_bleu` and `val_chrf`, sacreBLEU's scores from 0 to
     100, for the callbacks that come later in the list: `EarlyStopping("val_bleu",
     mode="max")`, `ModelCheckpoint`, `CSVLogger`, `TensorBoard`; and for the progress
     bar and the history. Some translations are printed, unless `fit` has `verbose=0`.
+
+    With `every` above 1 the first epoch of a run is translated as well, and the scores
+    of the epochs in between are NaN: these callbacks then never take one for the best,
+    and columns and file names have them. But `patience` counts all epochs, and
+    `EarlyStopping`'s `start_from_epoch` must be one that is translated.
 
     The model generates with the weights that it has at that moment. To judge the
     moving averages of an optimizer with `use_ema=True`, put
@@ -23,18 +29,23 @@ class TranslationQuality(keras.callbacks.Callback):
     first epoch alone.
 
     Args:
-        sources: List of str, the texts to translate.
-        references: List of str, or of lists of str where several answers are right,
-            one entry a source.
-        search: How to search, giving one hypothesis; what `Seq2Seq.generate` takes by
-            default (a beam of 4) if `None`. `GreedySearch()` is several times faster.
-        every: int >= 1, epochs between translations.
+        sources: list of str, the texts to translate.
+        references: list of str, or of lists of str where several answers are right,
+            one entry per source.
+        search: a search that returns one hypothesis; `None` = the default of
+            `Seq2Seq.generate`, a beam of 4. `GreedySearch()` is several times faster.
+        every: int >= 1, translates after every so many epochs, and after the first.
         lowercase: bool, whether letter case is ignored (sacreBLEU's `-lc`).
-        samples: int >= 0, how many translations to print, from the first on.
+        samples: int >= 0, how many translations to print, starting with the first.
+        tokenize: str, how sacreBLEU splits text into words for BLEU: `"zh"` for
+            Chinese, `"ja-mecab"` for Japanese; see `evaluation.bleu`.
 
     Raises:
-        ValueError: If an argument has a bad value; by `fit`, if the model has no
-            tokenizers, or a source is too long for it.
+        ValueError: if an argument has a bad value; from `fit`, if the model has no
+            tokenizers, a source is too long for it, or it has no reference.
+        TypeError: from `fit`, if a reference is not a str.
+        ModuleNotFoundError: if `tokenize` needs a package that is missing.
+        OSError: if `tokenize` needs a file that sacreBLEU fails to download.
 
     Example:
 
@@ -48,8 +59,12 @@ class TranslationQuality(keras.callbacks.Callback):
     ```
 
     References:
-        Papineni et al. 2002, BLEU; Popović 2015, chrF; Post 2018, sacreBLEU.
+        - [Papineni et al., 2002](https://aclanthology.org/P02-1040) (BLEU)
+        - [Popović, 2015](https://aclanthology.org/W15-3049) (chrF)
+        - [Post, 2018](https://arxiv.org/abs/1804.08771) (sacreBLEU)
     """
+
+    checkpointed_attributes = ("_has_begun",)
 
     def __init__(
         self,
@@ -59,6 +74,7 @@ class TranslationQuality(keras.callbacks.Callback):
         every: int = 1,
         lowercase: bool = False,
         samples: int = 3,
+        tokenize: str = "13a",
     ) -> None:
         super().__init__()
         _check_corpus(sources, references)
@@ -73,15 +89,17 @@ class TranslationQuality(keras.callbacks.Callback):
                 f"`samples` must be at least 0; received `samples={samples}`."
             )
         # Here, so that a missing sacreBLEU shows before an epoch of training.
-        from keras_transformer.evaluation import TRANSLATION_SCORES
+        from keras_transformer.evaluation import check_tokenize, translation_scores
 
-        self._scores = TRANSLATION_SCORES
+        check_tokenize(tokenize)
+        self._scores = translation_scores
         self.sources = sources
         self.references = references
         self.search = search
         self.every = every
         self.lowercase = lowercase
         self.samples = samples
+        self.tokenize = tokenize
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self.model.source_tokenizer is None:
@@ -90,13 +108,18 @@ class TranslationQuality(keras.callbacks.Callback):
                 "it `source_tokenizer` and `target_tokenizer`."
             )
         check_lengths(self.model, "sources", self.sources)
+        self._has_begun = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if (epoch + 1) % self.every:
+        if self._has_begun and (epoch + 1) % self.every:
+            logs.update(val_bleu=math.nan, val_chrf=math.nan)
             return
+        self._has_begun = True
         translations = self.model.generate(self.sources, search=self.search)
-        for name, score in self._scores.items():
-            result = score(translations, self.references, self.lowercase)
+        scores = self._scores(
+            translations, self.references, self.lowercase, self.tokenize
+        )
+        for name, result in scores.items():
             logs[f"val_{name}"] = result.score
         if self.params["verbose"] and self.samples:
             self._print(translations)
@@ -114,16 +137,16 @@ class TranslationQuality(keras.callbacks.Callback):
 def check_lengths(
     model: Any, argument: str, sources: Sequence[str], option: str = "max_source_length"
 ) -> None:
-    """Refuses texts that are too long to translate, before hours of training.
+    """Rejects texts that are too long to translate, before hours of training.
 
     Args:
         model: a `Seq2Seq` with tokenizers.
-        argument: what the texts are called in the message.
+        argument: name of the argument with the texts, for the error message.
         sources: list of str.
-        option: what the limit is called in the message.
+        option: name of the option with the limit, for the error message.
 
     Raises:
-        ValueError: if one has more tokens than `max_source_length`.
+        ValueError: if a text has more tokens than the model's `max_source_length`.
     """
     limit = model.max_source_length
     rows = model.source_tokenizer.tokenize(list(sources), add_end=True)

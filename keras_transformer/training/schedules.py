@@ -1,4 +1,4 @@
-"""The learning rate as a function of the optimizer's step."""
+"""Learning rate schedules."""
 
 import math
 from numbers import Integral, Real
@@ -18,36 +18,36 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
         peak_learning_rate * min(n / warmup_steps, sqrt(warmup_steps / n))
 
-    so that the first update already moves, with `peak_learning_rate / warmup_steps`.
+    so the first update already has a rate of `peak_learning_rate / warmup_steps`.
     `from_hidden_dim` gives the paper's own peak.
 
-    With `total_steps` and `cooldown_steps` it falls linearly in the last updates: it
-    is multiplied by `min(1, (total_steps + 1 - n) / (cooldown_steps + 1))`, whose value
+    With `total_steps` and `cooldown_steps` it falls linearly in the last updates: it is
+    multiplied by `min(1, (total_steps + 1 - n) / (cooldown_steps + 1))`, whose value
     at `total_steps` holds from then on. A longer run can go on from the update where
     the fall began.
 
-    With gradient accumulation Keras hands a schedule the number of batches seen, not
-    the number of updates made. Give `gradient_accumulation_steps` here the value given
-    to the optimizer, and the warm-up is counted in updates again.
+    With gradient accumulation, Keras passes a schedule the number of batches seen, not
+    the number of updates made. Set `gradient_accumulation_steps` to the optimizer's
+    value, so that the warm-up is counted in updates again.
 
     Args:
-        peak_learning_rate: float > 0. The rate of update `warmup_steps`, the highest.
-        warmup_steps: int >= 1, in updates. 1 means no warm-up.
-        gradient_accumulation_steps: int >= 1, in batches an update. The
-            optimizer's argument of the same name, 1 where it is not set.
-        total_steps: int >= 1, in updates, the length of the run. Only needed for
+        peak_learning_rate: float > 0, the highest rate, at update `warmup_steps`.
+        warmup_steps: int >= 1, in updates; 1 = no warm-up.
+        gradient_accumulation_steps: int >= 1, batches per update: the optimizer's
+            argument of the same name, 1 if that is not set.
+        total_steps: int >= 1, in updates, the length of the run; only needed for
             `cooldown_steps`.
-        cooldown_steps: int from 0 to `total_steps`, in updates. 0 means none.
+        cooldown_steps: int from 0 to `total_steps`, in updates; 0 = no cool-down.
 
     Call arguments:
-        step: int tensor or array of any shape, batches seen so far, from 0: what
-            an optimizer hands over.
+        step: int tensor or array of any shape, batches seen so far, from 0, as an
+            optimizer passes it.
 
     Returns:
-        A float32 tensor of the shape of `step`.
+        float32 tensor of the shape of `step`.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: if an argument is out of its range.
 
     Example:
 
@@ -60,8 +60,10 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     ```
 
     References:
-        Vaswani et al. 2017, Attention Is All You Need, section 5.3, eq. 3.
-        Zhai et al. 2022, Scaling Vision Transformers, section 3.5 (cool-down).
+        - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3,
+          equation 3
+        - [Zhai et al., 2022](https://arxiv.org/abs/2106.04560), section 3.5
+          (cool-down)
     """
 
     def __init__(
@@ -92,13 +94,13 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: int | None = None,
         cooldown_steps: int = 0,
     ) -> "WarmupInverseSquareRoot":
-        """The paper's schedule, whose peak follows from the width of the model.
+        """Creates the paper's schedule, whose peak follows from the model's width.
 
         Args:
             hidden_dim: int >= 1, the paper's d_model.
             warmup_steps: int >= 1, in updates.
-            scale: float > 0, a factor on the whole curve; 1 is eq. 3.
-            gradient_accumulation_steps: int >= 1, in batches an update.
+            scale: float > 0, a factor on the whole curve; 1 = equation 3.
+            gradient_accumulation_steps: int >= 1, batches per update.
             total_steps: int >= 1, in updates.
             cooldown_steps: int from 0 to `total_steps`, in updates.
 
@@ -107,7 +109,7 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             `scale / sqrt(hidden_dim * warmup_steps)`.
 
         Raises:
-            ValueError: If an argument is out of its range.
+            ValueError: if an argument is out of its range.
 
         Example:
 
@@ -115,11 +117,12 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         from keras_transformer.training import WarmupInverseSquareRoot
 
         schedule = WarmupInverseSquareRoot.from_hidden_dim(512, warmup_steps=4000)
-        print(float(schedule(3999)))  # the peak, 7e-4
+        print(f"peak: {float(schedule(3999)):.1e}")  # peak: 7.0e-04
         ```
 
         References:
-            Vaswani et al. 2017, Attention Is All You Need, section 5.3, eq. 3.
+            - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3,
+              equation 3
         """
         check_count("hidden_dim", hidden_dim)
         check_count("warmup_steps", warmup_steps)

@@ -1,4 +1,4 @@
-"""How a batch becomes an update of the weights."""
+"""A Keras model that trains in micro-batches and with R-Drop."""
 
 import functools
 import inspect
@@ -16,7 +16,7 @@ from keras_transformer.training.non_finite import SkipNonFinite
 
 
 class TokenTrainer(keras.Model):
-    """A Keras model of token sequences with more ways to train.
+    """A Keras model of token sequences with more training options.
 
     `compile` takes two further arguments; `fit` and the rest are Keras's.
     The model has a `pad_token_id`, and is called on integer tensors.
@@ -49,8 +49,8 @@ class TokenTrainer(keras.Model):
             consistency: float, weight α of R-Drop. If it is not 0, every batch
                 goes through the model twice, with different dropout, and the
                 loss is the mean of both plus α / 2 times the divergence of the
-                two predictions (`consistency_loss`): half of the paper's eq. 4.
-                A step takes twice the time.
+                two predictions (`consistency_loss`): half of the paper's
+                equation 4. A step takes twice as long.
             **kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
@@ -96,7 +96,7 @@ class TokenTrainer(keras.Model):
 
     @functools.wraps(keras.Model.fit, assigned=())
     def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
-        """Trains as `keras.Model.fit` does, but for `class_weight`.
+        """Trains as `keras.Model.fit` does, except for `class_weight`.
 
         Args:
             *args: arguments of `keras.Model.fit`.
@@ -108,7 +108,7 @@ class TokenTrainer(keras.Model):
             The `keras.callbacks.History` of the training.
 
         Raises:
-            ValueError: if there is a `class_weight`, or by `keras.Model.fit`.
+            ValueError: if `class_weight` is given, or from `keras.Model.fit`.
         """
         _refuse_class_weight(class_weight)
         build_like(self, args[0] if args else kwargs.get("x"))
@@ -136,7 +136,7 @@ class TokenTrainer(keras.Model):
             The loss and the metrics, as there.
 
         Raises:
-            ValueError: if there is a `class_weight`.
+            ValueError: if `class_weight` is given.
         """
         _refuse_class_weight(class_weight)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
@@ -198,7 +198,7 @@ def _refuse_class_weight(class_weight: Any) -> None:
 
 
 def _check_padding(pad_token_id: int, compiled: dict[str, Any]) -> None:
-    """Refuses a loss or metrics that would count padding."""
+    """Rejects a loss or metrics that would count padding."""
     for argument in ("loss", "metrics", "weighted_metrics"):
         for each in keras.tree.flatten(compiled.get(argument)):
             own = getattr(each, "pad_token_id", pad_token_id)
@@ -211,7 +211,7 @@ def _check_padding(pad_token_id: int, compiled: dict[str, Any]) -> None:
 
 
 def _check_is_mean(loss: Any, micro_batches: int) -> None:
-    """Refuses a loss of which the parts of a batch, by their tokens, are no mean."""
+    """Rejects a loss that is not a mean over tokens, for micro-batches."""
     for each in keras.tree.flatten(loss):
         # Keras gives names and functions its default, "sum_over_batch_size".
         if getattr(each, "reduction", None) != "mean_with_sample_weight":

@@ -36,3 +36,21 @@ def test_errors_arrive():
 
     with pytest.raises(ValueError, match="no window 3"):
         Ahead(load).load(3)
+
+
+def test_what_failed_is_tried_again():
+    """As a disk may be out of reach for a moment."""
+    asked = []
+
+    def load(number):
+        asked.append(number)
+        if asked == [3]:
+            raise OSError("not now")
+        return f"window {number}"
+
+    ahead = Ahead(load)
+    with pytest.raises(OSError, match="not now"):
+        ahead.load(3)
+    assert ahead.load(3) == "window 3"
+    assert ahead.load(4) == "window 4"
+    assert asked.count(3) == 2 and asked.count(4) == 1

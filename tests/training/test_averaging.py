@@ -1,3 +1,5 @@
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -47,7 +49,11 @@ def weights(tmp_path):
 @pytest.mark.parametrize("last", [1, 3, 9])
 def test_mean_of_the_last(weights, tmp_path, last):
     model = make_model()
-    averaged = average_checkpoints(model, tmp_path, last)
+    with contextlib.ExitStack() as warned:
+        if last > EPOCHS:
+            match = f"`last=9` checkpoints are to be averaged; .* has {EPOCHS} at"
+            warned.enter_context(pytest.warns(UserWarning, match=match))
+        averaged = average_checkpoints(model, tmp_path, last)
     names = [f"epoch-{epoch:04}.npz" for epoch in (4, 3, 2, 1)]
     assert averaged == [tmp_path / name for name in names[:last]]
     for number, weight in enumerate(model.get_weights()):
@@ -70,7 +76,7 @@ def test_half_types_are_averaged_in_float64(tmp_path):
     class Model:
         variables = weights = [variable]
 
-    average_checkpoints(Model, tmp_path)
+    average_checkpoints(Model, tmp_path, last=3)
     assert float(variable) == 1.0078125
 
 

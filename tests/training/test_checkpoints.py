@@ -1,5 +1,8 @@
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -15,7 +18,14 @@ from small_run import (
     make_model,
 )
 
-from keras_transformer import CharacterTokenizer, Checkpoints, parallel_dataset
+from keras_transformer import (
+    CharacterTokenizer,
+    Checkpoints,
+    LabelSmoothedCrossEntropy,
+    MaskedTokenAccuracy,
+    Perplexity,
+    parallel_dataset,
+)
 from keras_transformer.training.checkpoints import storage
 from keras_transformer.training.checkpoints.storage import Position
 
@@ -217,6 +227,153 @@ def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
     assert logs == {}
     for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def make_adam(rate=1e-2):
+    return make_model(keras.optimizers.Adam(rate))
+
+
+def stop_amid_epoch(folder, others=(), model=None, epoch=1):
+    with pytest.raises(Stop):
+        fit(folder, [*others, StopAfter(epoch, 4)], model=model or make_adam())
+
+
+def assert_same_runs(one, other):
+    (model, logs), (resumed, resumed_logs) = one, other
+    for key, values in resumed_logs.items():
+        np.testing.assert_allclose(values, logs[key], rtol=0, atol=1e-6)
+    for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def halving():
+    return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+
+
+def test_what_callbacks_do_as_an_epoch_begins_is_done_once(tmp_path):
+    keras.utils.set_random_seed(5)
+    whole = fit(tmp_path / "whole", [halving()], model=make_adam())
+    keras.utils.set_random_seed(5)
+    stop_amid_epoch(tmp_path / "run", [halving()])
+    resumed = fit(tmp_path / "run", [halving()], model=make_adam())
+    assert_same_runs(whole, resumed)
+    rates = [model.history.history["learning_rate"] for model, _ in (whole, resumed)]
+    np.testing.assert_allclose(*rates)
+    np.testing.assert_allclose(rates[0], [5e-3, 2.5e-3, 1.25e-3])
+
+
+def test_moving_averages_of_a_run_that_is_made_longer(tmp_path):
+    """Keras overwrites the weights with the averages at the end of the last epoch."""
+    keras.utils.set_random_seed(5)
+    whole = fit(tmp_path / "whole", stateful())
+    keras.utils.set_random_seed(5)
+    shorter, _ = fit(tmp_path / "run", stateful(), epochs=EPOCHS - 1)
+    again, logs = fit(tmp_path / "run", stateful(), epochs=EPOCHS - 1)
+    assert logs == {}
+    assert_same_runs((shorter, {}), (again, {}))
+    longer = fit(tmp_path / "run", stateful())
+    assert list(longer[1]) == [(EPOCHS - 1, batch) for batch in range(BATCHES)]
+    assert_same_runs(whole, longer)
+    data, averaged = make_data(), make_model(keras.optimizers.SGD(use_ema=True))
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    fit(tmp_path / "other", [swap], model=averaged, data=data, epochs=1)
+    for a, b in zip(
+        averaged.trainable_variables,
+        averaged.optimizer._model_variables_moving_average,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("saved, now", [(1, 2), (2, 1), (1, 0)])
+def test_other_metrics_amid_an_epoch(tmp_path, saved, now):
+    def model(count):
+        metrics = [Perplexity(), MaskedTokenAccuracy()][:count]
+        model = make_adam()
+        model.compile(model.optimizer, LabelSmoothedCrossEntropy(), metrics=metrics)
+        return model
+
+    class Last(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.logs = logs
+
+    def fit(count, *others):
+        data = make_data()
+        callbacks = [*others, Checkpoints(tmp_path, data, save_every=2)]
+        options = {"epochs": 2, "shuffle": False, "verbose": 0}
+        model(count).fit(data.dataset, callbacks=callbacks, **options)
+
+    with pytest.raises(Stop):
+        fit(saved, StopAfter(1, 4))
+    last = Last()
+    match = "`metrics` are not those .* in epoch 2 they count from batch 5 on"
+    with pytest.warns(UserWarning, match=match):
+        fit(now, last)
+    assert np.isfinite(list(last.logs.values())).all()
+    assert len(last.logs) == 1 + now
+
+
+def test_another_learning_rate_is_pointed_out(tmp_path):
+    stop_amid_epoch(tmp_path)
+    match = "received 0.0001 where .*000004.npz has 0.01. A .*LearningRateScheduler`"
+    with pytest.warns(UserWarning, match=match):
+        model, _ = fit(tmp_path, model=make_adam(1e-4), epochs=2)
+    np.testing.assert_allclose(float(model.optimizer.learning_rate), 1e-2)
+    # Still the same command, and one with the rate that another callback has set.
+    model, _ = fit(tmp_path, [halving()], model=make_adam(), epochs=3)
+    fit(tmp_path, model=make_adam(), epochs=3)
+    fit(tmp_path, model=make_adam(5e-3), epochs=3)
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-4)
+    with pytest.warns(UserWarning, match="received 0.0001 where .*0003.npz has 0.005"):
+        model, _ = fit(tmp_path, [scheduler], model=make_adam(1e-4), epochs=4)
+    np.testing.assert_allclose(float(model.optimizer.learning_rate), 1e-4)
+
+
+def test_logs_of_tensors(tmp_path):
+    class Tensors(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["rate"] = self.model.optimizer.learning_rate
+            logs["half"] = keras.ops.cast(0.5, "float16")
+
+    fit(tmp_path, [Tensors()], model=make_adam(), epochs=2)
+    again, _ = fit(tmp_path, [Tensors()], model=make_adam(), epochs=2)
+    history = again.history.history
+    np.testing.assert_allclose(
+        history["rate"] + history["half"], [1e-2] * 2 + [0.5] * 2
+    )
+    assert {type(value) for value in history["rate"] + history["half"]} == {float}
+
+
+def test_a_folder_is_of_one_process(tmp_path):
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'ab'); "
+        "fcntl.flock(file, fcntl.LOCK_EX); print('locked', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / ".lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(ValueError, match="another process; .*, where one is train"):
+            fit(tmp_path)
+        other.communicate(b"\n")
+    # An interrupted run, as in a notebook, is no other process.
+    stop_amid_epoch(tmp_path, epoch=0)
+    assert os.path.realpath(tmp_path) in storage._CLAIMED
+    fit(tmp_path, model=make_adam(), epochs=1)
+    assert os.path.realpath(tmp_path) not in storage._CLAIMED
+
+
+def test_a_class_that_does_more(tmp_path):
+    class More(Checkpoints):
+        def on_train_begin(self, logs=None):
+            super().on_train_begin(logs)
+
+    data = make_data()
+    callbacks = [More(tmp_path, data)]
+    make_model().fit(data.dataset, callbacks=callbacks, shuffle=False, verbose=0)
+    assert list(storage.checkpoint_files(tmp_path)) == [Position(1)]
 
 
 # Arguments.

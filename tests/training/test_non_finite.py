@@ -63,16 +63,20 @@ def fit(model, data, callbacks, **options):
 
 def test_stops_and_saves_the_batch(tmp_path):
     data = make_data()
-    data.start_epoch(1)
-    place = place_of_x(data, epoch=1)
-    path = tmp_path / f"new/non-finite-0002-{place + 1:06}.json"
+    epoch = next(e for e in range(1, 99) if place_of_x(data, e) > 0)
+    data.start_epoch(epoch)
+    place = place_of_x(data, epoch)
+    path = tmp_path / f"new/non-finite-{epoch + 1:04}-{place + 1:06}.json"
     model = faulty_model(data, keras.optimizers.SGD())
     stop = NonFiniteLoss(data=data, folder=tmp_path / "new")
-    match = re.escape(f"infinite in epoch 2, batch {place + 1}, saved in {path}. Lower")
-    with pytest.raises(FloatingPointError, match=match):
-        fit(model, data, [stop, Checkpoints(tmp_path / "run", data)], initial_epoch=1)
-    (saved,) = json.loads(path.read_text("utf-8"))
-    assert saved["position"] == data.state(place)
+    cause = "by itself or by the gradients of the one before"
+    match = f"in epoch {epoch + 1}, batch {place + 1}, {cause}, saved in {path}. Lower"
+    with pytest.raises(FloatingPointError, match=re.escape(match)):
+        callbacks = [stop, Checkpoints(tmp_path / "run", data)]
+        fit(model, data, callbacks, initial_epoch=epoch, epochs=epoch + 1)
+    before, saved = json.loads(path.read_text("utf-8"))
+    positions = [before["position"], saved["position"]]
+    assert positions == [data.state(place - 1), data.state(place)]
     ((_, faulty),) = [pair for pair in saved["lines"] if "x" in "".join(pair)]
     assert faulty.index("x") == len(faulty) - 1
     inputs, targets = data.batch(saved["position"])
@@ -127,8 +131,22 @@ def test_batches_count_from_the_start_of_a_resumed_epoch():
     logs = Logs()
     logs.callback.set_params({"first_batch": 40})
     logs.end(0, float("nan"))
-    with pytest.raises(FloatingPointError, match="batch 41[.] Lower"):
+    with pytest.raises(FloatingPointError, match="batch 41, .* before[.] Lower"):
         logs.begin(1)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", keras.optimizers.LossScaleOptimizer])
+def test_only_the_batch_itself_can_be_the_cause(optimizer):
+    """The first of a run, and those of an optimizer that guards the weights."""
+    logs = Logs()
+    if optimizer != "sgd":
+        logs.callback.model.optimizer = optimizer(keras.optimizers.SGD())
+        logs.callback.on_train_begin()
+        logs.end(0, 1.0)
+    first = 0 if optimizer == "sgd" else 1
+    logs.end(first, float("nan"))
+    with pytest.raises(FloatingPointError, match=f"batch {first + 1}[.] Lower"):
+        logs.begin(first + 1)
 
 
 def test_a_batch_that_cannot_be_saved(tmp_path):
@@ -185,6 +203,45 @@ def test_skips_as_if_the_batch_were_not_there(place, in_gradient, tmp_path):
     assert float(model.metrics[0].count) == ROWS * (BATCHES - 1)
 
 
+class FaultyGradient(LabelSmoothedCrossEntropy):
+    """Finite, with an infinite gradient on all batches or on the one with the x."""
+
+    def __init__(self, fault_token_id=None):
+        super().__init__()
+        self.fault_token_id = fault_token_id
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        loss = super().__call__(y_true, y_pred, sample_weight)
+        is_right = 0.0
+        if self.fault_token_id is not None:
+            fault = ops.any(ops.equal(y_true, self.fault_token_id))
+            is_right = ops.where(fault, 0.0, 1.0)
+        zero = ops.sum(y_pred - ops.stop_gradient(y_pred))
+        return loss + ops.sqrt(zero + is_right) - is_right
+
+
+def test_gradients_that_are_not_finite_are_counted():
+    data = make_data()
+    optimizer = SkipNonFinite(keras.optimizers.Adam(0.1, gradient_accumulation_steps=2))
+    model = make_model(optimizer, FaultyGradient(x_token_id(data)))
+    match = f"In epoch 1, 1 of {BATCHES} batches made no update: their gradients were"
+    with pytest.warns(UserWarning, match=match):
+        history = fit(model, data, [NonFiniteLoss("skip")], epochs=1).history
+    assert history["skipped_batches"] == [1]
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_too_many_skipped_in_a_row_stop():
+    model = make_model(SkipNonFinite(keras.optimizers.SGD()), FaultyGradient())
+    skip = NonFiniteLoss("skip", patience=BATCHES + 2)
+    match = f"{BATCHES + 2} batches in a row, up to batch 2 of epoch 2, made no update"
+    with (
+        pytest.warns(UserWarning, match=f"In epoch 1, {BATCHES} of {BATCHES} batches"),
+        pytest.raises(FloatingPointError, match=match),
+    ):
+        fit(model, make_data(), [skip])
+
+
 def test_a_saved_model_has_its_optimizer(tmp_path):
     model = make_model(SkipNonFinite(keras.optimizers.Adam(0.3)), loss="mse")
     model.optimizer.learning_rate = 0.1
@@ -207,6 +264,8 @@ def test_skipping_needs_an_optimizer_that_can():
 def test_action():
     with pytest.raises(ValueError, match="must be 'stop' or 'skip'; .*='go'"):
         NonFiniteLoss("go")
+    with pytest.raises(ValueError, match="`patience` must be an integer .*=0`"):
+        NonFiniteLoss(patience=0)
 
 
 @pytest.mark.parametrize("fault", [None, "loss", "gradient"])

@@ -3,8 +3,9 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from small_run import BATCHES, make_data, make_model
 
-from keras_transformer import TrainingProgress, WarmupInverseSquareRoot
+from keras_transformer import Checkpoints, TrainingProgress, WarmupInverseSquareRoot
 from keras_transformer.training import progress as module
 
 RNG = np.random.default_rng(67)
@@ -187,6 +188,30 @@ def test_an_epoch_that_is_resumed(monkeypatch):
     np.testing.assert_allclose(values(logs, "tokens_per_second"), [50.0] * 2)
     logs = run.epoch(2, batches=4, seconds=3.0)
     np.testing.assert_allclose(values(logs, "minutes_left")[0], 3 * 3 / 60)
+
+
+def test_an_epoch_that_checkpoints_resume(tmp_path):
+    """`Checkpoints`, which comes last, tells of it after `TrainingProgress` begins."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                raise KeyboardInterrupt
+
+    def fit(*others):
+        data, seen = make_data(), Logs()
+        progress = TrainingProgress(data.tokens_per_epoch)
+        checkpoints = Checkpoints(tmp_path, data, save_every=4)
+        callbacks = [progress, seen, *others, checkpoints]
+        options = {"epochs": 1, "shuffle": False, "verbose": 0}
+        make_model().fit(data.dataset, callbacks=callbacks, **options)
+        return seen.batches
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Stop())
+    batches = fit()
+    assert len(batches) == BATCHES - 4
+    assert batches[-1]["minutes_left"] == 0 < batches[-2]["minutes_left"]
 
 
 def test_data_of_unknown_size(monkeypatch):

@@ -66,10 +66,39 @@ def test_letter_case():
 
 
 def test_every_so_many_epochs():
-    model = Translator([FIRST, FIRST])
+    model = Translator([FIRST, FIRST, FIRST])
     history = model.learn(quality(every=2), epochs=5)
-    assert len(model.asked) == len(history["val_bleu"]) == 2
-    assert len(history["loss"]) == 5
+    assert len(model.asked) == 3
+    for name in ("val_bleu", "val_chrf"):
+        np.testing.assert_allclose(history[name], [100, 100, np.nan, 100, np.nan])
+
+
+def test_stock_callbacks_in_epochs_without_a_translation(tmp_path):
+    worse = ["A B C D", *FIRST[:-1]]
+    model = Translator([worse, FIRST, worse, worse])
+    options = {"monitor": "val_bleu", "mode": "max"}
+    best, each = (
+        keras.callbacks.ModelCheckpoint(
+            tmp_path / name, **options, save_best_only=only, save_weights_only=True
+        )
+        for name, only in (
+            ("best-{epoch}-{val_bleu:.0f}.weights.h5", True),
+            ("{epoch}-{val_bleu:.0f}.weights.h5", False),
+        )
+    )
+    stop = keras.callbacks.EarlyStopping(**options, patience=4)
+    log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    rate = keras.callbacks.ReduceLROnPlateau(**options, patience=9)
+    callbacks = quality(every=2), best, each, stop, log, rate
+    history = model.learn(*callbacks, epochs=9)
+    assert len(history["loss"]) == 6
+    assert stop.best_epoch == 1
+    names = sorted(path.name.split(".")[0] for path in tmp_path.glob("best*.h5"))
+    assert [name[:6] for name in names] == ["best-1", "best-2"]
+    assert (tmp_path / "3-nan.weights.h5").exists()
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert rows[0] == "epoch,loss,val_bleu,val_chrf"
+    assert [row.endswith(",nan,nan") for row in rows[1:]] == 2 * [0] + 2 * [1, 0]
 
 
 def test_samples_are_printed(capsys):

@@ -214,6 +214,21 @@ def test_training_begins_with_the_first_epoch_of_the_data(stream, max_shapes, tm
     assert begun[0].get("window", 0) == 0
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() == "tensorflow", reason="where Keras needs to know it"
+)
+def test_data_whose_number_of_axes_is_not_known():
+    tf = pytest.importorskip("tensorflow")
+    spec = {name: tf.TensorSpec(None, "int32") for name in INPUTS}
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([(INPUTS, TARGET)] * 2),
+        output_signature=(spec, tf.TensorSpec(None, "int32")),
+    )
+    data = data.apply(tf.data.experimental.assert_cardinality(2))
+    history = compiled().fit(data, shuffle=False, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
 def test_fit_in_micro_batches_counts_each_batch_once():
     model = compiled(keras.optimizers.Adam(1e-2), micro_batches=2, dropout=0.1)
     history = model.fit(INPUTS, TARGET, batch_size=4, epochs=12, verbose=0)

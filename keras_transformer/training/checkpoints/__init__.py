@@ -1,7 +1,7 @@
-"""A run that goes on where it was, whatever stopped it.
+"""Saves a training run and resumes it exactly where it stopped.
 
-`Checkpoints` is the callback; `run_state` says what a run consists of, `storage` how
-that is kept on disk.
+`Checkpoints` is the callback; `run_state` defines what a run consists of, `storage` how
+it is kept on disk.
 """
 
 from keras_transformer.training.checkpoints.checkpoints import Checkpoints

@@ -1,4 +1,4 @@
-"""The callback that saves a run and resumes it."""
+"""The callback that saves a training run and resumes it."""
 
 import inspect
 import math
@@ -13,52 +13,60 @@ from keras_transformer.training.arguments import check_count
 from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer.training.checkpoints.storage import Position
 
-# Keras leaves its loop if `stop_training` is true; callbacks set it to True.
+# Keras leaves its loop if `stop_training` is truthy; callbacks set it to True.
 _REST_IS_DONE = "The rest of the resumed epoch is done."
 
 
 class Checkpoints(keras.callbacks.Callback):
-    """Saves a run as it goes on; the same command resumes it, whatever stopped it.
+    """Saves a training run; the same command resumes it, whatever stopped it.
 
     Give it to `fit` as the last of the callbacks. It writes a checkpoint at the end
     of each epoch and, if asked to, every `save_every` batches. When `folder` holds
     checkpoints already, `fit` starts from the newest, and every loss equals that of
-    a run that was never stopped. A run that has all its epochs behind it, or that
+    a run that was never stopped. A run that has completed all its epochs, or that
     `EarlyStopping` has ended, does nothing more and says so.
 
-    A checkpoint has everything that a run consists of: weights, the states of random
+    A checkpoint holds everything that a run consists of: weights, the states of random
     generators, the optimizer with its averages and its loss scale, metrics, the
     position in the data, the history, and what `EarlyStopping`, `ModelCheckpoint`,
     `ReduceLROnPlateau`, `SwapEMAWeights` and `TensorBoard` remember. Other callbacks
     name the attributes to keep in a class attribute `checkpointed_attributes`.
 
     A file is written whole or not at all. If that fails, because the disk is full,
-    say, a warning tells so, training goes on and the next checkpoint is tried. A
-    damaged file is passed over for the one before it, with a warning. Weights that
-    are not finite are never saved, nor is the end of an epoch that was cut short.
+    say, there is a warning, training goes on and the next checkpoint is tried. A
+    damaged file is skipped in favour of the one before it, with a warning. Weights
+    that are not finite are never saved, nor is the end of an epoch that was cut short.
+
+    What is not saved must be the same in the resumed run. The learning rate that
+    `compile` was given is saved, a schedule is not. Validation data of a
+    `parallel_dataset` need `shuffle=False` and no `window`, or their batches begin
+    anew and give another `val_loss`.
 
     Args:
-        folder: path of a folder for the checkpoints of this run and no other; it is
-            made if need be.
+        folder: path of a folder for the checkpoints of this run and no other, created
+            if necessary. Another process that trains there is refused.
         data: the `ParallelDataset` whose `dataset` is given to `fit`. With it, each
-            epoch has the batches of its number, and a run resumes amid an epoch. With
-            `None`, a run resumes at the start of an epoch only, and only data that
-            give the same batches in a new process make it an exact continuation.
-        save_every: int, batches between checkpoints within an epoch; needs `data`.
-            `None` = at the ends of epochs only.
-        keep: int, how many ends of epochs to keep for `average_checkpoints`. The two
-            newest checkpoints of any kind are kept as well.
+            epoch has the batches of its number, and a run can resume in the middle of
+            an epoch. With `None`, a run resumes at the start of an epoch only, and is
+            an exact continuation only if the data give the same batches in a new
+            process.
+        save_every: int >= 1, batches between checkpoints within an epoch; needs
+            `data`. `None` = at the ends of epochs only.
+        keep: int >= 1, how many ends of epochs to keep for `average_checkpoints`. The
+            two newest checkpoints of any kind are kept as well.
 
     Raises:
-        ValueError: if an argument has a bad value, or if `fit` finds checkpoints of
-            another model, or itself not at the end of the callbacks.
-        OSError: if there are checkpoints and none can be read.
+        ValueError: if an argument has a bad value; from `fit`, if `folder` has
+            checkpoints of another model or process, `data` are not those given to
+            `fit`, or it is not the last of the callbacks.
+        OSError: from `fit`, if there are checkpoints and none can be read.
 
     Example:
 
     ```python
     model.fit(
         train.dataset,
+        validation_data=valid.dataset,
         epochs=40,
         callbacks=[
             keras.callbacks.EarlyStopping("val_loss", patience=5),
@@ -86,14 +94,14 @@ class Checkpoints(keras.callbacks.Callback):
         self.keep = keep
 
     def on_train_begin(self, logs: Any = None) -> None:
-        # Keras tells a callback nothing of the others, but their list calls it.
-        frame: Any = inspect.currentframe()
-        self._list = _check_last(frame.f_back.f_locals.get("self"), self)
+        self._list = _check_last(_list_of(self), self)
         self._fit_params = self.params
         self._steps_at_once = self.model.steps_per_execution
         _check_steps(self.data, self.params["steps"])
         self.folder.mkdir(parents=True, exist_ok=True)
+        storage.claim(self.folder)
         storage.remove_unfinished(self.folder)
+        self._learning_rates = run_state.learning_rates(self.model.optimizer)
         self._resumed: dict[str, Any] | None = None
         if newest := self._newest_checkpoint():
             self._resume(*newest)
@@ -125,23 +133,43 @@ class Checkpoints(keras.callbacks.Callback):
         model, epochs = self.model, self.params["epochs"]
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        run_state.restore_variables(model.variables, state["model"], path)
-        run_state.restore_variables(model.optimizer.variables, state["optimizer"], path)
-        run_state.restore_callbacks(self._list.callbacks, state["callbacks"])
+        self._restore(state, path)
+        self._check_learning_rates(state, path)
         early = run_state.stopped_early(self._list.callbacks)
         model._initial_epoch = epochs if early else min(epochs, state["epoch"])
+        over = model._initial_epoch == epochs
+        if over and not early:
+            self._finalize_averages()
         self._resumed = state
         if self.params["verbose"]:
             at = f"epoch {state['epoch'] + 1}, batch {state['batch'] + 1}"
-            over = model._initial_epoch == epochs
             what = "The run is complete" if over else f"Resuming at {at}"
             print(f"{what}: {path}")
+
+    def _restore(self, state: dict[str, Any], path: pathlib.Path) -> None:
+        variables = self.model.optimizer.variables
+        run_state.restore_variables(self.model.variables, state["model"], path)
+        run_state.restore_variables(variables, state["optimizer"], path)
+        run_state.restore_callbacks(self._list.callbacks, state["callbacks"])
+
+    def _check_learning_rates(self, state: dict[str, Any], path: pathlib.Path) -> None:
+        """Points out one that `compile` was given in vain."""
+        given = self._learning_rates
+        now = run_state.learning_rates(self.model.optimizer)
+        self._learning_rates = state.get("learning_rates", given)
+        if given not in (self._learning_rates, now):
+            warnings.warn(
+                "`learning_rate` is not that of the run so far, which goes on with its "
+                f"own; received {_listed(given)} where {path} has {_listed(now)}. A "
+                "`keras.callbacks.LearningRateScheduler` changes it from an epoch on.",
+                stacklevel=2,
+            )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.model._initial_epoch = None  # or the next `fit` would begin there too
         self._epoch, self._first_batch, self._is_last_batch = epoch, 0, False
         self._next_epoch = self._random_state = None
-        self._list.set_params(self._fit_params)
+        self._set_params()
         state, self._resumed = self._resumed, None
         if self.data is not None:
             self._go_to(state and state["data"])
@@ -156,25 +184,53 @@ class Checkpoints(keras.callbacks.Callback):
             self.data.restore(position)
 
     def _take_up(self, state: dict[str, Any]) -> None:
-        """Restores what Keras resets when it begins a run and an epoch."""
+        """Restores what Keras resets at the start of a run and of an epoch."""
         vars(self.model.history).update(state["history"])
         run_state.restore_random_state(state["random"])
         if state["batch"]:
             self._enter_epoch(state)
 
     def _enter_epoch(self, state: dict[str, Any]) -> None:
-        """Goes to the middle of an epoch, for which Keras has no notion."""
+        """Goes to the middle of an epoch, a notion that Keras does not have."""
+        # Callbacks have begun the epoch: `LearningRateScheduler` for a second time.
+        self._restore(state, self.folder)
+        self._restore_metrics(state)
+        self._first_batch, self._random_state = state["batch"], state["random"]
+        left = self.data.batches_per_epoch - self._first_batch
+        self._set_params(steps=left, first_batch=self._first_batch)
+
+    def _restore_metrics(self, state: dict[str, Any]) -> None:
         if len(self.model.metrics_variables) < len(state["metrics"]):
             run_state.build_metrics(self.model, self.data.batch(state["data"]))
         metrics = self.model.metrics_variables
-        run_state.restore_variables(metrics, state["metrics"], self.folder)
-        self._first_batch, self._random_state = state["batch"], state["random"]
-        left = self.data.batches_per_epoch - self._first_batch
-        rest = {"steps": left, "first_batch": self._first_batch}
+        try:
+            run_state.restore_variables(metrics, state["metrics"], self.folder)
+        except ValueError:
+            self.model.reset_metrics()
+            warnings.warn(
+                "`metrics` are not those of the run so far, which goes on all the "
+                f"same: in epoch {state['epoch'] + 1} they count from batch "
+                f"{state['batch'] + 1} on.",
+                stacklevel=2,
+            )
+
+    def _set_params(self, **rest: Any) -> None:
+        """Tells all callbacks of the epoch, but those that swap not of the last one.
+
+        They would overwrite what a longer run goes on from; see `_finalize_averages`.
+        """
         self._list.set_params({**self._fit_params, **rest})
+        for swap in run_state.swapping(self._list.callbacks):
+            swap.set_params({**swap.params, "epochs": math.inf})
+
+    def _finalize_averages(self) -> None:
+        """Lets `fit` end with the averages in the model, as Keras would have it."""
+        for swap in run_state.swapping(self._list.callbacks):
+            if swap._ema_weights_in_model:
+                swap._finalize_ema_values()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Not at a batch's end, which would make JAX wait for the result of each.
+        # Not at the end of a batch, which would make JAX wait for the result of each.
         steps = self.params["steps"] or math.inf
         self._is_last_batch = batch + self._steps_at_once >= steps
         if self._is_last_batch:
@@ -199,12 +255,15 @@ class Checkpoints(keras.callbacks.Callback):
         if self.model.stop_training is _REST_IS_DONE:
             self.model.stop_training = False
         known = self.params["steps"] is not None
-        if known and self.model.stop_training and not self._is_last_batch:
-            return  # It was cut short.
-        history = run_state.save_history(self.model, epoch, logs or {})
-        self._save(Position(epoch + 1), self._next_epoch, history)
+        cut_short = known and self.model.stop_training and not self._is_last_batch
+        if not cut_short:
+            history = run_state.save_history(self.model, epoch, logs or {})
+            self._save(Position(epoch + 1), self._next_epoch, history)
+        if epoch + 1 == self._fit_params["epochs"]:
+            self._finalize_averages()
 
     def on_train_end(self, logs: Any = None) -> None:
+        storage.release(self.folder)
         self.model._initial_epoch = None
         if self._resumed is not None:  # There was nothing left to do.
             vars(self.model.history).update(self._resumed["history"])
@@ -229,6 +288,7 @@ class Checkpoints(keras.callbacks.Callback):
         return {
             **position._asdict(),
             "data_size": _size(self.data),
+            "learning_rates": self._learning_rates,
             "model": run_state.save_variables(model.variables),
             "optimizer": run_state.save_variables(model.optimizer.variables),
             "metrics": run_state.save_variables(metrics),
@@ -237,8 +297,12 @@ class Checkpoints(keras.callbacks.Callback):
         }
 
 
+def _listed(rates: list[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
+
+
 def _size(data: Any) -> dict[str, int] | None:
-    """What tells data from others."""
+    """Returns the sizes by which datasets are told apart."""
     if data is None:
         return None
     names = "batches_per_epoch", "tokens_per_epoch"
@@ -267,13 +331,21 @@ def _check_steps(data: Any, steps: int | None) -> None:
         )
 
 
+def _list_of(callback: Checkpoints) -> Any:
+    """Finds the list of all callbacks, which Keras does not give but which calls."""
+    frame = inspect.currentframe()
+    while frame := frame and frame.f_back:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.callbacks.CallbackList):
+            return caller
+    raise ValueError(
+        "`Checkpoints` must be one of the `callbacks` given to `fit`; received a call "
+        "from elsewhere."
+    )
+
+
 def _check_last(callback_list: Any, callback: Checkpoints) -> Any:
-    """Returns the list, if what others remember is complete when ours is called."""
-    if not isinstance(callback_list, keras.callbacks.CallbackList):
-        raise ValueError(
-            "`Checkpoints` must be one of the `callbacks` given to `fit`; received a "
-            f"call from {callback_list!r}."
-        )
+    """Returns the list if all callbacks that remember something come before ours."""
     callbacks = callback_list.callbacks
     later = callbacks[callbacks.index(callback) + 1 :]
     late = [type(each).__name__ for each in later if run_state.remembered(each)]

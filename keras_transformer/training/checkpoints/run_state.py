@@ -1,5 +1,6 @@
-"""What a run consists of besides its code: taken from Keras, and put back."""
+"""Copies the state of a run out of Keras, and back into it."""
 
+import copy
 import itertools
 import random
 import re
@@ -32,7 +33,7 @@ def save_variables(variables: list[Any]) -> Saved:
         variables: Keras variables.
 
     Returns:
-        For each a dictionary of its `"name"` and `"value"`, a NumPy array.
+        For each, a dictionary of its `"name"` and `"value"`, a NumPy array.
     """
     return [
         {"name": _name(variable), "value": ops.convert_to_numpy(variable)}
@@ -49,7 +50,7 @@ def restore_variables(variables: list[Any], saved: Saved, where: Any) -> None:
         where: the file they are from, for the error message.
 
     Raises:
-        ValueError: if the variables are others.
+        ValueError: if names or shapes differ.
     """
     check_same(variables, saved, where)
     for variable, entry in zip(variables, saved, strict=True):
@@ -57,7 +58,7 @@ def restore_variables(variables: list[Any], saved: Saved, where: Any) -> None:
 
 
 def check_same(variables: list[Any], saved: Saved, where: Any) -> None:
-    """Checks that saved values are those of certain variables.
+    """Checks that saved values belong to these variables.
 
     Args:
         variables: Keras variables.
@@ -80,7 +81,7 @@ def check_same(variables: list[Any], saved: Saved, where: Any) -> None:
 
 
 def _name(variable: Any) -> str:
-    """Its path without the numbers, which depend on what else was made before."""
+    """Returns the path without numbers, which depend on what was created before."""
     return re.sub(r"_\d+", "", variable.path)
 
 
@@ -97,13 +98,13 @@ def all_finite(saved: Saved) -> bool:
 
 
 def build_metrics(model: keras.Model, batch: Any) -> None:
-    """Makes a compiled model create the variables of its metrics.
+    """Makes a compiled model create its metrics' variables.
 
     TensorFlow's `fit` creates them with the first step, too late to set them.
 
     Args:
         model: a compiled model.
-        batch: what its data gives.
+        batch: a batch of its data.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     y_pred = model(x)
@@ -112,13 +113,13 @@ def build_metrics(model: keras.Model, batch: Any) -> None:
 
 
 def save_callbacks(callbacks: list[Any]) -> list[dict[str, Any]]:
-    """Copies what callbacks know of the run so far.
+    """Copies what callbacks remember of the run so far.
 
     Args:
         callbacks: Keras callbacks.
 
     Returns:
-        For each that knows something its class and its attributes.
+        For each that remembers something, its class and its attributes.
     """
     return [
         {
@@ -131,7 +132,7 @@ def save_callbacks(callbacks: list[Any]) -> list[dict[str, Any]]:
 
 
 def restore_callbacks(callbacks: list[Any], saved: list[dict[str, Any]]) -> None:
-    """Gives callbacks back what they knew.
+    """Restores what callbacks remembered.
 
     The n-th callback of a class gets the attributes of the n-th of that class; one
     that is new in the list stays as it is.
@@ -145,22 +146,55 @@ def restore_callbacks(callbacks: list[Any], saved: list[dict[str, Any]]) -> None
         by_class.setdefault(entry["class"], []).append(entry["attributes"])
     for callback in filter(remembered, callbacks):
         if waiting := by_class.get(type(callback).__name__):
-            vars(callback).update(waiting.pop(0))
+            vars(callback).update(copy.deepcopy(waiting.pop(0)))
 
 
 def remembered(callback: Any) -> tuple[str, ...]:
-    """Names the attributes in which a callback keeps what it knows of the run.
+    """Lists the attributes in which a callback remembers something of the run.
 
     Args:
         callback: a Keras callback.
 
     Returns:
-        Names, none for most callbacks.
+        Names; none for most callbacks.
     """
     for kind, names in _ATTRIBUTES.items():
         if isinstance(callback, kind):
             return names
     return getattr(callback, "checkpointed_attributes", ())
+
+
+def swapping(callbacks: list[Any]) -> list[Any]:
+    """Finds the callbacks that leave moving averages in the model.
+
+    Args:
+        callbacks: Keras callbacks.
+
+    Returns:
+        Those that are `SwapEMAWeights(swap_on_epoch=True)`.
+    """
+    return [
+        callback
+        for callback in callbacks
+        if isinstance(callback, keras.callbacks.SwapEMAWeights)
+        and callback.swap_on_epoch
+    ]
+
+
+def learning_rates(optimizer: Any) -> list[float]:
+    """Reads the learning rates that are numbers, rather than schedules.
+
+    Args:
+        optimizer: a Keras optimizer.
+
+    Returns:
+        One number, none, or those of the parts of a `MultiOptimizer`.
+    """
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    parts = getattr(optimizer, "optimizers", [optimizer])
+    rates = [v for each in parts for v in each.variables if v.name == "learning_rate"]
+    return [float(ops.convert_to_numpy(rate)) for rate in rates]
 
 
 def stopped_early(callbacks: list[Any]) -> bool:
@@ -183,12 +217,12 @@ def stopped_early(callbacks: list[Any]) -> bool:
 def save_history(
     model: keras.Model, epoch: int | None = None, logs: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Copies the history.
+    """Copies the history of a run.
 
     Args:
         model: a model that is being trained.
-        epoch: int, one that has ended and may not be in the history yet.
-        logs: its logs.
+        epoch: int, an epoch that has ended and may not be in the history yet.
+        logs: the logs of that epoch.
 
     Returns:
         The two attributes of `keras.callbacks.History`.
@@ -205,8 +239,8 @@ def save_history(
 def save_random_state() -> dict[str, Any]:
     """Copies the states of the process's own random generators.
 
-    The layers' are variables of the model. But Keras shuffles arrays with these, and
-    on torch its `Dropout` without a seed draws from torch's.
+    Those of the layers are variables of the model. But Keras shuffles arrays with
+    these, and on torch its `Dropout` without a seed draws from torch's.
 
     Returns:
         The states of Python, NumPy and, where it is loaded, PyTorch.
@@ -223,7 +257,7 @@ def save_random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Sets the process's own random generators.
+    """Restores the states of the process's own random generators.
 
     Args:
         state: what `save_random_state` gave.

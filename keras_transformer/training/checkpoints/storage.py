@@ -6,34 +6,74 @@ that says where each belongs. The zip format has a checksum for each of its memb
 
 import errno
 import json
+import os
 import pathlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
-from keras_transformer.files import UNFINISHED, written_whole
+from keras_transformer.files import UNFINISHED, lock, written_whole
 
+_CLAIMED: dict[str, int] = {}  # The locked files of this process, by folder.
 _NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?\.npz")
 
 
 class DamagedCheckpoint(OSError):
-    """A checkpoint that will never be read."""
+    """Raised for a checkpoint that can never be read."""
 
 
 class Position(NamedTuple):
-    """How far a run has come: whole epochs, and batches of the next one."""
+    """How far a run has got: complete epochs, and batches of the next one."""
 
     epoch: int
     batch: int = 0
 
     @property
     def file_name(self) -> str:
-        """Name of the checkpoint."""
+        """File name of the checkpoint."""
         batch = f"-batch-{self.batch:06}" if self.batch else ""
         return f"epoch-{self.epoch:04}{batch}.npz"
+
+
+def claim(folder: pathlib.Path) -> None:
+    """Keeps other processes from writing checkpoints in a folder.
+
+    Args:
+        folder: where the checkpoints are. `release` gives it free, as does the end of
+            the process.
+
+    Raises:
+        ValueError: if another process has claimed it.
+    """
+    name = os.path.realpath(folder)
+    if name in _CLAIMED:  # by a run of this process that was interrupted
+        return
+    try:
+        with open(folder / ".lock", "ab") as file:
+            if lock(file):
+                _CLAIMED[name] = os.dup(file.fileno())  # It keeps the lock.
+                return
+    except OSError:  # on a disk that is full or only for reading
+        return
+    raise ValueError(
+        "`folder` must not have the checkpoints of another process; received "
+        f"`folder={str(folder)!r}`, where one is training. End it, or give each run a "
+        "folder of its own."
+    )
+
+
+def release(folder: pathlib.Path) -> None:
+    """Ends what `claim` began.
+
+    Args:
+        folder: where the checkpoints are.
+    """
+    if (file := _CLAIMED.pop(os.path.realpath(folder), None)) is not None:
+        os.close(file)
 
 
 def checkpoint_files(folder: pathlib.Path) -> dict[Position, pathlib.Path]:
@@ -57,8 +97,9 @@ def write_checkpoint(path: pathlib.Path, state: dict[str, Any]) -> None:
     """Writes a checkpoint, whole or not at all.
 
     Args:
-        path: the file, which is replaced if it is there.
-        state: dictionaries and lists of what JSON knows and of NumPy arrays.
+        path: the file, which is replaced if it exists.
+        state: dictionaries and lists of JSON values, of NumPy arrays and of tensors,
+            which become arrays or, without axes, numbers.
 
     Raises:
         OSError: if it cannot be written.
@@ -70,7 +111,7 @@ def write_checkpoint(path: pathlib.Path, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
-    """Reads a checkpoint, or a part of it.
+    """Reads a checkpoint or parts of it.
 
     Args:
         path: the file.
@@ -98,14 +139,14 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
 def readable_checkpoints(
     paths: Iterable[pathlib.Path], *names: str
 ) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Reads checkpoints one after the other and passes over the damaged ones.
+    """Reads checkpoints one after the other, skipping damaged ones.
 
     Args:
         paths: the files.
         *names: the entries to read; all if there are none.
 
     Yields:
-        Each file with its content. A warning names a damaged one.
+        Each file with its content. A warning names each damaged one.
     """
     for path in paths:
         try:
@@ -117,10 +158,10 @@ def readable_checkpoints(
 
 
 def remove_superseded(folder: pathlib.Path, newest: Position, keep: int) -> None:
-    """Removes the checkpoints that are not needed any more.
+    """Removes the checkpoints that are no longer needed.
 
-    The two newest stay, as does every one at the end of one of the last `keep`
-    epochs. What is beyond `newest` was damaged: the run had to start before it.
+    The two newest stay, as do those at the end of the last `keep` epochs. Any beyond
+    `newest` were damaged: the run had to start before them.
 
     Args:
         folder: where the checkpoints are.
@@ -135,7 +176,7 @@ def remove_superseded(folder: pathlib.Path, newest: Position, keep: int) -> None
 
 
 def remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes what a process left that was killed while it wrote.
+    """Removes unfinished files of processes that were killed while writing.
 
     Args:
         folder: where the checkpoints are.
@@ -145,11 +186,13 @@ def remove_unfinished(folder: pathlib.Path) -> None:
 
 
 def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
-    """`value` for JSON; its arrays go to the end of `arrays`."""
+    """Returns `value` as JSON; its arrays are appended to `arrays`."""
     if isinstance(value, dict):
         return {name: _without_arrays(item, arrays) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_arrays(item, arrays) for item in value]
+    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+        value = keras.ops.convert_to_numpy(value)[()]
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -159,12 +202,12 @@ def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _with_arrays(value: Any, arrays: Any) -> Any:
-    """The inverse of `_without_arrays`."""
+    """Inverts `_without_arrays`."""
     if isinstance(value, list):
         return [_with_arrays(item, arrays) for item in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"array", "dtype"}:
-        # NumPy's format knows bfloat16 as two bytes of something.
+        # NumPy's format stores bfloat16 as untyped pairs of bytes.
         return arrays[value["array"]].view(value["dtype"])
     return {name: _with_arrays(item, arrays) for name, item in value.items()}
