@@ -29,7 +29,8 @@ def make_model(recipe: Recipe) -> Seq2Seq:
         The model, not compiled.
 
     Raises:
-        ValueError: if the folder holds a run that these options do not go on with.
+        ValueError: if the folder holds a run that these options do not go on with, or
+            `recipe.init` another model than a `Seq2Seq` with tokenizers.
     """
     path = pathlib.Path(recipe.output, "tokenizer.json")
     is_there = goes_on(recipe)
@@ -68,6 +69,12 @@ def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
         trained = keras.saving.load_model(init, compile=False)
     else:
         trained = Seq2Seq.from_preset(init)
+    if not isinstance(trained, Seq2Seq) or trained.source_tokenizer is None:
+        raise ValueError(
+            "`init` must hold a `Seq2Seq` with tokenizers; received "
+            f"`init={init!r}`, which holds {trained!r}. Train without it, or begin "
+            "with another model."
+        )
     options = trained.get_config()["attention_options"]
     return _rebuilt(
         trained,

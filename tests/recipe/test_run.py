@@ -129,6 +129,15 @@ def test_a_trained_model_to_begin_with(options, tmp_path):
     assert isinstance(model, Seq2Seq)
 
 
+def test_a_model_that_no_run_can_begin_with(options, tmp_path):
+    path = tmp_path / "letters.keras"
+    Seq2Seq(**TOY, vocabulary_size=11).save(path)
+    del options["vocabulary_size"]
+    message = "`init` must hold a `Seq2Seq` with tokenizers; .*letters.keras'`, which"
+    with pytest.raises(ValueError, match=message):
+        train(Recipe(**options, init=path))
+
+
 def test_no_lower_validation_loss_ends_a_run(options, tmp_path):
     options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2}
     for _ in range(2):  # it has ended: the second time nothing is trained
