@@ -40,7 +40,13 @@ EXAMPLES = [
 
 TRAIN, VALID = ([f"{part}.en", f"{part}.de"] for part in ("train", "valid"))
 TOY_RECIPE = {
-    **{"vocabulary_size": 29, "max_length": 24, "epochs": 1, "cooldown": 0},
+    **{
+        "vocabulary_size": 29,
+        "max_length": 24,
+        "epochs": 1,
+        "cooldown": 0,
+        "warmup_steps": 1,
+    },
     **{"num_beams": 1, "export": False, "verbose": 0},
 }
 SERVING = """

@@ -111,7 +111,8 @@ def load_ctranslate2(
     ```python
     model.export("en-de", format="ctranslate2")
     loaded = load_ctranslate2("en-de")
-    print(loaded.generate(texts) == model.generate(texts))  # True
+    outputs = loaded.generate(texts, max_length=9)
+    print(outputs == model.generate(texts, max_length=9))  # True
     ```
 
     References:

@@ -256,7 +256,7 @@ def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
     ```python
     model = load_marian("Helsinki-NLP/opus-mt-en-de")
     model.compile(keras.optimizers.Adam(1e-5), loss, jit_compile=True)
-    model.fit(train.dataset)
+    model.fit(train.dataset, shuffle=False)
     save_marian(model, "my-en-de")
     ```
     """

@@ -65,7 +65,10 @@ def _new_model(tokenizer: Tokenizer, recipe: Recipe) -> Seq2Seq:
 
 def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
     """The model of a file, with the recipe's dropout, lengths and numbers."""
-    if init.endswith(".keras"):
+    of_a_run = pathlib.Path(init, "model.keras")
+    if of_a_run.is_file():
+        trained = keras.saving.load_model(of_a_run, compile=False)
+    elif init.endswith(".keras"):
         trained = keras.saving.load_model(init, compile=False)
     else:
         trained = Seq2Seq.from_preset(init)

@@ -63,7 +63,8 @@ class Recipe:
         str, "transformer_tiny, transformer_small, transformer_base, transformer_big."
     ] = "transformer_tiny"
     init: Annotated[
-        str | None, "Trained model to begin with, a .keras file or a preset's folder."
+        str | None,
+        "Trained model to begin with: .keras, or a run's or preset's folder.",
     ] = None
     dropout: Annotated[float, "Of embeddings and sub-layers."] = 0.3
     attention_dropout: Annotated[float, "Of the attention scores."] = 0.0

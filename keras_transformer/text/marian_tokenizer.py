@@ -44,10 +44,10 @@ class MarianTokenizer(Tokenizer):
     from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
     pieces = SentencePieceTokenizer.train(lines=["a cat sat"], vocabulary_size=14)
-    vocabulary = ["</s>", "<unk>", "▁a", "▁c", "at", ">>fra<<", "<pad>"]
+    vocabulary = ["</s>", "<unk>", "▁a", "▁cat", ">>fra<<", "<pad>"]
     tokenizer = MarianTokenizer(pieces.proto, vocabulary)
-    print(tokenizer.tokenize([">>fra<< a cat"]).to_list())  # [[5, 2, 3, 4]]
-    print(tokenizer.detokenize([[6, 2, 3, 4, 0]]).numpy())  # [b'a cat']
+    print(tokenizer.tokenize([">>fra<< a cat"]).to_list())  # [[4, 2, 3]]
+    print(tokenizer.detokenize([[5, 2, 3, 0]]).numpy())  # [b'a cat']
     ```
 
     References:

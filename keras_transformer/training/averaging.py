@@ -42,7 +42,7 @@ def average_checkpoints(
 
     ```python
     checkpoints = Checkpoints("runs/en-de", data=train)
-    model.fit(train.dataset, epochs=40, callbacks=[checkpoints])
+    model.fit(train.dataset, epochs=40, shuffle=False, callbacks=[checkpoints])
     average_checkpoints(model, "runs/en-de", last=10)
     model.save("en-de.keras")
     ```

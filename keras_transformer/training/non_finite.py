@@ -55,7 +55,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
         loss=LabelSmoothedCrossEntropy(),
     )
     skip = NonFiniteLoss("skip", data=train, folder="runs/en-de")
-    model.fit(train.dataset, epochs=40, callbacks=[skip])
+    model.fit(train.dataset, epochs=40, shuffle=False, callbacks=[skip])
     ```
     """
 

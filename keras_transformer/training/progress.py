@@ -36,7 +36,7 @@ class TrainingProgress(keras.callbacks.Callback):
 
     ```python
     progress = TrainingProgress(tokens_per_epoch=train.tokens_per_epoch)
-    model.fit(train.dataset, epochs=40, callbacks=[progress])
+    model.fit(train.dataset, epochs=40, shuffle=False, callbacks=[progress])
     ```
     """
 

@@ -55,7 +55,8 @@ class TranslationQuality(keras.callbacks.Callback):
         "best.keras", monitor="val_bleu", mode="max", save_best_only=True
     )
     stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=5)
-    model.fit(train.dataset, epochs=40, callbacks=[quality, best, stop])
+    callbacks = [quality, best, stop]
+    model.fit(train.dataset, epochs=40, shuffle=False, callbacks=callbacks)
     ```
 
     References:

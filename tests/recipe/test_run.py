@@ -112,7 +112,8 @@ def test_a_trained_model_to_begin_with(options, tmp_path):
     del options["vocabulary_size"]
     further = {**options, "epochs": 1, "dropout": 0.0, "max_length": 31}
     losses = []
-    for init in (tmp_path / "results/model.keras", tmp_path / "preset"):
+    for init in ("results/model.keras", "results", "preset"):
+        init = tmp_path / init
         output = tmp_path / "from" / init.name
         recipe = Recipe(**{**further, "output": output}, init=init)
         model = train(recipe).model
@@ -123,7 +124,7 @@ def test_a_trained_model_to_begin_with(options, tmp_path):
             model.source_tokenizer.get_config() == first.source_tokenizer.get_config()
         )
     (before,) = [float(row["val_loss"]) for row in read_history(tmp_path / "results")]
-    assert losses[0] == losses[1] < before
+    assert losses[0] == losses[1] == losses[2] < before
     train(Recipe(**{**further, "output": output, "epochs": 2}, init=init))
     assert [row["epoch"] for row in read_history(output)] == ["0", "1"]
     assert isinstance(model, Seq2Seq)

@@ -68,6 +68,7 @@ class Checkpoints(keras.callbacks.Callback):
         train.dataset,
         validation_data=valid.dataset,
         epochs=40,
+        shuffle=False,
         callbacks=[
             keras.callbacks.EarlyStopping("val_loss", patience=5),
             Checkpoints("runs/en-de", data=train, save_every=500),
