@@ -410,6 +410,11 @@ def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
     link.symlink_to(releases[0])
     assert run("serve", link, releases[1]).exit_code == 0
     assert list(served[0].models) == ["de-en", "en-de"]
+    folder = tmp_path / "runs/fr-de/saved_model"
+    folder.mkdir(parents=True)
+    for path in (folder, folder.parent):
+        assert run("serve", path).exit_code == 0
+        assert served.pop().models["fr-de"].folder == folder
     again = run("serve", *releases)
     assert again.exit_code == 2
     assert "models must have different names" in again.output
@@ -424,8 +429,9 @@ def test_serve_says_what_is_wrong(tmp_path, failure):
     error = failure("serve", version)
     assert error.startswith("error: `folder`: must hold a folder for each version")
     assert f"Give the folder above it, {version.parent}\n" in error
-    error = failure("serve", tmp_path / "runs/en-de")
-    assert f"Give one, such as {version.parent}\n" in error
+    shutil.copytree(version, tmp_path / "saved_models/en-de/1")
+    error = failure("serve", tmp_path / "saved_models")
+    assert f"Give one, such as {tmp_path}/saved_models/en-de\n" in error
     shutil.copytree(version, tmp_path / "en-de")
     error = failure("serve", tmp_path / "en-de")
     assert f"Move it to {tmp_path}/en-de/1\n" in error

@@ -15,7 +15,7 @@ def serve(
             exists=True,
             file_okay=False,
             help="Models: each a folder that holds a SavedModel for each version, "
-            "in folders 1, 2, …; its name is the model's.",
+            "in folders 1, 2, …, or that of a run; its name is the model's.",
         ),
     ] = None,
     config: Annotated[
@@ -55,15 +55,15 @@ def serve(
             raise typer.BadParameter(f"{', '.join(chosen)}: say that in {config}")
         run(read_options(config, **_given(options)))
         return
-    names = [pathlib.Path(os.path.abspath(folder)).name for folder in folders or []]
+    found = [_name_and_folder(folder) for folder in folders or []]
+    names = [name for name, _ in found]
     if len(set(names)) < len(names):
         raise typer.BadParameter(
             f"models must have different names; received {', '.join(names)}: name "
             "them in a --config"
         )
     models = {
-        name: {"folder": folder, **_given(model_options)}
-        for name, folder in zip(names, folders or [], strict=True)
+        name: {"folder": folder, **_given(model_options)} for name, folder in found
     }
     try:
         server_options = make_options(models=models, **_given(options))
@@ -71,6 +71,16 @@ def serve(
         text = re.sub(r"`models\.[^`]*\.(\w+)`", r"`\1`", str(error))
         raise ValueError(text) from None
     run(server_options)
+
+
+def _name_and_folder(folder: pathlib.Path) -> tuple[str, pathlib.Path]:
+    """A model's name and the folder of its versions, which a run has in it."""
+    folder = pathlib.Path(os.path.abspath(folder))
+    if (folder / "saved_model").is_dir():
+        folder /= "saved_model"
+    if folder.name == "saved_model":
+        return folder.parent.name, folder
+    return folder.name, folder
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
