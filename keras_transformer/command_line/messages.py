@@ -102,6 +102,8 @@ def _typed(parameter: Any, value: str | None) -> str:
 
 
 def _words(value: str) -> str:
+    if not value.startswith(("'", '"', "[", "(")):
+        return value
     try:
         values = ast.literal_eval(value)
     except (ValueError, SyntaxError):

@@ -2,7 +2,6 @@
 
 import contextlib
 import enum
-import io
 import pathlib
 import sys
 import warnings
@@ -10,7 +9,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from keras_transformer.command_line.loading import load, model_path
+from keras_transformer.recipe.loading import load, model_path
 
 
 class Format(enum.StrEnum):
@@ -37,9 +36,11 @@ def _file(help: str) -> Any:
 
 
 def _existing(path: pathlib.Path) -> pathlib.Path:
-    if path != DASH and (path.is_dir() or not path.exists()):
-        raise typer.BadParameter(f"there is no file {path}")
-    return path
+    if path == DASH or path.is_file():
+        return path
+    if path.is_fifo():
+        raise typer.BadParameter(f"{path} is a pipe; have it as standard input, -")
+    raise typer.BadParameter(f"there is no file {path}")
 
 
 ModelFile = Annotated[
@@ -101,7 +102,9 @@ def translate(
         try:
             translate_file(loaded, source, target, **options)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped; the same command goes on") from None
+            begun = target.with_name(f"{target.name}.unfinished.json").exists()
+            rest = "; the same command goes on" if begun else "; nothing is kept yet"
+            raise KeyboardInterrupt(f"stopped{rest}") from None
         return
     if source == DASH and sys.stdin.isatty() and not quiet:
         typer.echo("Type a text and Enter; Ctrl-D ends.", err=True)
@@ -141,32 +144,27 @@ def evaluate(
     """Print sacreBLEU, chrF and perplexity of a model on a parallel text."""
     from keras_transformer import evaluation
     from keras_transformer.dataset import read_pairs
-    from keras_transformer.inference.file_translation import translate_stream
 
     evaluation.check_tokenize(bleu_tokenize)
     pairs = read_pairs(source, references)
     loaded = load(model)
     left_out = _long_pairs(loaded, pairs, (source, references), too_long)
-    written = io.BytesIO()
-    translate_stream(
-        loaded,
-        source,
-        written,
-        search_of(num_beams, length_penalty, 1),
-        batch_size=batch_size,
-        window=len(pairs),
-        too_long=too_long.value,
-    )
-    outputs = written.getvalue().decode().split("\n")[:-1]
+    texts = [
+        "" if is_long or not text.strip() else text
+        for (text, _), is_long in zip(pairs, left_out[0], strict=True)
+    ]
+    search = search_of(num_beams, length_penalty, 1)
+    outputs = loaded.generate(texts, search, batch_size=batch_size)
     targets = [target for _, target in pairs]
     scores = evaluation.translation_scores(outputs, targets, lowercase, bleu_tokenize)
     for name, result in scores.items():
         typer.echo(f"{name:12}{result.score:8.2f}  {result.signature}")
-    scored = [pair for pair, out in zip(pairs, left_out, strict=True) if not out]
+    scored = [pair for pair, out in zip(pairs, left_out.any(0), strict=True) if not out]
     if len(scored) < len(pairs):
         warnings.warn(
-            f"{len(pairs) - len(scored)} of {len(pairs)} pairs are left out of the "
-            "perplexity: a side has more tokens than the model takes.",
+            f"{len(pairs) - len(scored)} of {len(pairs)} pairs have a side of more "
+            "tokens than the model takes: they are left out of the perplexity, and the "
+            "translation of such a source is empty.",
             stacklevel=1,
         )
     if scored:
@@ -181,7 +179,9 @@ def _long_pairs(
     paths: tuple[pathlib.Path, pathlib.Path],
     too_long: TooLong,
 ) -> Any:
-    """Which pairs the model cannot score, boolean `(pairs,)`; or an error."""
+    """Which sources and targets are too long, boolean `(2, pairs)`; or an error."""
+    import numpy as np
+
     from keras_transformer.inference.line_windows import Side
 
     found = []
@@ -192,7 +192,7 @@ def _long_pairs(
         if too_long is TooLong.error:
             side.refuse_long_lines(window, path)
         found.append(window.too_long)
-    return found[0] | found[1]
+    return np.stack(found)
 
 
 def export(

@@ -19,8 +19,7 @@ def has_ended(recipe: Recipe) -> bool:
     """
     output = pathlib.Path(recipe.output)
     made = [output / name for name in ("options.toml", "model.keras", "figures.json")]
-    exported = not recipe.export or _versions(output / "saved_model")
-    if not exported or not all(path.exists() for path in made):
+    if not all(path.exists() for path in made):
         return False
     began = Recipe(**read_options(made[0]))
     return recipe == dataclasses.replace(
@@ -49,26 +48,33 @@ def goes_on(recipe: Recipe) -> bool:
         recipe: the options.
 
     Returns:
-        Whether there are checkpoints. A warning says that the learning rate jumps.
+        Whether there are checkpoints. A warning says that the learning rate may jump.
 
     Raises:
-        ValueError: if an option differs on which the weights depend, or if more epochs
-            are done than the options have.
+        ValueError: if an option differs on which the weights depend, if more epochs
+            are done than the options have, or if files of the run are gone.
     """
-    options = pathlib.Path(recipe.output, "options.toml")
+    output = pathlib.Path(recipe.output)
+    options = output / "options.toml"
     done = saved_position(recipe.output)
-    if done is None or not options.exists():
+    if done is None and not (output / "model.keras").exists():
         return False
+    if done is None or not options.exists():
+        gone = "checkpoints" if done is None else options.name
+        raise ValueError(
+            f"`output` must be the folder of a run that can go on, or of none; "
+            f"received {output}, whose {gone} are gone. Give another, or remove it."
+        )
     began = read_options(options)
     recipe.check_continues(began, options)
-    epochs, _ = done
+    epochs, batches = done
     if recipe.epochs < epochs:
         raise ValueError(
             f"`epochs` must be at least {epochs}, as many as are done in "
             f"{recipe.output}; received `epochs={recipe.epochs}`. A run of fewer "
             "epochs needs an `output` of its own."
         )
-    _warn_of_another_end(recipe, Recipe(**began).epochs, epochs)
+    _warn_of_another_end(recipe, Recipe(**began).epochs, epochs + bool(batches))
     return True
 
 
@@ -78,8 +84,8 @@ def _warn_of_another_end(recipe: Recipe, epochs: int, done: int) -> None:
     if done < recipe.epochs != epochs and begun:
         warnings.warn(
             f"`epochs={recipe.epochs}` comes when the learning rate has begun to fall, "
-            f"or should have: the run was for `epochs={epochs}`, of which {done} are "
-            f"done. The rate jumps, and a run of {recipe.epochs} epochs from the start "
+            f"or should have: the run was for `epochs={epochs}`, in epoch {done} now. "
+            f"The rate may jump, and a run of {recipe.epochs} epochs from the start "
             "gives another model.",
             stacklevel=2,
         )

@@ -6,7 +6,8 @@ from typing import Any
 
 import keras
 
-from keras_transformer.recipe.folder import goes_on
+from keras_transformer.recipe.folder import goes_on, saved_position
+from keras_transformer.recipe.loading import load
 from keras_transformer.recipe.options import Recipe
 from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
@@ -22,8 +23,8 @@ def make_model(recipe: Recipe) -> Seq2Seq:
     """Makes the model as it is before the first epoch.
 
     Args:
-        recipe: the options. A new vocabulary is written to the folder of the run, and
-            read from there when the run goes on.
+        recipe: the options. A new vocabulary, or the trained model to begin with, is
+            written to the folder of the run, and read from there when it goes on.
 
     Returns:
         The model, not compiled.
@@ -36,7 +37,12 @@ def make_model(recipe: Recipe) -> Seq2Seq:
     is_there = goes_on(recipe)
     path.parent.mkdir(parents=True, exist_ok=True)
     if recipe.init:
-        return _trained_model(recipe.init, recipe)
+        initial = path.with_name("initial.keras")
+        if is_there:
+            return keras.saving.load_model(initial, compile=False)
+        model = _trained_model(recipe.init, recipe)
+        model.save(initial)
+        return model
     if is_there:
         return _new_model(Tokenizer.load(path), recipe)
     tokenizer = SentencePieceTokenizer.train(
@@ -65,18 +71,19 @@ def _new_model(tokenizer: Tokenizer, recipe: Recipe) -> Seq2Seq:
 
 def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
     """The model of a file, with the recipe's dropout, lengths and numbers."""
-    of_a_run = pathlib.Path(init, "model.keras")
-    if of_a_run.is_file():
-        trained = keras.saving.load_model(of_a_run, compile=False)
-    elif init.endswith(".keras"):
-        trained = keras.saving.load_model(init, compile=False)
-    else:
-        trained = Seq2Seq.from_preset(init)
+    is_far = "://" in init
+    trained = Seq2Seq.from_preset(init) if is_far else load(pathlib.Path(init))
     if not isinstance(trained, Seq2Seq) or trained.source_tokenizer is None:
         raise ValueError(
             "`init` must hold a `Seq2Seq` with tokenizers; received "
             f"`init={init!r}`, which holds {trained!r}. Train without it, or begin "
             "with another model."
+        )
+    longest = getattr(trained.positions, "max_length", None) or recipe.max_length
+    if longest < recipe.max_length:
+        raise ValueError(
+            f"`max_length` must be at most {longest}, as many positions as the model "
+            f"of `init` has; received `max_length={recipe.max_length}`."
         )
     options = trained.get_config()["attention_options"]
     return _rebuilt(
@@ -99,7 +106,8 @@ def compile_model(model: Seq2Seq, recipe: Recipe, batches_per_epoch: int) -> Non
     """
     total = recipe.epochs * batches_per_epoch
     cooldown = min(recipe.cooldown, recipe.epochs) * batches_per_epoch
-    _warn_of_a_long_warmup(recipe, total - cooldown)
+    if saved_position(recipe.output) is None:
+        _warn_of_a_long_warmup(recipe, total - cooldown)
     schedule = WarmupInverseSquareRoot(
         recipe.learning_rate,
         recipe.warmup_steps,

@@ -164,7 +164,7 @@ class Recipe:
                 raise ValueError(
                     f"`{field.name}` is that of the trained model where there is an "
                     f"`init`; received `{field.name}={value!r}`, `init={self.init!r}`. "
-                    "Leave one of them out."
+                    "Leave one of them out, in a file of options as well."
                 )
 
     def to_toml(self) -> str:

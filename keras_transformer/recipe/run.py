@@ -12,7 +12,7 @@ from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
 from keras_transformer.decoding import BeamSearch, GreedySearch
 from keras_transformer.files import written_whole
-from keras_transformer.recipe.folder import has_ended, next_version, saved_position
+from keras_transformer.recipe.folder import has_ended, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.model import compile_model, in_float32, make_model
 from keras_transformer.recipe.options import Recipe
@@ -66,7 +66,8 @@ def train(recipe: Recipe) -> Trained:
 
     In the folder `recipe.output` it leaves `model.keras`, `figures.json`,
     `options.toml` (all options, to make the run again), `history.csv` (figures by
-    epoch), `tokenizer.json`, `checkpoints/`, and a new version in `saved_model/`.
+    epoch), `tokenizer.json` or, with `recipe.init`, `initial.keras`, `checkpoints/`,
+    and a new version in `saved_model/`.
 
     Args:
         recipe: the options, a `Recipe`.
@@ -121,17 +122,15 @@ def train(recipe: Recipe) -> Trained:
         tokenize=recipe.bleu_tokenize,
     )
     _fit(model, train, valid, quality, recipe, verbose)
-    epochs, _ = saved_position(recipe.output) or (recipe.epochs, 0)
-    last = min(recipe.average, epochs)
-    average_checkpoints(model, output / "checkpoints", last)
+    average_checkpoints(model, output / "checkpoints", recipe.average)
     model = in_float32(model)
     model.save(output / "model.keras")
     trained = _judge(model, searches, valid_text, test_text, recipe)
-    with written_whole(output / "figures.json") as file:
-        file.write(json.dumps(trained.figures, indent=2).encode() + b"\n")
     if recipe.export:
         folder = next_version(output / "saved_model")
         model.export(folder, trained.search, check_texts=valid_text[0][:20])
+    with written_whole(output / "figures.json") as file:  # the last: the run has ended
+        file.write(json.dumps(trained.figures, indent=2).encode() + b"\n")
     return trained
 
 

@@ -26,8 +26,9 @@ def average_checkpoints(
     Args:
         model: a built model, of the architecture that was trained.
         folder: path of the folder that was given to `Checkpoints`.
-        last: int >= 1, how many checkpoints to average, or all if there are fewer,
-            with a warning: `Checkpoints` keeps 10 unless its `keep` says otherwise.
+        last: int >= 1, how many checkpoints to average, or all if the run has fewer
+            epochs. A warning says if some are gone: `Checkpoints` keeps 10 unless its
+            `keep` says otherwise.
 
     Returns:
         list of paths, the files that were averaged, newest first. A damaged one is
@@ -70,10 +71,11 @@ def average_checkpoints(
             "`folder` must have a checkpoint at the end of an epoch; received "
             f"`folder={str(folder)!r}`, which has none. `Checkpoints` writes them."
         )
-    if len(averaged) < last:
+    wanted = min(last, max(position.epoch for position in found))
+    if len(averaged) < wanted:
         warnings.warn(
             f"`last={last}` checkpoints are to be averaged; {folder} has "
-            f"{len(averaged)} at the end of an epoch. The mean is of these.",
+            f"{len(averaged)} of the last {wanted} epochs. The mean is of these.",
             stacklevel=2,
         )
     for variable, total, value in zip(model.weights, sums, newest, strict=True):

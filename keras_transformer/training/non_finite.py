@@ -24,8 +24,8 @@ class NonFiniteLoss(keras.callbacks.Callback):
 
     `"stop"` raises an error. Nothing more of the run is saved; what `Checkpoints` has
     saved is from before. The cause may also be the batch before, if its gradients were
-    not finite and made the weights so: then both are named and saved, unless the
-    optimizer is one that leaves such updates out.
+    not finite and made the weights so: then it is named as well, and saved if it is of
+    the same epoch, unless the optimizer is one that leaves such updates out.
 
     `"skip"` warns and goes on: the batch makes no update and does not count in the
     metrics. The optimizer must be a `SkipNonFinite`, which skips the update. It also
@@ -59,7 +59,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
     ```
     """
 
-    checkpointed_attributes = ("skipped_batches", "_in_a_row")
+    checkpointed_attributes = ("skipped_batches", "_in_a_row", "_unseen")
 
     def __init__(
         self,
@@ -151,9 +151,14 @@ class NonFiniteLoss(keras.callbacks.Callback):
         updates = self._count_updates()
         made, due = updates - self._updates, batches - self._batches
         self._batches, self._updates = batches, updates
+        if self._steps_at_once > 1 and not self.params["steps"]:
+            due = made + (self._first_other < math.inf)  # Perhaps the data ended.
         skipped = max(0, due - made)
         self.skipped_batches += skipped
-        self._in_a_row = skipped + (0 if made else self._in_a_row)
+        if made and self._steps_at_once > 1:
+            self._in_a_row = 0  # Nobody knows which they were.
+        else:
+            self._in_a_row = skipped + (0 if made else self._in_a_row)
         if self._first_other == math.inf:
             self._unseen += skipped
 
@@ -165,19 +170,22 @@ class NonFiniteLoss(keras.callbacks.Callback):
     def _warn_of_unseen(self) -> None:
         if self._unseen and not self.model.optimizer.is_scaling:
             warnings.warn(
-                f"In epoch {self._epoch + 1}, {self._unseen} of {self._batches} "
+                f"In epoch {self._epoch + 1}, {self._unseen} of {self._trained()} "
                 "batches made no update: their gradients were NaN or infinite, though "
                 "their loss was not.",
                 stacklevel=2,
             )
 
+    def _trained(self) -> int:
+        """Counts the batches of the epoch so far, before a resume as well."""
+        return self._batches + self.params.get("first_batch", 0)
+
     def _report_in_a_row(self) -> str:
-        last = self._batches + self.params.get("first_batch", 0)
         return (
-            f"{self._in_a_row} batches in a row, up to batch {last} of epoch "
-            f"{self._epoch + 1}, made no update: their loss or gradients were NaN or "
-            "infinite. Lower the learning rate, clip gradients, look for a division by "
-            "zero, or give a greater `patience`."
+            f"{self._in_a_row} batches in a row, up to batch {self._trained()} of "
+            f"epoch {self._epoch + 1}, made no update: their loss or gradients were "
+            "NaN or infinite. Lower the learning rate, clip gradients, look for a "
+            "division by zero, or give a greater `patience`."
         )
 
     def _copy_metrics(self) -> list[Any]:

@@ -34,6 +34,7 @@ COMMANDS = typer.main.get_command(app).commands
         ("export", "`quantization=None`", "no `--quantization`"),
         ("evaluate", "`target` and `tokenize`", "`REFERENCES` and `--bleu-tokenize`"),
         ("train", "`train=['a', 'b c']`", "`--train a 'b c'`"),
+        ("translate", "`model=1234567e123`", "`1234567e123`"),
         ("train", "`learning_rate=nan`", "`--learning-rate nan`"),
         ("inspect", "`num_beams=0` of `config.json`", "`num_beams=0` of `config.json`"),
     ],

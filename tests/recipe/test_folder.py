@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from keras_transformer.recipe import Recipe, folder
@@ -45,3 +47,26 @@ def test_a_run_cannot_go_on_to_where_it_has_been(tmp_path):
         folder.goes_on(Recipe(**FILES, output=tmp_path / "run", epochs=6))
     assert folder.goes_on(Recipe(**FILES, output=tmp_path / "run", epochs=40))
     assert not folder.goes_on(Recipe(**FILES, output=tmp_path / "other"))
+
+
+def test_an_epoch_in_which_the_rate_falls_has_begun(tmp_path):
+    begin(tmp_path, 3, epochs=5, cooldown=2)
+    (tmp_path / "checkpoints/epoch-0003-batch-000007.npz").touch()
+    with pytest.warns(UserWarning, match="was for `epochs=5`, in epoch 4 now"):
+        assert folder.goes_on(Recipe(**FILES, output=tmp_path, epochs=6, cooldown=2))
+
+
+def test_a_run_of_which_files_are_gone_is_not_made_over(tmp_path):
+    begin(tmp_path, 3)
+    recipe = Recipe(**FILES, output=tmp_path)
+    (tmp_path / "options.toml").rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        ValueError, match=r"`output` must .* whose options\.toml are gon"
+    ):
+        folder.goes_on(recipe)
+    (tmp_path / "elsewhere").rename(tmp_path / "options.toml")
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert not folder.goes_on(recipe)
+    (tmp_path / "model.keras").touch()
+    with pytest.raises(ValueError, match="`output` must .* whose checkpoints are gone"):
+        folder.goes_on(recipe)

@@ -323,10 +323,21 @@ def test_another_learning_rate_is_pointed_out(tmp_path):
     model, _ = fit(tmp_path, [halving()], model=make_adam(), epochs=3)
     fit(tmp_path, model=make_adam(), epochs=3)
     fit(tmp_path, model=make_adam(5e-3), epochs=3)
+    # What the warning tells one to do ends it.
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-4)
-    with pytest.warns(UserWarning, match="received 0.0001 where .*0003.npz has 0.005"):
-        model, _ = fit(tmp_path, [scheduler], model=make_adam(1e-4), epochs=4)
+    model, _ = fit(tmp_path, [scheduler], model=make_adam(1e-4), epochs=4)
     np.testing.assert_allclose(float(model.optimizer.learning_rate), 1e-4)
+
+
+def test_a_rate_that_was_set_while_training_is_no_other(tmp_path):
+    class Halving(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            optimizer = self.model.optimizer
+            optimizer.learning_rate = float(optimizer.learning_rate) / 2
+
+    model = make_adam()
+    stop_amid_epoch(tmp_path, [Halving()], model=model)
+    fit(tmp_path, [Halving()], model=model, epochs=2)  # as a cell that is run again
 
 
 def test_logs_of_tensors(tmp_path):
@@ -363,6 +374,60 @@ def test_a_folder_is_of_one_process(tmp_path):
     assert os.path.realpath(tmp_path) in storage._CLAIMED
     fit(tmp_path, model=make_adam(), epochs=1)
     assert os.path.realpath(tmp_path) not in storage._CLAIMED
+
+
+def test_a_run_that_is_refused_gives_its_folder_free(tmp_path):
+    fit(tmp_path, model=make_adam(), epochs=1)
+    with pytest.raises(ValueError, match="the same model and optimizer"):
+        fit(tmp_path, model=make_model(keras.optimizers.SGD()), epochs=2)
+    assert not storage._CLAIMED
+
+
+def test_a_folder_that_was_removed_is_claimed_anew(tmp_path):
+    stop_amid_epoch(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    stop_amid_epoch(tmp_path / "run")
+    assert (tmp_path / "run" / storage.LOCK).exists()
+    storage.release(tmp_path / "run")
+
+
+@pytest.mark.once
+def test_processes_that_a_run_forks_have_no_part_in_its_lock(tmp_path):
+    code = """if True:
+        import os, pathlib, sys
+        from keras_transformer.training.checkpoints import storage
+
+        folder = pathlib.Path(sys.argv[1])
+        storage.claim(folder)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                storage.claim(folder)
+            except ValueError:
+                os.write(write, b"refused")
+            os.close(write)
+            while True:
+                os.read(read, 1)
+        print(os.read(read, 7).decode())
+        storage.release(folder)
+        storage.claim(folder)
+        os.kill(child, 9)
+        print("claimed")
+    """
+    process = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True
+    )
+    assert process.stdout == "refused\nclaimed\n", process.stderr
+
+
+def test_a_callback_that_calls_it(tmp_path):
+    class Calling(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            Checkpoints(tmp_path).on_train_begin(logs)
+
+    with pytest.raises(ValueError, match="one of the `callbacks` given to `fit`; .*"):
+        make_model().fit(make_data().dataset, callbacks=[Calling()], shuffle=False)
 
 
 def test_a_class_that_does_more(tmp_path):

@@ -242,6 +242,65 @@ def test_too_many_skipped_in_a_row_stop():
         fit(model, make_data(), [skip])
 
 
+def compiled(optimizer, loss, steps_per_execution):
+    if keras.backend.backend() == "torch":
+        pytest.skip("Keras has no `steps_per_execution` on PyTorch.")
+    model = make_model()
+    model.compile(
+        SkipNonFinite(optimizer), loss, steps_per_execution=steps_per_execution
+    )
+    return model
+
+
+def test_executions_of_several_batches_of_data_of_unknown_size():
+    data = make_data()
+    unknown = data.dataset.filter(lambda *batch: True)
+    model = compiled(keras.optimizers.Adam(), LabelSmoothedCrossEntropy(), 2)
+    skip = NonFiniteLoss("skip")
+    options = {"epochs": 2, "shuffle": False, "verbose": 0}
+    with pytest.warns(UserWarning) as warned:  # Keras warns that the data end
+        history = model.fit(unknown, callbacks=[skip], **options).history
+    assert history["skipped_batches"] == [0, 0]
+    assert not [w for w in warned if "made no update" in str(w.message)]
+
+
+def test_one_of_the_batches_that_were_executed_at_once_is_no_row():
+    data = make_data()
+    loss = FaultyGradient(x_token_id(data))
+    model = compiled(keras.optimizers.Adam(), loss, BATCHES)
+    skip = NonFiniteLoss("skip", patience=1)
+    with pytest.warns(UserWarning, match=f"In epoch 1, 1 of {BATCHES} batches made no"):
+        history = fit(model, data, [skip], epochs=1).history
+    assert history["skipped_batches"] == [1]
+
+
+def test_what_was_skipped_before_a_stop_is_told_after_it(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            if (self.epoch, batch) == (1, 4):
+                raise KeyboardInterrupt
+
+    def run(*others):
+        data = make_data()
+        optimizer = SkipNonFinite(keras.optimizers.Adam(0.1))
+        model = make_model(optimizer, FaultyGradient(x_token_id(data)))
+        checkpoints = Checkpoints(tmp_path, data, save_every=1)
+        fit(model, data, [NonFiniteLoss("skip"), *others, checkpoints], epochs=2)
+
+    assert place_of_x(make_data(), 1) < 4
+    match = f"1 of {BATCHES} batches made no"
+    with (
+        pytest.warns(UserWarning, match=f"In epoch 1, {match}"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run(Stop())
+    with pytest.warns(UserWarning, match=f"In epoch 2, {match}"):
+        run()
+
+
 def test_a_saved_model_has_its_optimizer(tmp_path):
     model = make_model(SkipNonFinite(keras.optimizers.Adam(0.3)), loss="mse")
     model.optimizer.learning_rate = 0.1

@@ -44,7 +44,8 @@ class Checkpoints(keras.callbacks.Callback):
 
     Args:
         folder: path of a folder for the checkpoints of this run and no other, created
-            if necessary. Another process that trains there is refused.
+            if necessary. Another process that trains there is refused, but for
+            Windows: workers that train together need one each.
         data: the `ParallelDataset` whose `dataset` is given to `fit`. With it, each
             epoch has the batches of its number, and a run can resume in the middle of
             an epoch. With `None`, a run resumes at the start of an epoch only, and is
@@ -101,6 +102,13 @@ class Checkpoints(keras.callbacks.Callback):
         _check_steps(self.data, self.params["steps"])
         self.folder.mkdir(parents=True, exist_ok=True)
         storage.claim(self.folder)
+        try:
+            self._begin()
+        except BaseException:
+            storage.release(self.folder)
+            raise
+
+    def _begin(self) -> None:
         storage.remove_unfinished(self.folder)
         self._learning_rates = run_state.learning_rates(self.model.optimizer)
         self._resumed: dict[str, Any] | None = None
@@ -134,8 +142,9 @@ class Checkpoints(keras.callbacks.Callback):
         model, epochs = self.model, self.params["epochs"]
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+        is_new = not int(model.optimizer.iterations)
         self._restore(state, path)
-        self._check_learning_rates(state, path)
+        self._check_learning_rates(state, path, is_new)
         early = run_state.stopped_early(self._list.callbacks)
         model._initial_epoch = epochs if early else min(epochs, state["epoch"])
         over = model._initial_epoch == epochs
@@ -153,12 +162,17 @@ class Checkpoints(keras.callbacks.Callback):
         run_state.restore_variables(variables, state["optimizer"], path)
         run_state.restore_callbacks(self._list.callbacks, state["callbacks"])
 
-    def _check_learning_rates(self, state: dict[str, Any], path: pathlib.Path) -> None:
+    def _check_learning_rates(
+        self, state: dict[str, Any], path: pathlib.Path, is_new: bool
+    ) -> None:
         """Points out one that `compile` was given in vain."""
+        scheduler = keras.callbacks.LearningRateScheduler
+        is_scheduled = any(isinstance(c, scheduler) for c in self._list.callbacks)
         given = self._learning_rates
         now = run_state.learning_rates(self.model.optimizer)
         self._learning_rates = state.get("learning_rates", given)
-        if given not in (self._learning_rates, now):
+        is_used = is_scheduled or given in (self._learning_rates, now)
+        if is_new and not is_used:
             warnings.warn(
                 "`learning_rate` is not that of the run so far, which goes on with its "
                 f"own; received {_listed(given)} where {path} has {_listed(now)}. A "
@@ -337,7 +351,8 @@ def _list_of(callback: Checkpoints) -> Any:
     frame = inspect.currentframe()
     while frame := frame and frame.f_back:
         caller = frame.f_locals.get("self")
-        if isinstance(caller, keras.callbacks.CallbackList):
+        is_list = isinstance(caller, keras.callbacks.CallbackList)
+        if is_list and callback in getattr(caller, "callbacks", ()):
             return caller
     raise ValueError(
         "`Checkpoints` must be one of the `callbacks` given to `fit`; received a call "

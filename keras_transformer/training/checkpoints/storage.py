@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import numpy as np
 from keras_transformer.files import UNFINISHED, lock, written_whole
 
 _CLAIMED: dict[str, int] = {}  # The locked files of this process, by folder.
+LOCK = ".lock"
 _NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?\.npz")
 
 
@@ -40,7 +42,7 @@ class Position(NamedTuple):
 
 
 def claim(folder: pathlib.Path) -> None:
-    """Keeps other processes from writing checkpoints in a folder.
+    """Keeps other processes from writing checkpoints in a folder; not on Windows.
 
     Args:
         folder: where the checkpoints are. `release` gives it free, as does the end of
@@ -49,21 +51,34 @@ def claim(folder: pathlib.Path) -> None:
     Raises:
         ValueError: if another process has claimed it.
     """
-    name = os.path.realpath(folder)
-    if name in _CLAIMED:  # by a run of this process that was interrupted
+    if sys.platform == "win32" or _is_claimed(folder):
         return
+    release(folder)
     try:
-        with open(folder / ".lock", "ab") as file:
+        with open(folder / LOCK, "ab") as file:
             if lock(file):
-                _CLAIMED[name] = os.dup(file.fileno())  # It keeps the lock.
+                # The copy keeps the lock.
+                _CLAIMED[os.path.realpath(folder)] = os.dup(file.fileno())
                 return
     except OSError:  # on a disk that is full or only for reading
         return
     raise ValueError(
         "`folder` must not have the checkpoints of another process; received "
-        f"`folder={str(folder)!r}`, where one is training. End it, or give each run a "
-        "folder of its own."
+        f"`folder={str(folder)!r}`, where one is training, or was interrupted and has "
+        "not ended. End it (of a notebook, the kernel), or give each run a folder of "
+        "its own."
     )
+
+
+def _is_claimed(folder: pathlib.Path) -> bool:
+    """Tells whether this process has the lock, as after a run that was interrupted."""
+    file = _CLAIMED.get(os.path.realpath(folder))
+    try:
+        return file is not None and os.path.samestat(
+            os.fstat(file), os.stat(folder / LOCK)
+        )
+    except FileNotFoundError:  # The folder has been removed since.
+        return False
 
 
 def release(folder: pathlib.Path) -> None:
@@ -74,6 +89,17 @@ def release(folder: pathlib.Path) -> None:
     """
     if (file := _CLAIMED.pop(os.path.realpath(folder), None)) is not None:
         os.close(file)
+
+
+def _leave_claims() -> None:
+    """Leaves the locks to the process that has them, in one that it has forked."""
+    for file in _CLAIMED.values():
+        os.close(file)
+    _CLAIMED.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_claims)
 
 
 def checkpoint_files(folder: pathlib.Path) -> dict[Position, pathlib.Path]:

@@ -1,14 +1,24 @@
-"""Loads the model that a path on the command line leads to."""
+"""Loads the trained model that a path leads to: of a run, of a preset, or its file."""
 
 import pathlib
+import shlex
 import zipfile
 from typing import Any
 
-RUN_FILES = ("options.toml", "tokenizer.json", "checkpoints")  # what `train` writes
-
 
 def load(path: pathlib.Path) -> Any:
-    """Loads a model of this library, and runs no code that its file may hold."""
+    """Loads a model of this library, and runs no code that its file may hold.
+
+    Args:
+        path: a `.keras` file, the folder of a run that has ended, or one of a preset.
+
+    Returns:
+        The `Seq2Seq` or `Ensemble`, not compiled.
+
+    Raises:
+        FileNotFoundError: if there is nothing.
+        ValueError: if it is something else, or damaged.
+    """
     import keras
 
     from keras_transformer.seq2seq import Ensemble, Seq2Seq
@@ -38,8 +48,11 @@ def model_path(path: pathlib.Path) -> pathlib.Path:
         The path of the model.
 
     Raises:
+        FileNotFoundError: if there is nothing.
         ValueError: if there can be none.
     """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}.")
     if (path / "model.keras").is_file():
         path = path / "model.keras"
     if path.is_dir():
@@ -63,12 +76,8 @@ def _check_is_preset(folder: pathlib.Path) -> None:
     if options.exists():
         raise ValueError(
             f"{folder} has no model.keras: its run has not ended. This ends it: "
-            f"keras-transformer train --config {options}"
-        )
-    if any((folder / name).exists() for name in RUN_FILES):
-        raise ValueError(
-            f"{folder} has no model.keras: its run has hardly begun. The same "
-            "`keras-transformer train` ends it."
+            f"keras-transformer train {shlex.join(['--config', str(options)])} "
+            f"{shlex.join(['--output', str(folder)])}"
         )
     if (folder / "saved_model.pb").exists():
         raise ValueError(
