@@ -89,6 +89,7 @@ def translate(
         translate_file,
         translate_stream,
     )
+    from keras_transformer.inference.unfinished_file import record_path
 
     options: dict[str, Any] = {
         "search": search_of(num_beams, length_penalty, max(n_best, 1)),
@@ -102,7 +103,7 @@ def translate(
         try:
             translate_file(loaded, source, target, **options)
         except KeyboardInterrupt:
-            begun = target.with_name(f"{target.name}.unfinished.json").exists()
+            begun = record_path(target).exists()
             rest = "; the same command goes on" if begun else "; nothing is kept yet"
             raise KeyboardInterrupt(f"stopped{rest}") from None
         return

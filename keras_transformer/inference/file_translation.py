@@ -1,7 +1,6 @@
 """Translates texts of any size, in files or in pipes; a killed run goes on."""
 
 import contextlib
-import dataclasses
 import gzip
 import hashlib
 import itertools
@@ -11,14 +10,14 @@ import pathlib
 import warnings
 from collections.abc import Iterator
 from numbers import Integral
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, cast
 
 import keras
 import numpy as np
 from tqdm.auto import tqdm
 
 from keras_transformer.decoding import BeamSearch, RelativeLength, Search
-from keras_transformer.files import lock, written_whole
+from keras_transformer.files import written_whole
 from keras_transformer.inference.generation import Request, check_request, check_seed
 from keras_transformer.inference.line_windows import (
     ArrivingLines,
@@ -26,6 +25,7 @@ from keras_transformer.inference.line_windows import (
     Side,
     Window,
 )
+from keras_transformer.inference.unfinished_file import UnfinishedFile
 
 Hypotheses = list[tuple[str, float]]
 
@@ -110,7 +110,7 @@ def translate_file(
         "n_best": repr(n_best),
     }
     options["batch_size"] = batch_size
-    with _UnfinishedFile(target, settings, overwrite) as unfinished:
+    with UnfinishedFile(target, settings, overwrite) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
             text.refuse_long_lines(done, window)
@@ -218,107 +218,6 @@ def written_at_once(
             return
         with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
             yield cast(BinaryIO, compressed)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Progress:
-    """How far the work on a file has come, and what it depends on."""
-
-    settings: dict[str, str]
-    lines: int = 0
-    size: int = 0  # bytes written
-    left_empty: int = 0  # lines that were too long
-
-
-class _UnfinishedFile:
-    """A file that is made part by part, in several runs if need be.
-
-    As a context manager it gives the file its name at the end, unless there was an
-    error.
-
-    Args:
-        target: The file once it is whole.
-        settings: What its content depends on.
-        overwrite: Whether to begin anew if there is work with other settings.
-    """
-
-    def __init__(self, target: pathlib.Path, settings: dict[str, str], overwrite: bool):
-        self._target = target
-        self._path = target.with_name(f"{target.name}.unfinished")
-        self._record = target.with_name(f"{target.name}.unfinished.json")
-        self._settings = settings
-        self._overwrite = overwrite
-
-    def _found(self) -> _Progress | None:
-        """The progress of an earlier run, if it can be used."""
-        settings, overwrite = self._settings, self._overwrite
-        if not (self._record.exists() and self._path.stat().st_size):
-            return None
-        try:
-            progress = _Progress(**json.loads(self._record.read_text("utf-8")))
-            whole = self._path.stat().st_size >= progress.size
-        except (ValueError, TypeError):
-            whole = False
-        if not whole:
-            if overwrite:
-                return None
-            raise ValueError(
-                f"`{self._path}` must be as `{self._record}` says, to go on with this "
-                "unfinished work; one of them is damaged. Begin anew with "
-                "`overwrite=True`."
-            )
-        for name, value in settings.items():
-            other = progress.settings.get(name)
-            if other != value and not overwrite:
-                raise ValueError(
-                    f"`{name}` must be that of the unfinished work in `{self._path}`, "
-                    f"`{name}={other}`; received `{name}={value}`. Go on with the same "
-                    "arguments, or begin anew with `overwrite=True`."
-                )
-        return progress if progress.settings == settings else None
-
-    def __enter__(self) -> Self:
-        self._file = open(self._path, "ab")
-        try:
-            if not lock(self._file):
-                raise ValueError(
-                    "`target` must not be made by another process; received "
-                    f"`target={str(self._target)!r}`, which one is at work on."
-                )
-            self.progress = self._found() or _Progress(self._settings)
-        except ValueError:
-            self._file.close()
-            raise
-        if not self.progress.lines:
-            self._record.unlink(missing_ok=True)
-        self._file.truncate(self.progress.size)
-        return self
-
-    def append(self, text: str, lines: int, left_empty: int) -> None:
-        """Adds a part; it stays, whatever happens afterwards."""
-        data = text.encode()
-        if self._target.suffix == ".gz":
-            data = gzip.compress(data, mtime=0)
-        self._file.write(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        done = self.progress
-        self.progress = dataclasses.replace(
-            done,
-            lines=done.lines + lines,
-            size=self._file.tell(),
-            left_empty=done.left_empty + left_empty,
-        )
-        with written_whole(self._record) as file:
-            file.write(json.dumps(dataclasses.asdict(self.progress)).encode())
-
-    def __exit__(self, error_type: Any, error: Any, traceback: Any) -> None:
-        self._file.close()
-        if error is None:
-            os.replace(self._path, self._target)
-            self._record.unlink()
-        elif not self.progress.lines:
-            self._path.unlink()
 
 
 def _check_arguments(window: int, too_long: str) -> None:
