@@ -7,7 +7,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import SentencePieceTokenizer, Seq2Seq, Tokenizer
+from keras_transformer import (
+    SentencePieceTokenizer,
+    Seq2Seq,
+    Tokenizer,
+    TranslationQuality,
+)
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.recipe import Recipe, read_options, run, train
 from keras_transformer.recipe.history_file import HistoryFile
@@ -179,7 +184,17 @@ def test_a_warmup_that_never_ends(options):
     train(Recipe(**options))  # It has its rates behind it.
 
 
-def test_text_that_is_not_normalized_and_bleu_of_characters(options, tmp_path):
+def test_text_that_is_not_normalized_and_bleu_of_characters(
+    options, tmp_path, monkeypatch
+):
+    qualities = []
+
+    class Quality(TranslationQuality):
+        def __init__(self, *args, **further):
+            super().__init__(*args, **further)
+            qualities.append(self)
+
+    monkeypatch.setattr(run, "TranslationQuality", Quality)
     options |= {"normalization": "identity", "character_coverage": 0.99}
     with open(options["train"][0], "a", encoding="utf-8") as source:
         source.write("½ ka\n")
@@ -187,6 +202,7 @@ def test_text_that_is_not_normalized_and_bleu_of_characters(options, tmp_path):
         target.write("KA½\n")
     trained = train(Recipe(**options, epochs=1, bleu_tokenize="char"))
     assert "tok:char" in trained.figures["bleu_signature"]
+    assert [quality.tokenize for quality in qualities] == ["char"]
     vocabulary = trained.model.source_tokenizer.get_vocabulary()
     assert not {"½", "⁄"} & {character for piece in vocabulary for character in piece}
     path = tmp_path / "results/tokenizer.json"
