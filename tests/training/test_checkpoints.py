@@ -399,26 +399,28 @@ def test_processes_that_a_run_forks_have_no_part_in_its_lock(tmp_path):
 
         folder = pathlib.Path(sys.argv[1])
         storage.claim(folder)
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
+        said, say = os.pipe()
+        end, until_the_parent_has_ended = os.pipe()
+        if os.fork() == 0:
+            os.close(until_the_parent_has_ended)
             try:
                 storage.claim(folder)
+                os.write(say, b"claimed")
             except ValueError:
-                os.write(write, b"refused")
-            os.close(write)
-            while True:
-                os.read(read, 1)
-        print(os.read(read, 7).decode())
+                os.write(say, b"refused")
+            os.close(1), os.close(2)
+            os.read(end, 1)
+            os._exit(0)
+        print("the child is", os.read(said, 7).decode())
         storage.release(folder)
         storage.claim(folder)
-        os.kill(child, 9)
-        print("claimed")
+        print("the parent claims again")
     """
     process = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True
     )
-    assert process.stdout == "refused\nclaimed\n", process.stderr
+    expected = "the child is refused\nthe parent claims again\n"
+    assert process.stdout == expected, process.stderr
 
 
 def test_a_callback_that_calls_it(tmp_path):
