@@ -331,7 +331,7 @@ def test_another_learning_rate_is_pointed_out(tmp_path):
 
 def test_a_rate_that_was_set_while_training_is_no_other(tmp_path):
     class Halving(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
+        def on_train_batch_end(self, batch, logs=None):
             optimizer = self.model.optimizer
             optimizer.learning_rate = float(optimizer.learning_rate) / 2
 
