@@ -38,7 +38,8 @@ class Server:
         copy_model(self.models / "1")
         config = folder / "serving.toml"
         config.write_text(
-            f'port = {self.port}\npoll_seconds = 0.2\ncache = "what is compiled"\n'
+            f"port = {self.port}\npoll_seconds = 0.2\ntimeout_seconds = {PATIENCE}\n"
+            'cache = "what is compiled"\n'
             '[models.pronounce]\nfolder = "pronounce"\nbatch_sizes = [4]\n'
         )
         arguments = ["-m", "keras_transformer", "serve", "--config", str(config)]
