@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import Model, Sentences, run
+from keras_transformer.decoding import Sentences, StepModel, run
 
 PAD, END, START = 0, 1, 2
 TOKENS = {"pad_token_id": PAD, "end_token_id": END, "start_token_id": START}
@@ -98,7 +98,9 @@ class ScriptedStep:
 
 @functools.cache
 def _compiled(search: Any, max_length: int, room: int | None, tokens: tuple) -> Any:
-    model = Model(_step, _reorder, lambda state, length: state, _take, **dict(tokens))
+    model = StepModel(
+        _step, _reorder, lambda state, length: state, _take, **dict(tokens)
+    )
 
     def run_search(table: Any, attention: Any, sentences: Any) -> Any:
         nodes = ops.zeros((table.shape[0], search.num_beams), "int32")

@@ -23,7 +23,7 @@ from keras_transformer.decoding.processors import (
     SuppressTokens,
 )
 from keras_transformer.decoding.sampling import Sampling
-from keras_transformer.decoding.search import Model, Search, SearchResult, Sentences
+from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepModel
 
 __all__ = [
     "BannedSequences",
@@ -33,7 +33,7 @@ __all__ = [
     "History",
     "LengthPenalty",
     "LogitsProcessor",
-    "Model",
+    "StepModel",
     "NoRepeatNGram",
     "PowerLengthPenalty",
     "RelativeLength",

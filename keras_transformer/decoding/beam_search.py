@@ -21,7 +21,7 @@ from keras_transformer.decoding.processors import (
     as_rules,
     process,
 )
-from keras_transformer.decoding.search import Model, SearchResult, Sentences
+from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
 from keras_transformer.decoding.wide_top_k import top_candidates
 
 
@@ -143,7 +143,7 @@ class BeamSearch:
         return self.coverage_penalty > 0
 
     def start(
-        self, model: Model, sentences: Sentences, state: Any, max_length: Any
+        self, model: StepModel, sentences: Sentences, state: Any, max_length: Any
     ) -> Beams:
         """Makes the state before the first step; see `Search`."""
         batch, source_length = ops.shape(sentences.source_mask)
@@ -167,7 +167,7 @@ class BeamSearch:
             state=state,
         )
 
-    def advance(self, model: Model, sentences: Sentences, progress: Beams) -> Beams:
+    def advance(self, model: StepModel, sentences: Sentences, progress: Beams) -> Beams:
         """Makes one step; see `Search`."""
         logits, state = model.step(progress.tokens, progress.index, progress.state)
         beams = progress._replace(state=state)
@@ -180,14 +180,14 @@ class BeamSearch:
         beams = self._continue(beams, candidates, token_ids, model)
         return self._mark_done(beams, sentences.limits)
 
-    def result(self, model: Model, progress: Beams) -> SearchResult:
+    def result(self, model: StepModel, progress: Beams) -> SearchResult:
         """Returns the finished hypotheses; see `Search`."""
         return SearchResult(
             progress.finished_ids, progress.finished_lengths, progress.finished_scores
         )
 
     def _candidates(
-        self, beams: Beams, logits: Any, model: Model, sentences: Sentences
+        self, beams: Beams, logits: Any, model: StepModel, sentences: Sentences
     ) -> Candidates:
         """Finds the best `2 * num_beams` continuations of all beams.
 
@@ -211,7 +211,7 @@ class BeamSearch:
         beams: Beams,
         candidates: Candidates,
         token_ids: Any,
-        model: Model,
+        model: StepModel,
         sentences: Sentences,
     ) -> Beams:
         """Takes the ended ones among the first `num_beams` candidates in."""
@@ -245,7 +245,7 @@ class BeamSearch:
         )
 
     def _continue(
-        self, beams: Beams, candidates: Candidates, token_ids: Any, model: Model
+        self, beams: Beams, candidates: Candidates, token_ids: Any, model: StepModel
     ) -> Beams:
         """Goes on with the best `num_beams` candidates that have not ended."""
         open_ = ops.where(candidates.ended, -float("inf"), candidates.log_probs)

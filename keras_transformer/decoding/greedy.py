@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from keras_transformer.decoding import walk
 from keras_transformer.decoding.processors import LogitsProcessor, as_rules
-from keras_transformer.decoding.search import Model, SearchResult, Sentences
+from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
 from keras_transformer.decoding.wide_top_k import highest
 
 
@@ -35,18 +35,18 @@ class GreedySearch:
         object.__setattr__(self, "processors", as_rules(self.processors))
 
     def start(
-        self, model: Model, sentences: Sentences, state: Any, max_length: Any
+        self, model: StepModel, sentences: Sentences, state: Any, max_length: Any
     ) -> walk.Walk:
         """Makes the state before the first step; see `Search`."""
         return walk.start(model, sentences, state, max_length, self.num_beams)
 
     def advance(
-        self, model: Model, sentences: Sentences, progress: walk.Walk
+        self, model: StepModel, sentences: Sentences, progress: walk.Walk
     ) -> walk.Walk:
         """Makes one step; see `Search`."""
         return walk.advance(model, sentences, progress, self.processors, _highest)
 
-    def result(self, model: Model, progress: walk.Walk) -> SearchResult:
+    def result(self, model: StepModel, progress: walk.Walk) -> SearchResult:
         """Returns the hypotheses; see `Search`."""
         return walk.result(model, progress)
 

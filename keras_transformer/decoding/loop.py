@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.backend.looping import while_loop
-from keras_transformer.decoding.search import Model, Search, SearchResult, Sentences
+from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepModel
 
 # The part of a batch that goes on by itself when the rest of it is done.
 LAST_PART = 4
@@ -13,7 +13,7 @@ LAST_PART = 4
 
 def run(
     search: Search,
-    model: Model,
+    model: StepModel,
     sentences: Sentences,
     first: Any,
     room: Any = None,
@@ -49,7 +49,7 @@ def run(
 
 def _advance(
     search: Search,
-    model: Model,
+    model: StepModel,
     sentences: Sentences,
     progress: Any,
     room: Any = None,
@@ -70,7 +70,12 @@ def _advance(
 
 
 def _finish(
-    search: Search, model: Model, sentences: Sentences, last: Any, few: Any, most: Any
+    search: Search,
+    model: StepModel,
+    sentences: Sentences,
+    last: Any,
+    few: Any,
+    most: Any,
 ) -> Any:
     """Lets the sentences that go on do so to their ends, `few` at a time."""
     kind = type(last)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.search import Model, Sentences
+from keras_transformer.decoding.search import Sentences, StepModel
 
 
 class History(NamedTuple):
@@ -251,7 +251,7 @@ def process(
     logits: Any,
     history: History,
     processors: Sequence[LogitsProcessor],
-    model: Model,
+    model: StepModel,
     sentences: Sentences,
 ) -> Any:
     """Applies the rules, the given ones and those that no search is without.
@@ -280,7 +280,7 @@ def process(
 
 
 def _fixed_rules(
-    vocabulary_size: int, index: Any, model: Model, sentences: Sentences
+    vocabulary_size: int, index: Any, model: StepModel, sentences: Sentences
 ) -> tuple[Any, Any]:
     """How high each logit may be, `inf` or `-inf`; boolean, where a token must come.
 

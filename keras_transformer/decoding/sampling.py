@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer.decoding import walk
 from keras_transformer.decoding.processors import LogitsProcessor, as_rules
 from keras_transformer.decoding.random_numbers import combine, uniform
-from keras_transformer.decoding.search import Model, SearchResult, Sentences
+from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
 from keras_transformer.decoding.wide_top_k import highest
 
 COLDEST = 1e-6
@@ -101,13 +101,13 @@ class Sampling:
         return self.num_samples
 
     def start(
-        self, model: Model, sentences: Sentences, state: Any, max_length: Any
+        self, model: StepModel, sentences: Sentences, state: Any, max_length: Any
     ) -> walk.Walk:
         """Makes the state before the first step; see `Search`."""
         return walk.start(model, sentences, state, max_length, self.num_beams)
 
     def advance(
-        self, model: Model, sentences: Sentences, progress: walk.Walk
+        self, model: StepModel, sentences: Sentences, progress: walk.Walk
     ) -> walk.Walk:
         """Makes one step; see `Search`."""
 
@@ -143,7 +143,7 @@ class Sampling:
             logits = ops.where(logits >= lowest, logits, -float("inf"))
         return logits
 
-    def result(self, model: Model, progress: walk.Walk) -> SearchResult:
+    def result(self, model: StepModel, progress: walk.Walk) -> SearchResult:
         """Returns the hypotheses; see `Search`."""
         return walk.result(model, progress)
 

@@ -9,7 +9,7 @@ Extend = Callable[[Any, Any], Any]
 Take = Callable[[Any, Any], Any]
 
 
-class Model(NamedTuple):
+class StepModel(NamedTuple):
     """All that a search knows of a model.
 
     Attributes:
@@ -113,7 +113,7 @@ class Search(Protocol):
         ...
 
     def start(
-        self, model: Model, sentences: Sentences, state: Any, max_length: Any
+        self, model: StepModel, sentences: Sentences, state: Any, max_length: Any
     ) -> Any:
         """Makes the `Progress` before the first step.
 
@@ -125,10 +125,10 @@ class Search(Protocol):
         """
         ...
 
-    def advance(self, model: Model, sentences: Sentences, progress: Any) -> Any:
+    def advance(self, model: StepModel, sentences: Sentences, progress: Any) -> Any:
         """Makes one step; returns the next `Progress`."""
         ...
 
-    def result(self, model: Model, progress: Any) -> SearchResult:
+    def result(self, model: StepModel, progress: Any) -> SearchResult:
         """Returns the hypotheses found so far."""
         ...

@@ -8,7 +8,7 @@ from keras import ops
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.processors import History, LogitsProcessor, process
-from keras_transformer.decoding.search import Model, SearchResult, Sentences
+from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
 
 
 class Walk(NamedTuple):
@@ -24,7 +24,7 @@ class Walk(NamedTuple):
 
 
 def start(
-    model: Model, sentences: Sentences, state: Any, max_length: Any, num_beams: int
+    model: StepModel, sentences: Sentences, state: Any, max_length: Any, num_beams: int
 ) -> Walk:
     """Makes the state before the first step; see `Search.start`."""
     shape = (ops.shape(sentences.limits)[0], num_beams)
@@ -40,7 +40,7 @@ def start(
 
 
 def advance(
-    model: Model,
+    model: StepModel,
     sentences: Sentences,
     walk: Walk,
     processors: Sequence[LogitsProcessor],
@@ -85,7 +85,7 @@ def advance(
     )
 
 
-def result(model: Model, walk: Walk) -> SearchResult:
+def result(model: StepModel, walk: Walk) -> SearchResult:
     """Returns the hypotheses, best first; see `Search.result`."""
     scores, order = top_k(walk.log_probs, walk.log_probs.shape[1])
     lengths = ops.take_along_axis(walk.lengths, order, axis=1)

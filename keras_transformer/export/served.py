@@ -58,7 +58,7 @@ class Served(tf.Module):
         self._vocabulary_size = model.source_vocabulary_size
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
-        self._most = lambda lengths: model.most_steps(lengths, request.max_length)
+        self._most = lambda lengths: model.max_steps(lengths, request.max_length)
 
         def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
             return model.search(token_ids, *request, prefixes=prefixes, seed=seed)

@@ -38,7 +38,7 @@ def align(
     the mean of what its models attend to.
 
     Args:
-        model: the `Seq2Seq` or `Ensemble` whose method this is.
+        model: the `Seq2Seq` or `Ensemble`.
         sources: a text or a list of texts, if the model has tokenizers; or token
             ids, each with its end token: a list of lists of ints, or an int array
             `(batch, source_length)` with padding.
@@ -117,7 +117,7 @@ def cross_attention(
     """Says what each target token attends to; can be traced by every backend.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         encoder_token_ids: int tensor `(batch, source_length)`, padded.
         decoder_token_ids: int tensor `(batch, target_length)`, the targets behind the
             start token.

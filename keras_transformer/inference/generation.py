@@ -41,7 +41,7 @@ def generate(
     gives an empty text.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         inputs: a text or a list of texts, if the model has tokenizers; or
             token ids, each with its end token: a list of lists of ints, or
             an int array `(batch, source_length)` with padding.
@@ -186,7 +186,7 @@ class Generator:
         size, longest = model.target_vocabulary_size, model.max_target_length
         check_rows(prefixes, "prefix", "target", size, longest)
         for number, (row, source) in enumerate(zip(prefixes, rows, strict=True)):
-            most = model.most_steps(len(source), request.max_length)
+            most = model.max_steps(len(source), request.max_length)
             if model.end_token_id in row or len(row) >= most:
                 raise ValueError(
                     "`prefix` must be shorter than the greatest output length and "

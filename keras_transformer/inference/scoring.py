@@ -40,7 +40,7 @@ def score(model: Any, sources: Any, targets: Any, batch_size: int = 64) -> Score
     smoothing and no length penalty in it.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         sources: a text or a list of texts, if the model has tokenizers; or token
             ids, each with its end token: a list of lists of ints, or an int array
             `(batch, source_length)` with padding.

@@ -41,7 +41,7 @@ def search_tree(
     none.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         inputs: a text, if the model has tokenizers; or a list of token ids with its
             end token.
         search: a `BeamSearch`, `BeamSearch()` if `None`.
@@ -78,7 +78,7 @@ def search_tree(
     scores: dict[tuple[int, ...], float] = {}
     for progress in steps:
         scores |= _unfinished(progress)
-        result = search.result(model.known_to_searches(), progress)
+        result = search.result(model.step_model(), progress)
         ended = _ended(result)
         scores |= ended
     paths = list(scores)

@@ -36,7 +36,7 @@ def stream(
     The search and each of its steps are compiled once.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         inputs: a text, if the model has tokenizers; or a list of token ids with its
             end token.
         search: a search of one hypothesis that never takes a token back:
@@ -127,7 +127,7 @@ class Stepper:
             return model.begin_search(token_ids, *request, prefixes, seed)
 
         def advance(sentences: Any, progress: Any) -> Any:
-            return search.advance(model.known_to_searches(), sentences, progress)
+            return search.advance(model.step_model(), sentences, progress)
 
         return compile_function(begin, model), compile_function(advance, model)
 

@@ -22,8 +22,8 @@ class DecodingMethods:
     tokenizers, vocabularies, special tokens and limits of the length.
     """
 
-    known_to_searches = stepping.known_to_searches
-    most_steps = stepping.most_steps
+    step_model = stepping.step_model
+    max_steps = stepping.max_steps
     begin_search = stepping.begin_search
     search = stepping.search
     stream = streaming.stream

@@ -32,7 +32,7 @@ def save_to_preset(model: Any, preset_dir: Any) -> None:
     is one. The optimizer is left out.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         preset_dir: path of the folder; it must not exist or be empty.
 
     Raises:

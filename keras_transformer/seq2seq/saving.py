@@ -12,7 +12,7 @@ def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> No
     """Saves the model as `keras.Model.save` does, the file whole or not at all.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         filepath: a path that ends in `.keras`.
         overwrite: whether to replace a file that is there without asking.
         **kwargs: further arguments of `keras.Model.save`.

@@ -8,11 +8,11 @@ from keras import ops
 from keras_transformer.backend.few_rows import are_few
 from keras_transformer.backend.writing_in_place import write_slice
 from keras_transformer.decoding import (
-    Model,
     RelativeLength,
     Search,
     SearchResult,
     Sentences,
+    StepModel,
     run,
 )
 from keras_transformer.decoding.lengths import DEFAULT_MAX_LENGTH, lengths_of
@@ -35,7 +35,7 @@ def start_decoding(
     the history of each beam. Those of the source are there once a sentence.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         encoder_token_ids: int tensor `(batch, source_length)`.
         num_beams: int, hypotheses of each sentence.
         max_length: int or int scalar tensor, number of steps there may be.
@@ -70,7 +70,7 @@ def decode_step(
     """Computes the logits of the next tokens.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         token_ids: int tensor `(batch, num_beams)`, the newest tokens.
         index: int32 scalar tensor, their position; the start token's is 0.
         state: from `start_decoding` or the step before.
@@ -107,7 +107,7 @@ def reorder_state(model: Any, state: dict[str, Any], parents: Any) -> dict[str, 
     """Lets each beam go on from another one.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         state: from `decode_step`.
         parents: int tensor `(batch, num_beams)`; beam `i` goes on from what
             was beam `parents[:, i]`.
@@ -123,7 +123,7 @@ def prepare_state(model: Any, state: dict[str, Any]) -> dict[str, Any]:
     """Adds what the steps of one compiled loop share: output weights, transposed once.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         state: from `start_decoding`.
 
     Returns:
@@ -142,7 +142,7 @@ def extend_state(model: Any, state: dict[str, Any], max_length: Any) -> dict[str
     """Makes room for more steps.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         state: from `start_decoding` or `decode_step`.
         max_length: int or int scalar tensor, number of steps there may be, at least
             as many as there is room for.
@@ -165,7 +165,7 @@ def take_state(model: Any, state: dict[str, Any], rows: Any) -> dict[str, Any]:
     """Leaves sentences out.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         state: from `start_decoding` or `decode_step`.
         rows: int tensor `(count,)`, the sentences to keep.
 
@@ -191,7 +191,7 @@ def search(
     `generate` compiles this and `export` traces it.
 
     Args:
-        model: the `Seq2Seq` whose method this is.
+        model: the `Seq2Seq`.
         encoder_token_ids: int tensor `(batch, source_length)`, padded.
         search: the strategy.
         max_length: int or `RelativeLength`, greatest output length in tokens, the
@@ -205,9 +205,9 @@ def search(
     Returns:
         A `SearchResult` of tensors.
     """
-    known = known_to_searches(model)
+    known = step_model(model)
     source_length = ops.shape(encoder_token_ids)[1]
-    most = most_steps(model, source_length, max_length)
+    most = max_steps(model, source_length, max_length)
     few = usual_steps(source_length, most)
     sentences, first = begin_search(
         model, encoder_token_ids, search, max_length, min_length, prefixes, seed, few
@@ -236,8 +236,8 @@ def begin_search(
     lengths = ops.sum(ops.cast(real, "int32"), axis=1)
     if prefixes is None:
         prefixes = ops.zeros((ops.shape(token_ids)[0], 0), "int32")
-    steps = most_steps(model, ops.shape(token_ids)[1], max_length)
-    limits = ops.minimum(most_steps(model, lengths, max_length), steps)
+    steps = max_steps(model, ops.shape(token_ids)[1], max_length)
+    limits = ops.minimum(max_steps(model, lengths, max_length), steps)
     sentences = Sentences(
         limits=ops.where(lengths > 0, limits, 1),
         min_lengths=lengths_of(min_length, lengths),
@@ -251,10 +251,10 @@ def begin_search(
         steps if room is None else room,
         search.needs_attention,
     )
-    return sentences, search.start(known_to_searches(model), sentences, state, steps)
+    return sentences, search.start(step_model(model), sentences, state, steps)
 
 
-def most_steps(
+def max_steps(
     model: Any, source_lengths: Any, max_length: int | RelativeLength | None
 ) -> Any:
     """The greatest output lengths of sources, an int for an int."""
@@ -271,9 +271,9 @@ def usual_steps(source_length: Any, most: Any) -> Any:
     return min(few, most) if isinstance(most, int) else ops.minimum(few, most)
 
 
-def known_to_searches(model: Any) -> Model:
+def step_model(model: Any) -> StepModel:
     """What a search knows of a `Seq2Seq`."""
-    return Model(
+    return StepModel(
         model.decode_step,
         model.reorder_state,
         model.extend_state,

@@ -351,7 +351,7 @@ def test_the_search_is_that_of_all_steps_one_by_one(search):
     most = source_length + 11  # more than there is room for at first
     limits = {"max_length": most, "min_length": most - 1}
     found = model.search(SOURCE, search, **limits)
-    known = model.known_to_searches()
+    known = model.step_model()
     sentences, progress = model.begin_search(
         SOURCE, search, **limits, prefixes=None, seed=0
     )
