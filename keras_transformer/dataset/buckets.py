@@ -10,6 +10,7 @@ import numpy as np
 from keras_transformer.dataset.lengths import choose_lengths
 
 FILLER = -1  # The number of an empty pair that fills up a batch.
+_BEYOND = 2**40  # Tokens of a side, of a bucket that there is not.
 
 
 class BatchShape(NamedTuple):
@@ -95,7 +96,8 @@ class Buckets:
         """Returns the numbers of the pairs in each bucket's batches, `(batches, rows)`.
 
         The longest pairs of a bucket that do not fill a batch move to the narrowest
-        later bucket that holds them. The last bucket is filled up with `FILLER`.
+        later bucket that holds them. If that makes more padding than to fill the batch
+        up with `FILLER`, or if there is none, it is filled up.
         """
         return _fill(lengths, self.lengths, lambda place, count: self.rows[place])
 
@@ -118,19 +120,23 @@ def _fill(
     lengths: np.ndarray, limits: np.ndarray, choose_rows: Callable[[int, int], int]
 ) -> list[np.ndarray]:
     """Implements `Buckets.fill`; `choose_rows(bucket, pairs in it)` sets the rows."""
+    # Nothing moves beyond the last bucket: it would cost more than any batch.
+    limits = np.append(limits, np.full((1, 2), _BEYOND), axis=0)
+    widths = limits.sum(axis=1)
     bucket = _narrowest(lengths, limits)
     batches = []
-    for place in range(len(limits)):
+    for place, width in enumerate(widths[:-1]):
         numbers = np.flatnonzero(bucket == place)
         numbers = numbers[np.argsort(lengths[numbers].sum(axis=1), kind="stable")]
         rows = choose_rows(place, len(numbers))
-        surplus = len(numbers) % rows
-        if surplus and place == len(limits) - 1:
-            numbers = np.pad(numbers, (0, rows - surplus), constant_values=FILLER)
-        elif surplus:
-            numbers, moved = numbers[:-surplus], numbers[-surplus:]
-            bucket[moved] = place + 1 + _narrowest(lengths[moved], limits[place + 1 :])
-        batches.append(numbers.reshape(-1, rows))
+        whole, surplus = np.split(numbers, [len(numbers) // rows * rows])
+        later = place + 1 + _narrowest(lengths[surplus], limits[place + 1 :])
+        missing = -len(surplus) % rows
+        if (widths[later] - width).sum() > missing * width:
+            whole = np.pad(numbers, (0, missing), constant_values=FILLER)
+        else:
+            bucket[surplus] = later
+        batches.append(whole.reshape(-1, rows))
     return batches
 
 

@@ -51,7 +51,7 @@ def parallel_dataset(
     `(batch, target_length)` begin with the start token; target ids
     `(batch, target_length)` are the same shifted by one and end with the end token.
     The rest is padding. Where pairs are too few for a bucket's last batch, they move
-    to a longer bucket; only the longest one is filled up, with rows of padding.
+    to a longer bucket, or rows of padding fill it up if that makes less padding.
 
     All text is tokenized once and kept in memory, and an epoch has every pair that is
     kept. With `window`, text of any size is streamed in constant memory: so many

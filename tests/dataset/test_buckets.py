@@ -25,8 +25,9 @@ def test_every_pair_once_where_it_fits(count, max_shapes):
         assert (lengths[batches[batches >= 0]] <= limits).all()
     numbers = np.concatenate([batches.ravel() for batches in filled])
     assert sorted(numbers[numbers >= 0]) == list(range(count))
-    assert not any((batches < 0).any() for batches in filled[:-1])
-    assert (filled[-1] < 0).sum() < buckets.rows[-1]
+    for rows, batches in zip(buckets.rows, filled, strict=True):
+        assert (batches < 0).sum() < rows
+        assert (batches[:-1] >= 0).all()
 
 
 def test_nearly_all_pairs_stay_in_their_own_bucket():
@@ -44,6 +45,16 @@ def test_longest_pairs_move_on():
     narrow, wide = buckets.fill(lengths)
     assert narrow.tolist() == [[0, 2]]
     assert wide.tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize("length, moves", [(6, True), (7, False)])
+def test_a_batch_is_filled_up_where_moving_makes_more_padding(length, moves):
+    """Two pairs in rows of 9: 2 * (2 * length - 9) more ids to move, 9 for a third."""
+    lengths = np.array([[3, 3], [3, 3], [length, length]])
+    buckets = Buckets(np.array([[4, 5], [length, length]]), [3, 3])
+    narrow, wide = buckets.fill(lengths)
+    assert narrow.tolist() == ([] if moves else [[0, 1, -1]])
+    assert wide.tolist() == ([[0, 1, 2]] if moves else [[2, -1, -1]])
 
 
 def test_other_pairs_fill_the_same_buckets():

@@ -137,10 +137,16 @@ def test_shuffling_mixes_pairs_within_buckets():
 
 
 def test_shuffling_mixes_the_buckets():
-    data = make_dataset(pairs=make_pairs(211), tokens_per_batch=64)
-    lengths = [targets.shape[1] for _, targets in data.dataset]
-    assert lengths != sorted(lengths)
-    assert len(set(lengths[: len(lengths) // 2])) == len(data.shapes)
+    def first_half(shuffle):
+        data = make_dataset(pairs=make_pairs(211), tokens_per_batch=64, shuffle=shuffle)
+        widths = [
+            inputs["encoder_token_ids"].shape[1] + targets.shape[1]
+            for inputs, targets in data.dataset
+        ]
+        assert (widths != sorted(widths)) == shuffle
+        return set(widths[: len(widths) // 2])
+
+    assert first_half(shuffle=False) < first_half(shuffle=True)
 
 
 def test_outlives_a_cleared_session():
