@@ -126,6 +126,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="after warm-up",
     )
     parser.add_argument(
+        "--cooldown",
+        type=int,
+        default=0,
+        metavar="N",
+        help="last epochs, in which the learning rate falls to 0",
+    )
+    parser.add_argument(
         "--average", type=int, default=1, metavar="N", help="last epochs to average"
     )
     parser.add_argument("--seed", type=int, default=1)
@@ -193,12 +200,14 @@ def train_model(
         source_tokenizer=letters,
         target_tokenizer=phonemes,
     )
+    schedule = WarmupInverseSquareRoot(
+        options.learning_rate,
+        warmup_steps=400,
+        total_steps=options.epochs * batches[0].batches_per_epoch,
+        cooldown_steps=options.cooldown * batches[0].batches_per_epoch,
+    )
     model.compile(
-        optimizer=keras.optimizers.Adam(
-            WarmupInverseSquareRoot(options.learning_rate, warmup_steps=400),
-            beta_2=0.98,
-            epsilon=1e-9,
-        ),
+        optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
         loss=LabelSmoothedCrossEntropy(),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
     )
