@@ -1,8 +1,9 @@
 r"""Measures the memory of a loss over the vocabulary, and of rematerialisation.
 
 The loss: the peak of the process while its gradient by the logits is computed, as in
-`fit` (compiled by XLA on TensorFlow and JAX), less what was there with the logits. In
-copies of the logits, of which the gradient itself is one; nothing can have less.
+`fit`, less what was there with the logits; on TensorFlow without XLA, as is the default
+on a CPU, and with it. In copies of the logits, of which the gradient itself is one;
+nothing can have less.
 
 Rematerialisation: the peak in MB of an epoch of `fit` less what was there before, and
 the seconds that it takes, without and with `rematerialize=True`.
@@ -25,6 +26,7 @@ from typing import Any
 BACKENDS = ("tensorflow", "jax", "torch")
 LOSSES = ("LabelSmoothedCrossEntropy", "Keras's CategoricalCrossentropy")
 BATCHES = 4
+XLA = " XLA"  # Stands behind a backend that is to be measured with it.
 
 
 def main() -> None:
@@ -39,10 +41,13 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128, help="tokens of a sentence")
     parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
     options = parser.parse_args()
-    print(f"{'loss: copies of the logits':36}" + titles(options.backends))
+    sides = [*options.backends]
+    if "tensorflow" in sides:
+        sides.insert(sides.index("tensorflow") + 1, f"tensorflow{XLA}")
+    print(f"{'loss: copies of the logits':36}" + titles(sides))
     for loss in LOSSES:
         sizes = loss, options.tokens, options.vocabulary_size
-        show(loss, options.backends, functools.partial(loss_copies, *sizes))
+        show(loss, sides, functools.partial(loss_copies, *sizes))
     print(f"\n{'rematerialize: MB, seconds':36}" + titles(options.backends))
     for rematerialize in (False, True):
         sizes = rematerialize, options.preset, options.batch_size, options.length
@@ -50,17 +55,18 @@ def main() -> None:
         show(str(rematerialize), options.backends, measure)
 
 
-def titles(backends: list[str]) -> str:
-    return "".join(f"{backend:>14}" for backend in backends)
+def titles(sides: list[str]) -> str:
+    return "".join(f"{side:>16}" for side in sides)
 
 
-def show(title: str, backends: list[str], measure: Callable[[], str]) -> None:
+def show(title: str, sides: list[str], measure: Callable[[], str]) -> None:
     """Prints a row, each cell from a process of its own."""
     print(f"{title:36}", end="", flush=True)
-    for backend in backends:
-        os.environ["KERAS_BACKEND"] = backend
+    for side in sides:
+        os.environ["KERAS_BACKEND"] = side.removesuffix(XLA)
+        os.environ["WITH_XLA"] = str(side.endswith(XLA))
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            print(f"{pool.apply(measure):>14}", end="", flush=True)
+            print(f"{pool.apply(measure):>16}", end="", flush=True)
     print()
 
 
@@ -104,9 +110,14 @@ def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        @tf.function(jit_compile=True)
+        from keras_transformer.backend.fusion import under_xla, without_xla
+
+        is_xla = os.environ["WITH_XLA"] == "True"
+        kind = under_xla if is_xla else without_xla
+
+        @tf.function(jit_compile=is_xla, autograph=False)
         def gradient(targets: Any, logits: Any) -> Any:
-            with tf.GradientTape() as tape:
+            with kind(), tf.GradientTape() as tape:
                 tape.watch(logits)
                 value = loss(targets, logits)
             return tape.gradient(value, logits)
