@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from numbers import Integral
 from typing import NamedTuple
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.dataset.buckets import Batch
 from keras_transformer.dataset.windows import Window
 
@@ -57,10 +58,7 @@ class BatchStream:
 
     def state(self, batches: int) -> dict[str, int]:
         """Returns the position after so many batches of the current epoch."""
-        if not isinstance(batches, Integral) or batches < 0:
-            raise ValueError(
-                f"`batches` must be an int of at least 0; received `{batches=!r}`."
-            )
+        check_ints(0, batches=batches)
         epochs, batch = divmod(int(batches), self.batches_per_epoch)
         position = self._find(self._epoch + epochs, batch)
         fields = position._fields[:2] if self._aligned else position._fields
@@ -114,7 +112,8 @@ class BatchStream:
 
     def _parse(self, state: dict[str, int]) -> Position:
         if (
-            set(state) not in (set(Position._fields[:2]), set(Position._fields))
+            not isinstance(state, dict)
+            or set(state) not in (set(Position._fields[:2]), set(Position._fields))
             or not all(isinstance(v, Integral) and v >= 0 for v in state.values())
             or state["batch"] >= self.batches_per_epoch
         ):

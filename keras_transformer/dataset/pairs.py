@@ -141,7 +141,9 @@ class AlignedFiles(Corpus):
 
 
 def open_corpora(
-    source: Paths | None, target: Paths | None, pairs: Iterable[Pair] | None
+    source: Paths | None,
+    target: Paths | None,
+    pairs: Iterable[Pair] | None = None,
 ) -> list[Corpus]:
     """Opens one corpus for each file or pair of files, or for `pairs`."""
     if (source is None) == (pairs is None) or (source is None and target is not None):
@@ -151,7 +153,7 @@ def open_corpora(
             f"{'no' if pairs is None else 'also'} `pairs`."
         )
     if source is None:
-        return [ListedPairs(pairs or ())]
+        return [ListedPairs(pairs if pairs is not None else ())]
     sources = path_list(source)
     if not sources:
         raise ValueError(

@@ -1,12 +1,13 @@
 """Batches of sentence pairs for `fit`, and positions in them."""
 
+import weakref
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.dataset.batch_stream import BatchStream
 from keras_transformer.dataset.buckets import BatchShape
 from keras_transformer.dataset.collating import Collator
@@ -119,10 +120,7 @@ class ParallelDataset:
         Raises:
             ValueError: if `epoch` is something else.
         """
-        if not isinstance(epoch, Integral) or epoch < 0:
-            raise ValueError(
-                f"`epoch` must be an int of at least 0; received `{epoch=!r}`."
-            )
+        check_ints(0, epoch=epoch)
         self._stream.restore({"epoch": epoch, "batch": 0})
 
     def batch(self, state: dict[str, int]) -> tuple[Any, ...]:
@@ -173,9 +171,12 @@ class ParallelDataset:
 
 def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
     """The epochs of the stream: each iterator is the next one."""
+    # TensorFlow keeps every generator for good, and with it what it refers to.
+    held = [(stream, collate)]
 
     def epoch():
         keep_freed_memory()  # TensorFlow has made the generator by now.
+        stream, collate = held[0]
         for window, batch in stream.epoch():
             yield collate(window, batch)
 
@@ -197,4 +198,6 @@ def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
         # and `fit` waits for it.
         options = tf.data.Options()
         options.autotune.enabled = False
-        return dataset.prefetch(PREFETCHED_BATCHES).with_options(options)
+        dataset = dataset.prefetch(PREFETCHED_BATCHES).with_options(options)
+    weakref.finalize(dataset, held.clear)
+    return dataset

@@ -2,8 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 
+from keras_transformer.arguments import check_ints
+from keras_transformer.dataset.arguments import (
+    check_ranges,
+    check_stream,
+    check_tokenizers,
+    check_window,
+)
 from keras_transformer.dataset.batch_stream import BatchStream
 from keras_transformer.dataset.collating import Collator
 from keras_transformer.dataset.filters import PairFilter
@@ -134,20 +140,29 @@ def parallel_dataset(
         Token budgets: Vaswani et al., 2017, section 5.1. BPE-dropout: Provilkov et
         al., 2020, algorithm 1. Unigram sampling: Kudo, 2018, section 3.2.
     """
-    _check_positive(
+    check_ints(
+        1,
         tokens_per_batch=tokens_per_batch,
         max_shapes=max_shapes,
         batch_size_multiple=batch_size_multiple,
+    )
+    check_ints(
+        1,
+        optional=True,
         max_source_length=max_source_length,
         max_target_length=max_target_length,
         window=window,
         batches_per_epoch=batches_per_epoch,
     )
-    _check_ranges(max_length_ratio, shard, seed)
-    _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
+    check_ints(0, seed=seed)
+    check_tokenizers(
+        source_tokenizer=source_tokenizer, target_tokenizer=target_tokenizer
+    )
+    check_ranges(max_length_ratio, shard)
+    check_stream(window, batches_per_epoch, max_source_length, max_target_length)
     corpora = open_corpora(source, target, pairs)
     weights = as_weights(weights, len(corpora))
-    _check_window(window, len(corpora))
+    check_window(window, len(corpora))
     tokenizers = source_tokenizer, target_tokenizer
     preparation = Preparation(
         tokenizers,
@@ -180,68 +195,3 @@ def parallel_dataset(
         plan.padding_fraction,
         plan.tokens(batches),
     )
-
-
-def _check_positive(**arguments: int | None) -> None:
-    for name, value in arguments.items():
-        if value is not None and (not isinstance(value, Integral) or value < 1):
-            raise ValueError(
-                f"`{name}` must be an integer of 1 or more; received "
-                f"`{name}={value!r}`."
-            )
-
-
-def _check_ranges(
-    max_length_ratio: float | None, shard: tuple[int, int], seed: int
-) -> None:
-    if max_length_ratio is not None and not max_length_ratio >= 1:
-        raise ValueError(
-            "`max_length_ratio` must be 1 or more; received "
-            f"`max_length_ratio={max_length_ratio}`."
-        )
-    is_pair = isinstance(shard, tuple | list) and len(shard) == 2
-    are_ints = is_pair and all(isinstance(number, Integral) for number in shard)
-    if not (are_ints and 0 <= shard[0] < shard[1]):
-        raise ValueError(
-            "`shard` must be the worker's number, from 0, and how many there are; "
-            f"received `shard={shard}`. The first of two has (0, 2)."
-        )
-    if not isinstance(seed, Integral) or seed < 0:
-        raise ValueError(
-            f"`seed` must be an integer of 0 or more; received `seed={seed!r}`."
-        )
-
-
-def _check_stream(
-    window: int | None,
-    batches_per_epoch: int | None,
-    max_source_length: int | None,
-    max_target_length: int | None,
-) -> None:
-    if window is None and batches_per_epoch is not None:
-        raise ValueError(
-            "`batches_per_epoch` must be `None` without `window`; received "
-            f"`batches_per_epoch={batches_per_epoch}`. All pairs make an epoch, or "
-            "give `window` to stream them."
-        )
-    needed = {
-        "batches_per_epoch": batches_per_epoch,
-        "max_source_length": max_source_length,
-        "max_target_length": max_target_length,
-    }
-    missing = [name for name, value in needed.items() if value is None]
-    if window is not None and missing:
-        raise ValueError(
-            f"With `window` {', '.join(f'`{name}`' for name in missing)} must be "
-            f"given, as the end of the data is not known; received `window={window}` "
-            "alone."
-        )
-
-
-def _check_window(window: int | None, files: int) -> None:
-    # A smaller one could be without a pair: each file gives its share, rounded down.
-    if window is not None and window < files:
-        raise ValueError(
-            "`window` must be at least the number of source files; received "
-            f"`window={window}` for {files}. Stream far more pairs at a time."
-        )

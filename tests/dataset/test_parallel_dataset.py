@@ -1,5 +1,7 @@
+import gc
 import gzip
 import json
+import weakref
 
 import keras
 import numpy as np
@@ -280,6 +282,31 @@ def test_bad_pair(pair):
         make_dataset(pairs=[("a", "x"), pair])
 
 
+def test_pairs_of_an_array():
+    with pytest.raises(ValueError, match="`pairs` must hold .*source, target. tuples"):
+        make_dataset(pairs=np.array([["a", "x"], ["b", "y"]]))
+
+
+@pytest.mark.parametrize("name", ["source_tokenizer", "target_tokenizer"])
+def test_tokenizers_are_needed(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be a `Tokenizer`; .*'bpe'`"):
+        make_dataset(pairs=[("a", "x")], **{name: "bpe"})
+
+
+def test_a_dataset_that_nobody_has_is_freed():
+    """What is left of it is what TensorFlow keeps of each generator."""
+    data = make_dataset(pairs=make_pairs(13))
+    dataset, stream = data.dataset, weakref.ref(data._stream)
+    iterator = iter(dataset)
+    del data, dataset
+    gc.collect()
+    assert stream() is not None
+    assert len(list(iterator)) >= 1
+    del iterator
+    gc.collect()
+    assert stream() is None
+
+
 def test_no_pairs():
     with pytest.raises(ValueError, match="`pairs` must hold at least one pair"):
         make_dataset(pairs=[])
@@ -294,14 +321,14 @@ def test_no_pairs():
     ],
 )
 def test_bad_numbers(name, value):
-    message = f"`{name}` must be an integer of 1 or more; received `{name}={value}`"
+    message = f"`{name}` must be an int of at least 1; received `{name}={value}`"
     with pytest.raises(ValueError, match=message):
         make_dataset(pairs=[("a", "x")], **{name: value})
 
 
-@pytest.mark.parametrize("ratio", [0.5, 0, float("nan")])
+@pytest.mark.parametrize("ratio", [0.5, 0, float("nan"), "3"])
 def test_bad_length_ratio(ratio):
-    with pytest.raises(ValueError, match=f"1 or more; .*`max_length_ratio={ratio}`"):
+    with pytest.raises(ValueError, match=f"1 or more; .*`max_length_ratio={ratio!r}`"):
         make_dataset(pairs=[("a", "x")], max_length_ratio=ratio)
 
 

@@ -1,5 +1,7 @@
 """Splits both sides of pairs at random."""
 
+from numbers import Real
+
 import numpy as np
 
 from keras_transformer.dataset.subword_sampling.bpe_dropout import BPEDropout
@@ -61,10 +63,10 @@ class SubwordSampling:
 def _sampler(
     name: str, tokenizer: Tokenizer, alpha: float
 ) -> BPEDropout | UnigramSampling:
-    if not 0 <= alpha <= 1:
+    if not isinstance(alpha, Real) or not 0 <= float(alpha) <= 1:
         raise ValueError(
             f"`{name}_sampling` must be from 0 to 1; received "
-            f"`{name}_sampling={alpha}`. 0.1 suits most BPE models."
+            f"`{name}_sampling={alpha!r}`. 0.1 suits most BPE models."
         )
     model_type = None
     if isinstance(tokenizer, SentencePieceTokenizer):
