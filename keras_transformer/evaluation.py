@@ -299,8 +299,9 @@ def _alternatives(
     alternatives = [
         [entry] if isinstance(entry, str) else entry for entry in references
     ]
-    if not all(alternatives):
-        index = [bool(options) for options in alternatives].index(False)
+    counts = list(map(len, alternatives))
+    if 0 in counts:
+        index = counts.index(0)
         raise ValueError(
             "`references` must give every item at least one reference; received "
             f"`references[{index}]={references[index]!r}`. Leave out items without one."

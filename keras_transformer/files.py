@@ -150,14 +150,15 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
-    """Writes a JSON file that people can read, too.
+    """Writes a JSON file that people can read, too; it is there once it is complete.
 
     Args:
         path: the file.
         content: dictionary or list to write.
     """
     text = json.dumps(content, ensure_ascii=False, indent=2)
-    path.write_text(text + "\n", "utf-8")
+    with written_whole(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def lock(file: BinaryIO) -> bool:

@@ -14,6 +14,8 @@ import typer
 from typer.testing import CliRunner
 
 from keras_transformer import BeamSearch, Ensemble, Seq2Seq, command_line, evaluation
+from keras_transformer.files import write_json
+from keras_transformer.recipe import Recipe
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -446,3 +448,21 @@ def test_serve_says_what_is_wrong(tmp_path, failure):
     assert f"Move it to {tmp_path}/en-de/1\n" in error
     error = failure("serve", version.parent, "--split-sentences", "EN", "--port", -1)
     assert "`--split-sentences`: string should" in error and "`--port`: " in error
+
+
+def test_the_search_of_a_run(model, folder, tmp_path):
+    """The folder of a run has a search of its own; its file and what is typed not."""
+    shutil.copy(folder / "model.keras", tmp_path)
+    recipe = Recipe(train=["a"], valid=["b"], output=str(tmp_path), num_beams=3)
+    (tmp_path / "options.toml").write_text(recipe.to_toml())
+    write_json(tmp_path / "figures.json", {"length_penalty": 1.4})
+
+    def translate(path, *options):
+        arguments = path, folder / "source", "-", "--n-best", 2, "--quiet", *options
+        return run("translate", *arguments).stdout
+
+    path = tmp_path / "model.keras"
+    typed = ["--num-beams", 3, "--length-penalty", 1.4]
+    assert translate(tmp_path) == translate(path, *typed) != translate(path)
+    typed = ["--num-beams", 2, "--length-penalty", 0]
+    assert translate(tmp_path, *typed) == translate(path, *typed)

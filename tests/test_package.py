@@ -34,20 +34,21 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # apart. On the right, names without a dot are parts of the package or other packages.
 MAY_IMPORT = {
     "__init__": {"decoding", "inference", "layers", "seq2seq", "training"},
+    "arguments": set(),
     "backend": {"keras"},
     "files": set(),
     "hub": set(),
     "text": {"files", "keras", "sentencepiece", "tensorflow", "tensorflow_text"},
-    "dataset": {"numpy", "tensorflow", "text"},
-    "layers": {"backend", "keras", "numpy"},
-    "training": {"backend", "files", "keras", "numpy"},
-    "decoding": {"backend", "keras", "numpy"},
+    "dataset": {"arguments", "numpy", "tensorflow", "text"},
+    "layers": {"arguments", "backend", "keras", "numpy"},
+    "training": {"arguments", "backend", "files", "keras", "numpy"},
+    "decoding": {"arguments", "backend", "keras", "numpy"},
     "seq2seq": {
-        *("backend", "decoding", "files", "hub", "inference", "layers", "training"),
-        "keras",
+        *("arguments", "backend", "decoding", "files", "hub", "inference", "layers"),
+        *("keras", "training"),
     },
     "inference": {
-        *("backend", "dataset", "decoding", "files", "layers", "text"),
+        *("arguments", "backend", "dataset", "decoding", "files", "layers", "text"),
         *("keras", "numpy", "sacrebleu", "tqdm"),
     },
     "evaluation": {"rapidfuzz", "sacrebleu"},
@@ -73,7 +74,7 @@ MAY_IMPORT = {
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "recipe": {
-        *("dataset", "decoding", "evaluation", "files", "seq2seq", "text"),
+        *("arguments", "dataset", "decoding", "evaluation", "files", "seq2seq", "text"),
         *("keras", "training"),
     },
     "command_line": {"recipe", "typer"},

@@ -2,6 +2,7 @@ import gzip
 import io
 import itertools
 import json
+import pickle
 import re
 
 import keras
@@ -180,6 +181,13 @@ def test_saved_and_loaded(tokenizer, tmp_path):
         loaded = loader.load(path)
         assert type(loaded) is type(tokenizer)
         assert loaded.get_config() == tokenizer.get_config()
+
+
+def test_pickled_for_other_processes(tokenizer):
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.get_config() == tokenizer.get_config()
+    text = tokenizer.detokenize(tokenizer.tokenize(["abc"]))
+    np.testing.assert_array_equal(copy.detokenize(copy.tokenize(["abc"])), text)
 
 
 def test_failed_save_leaves_the_old_file(tokenizer, tmp_path, monkeypatch):

@@ -1,8 +1,9 @@
 """The one place that works on logits in place, where a backend would copy them.
 
 The logits of a batch are the largest tensor of a training step, and on a CPU a new
-tensor of that size costs more than what is computed in it. XLA and TensorFlow reuse
-what nobody needs any longer; PyTorch has to be told.
+tensor of that size costs more than what is computed in it. XLA reuses what nobody needs
+any longer; TensorFlow copies it to change a few of its values, and PyTorch always,
+unless they are told.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 
 import keras
 from keras import ops
+
+from keras_transformer.backend.fusion import is_without_xla
 
 CHUNK = 2**18  # logits at a time
 
@@ -90,6 +93,21 @@ def _gradient(
     return ops.scatter_update(result, ops.stack([rows, targets], -1), hits)
 
 
+def _tensorflow_gradient(
+    logits: Any, targets: Any, spread: float, on_target: Any, scale: Any
+) -> Any:
+    if not is_without_xla():  # which does not have the operation
+        return _gradient(logits, targets, spread, on_target, scale)
+    import tensorflow as tf
+
+    rows = tf.range(tf.shape(targets)[0])
+    return tf.raw_ops.ScatterNdNonAliasingAdd(
+        input=(tf.nn.softmax(logits) - spread) * scale[:, None],
+        indices=tf.stack([rows, targets], axis=-1),
+        updates=-on_target,
+    )
+
+
 def _torch_gradient(
     logits: Any, targets: Any, spread: float, on_target: Any, scale: Any
 ) -> Any:
@@ -104,4 +122,7 @@ _LOGSUMEXP: dict[str, Callable[..., Any]] = {
     "tensorflow": _tensorflow_logsumexp,
     "torch": _torch_logsumexp,
 }
-_GRADIENT: dict[str, Callable[..., Any]] = {"torch": _torch_gradient}
+_GRADIENT: dict[str, Callable[..., Any]] = {
+    "tensorflow": _tensorflow_gradient,
+    "torch": _torch_gradient,
+}

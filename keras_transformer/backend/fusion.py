@@ -1,21 +1,35 @@
-"""The one place that keeps XLA in TensorFlow from fusing what is faster apart."""
+"""The one place that knows of XLA in TensorFlow, and keeps it from some fusions."""
 
 import contextlib
 import contextvars
 from collections.abc import Iterator
 from typing import Any
 
-_XLA: contextvars.ContextVar[bool] = contextvars.ContextVar("xla", default=False)
+_XLA: contextvars.ContextVar[bool | None] = contextvars.ContextVar("xla", default=None)
+
+
+def under_xla() -> contextlib.AbstractContextManager[None]:
+    """Says that what TensorFlow traces in this context is compiled by XLA."""
+    return _traced(True)
+
+
+def without_xla() -> contextlib.AbstractContextManager[None]:
+    """Says that XLA does not compile what TensorFlow traces in this context."""
+    return _traced(False)
 
 
 @contextlib.contextmanager
-def under_xla() -> Iterator[None]:
-    """Says that what TensorFlow traces in this context is compiled by XLA."""
-    token = _XLA.set(True)
+def _traced(by_xla: bool) -> Iterator[None]:
+    token = _XLA.set(by_xla)
     try:
         yield
     finally:
         _XLA.reset(token)
+
+
+def is_without_xla() -> bool:
+    """Tells whether XLA surely does not compile what TensorFlow traces now."""
+    return _XLA.get() is False
 
 
 def apart(x: Any) -> Any:

@@ -50,11 +50,22 @@ ModelFile = Annotated[
     ),
 ]
 SourceFile = Annotated[pathlib.Path, _file("Text to translate, one a line; or .gz.")]
-NumBeams = Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step.")]
-LengthPenalty = Annotated[float, typer.Option(help="0 for none.")]
+NumBeams = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Hypotheses kept at each step.", show_default="the run's, or 4"
+    ),
+]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Favours longer texts; 0 is off.", show_default="the run's, or 0.6"
+    ),
+]
 BatchSize = Annotated[int, typer.Option(min=1, help="Texts decoded together.")]
 TooLongLines = Annotated[
-    TooLong, typer.Option(help="What becomes of lines over the model's limit.")
+    TooLong,
+    typer.Option(help="Lines over the model's limit: an error, or left empty."),
 ]
 
 
@@ -69,10 +80,10 @@ def translate(
     target: Annotated[
         pathlib.Path, typer.Argument(help="The file to write; - for a pipe.")
     ] = DASH,
-    num_beams: NumBeams = 4,
-    length_penalty: LengthPenalty = 0.6,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
     n_best: Annotated[
-        int, typer.Option(min=0, help="Write so many hypotheses of each line.")
+        int, typer.Option(min=0, help="Number of hypotheses to write for each line.")
     ] = 0,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
@@ -92,7 +103,7 @@ def translate(
     from keras_transformer.inference.unfinished_file import record_path
 
     options: dict[str, Any] = {
-        "search": search_of(num_beams, length_penalty, max(n_best, 1)),
+        "search": search_of(model, num_beams, length_penalty, max(n_best, 1)),
         "batch_size": batch_size,
         "n_best": n_best > 0,
         "too_long": too_long.value,
@@ -131,8 +142,8 @@ def evaluate(
     model: ModelFile,
     source: SourceFile,
     references: Annotated[pathlib.Path, _file("The right translations.")],
-    num_beams: NumBeams = 4,
-    length_penalty: LengthPenalty = 0.6,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF.")
     ] = False,
@@ -154,7 +165,7 @@ def evaluate(
         "" if is_long or not text.strip() else text
         for (text, _), is_long in zip(pairs, left_out[0], strict=True)
     ]
-    search = search_of(num_beams, length_penalty, 1)
+    search = search_of(model, num_beams, length_penalty)
     outputs = loaded.generate(texts, search, batch_size=batch_size)
     targets = [target for _, target in pairs]
     scores = evaluation.translation_scores(outputs, targets, lowercase, bleu_tokenize)
@@ -198,12 +209,12 @@ def _long_pairs(
 
 def export(
     model: ModelFile,
-    folder: Annotated[pathlib.Path, typer.Argument(help="A new one.")],
+    folder: Annotated[pathlib.Path, typer.Argument(help="A new folder to write.")],
     format: Annotated[Format, typer.Option(help="What to write.")] = Format.saved_model,
-    num_beams: NumBeams = 4,
-    length_penalty: LengthPenalty = 0.6,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
     num_hypotheses: Annotated[
-        int, typer.Option(min=1, help="Of each text, for the signature nbest.")
+        int, typer.Option(min=1, help="Hypotheses per text in the signature nbest.")
     ] = 1,
     quantization: Annotated[
         str | None, typer.Option(help="How weights are stored: int8, float16, …")
@@ -211,18 +222,18 @@ def export(
     card: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the model card shall say, as NAME=TEXT; may be repeated. Of "
+            help="A line of the model card, as NAME=TEXT; may be repeated. For "
             "saved_model."
         ),
     ] = None,
 ) -> None:
-    """Write a folder that others use without this library."""
+    """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian."""
     options: dict[str, Any] = {}
     if quantization is not None:
         options["quantization"] = quantization
     if card:
         options["card"] = facts_of(card)
-    search = search_of(num_beams, length_penalty, num_hypotheses)
+    search = search_of(model, num_beams, length_penalty, num_hypotheses)
     load(model).export(folder, search, format=format.value, **options)
     typer.echo(f"{format.value}: {folder}")
 
@@ -238,7 +249,8 @@ def facts_of(texts: list[str]) -> dict[str, str]:
 
 def import_(
     folder: Annotated[
-        str, typer.Argument(help="Of Marian or CTranslate2; or a name on the Hub.")
+        str,
+        typer.Argument(help="Folder of Marian or CTranslate2, or a name on the Hub."),
     ],
     model: Annotated[pathlib.Path, typer.Argument(help="The .keras file to write.")],
     revision: Annotated[
@@ -275,7 +287,7 @@ def inspect(
         ),
     ],
 ) -> None:
-    """Say what a .keras file, the folder of a run or preset, or a SavedModel holds."""
+    """Show what a .keras file, a run, a preset or a SavedModel contains."""
     is_saved_model = (path / "saved_model.pb").exists()
     facts = saved_model_facts(path) if is_saved_model else model_facts(path)
     width = max(map(len, facts)) + 2
@@ -310,10 +322,18 @@ def megabytes(paths: Any) -> str:
     return f"{size / 1e6:.1f}"
 
 
-def search_of(num_beams: int, length_penalty: float, num_hypotheses: int) -> Any:
-    """The beam search that the options describe."""
+def search_of(
+    model: pathlib.Path,
+    num_beams: int | None,
+    length_penalty: float | None,
+    num_hypotheses: int = 1,
+) -> Any:
+    """The beam search of the options or, where they say nothing, of the run."""
     from keras_transformer.decoding import BeamSearch
+    from keras_transformer.recipe.folder import chosen_search
 
+    given = {"num_beams": num_beams, "length_penalty": length_penalty}
+    given = {name: value for name, value in given.items() if value is not None}
     return BeamSearch(
-        num_beams, length_penalty=length_penalty, num_hypotheses=num_hypotheses
+        **{**chosen_search(model), **given, "num_hypotheses": num_hypotheses}
     )

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.length_penalties import (
@@ -107,13 +108,7 @@ class BeamSearch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processors", as_rules(self.processors))
-        for name in ("num_beams", "num_hypotheses"):
-            number = getattr(self, name)
-            if not isinstance(number, Integral) or number < 1:
-                raise ValueError(
-                    f"`{name}` must be an int of at least 1; received "
-                    f"`{name}={number!r}`."
-                )
+        check_ints(1, num_beams=self.num_beams, num_hypotheses=self.num_hypotheses)
         penalty = self.length_penalty
         is_finite = isinstance(penalty, Real) and math.isfinite(penalty)
         if not (is_finite or callable(penalty)):

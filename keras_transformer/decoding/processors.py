@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.decoding.search import Sentences, StepModel
 
 
@@ -162,10 +162,7 @@ class NoRepeatNGram:
     only_lowers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, Integral) or self.size < 1:
-            raise ValueError(
-                f"`size` must be an int of at least 1; received `size={self.size!r}`."
-            )
+        check_ints(1, size=self.size)
 
     def __call__(self, logits: Any, history: History) -> Any:
         """Changes the logits; see `LogitsProcessor`."""

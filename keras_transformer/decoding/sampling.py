@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.decoding import walk
 from keras_transformer.decoding.processors import LogitsProcessor, as_rules
 from keras_transformer.decoding.random_numbers import combine, uniform
@@ -67,19 +67,15 @@ class Sampling:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processors", as_rules(self.processors))
+        check_ints(1, num_samples=self.num_samples)
+        check_ints(1, optional=True, top_k=self.top_k)
         in_range = {
-            "num_samples": isinstance(self.num_samples, Integral)
-            and self.num_samples >= 1,
             "temperature": COLDEST <= self.temperature < float("inf"),
-            "top_k": self.top_k is None
-            or (isinstance(self.top_k, Integral) and self.top_k >= 1),
             "top_p": 0 < self.top_p <= 1,
             "min_p": 0 <= self.min_p < 1,
         }
         ranges = {
-            "num_samples": "an int of at least 1",
             "temperature": f"a number of at least {COLDEST}",
-            "top_k": "an int of at least 1, or `None`",
             "top_p": "above 0 and at most 1",
             "min_p": "at least 0 and below 1",
         }

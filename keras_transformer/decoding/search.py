@@ -3,11 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-Step = Callable[[Any, Any, Any], tuple[Any, Any]]
-Reorder = Callable[[Any, Any], Any]
-Extend = Callable[[Any, Any], Any]
-Take = Callable[[Any, Any], Any]
-
 
 class StepModel(NamedTuple):
     """All that a search knows of a model.
@@ -27,10 +22,10 @@ class StepModel(NamedTuple):
         pad_token_id: int, fills the result; never chosen.
     """
 
-    step: Step
-    reorder: Reorder
-    extend: Extend
-    take: Take
+    step: Callable[[Any, Any, Any], tuple[Any, Any]]
+    reorder: Callable[[Any, Any], Any]
+    extend: Callable[[Any, Any], Any]
+    take: Callable[[Any, Any], Any]
     start_token_id: int
     end_token_id: int
     pad_token_id: int

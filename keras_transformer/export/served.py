@@ -9,7 +9,7 @@ from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.quantization import StoredWeights
 from keras_transformer.inference.alignment import Alignment, attend
-from keras_transformer.inference.generation import Request
+from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.seq2seq import Seq2Seq

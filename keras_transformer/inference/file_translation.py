@@ -9,22 +9,22 @@ import os
 import pathlib
 import warnings
 from collections.abc import Iterator
-from numbers import Integral
 from typing import Any, BinaryIO, cast
 
 import keras
 import numpy as np
 from tqdm.auto import tqdm
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.decoding import BeamSearch, RelativeLength, Search
 from keras_transformer.files import written_whole
-from keras_transformer.inference.generation import Request, check_request, check_seed
 from keras_transformer.inference.line_windows import (
     ArrivingLines,
     FileLines,
     Side,
     Window,
 )
+from keras_transformer.inference.request import Request, check_request, check_seed
 from keras_transformer.inference.unfinished_file import UnfinishedFile
 
 Hypotheses = list[tuple[str, float]]
@@ -221,10 +221,7 @@ def written_at_once(
 
 
 def _check_arguments(window: int, too_long: str) -> None:
-    if not isinstance(window, Integral) or window < 1:
-        raise ValueError(
-            f"`window` must be an int of at least 1; received `window={window!r}`."
-        )
+    check_ints(1, window=window)
     if too_long not in ("error", "empty"):
         raise ValueError(
             f'`too_long` must be "error" or "empty"; received `too_long={too_long!r}`.'

@@ -1,7 +1,6 @@
 """From a user's texts or token ids to compiled searches and back."""
 
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,9 +12,11 @@ from keras_transformer.decoding import (
     Search,
     SearchResult,
 )
+from keras_transformer.inference.request import Request, check_request, check_seed
 from keras_transformer.inference.token_ids import (
     check_rows,
     entries,
+    pad_prefixes,
     pad_rows,
     power_of_two,
     token_rows,
@@ -86,14 +87,6 @@ def generate(
     request = Request(search or BeamSearch(), max_length, min_length)
     wanted = return_scores, return_alignments
     return model._generator(inputs, request, prefix, seed, batch_size, *wanted)
-
-
-class Request(NamedTuple):
-    """How a `generate` decodes; a new one is compiled."""
-
-    search: Search
-    max_length: int | RelativeLength | None
-    min_length: int | RelativeLength
 
 
 class Generator:
@@ -235,93 +228,6 @@ class Generator:
 
             self._compiled[request] = compile_function(run, model)
         return self._compiled[request]
-
-
-def check_request(request: Request, batch_size: int = 1) -> None:
-    """Makes sure that what a user asks for makes sense.
-
-    Args:
-        request: what is asked for.
-        batch_size: int, inputs decoded together.
-
-    Raises:
-        ValueError: if the search is none, or a number is of another kind or out of its
-            range.
-    """
-    search = request.search
-    try:
-        hash(request)
-    except TypeError as error:
-        raise ValueError(
-            "`search` must be hashable, as what is compiled is kept by it: its rules "
-            "and penalties frozen dataclasses, with tuples in the place of lists; "
-            f"received `search={search!r}`."
-        ) from error
-    if isinstance(search, type) or not hasattr(search, "num_hypotheses"):
-        raise ValueError(
-            "`search` must be a search such as `GreedySearch()` or `BeamSearch()`; "
-            f"received `search={search!r}`."
-        )
-    shortest: Any = request.min_length
-    longest: Any = request.max_length
-    _check_number("batch_size", batch_size, 1)
-    if longest is not None:
-        _check_number("max_length", longest, 1, RelativeLength)
-    _check_number("min_length", shortest, 0, RelativeLength)
-    are_ints = isinstance(shortest, Integral) and isinstance(longest, Integral)
-    if are_ints and shortest > longest:
-        raise ValueError(
-            "`min_length` must be at most `max_length`; received "
-            f"`min_length={shortest}`, `max_length={longest}`."
-        )
-
-
-def _check_number(name: str, number: Any, least: int, *others: type) -> None:
-    if isinstance(number, others):
-        return
-    if not isinstance(number, Integral):
-        kinds = " or ".join(["an int", *(f"`{kind.__name__}`" for kind in others)])
-        raise ValueError(f"`{name}` must be {kinds}; received `{name}={number!r}`.")
-    if number < least:
-        raise ValueError(
-            f"`{name}` must be at least {least}; received `{name}={number}`."
-        )
-
-
-def check_seed(seed: int | None) -> None:
-    """Makes sure that a seed fits into 32 bits, which a compiled search takes.
-
-    Args:
-        seed: int, or `None` for one that is drawn.
-
-    Raises:
-        ValueError: if it does not.
-    """
-    if seed is None or isinstance(seed, Integral) and -(2**31) <= seed < 2**31:
-        return
-    raise ValueError(
-        "`seed` must be an int from -2**31 to 2**31 - 1; received "
-        f"`seed={seed!r}`. Take `seed % 2**31` of a larger one."
-    )
-
-
-def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.ndarray:
-    """Makes a batch of prefixes.
-
-    Args:
-        prefixes: lists of token ids.
-        size: int, rows of the batch.
-        pad_token_id: int, fills the rows.
-
-    Returns:
-        int32 array `(size, prefix_length)`, whose length is 0 or a power of two.
-    """
-    longest = max(map(len, prefixes))
-    shape = (size, power_of_two(longest, 4) if longest else 0)
-    padded = np.full(shape, pad_token_id, "int32")
-    for row, prefix in zip(padded, prefixes, strict=False):
-        row[: len(prefix)] = prefix
-    return padded
 
 
 def _are_texts(inputs: Any, model: Any) -> bool:

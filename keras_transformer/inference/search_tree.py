@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_transformer.decoding import BeamSearch
-from keras_transformer.inference.generation import Request
+from keras_transformer.inference.request import Request
 from keras_transformer.inference.streaming import is_empty_text
 
 

@@ -8,13 +8,13 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import BeamSearch, GreedySearch, Search
-from keras_transformer.inference.generation import (
-    Request,
-    check_request,
-    check_seed,
+from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.inference.token_ids import (
+    check_rows,
     pad_prefixes,
+    pad_rows,
+    token_rows,
 )
-from keras_transformer.inference.token_ids import check_rows, pad_rows, token_rows
 
 REPLACEMENT = "\ufffd"  # of bytes that are not yet a whole character
 

@@ -168,3 +168,22 @@ def pad_rows(
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
     return padded
+
+
+def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.ndarray:
+    """Makes a batch of prefixes.
+
+    Args:
+        prefixes: lists of token ids.
+        size: int, rows of the batch.
+        pad_token_id: int, fills the rows.
+
+    Returns:
+        int32 array `(size, prefix_length)`, whose length is 0 or a power of two.
+    """
+    longest = max(map(len, prefixes))
+    shape = (size, power_of_two(longest, 4) if longest else 0)
+    padded = np.full(shape, pad_token_id, "int32")
+    for row, prefix in zip(padded, prefixes, strict=False):
+        row[: len(prefix)] = prefix
+    return padded

@@ -1,11 +1,11 @@
 """A user's pairs of sources and targets, in batches of few shapes."""
 
 from collections.abc import Iterator
-from numbers import Integral
 from typing import Any
 
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.inference.token_ids import (
     check_rows,
     pad_rows,
@@ -71,11 +71,7 @@ def pair_batches(
     Raises:
         ValueError: if `batch_size` is no int or less than 1.
     """
-    if not isinstance(batch_size, Integral) or batch_size < 1:
-        raise ValueError(
-            "`batch_size` must be an int of at least 1; received "
-            f"`batch_size={batch_size!r}`."
-        )
+    check_ints(1, batch_size=batch_size)
     order = sorted(
         range(len(targets)), key=lambda i: (len(targets[i]), len(sources[i]))
     )

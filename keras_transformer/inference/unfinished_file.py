@@ -2,12 +2,11 @@
 
 import dataclasses
 import gzip
-import json
 import os
 import pathlib
 from typing import Any, Self
 
-from keras_transformer.files import lock, written_whole
+from keras_transformer.files import lock, read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +63,7 @@ class UnfinishedFile:
         if not (self._record.exists() and self._path.stat().st_size):
             return None
         try:
-            progress = Progress(**json.loads(self._record.read_text("utf-8")))
+            progress = Progress(**read_json(self._record))
             whole = self._path.stat().st_size >= progress.size
         except (ValueError, TypeError):
             whole = False
@@ -124,8 +123,7 @@ class UnfinishedFile:
             size=self._file.tell(),
             left_empty=done.left_empty + left_empty,
         )
-        with written_whole(self._record) as file:
-            file.write(json.dumps(dataclasses.asdict(self.progress)).encode())
+        write_json(self._record, dataclasses.asdict(self.progress))
 
     def __exit__(self, error_type: Any, error: Any, traceback: Any) -> None:
         self._file.close()

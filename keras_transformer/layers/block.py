@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers import weight_options
-from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
@@ -40,7 +40,7 @@ class Block(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_positive(intermediate_dim=intermediate_dim, num_heads=num_heads)
+        check_ints(1, intermediate_dim=intermediate_dim, num_heads=num_heads)
         check_rates(dropout=dropout)
         self.intermediate_dim = intermediate_dim
         self.num_heads = num_heads

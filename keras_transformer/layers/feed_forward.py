@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers import weight_options
-from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.freezing import freeze_new_layers
 from keras_transformer.layers.projection import Dense
@@ -72,7 +72,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_positive(intermediate_dim=intermediate_dim)
+        check_ints(1, intermediate_dim=intermediate_dim)
         check_rates(dropout=dropout)
         self.intermediate_dim = intermediate_dim
         self.activation = keras.activations.get(activation)

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.arguments import check_rates
 from keras_transformer.backend.materialization import materialized
-from keras_transformer.layers.arguments import check_rates
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.freezing import freeze_new_layers
 
@@ -139,7 +139,7 @@ _NORMALIZATIONS = {
 
 
 def make_normalization(
-    normalization: str | None, epsilon: float, dtype: Any = None, name: str = "norm"
+    normalization: str | None, epsilon: float, dtype: Any = None
 ) -> keras.layers.Layer | None:
     """Makes the layer that normalises over the last axis.
 
@@ -147,7 +147,6 @@ def make_normalization(
         normalization: `"layer"`, `"rms"` or `None`.
         epsilon: float, added to the variance or the mean square.
         dtype: dtype or dtype policy of the layer.
-        name: name of the layer.
 
     Returns:
         A layer, not yet built; `None` if `normalization` is.
@@ -167,6 +166,6 @@ def make_normalization(
             "`normalization` must be 'layer', 'rms' or `None`; received "
             f"`normalization={normalization!r}`."
         )
-    layer = _NORMALIZATIONS[normalization](epsilon=epsilon, dtype=dtype, name=name)
+    layer = _NORMALIZATIONS[normalization](epsilon=epsilon, dtype=dtype, name="norm")
     layer.supports_masking = True  # Keras 3.15 leaves it out for RMS.
     return layer

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.backend.rematerialization import rematerialized_call
-from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
@@ -34,7 +34,8 @@ class _Stack(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_positive(
+        check_ints(
+            1,
             num_layers=num_layers,
             intermediate_dim=intermediate_dim,
             num_heads=num_heads,

@@ -3,7 +3,9 @@
 import dataclasses
 import pathlib
 import warnings
+from typing import Any
 
+from keras_transformer.files import read_json
 from keras_transformer.recipe.options import Recipe, read_options
 from keras_transformer.training.checkpoints.storage import checkpoint_files
 
@@ -25,6 +27,25 @@ def has_ended(recipe: Recipe) -> bool:
     return recipe == dataclasses.replace(
         began, output=recipe.output, verbose=recipe.verbose
     )
+
+
+def chosen_search(path: pathlib.Path) -> dict[str, Any]:
+    """Tells which search a run has chosen for its model.
+
+    Args:
+        path: the folder of a run that has ended, or anything else.
+
+    Returns:
+        `"num_beams"` and `"length_penalty"` of a `BeamSearch`; nothing for anything
+        else.
+    """
+    files = path / "options.toml", path / "figures.json"
+    if not all(file.is_file() for file in files):
+        return {}
+    return {
+        "num_beams": Recipe(**read_options(files[0])).num_beams,
+        "length_penalty": read_json(files[1])["length_penalty"],
+    }
 
 
 def saved_position(output: str) -> tuple[int, int] | None:

@@ -8,6 +8,8 @@ import pathlib
 import tomllib
 from typing import Annotated, Any
 
+from keras_transformer.arguments import check_ints, check_rates
+
 # What may differ when a run goes on: the weights so far would have been the same, but
 # for another number of epochs once the learning rate falls.
 _MAY_CHANGE = {
@@ -17,7 +19,7 @@ _MAY_CHANGE = {
 
 _COUNTS = (
     *("vocabulary_size", "max_length", "epochs", "tokens_per_batch", "micro_batches"),
-    *("average", "bleu_every", "patience", "save_every", "num_beams", "warmup_steps"),
+    *("average", "bleu_every", "save_every", "num_beams", "warmup_steps"),
 )
 _RATES = ("dropout", "attention_dropout", "label_smoothing")
 
@@ -47,11 +49,11 @@ class Recipe:
     train: Annotated[list[str], "Training text: source and target, or one file."]
     valid: Annotated[list[str], "Validation text."]
     test: Annotated[list[str] | None, "Test text, if any."] = None
-    output: Annotated[str, "Folder for all results. A stopped run in it goes on."]
+    output: Annotated[str, "Folder for all results. A stopped run in it is resumed."]
     lowercase: Annotated[bool, "Ignore letter case."] = False
     vocabulary_size: Annotated[int, "Subwords, of both sides together."] = 8000
     normalization: Annotated[
-        str, "Of all text: nmt_nfkc, nfkc, or identity, which changes nothing."
+        str, "Unicode normalization of all text: nmt_nfkc, nfkc, or identity (none)."
     ] = "nmt_nfkc"
     character_coverage: Annotated[
         float, "Share of the text's characters in the vocabulary, from 0.98 on."
@@ -66,39 +68,39 @@ class Recipe:
         str | None,
         "Trained model to begin with: .keras, or a run's or preset's folder.",
     ] = None
-    dropout: Annotated[float, "Of embeddings and sub-layers."] = 0.3
-    attention_dropout: Annotated[float, "Of the attention scores."] = 0.0
+    dropout: Annotated[float, "Dropout rate of embeddings and sub-layers."] = 0.3
+    attention_dropout: Annotated[float, "Dropout rate of the attention scores."] = 0.0
     dtype: Annotated[
-        str, "What it is trained in: float32, mixed_bfloat16 or mixed_float16."
+        str, "Precision of training: float32, mixed_bfloat16 or mixed_float16."
     ] = "float32"
 
-    epochs: Annotated[int, "Times through the training text."] = 40
-    tokens_per_batch: Annotated[int, "Source or target tokens, padding too."] = 4096
-    learning_rate: Annotated[float, "The highest."] = 4e-3
+    epochs: Annotated[int, "Passes through the training text."] = 40
+    tokens_per_batch: Annotated[int, "Tokens of a side in a batch, padding too."] = 4096
+    learning_rate: Annotated[float, "Peak, reached after the warm-up."] = 4e-3
     warmup_steps: Annotated[int, "Batches in which the learning rate rises."] = 2000
     cooldown: Annotated[int, "Last epochs, in which the learning rate falls to 0."] = 10
-    label_smoothing: Annotated[float, "Share of all other tokens."] = 0.1
-    consistency: Annotated[float, "Weight of R-Drop; 0 for none."] = 0.0
+    label_smoothing: Annotated[float, "Probability spread over all other tokens."] = 0.1
+    consistency: Annotated[float, "Weight of R-Drop (twice the time); 0: off."] = 0.0
     subword_sampling: Annotated[
         float | None, "Share of merges left out, anew in each epoch (BPE-dropout)."
     ] = None
-    micro_batches: Annotated[int, "Parts of a batch, one after the other."] = 1
-    average: Annotated[int, "Last epochs whose weights are averaged."] = 10
+    micro_batches: Annotated[int, "Parts of a batch, to save memory; same update."] = 1
+    average: Annotated[int, "Number of final epochs whose weights are averaged."] = 10
     patience: Annotated[
-        int | None, "End after so many epochs without a lower validation loss."
+        int | None, "Stop after this many epochs without a lower validation loss."
     ] = None
     bleu_every: Annotated[int, "Epochs between BLEU on the validation text."] = 1
     bleu_tokenize: Annotated[
         str, "How BLEU splits text: 13a, zh, ja-mecab, ko-mecab, char, ..."
     ] = "13a"
     save_every: Annotated[int, "Batches between checkpoints."] = 500
-    seed: Annotated[int, "Of all that is random."] = 1
+    seed: Annotated[int, "Seed of all randomness."] = 1
     verbose: Annotated[
         int | None,
         "0: silent; 1: a progress bar, the default in a terminal; 2: a line an epoch.",
     ] = None
 
-    num_beams: Annotated[int, "Of the beam search that judges the model."] = 5
+    num_beams: Annotated[int, "Beams of the search that evaluates the model."] = 5
 
     def __post_init__(self) -> None:
         self._make_paths()
@@ -127,25 +129,19 @@ class Recipe:
             object.__setattr__(self, "init", _absolute(os.fspath(self.init)))
 
     def _check_numbers(self) -> None:
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is None and name == "patience":
-                continue
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"`{name}` must be an integer of at least 1; received "
-                    f"`{name}={value!r}`."
-                )
-        for name in _RATES:
-            rate = getattr(self, name)
-            if not 0.0 <= rate < 1.0:
-                raise ValueError(
-                    f"`{name}` must be in [0, 1); received `{name}={rate!r}`."
-                )
-        if not isinstance(self.cooldown, int) or self.cooldown < 0:
+        check_ints(1, **{name: getattr(self, name) for name in _COUNTS})
+        check_ints(1, optional=True, patience=self.patience)
+        check_ints(0, cooldown=self.cooldown)
+        check_rates(**{name: getattr(self, name) for name in _RATES})
+        if not 0.0 <= self.consistency < float("inf"):
             raise ValueError(
-                "`cooldown` must be an integer of at least 0; received "
-                f"`cooldown={self.cooldown!r}`."
+                "`consistency` must be a finite number of at least 0; received "
+                f"`consistency={self.consistency!r}`."
+            )
+        if not 0.0 <= (self.subword_sampling or 0.0) <= 1.0:
+            raise ValueError(
+                "`subword_sampling` must be from 0 to 1; received "
+                f"`subword_sampling={self.subword_sampling!r}`. 0.1 suits most texts."
             )
         if not 0.0 < self.learning_rate < float("inf"):
             raise ValueError(

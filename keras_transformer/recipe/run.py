@@ -1,6 +1,5 @@
 """The run: vocabulary, data, model, `fit`, the mean of the last epochs, figures."""
 
-import json
 import pathlib
 import sys
 from collections.abc import Iterable
@@ -10,8 +9,9 @@ import keras
 
 from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
+from keras_transformer.dataset.pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
-from keras_transformer.files import written_whole
+from keras_transformer.files import read_json, write_json, written_whole
 from keras_transformer.recipe.folder import has_ended, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.model import compile_model, in_float32, make_model
@@ -28,7 +28,7 @@ from keras_transformer.training.quality import check_lengths
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
-Columns = tuple[list[str], list[str]]
+Text = tuple[list[str], list[str]]
 
 
 class Trained(NamedTuple):
@@ -98,6 +98,8 @@ def train(recipe: Recipe) -> Trained:
     searches = [BeamSearch(recipe.num_beams, penalty) for penalty in LENGTH_PENALTIES]
     valid_text = _columns(recipe.valid)
     test_text = _columns(recipe.test) if recipe.test else valid_text
+    for corpus in open_corpora(*_sides(recipe.train)):
+        corpus.count()  # refuses lines that do not correspond, before they are learned
     keras.utils.set_random_seed(recipe.seed)
     model = make_model(recipe)
     sampling = recipe.subword_sampling
@@ -129,8 +131,7 @@ def train(recipe: Recipe) -> Trained:
     if recipe.export:
         folder = next_version(output / "saved_model")
         model.export(folder, trained.search, check_texts=valid_text[0][:20])
-    with written_whole(output / "figures.json") as file:  # the last: the run has ended
-        file.write(json.dumps(trained.figures, indent=2).encode() + b"\n")
+    write_json(output / "figures.json", trained.figures)  # the last: the run has ended
     return trained
 
 
@@ -152,7 +153,7 @@ def _verbosity(recipe: Recipe) -> int:
 def _read(recipe: Recipe) -> Trained:
     """Reads what a run that has ended has made."""
     output = pathlib.Path(recipe.output)
-    figures = json.loads((output / "figures.json").read_text("utf-8"))
+    figures = read_json(output / "figures.json")
     model = keras.saving.load_model(output / "model.keras")
     search = BeamSearch(recipe.num_beams, figures["length_penalty"])
     return Trained(model, search, figures)
@@ -173,11 +174,16 @@ def _dataset(
     )
 
 
-def _columns(files: list[str]) -> Columns:
+def _columns(files: list[str]) -> Text:
     """The sources and the targets of a text."""
-    source, target = (*files, None)[:2]
-    sources, targets = zip(*read_pairs(source, target), strict=True)
+    sources, targets = zip(*read_pairs(*_sides(files)), strict=True)
     return list(sources), list(targets)
+
+
+def _sides(files: list[str]) -> tuple[str, str | None]:
+    """The file of the sources and that of the targets, if it is another."""
+    source, target = (*files, None)[:2]
+    return str(source), target
 
 
 def _fit(
@@ -218,8 +224,8 @@ def _fit(
 def _judge(
     model: Seq2Seq,
     searches: list[BeamSearch],
-    valid: Columns,
-    test: Columns,
+    valid: Text,
+    test: Text,
     recipe: Recipe,
 ) -> Trained:
     """Picks the search that is best for the validation text; scores the test text."""

@@ -11,7 +11,7 @@ from keras_transformer.inference import (
     search_tree,
     streaming,
 )
-from keras_transformer.seq2seq import preset_folders, saving, stepping
+from keras_transformer.seq2seq import preset_folders, saving, searching
 
 
 class DecodingMethods:
@@ -22,10 +22,10 @@ class DecodingMethods:
     tokenizers, vocabularies, special tokens and limits of the length.
     """
 
-    step_model = stepping.step_model
-    max_steps = stepping.max_steps
-    begin_search = stepping.begin_search
-    search = stepping.search
+    step_model = searching.step_model
+    max_steps = searching.max_steps
+    begin_search = searching.begin_search
+    search = searching.search
     stream = streaming.stream
     search_tree = search_tree.search_tree
     generate = generation.generate

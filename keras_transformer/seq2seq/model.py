@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.backend.few_rows import times_transposed
 from keras_transformer.inference import alignment
 from keras_transformer.layers import (
@@ -16,7 +17,6 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
-from keras_transformer.layers.arguments import check_positive, check_rates
 from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
 from keras_transformer.layers.projection import Dense
@@ -190,13 +190,15 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_positive(
+        check_ints(
+            1,
             num_layers=num_layers,
             hidden_dim=hidden_dim,
             intermediate_dim=intermediate_dim,
             num_heads=num_heads,
         )
-        check_positive(
+        check_ints(
+            1,
             optional=True,
             num_decoder_layers=num_decoder_layers,
             vocabulary_size=vocabulary_size,

@@ -5,13 +5,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from keras_transformer.serving.rest import RequestError
+from keras_transformer.serving.rest import Columns, RequestError
 
 # How long no request has come when no more are to be expected.
 LULL_SECONDS = 0.004
 ABANDONED_SECONDS = 60.0
 
-Columns = dict[str, list[Any]]
 Compute = Callable[[str, list[Columns]], Awaitable[list[Columns | str]]]
 
 

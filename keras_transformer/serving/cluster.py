@@ -26,9 +26,11 @@ from ray.serve.exceptions import (  # noqa: E402
 )
 
 from keras_transformer.serving.options import ModelOptions  # noqa: E402
-from keras_transformer.serving.rest import RequestError, Signature  # noqa: E402
-
-Columns = dict[str, list[Any]]
+from keras_transformer.serving.rest import (  # noqa: E402
+    Columns,
+    RequestError,
+    Signature,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.export.warmup import warmup_requests
-from keras_transformer.serving.rest import Signature, TensorSpec
+from keras_transformer.serving.rest import Columns, Signature, TensorSpec
 
 # The axes behind the first that are padded to the longest text of a batch. JSON needs
 # no padding: what is answered about a text does not depend on the others.
@@ -35,8 +35,6 @@ PADDED: dict[str, dict[str, tuple[str | None, ...]]] = {
         "attention_scores": (None, None, "target", "source"),
     },
 }
-
-Columns = dict[str, list[Any]]
 
 
 class Replica:

@@ -14,6 +14,8 @@ from keras_transformer.serving.options import ServerOptions
 DEFAULT_SIGNATURE = "serving_default"
 KEYS = {"signature_name", "instances", "inputs"}
 
+Columns = dict[str, list[Any]]  # Values by the name of an input or output.
+
 
 class RequestError(Exception):
     """A request that is not answered.

@@ -4,7 +4,7 @@ from typing import Any
 
 from sentencex import segment
 
-Columns = dict[str, list[Any]]
+from keras_transformer.serving.rest import Columns
 
 
 def split(texts: list[str], language: str) -> tuple[list[str], list[list[int | str]]]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import keras
 import tensorflow as tf
 
-from keras_transformer.files import written_whole
+from keras_transformer.files import write_json, written_whole
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 PACKAGE = "keras_transformer"
@@ -121,6 +121,10 @@ class Tokenizer(tf.Module):
         """Id of `</s>`, which ends a text."""
         return self._special_ids[3]
 
+    def __reduce__(self) -> Any:
+        """Lets other processes have a copy, tables of TensorFlow and all."""
+        return type(self).from_config, (self.get_config(),)
+
     def get_vocabulary(self) -> list[str]:
         """All tokens in the order of their ids."""
         return list(self._vocabulary)
@@ -215,7 +219,7 @@ class Tokenizer(tf.Module):
         for name, ending in self.assets.items():
             path.with_suffix(ending).write_bytes(base64.b64decode(config.pop(name)))
         content = {"class_name": type(self).__name__, "config": config}
-        path.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
+        write_json(path, content)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Self:

@@ -14,10 +14,11 @@ from keras_transformer.training.consistency import consistency_loss
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import LabelSmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedTokenAccuracy, Perplexity
-from keras_transformer.training.non_finite import NonFiniteLoss, SkipNonFinite
+from keras_transformer.training.non_finite_loss import NonFiniteLoss
 from keras_transformer.training.progress import TrainingProgress
 from keras_transformer.training.quality import TranslationQuality
 from keras_transformer.training.schedules import WarmupInverseSquareRoot
+from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.token_trainer import TokenTrainer
 
 __all__ = [

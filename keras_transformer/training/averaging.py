@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.training.arguments import check_count
+from keras_transformer.arguments import check_ints
 from keras_transformer.training.checkpoints import run_state, storage
 
 
@@ -51,7 +51,7 @@ def average_checkpoints(
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1
     """
-    check_count("last", last)
+    check_ints(1, last=last)
     found = storage.checkpoint_files(pathlib.Path(folder))
     ends = [path for position, path in found.items() if not position.batch]
     readable = storage.readable_checkpoints(reversed(ends), "model")

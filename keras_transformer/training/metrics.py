@@ -58,6 +58,7 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
     ) -> None:
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)
+        self._direction = "up"  # What Keras's callbacks take for better.
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         targets, logits, weights = flatten_tokens(
@@ -121,6 +122,7 @@ class Perplexity(keras.metrics.Mean):
     ) -> None:
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)
+        self._direction = "down"
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         targets, logits, weights = flatten_tokens(

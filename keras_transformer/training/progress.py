@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints
+
 
 class TrainingProgress(keras.callbacks.Callback):
     """Adds learning rate, time left and tokens per second to the logs.
@@ -45,11 +47,7 @@ class TrainingProgress(keras.callbacks.Callback):
 
     def __init__(self, tokens_per_epoch: int | None = None) -> None:
         super().__init__()
-        if tokens_per_epoch is not None and tokens_per_epoch < 1:
-            raise ValueError(
-                "`tokens_per_epoch` must be at least 1; received "
-                f"`tokens_per_epoch={tokens_per_epoch}`."
-            )
+        check_ints(1, optional=True, tokens_per_epoch=tokens_per_epoch)
         self.tokens_per_epoch = tokens_per_epoch
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer.training.arguments import check_count
+from keras_transformer.arguments import check_ints
+
+LONGEST_SAMPLE = 160  # Characters.
 
 
 class TranslationQuality(keras.callbacks.Callback):
@@ -84,11 +86,8 @@ class TranslationQuality(keras.callbacks.Callback):
                 "`search` must give one hypothesis; received a search with "
                 f"`num_hypotheses={search.num_hypotheses}`."
             )
-        check_count("every", every)
-        if samples < 0:
-            raise ValueError(
-                f"`samples` must be at least 0; received `samples={samples}`."
-            )
+        check_ints(1, every=every)
+        check_ints(0, samples=samples)
         # Here, so that a missing sacreBLEU shows before an epoch of training.
         from keras_transformer.evaluation import check_tokenize, translation_scores
 
@@ -130,9 +129,15 @@ class TranslationQuality(keras.callbacks.Callback):
         rows = zip(self.sources, self.references, translations, strict=True)
         for source, reference, translation in [*rows][: self.samples]:
             right = reference if isinstance(reference, str) else reference[0]
-            lines += ["", f"  source:    {source}", f"  reference: {right}"]
-            lines += [f"  model:     {translation}"]
+            lines += ["", f"  source:    {_short(source)}"]
+            lines += [f"  reference: {_short(right)}"]
+            lines += [f"  model:     {_short(translation)}"]
         print(*lines, sep="\n")
+
+
+def _short(text: str) -> str:
+    """What an untrained model says can be as long as it may be."""
+    return text if len(text) <= LONGEST_SAMPLE else f"{text[: LONGEST_SAMPLE - 1]}…"
 
 
 def check_lengths(

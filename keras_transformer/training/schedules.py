@@ -1,13 +1,13 @@
 """Learning rate schedules."""
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_transformer.training.arguments import check_count
+from keras_transformer.arguments import check_ints
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -75,8 +75,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         cooldown_steps: int = 0,
     ) -> None:
         _check_positive("peak_learning_rate", peak_learning_rate)
-        check_count("warmup_steps", warmup_steps)
-        check_count("gradient_accumulation_steps", gradient_accumulation_steps)
+        check_ints(1, warmup_steps=warmup_steps)
+        check_ints(1, gradient_accumulation_steps=gradient_accumulation_steps)
         self.peak_learning_rate = float(peak_learning_rate)
         self.warmup_steps = int(warmup_steps)
         self.gradient_accumulation_steps = int(gradient_accumulation_steps)
@@ -124,8 +124,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3,
               equation 3
         """
-        check_count("hidden_dim", hidden_dim)
-        check_count("warmup_steps", warmup_steps)
+        check_ints(1, hidden_dim=hidden_dim)
+        check_ints(1, warmup_steps=warmup_steps)
         _check_positive("scale", scale)
         peak_learning_rate = scale / math.sqrt(hidden_dim * warmup_steps)
         return cls(
@@ -159,14 +159,12 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _check_cooldown(total_steps: Any, cooldown_steps: Any) -> None:
-    if total_steps is not None:
-        check_count("total_steps", total_steps)
-    is_integer = isinstance(cooldown_steps, Integral)
-    if not is_integer or not 0 <= int(cooldown_steps) <= (total_steps or 0):
+    check_ints(1, optional=True, total_steps=total_steps)
+    check_ints(0, cooldown_steps=cooldown_steps)
+    if cooldown_steps > (total_steps or 0):
         raise ValueError(
-            "`cooldown_steps` must be an integer from 0 to `total_steps`, which it "
-            f"needs; received `cooldown_steps={cooldown_steps!r}`, "
-            f"`total_steps={total_steps!r}`."
+            "`cooldown_steps` must be at most `total_steps`, which it needs; received "
+            f"`cooldown_steps={cooldown_steps!r}`, `total_steps={total_steps!r}`."
         )
 
 

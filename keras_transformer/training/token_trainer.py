@@ -1,5 +1,6 @@
 """A Keras model that trains in micro-batches and with R-Drop."""
 
+import contextlib
 import functools
 import inspect
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.backend.building import build_like
+from keras_transformer.backend.fusion import without_xla
 from keras_transformer.backend.micro_batches import train_in_micro_batches
-from keras_transformer.training.arguments import check_count
 from keras_transformer.training.consistency import consistency_loss
 from keras_transformer.training.losses import token_weights
-from keras_transformer.training.non_finite import SkipNonFinite
+from keras_transformer.training.skip_non_finite import SkipNonFinite
 
 
 class TokenTrainer(keras.Model):
@@ -55,8 +57,9 @@ class TokenTrainer(keras.Model):
 
         Raises:
             ValueError: if an argument is out of its range, the parts of a batch
-                cannot be put together with the loss, or loss or metrics take another
-                token for padding than the model.
+                cannot be put together with the loss, the loss takes probabilities in
+                place of logits, or loss or metrics take another token for padding
+                than the model.
 
         Example:
 
@@ -74,7 +77,7 @@ class TokenTrainer(keras.Model):
             - [Ott et al., 2018](https://arxiv.org/abs/1806.00187), section 3.3
               (large batches in parts)
         """
-        check_count("micro_batches", micro_batches)
+        check_ints(1, micro_batches=micro_batches)
         if micro_batches > 1 and loss is not None:
             _check_is_mean(loss, micro_batches)
         if not 0.0 <= consistency < float("inf"):
@@ -85,6 +88,7 @@ class TokenTrainer(keras.Model):
         signature = inspect.signature(keras.Model.compile)
         given = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
         _check_padding(self.pad_token_id, given)
+        _check_takes_logits(loss)
         self.micro_batches = micro_batches
         self.consistency = float(consistency)
         scales = self.dtype_policy.name == "mixed_float16" and kwargs.get(
@@ -158,9 +162,10 @@ class TokenTrainer(keras.Model):
         return loss + self.consistency / 2 * apart
 
     def train_step(self, *args: Any) -> Any:
-        if self.micro_batches == 1 or not self.trainable_weights:
-            return super().train_step(*args)
-        return train_in_micro_batches(self, *args)
+        with contextlib.nullcontext() if self.jit_compile else without_xla():
+            if self.micro_batches == 1 or not self.trainable_weights:
+                return super().train_step(*args)
+            return train_in_micro_batches(self, *args)
 
     def batch_weight(self, y: Any, sample_weight: Any = None) -> Any:
         """Adds up the weights of the real tokens of a batch, for which it counts.
@@ -208,6 +213,23 @@ def _check_padding(pad_token_id: int, compiled: dict[str, Any]) -> None:
                     f"for padding; received {type(each).__name__} with "
                     f"`pad_token_id={own}`."
                 )
+
+
+def _check_takes_logits(loss: Any) -> None:
+    """Rejects a cross-entropy of probabilities, which would train, but badly."""
+    for each in keras.tree.flatten(loss):
+        found = keras.losses.get(each) if isinstance(each, str) else each
+        options = getattr(found, "_fn_kwargs", {})
+        is_function = found in (
+            keras.losses.sparse_categorical_crossentropy,
+            keras.losses.categorical_crossentropy,
+        )
+        if is_function or options.get("from_logits") is False:
+            raise ValueError(
+                f"`loss` must take logits; received `loss={each!r}`, which takes "
+                "probabilities. Use `LabelSmoothedCrossEntropy()`, or a stock "
+                "cross-entropy with `from_logits=True`."
+            )
 
 
 def _check_is_mean(loss: Any, micro_batches: int) -> None:

@@ -361,7 +361,7 @@ class TestDesign:
 
     @pytest.mark.parametrize("sizes", [(0, 2), (7, 0), (7, -2)])
     def test_sizes_must_be_positive(self, sizes):
-        with pytest.raises(ValueError, match="must be a positive int"):
+        with pytest.raises(ValueError, match="must be an int of at least 1"):
             DecoderBlock(*sizes)
 
     def test_positions_among_the_options(self):

@@ -162,5 +162,5 @@ def test_a_dropout_out_of_range_is_named(dropout):
 
 
 def test_a_width_of_nothing_is_named():
-    with pytest.raises(ValueError, match="`intermediate_dim` must be a positive int"):
+    with pytest.raises(ValueError, match="`intermediate_dim` must be an int "):
         FeedForward(0)

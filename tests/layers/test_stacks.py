@@ -334,8 +334,14 @@ class TestDesign:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"num_layers": 0}, "`num_layers` must be a positive int; .*layers=0`"),
-            ({"num_heads": "2"}, "`num_heads` must be a positive int; .*heads='2'`"),
+            (
+                {"num_layers": 0},
+                "`num_layers` must be an int .*layers=0`",
+            ),
+            (
+                {"num_heads": "2"},
+                "`num_heads` must be an int .*heads='2'`",
+            ),
             ({"dropout": 1.0}, r"`dropout` must be in \[0, 1\); .*`dropout=1.0`"),
         ],
     )

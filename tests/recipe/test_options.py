@@ -50,6 +50,8 @@ def test_counts(name):
         ("attention_dropout", 1.5),
         ("label_smoothing", -0.1),
         ("learning_rate", 0.0),
+        ("consistency", -0.5),
+        ("subword_sampling", 1.5),
         ("cooldown", -1),
         ("warmup_steps", 0),
     ],

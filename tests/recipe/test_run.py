@@ -325,3 +325,14 @@ def test_an_unknown_name_is_found_first(options, name, value, tmp_path):
     ):
         train(Recipe(**options, **{name: value}))
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.once
+def test_lines_that_do_not_correspond_are_found_before_a_vocabulary(options, tmp_path):
+    short = tmp_path / "short.target"
+    short.write_text("KA LO\n", "utf-8")
+    options |= {"train": [options["train"][0], str(short)], "vocabulary_size": 9999}
+    message = "same number of lines; received 199 in .*source` and 1 in .*short.target"
+    with pytest.raises(ValueError, match=message):
+        train(Recipe(**options))
+    assert not (tmp_path / "results/tokenizer.json").exists()

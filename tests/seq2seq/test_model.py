@@ -414,7 +414,7 @@ COUNTS += ["num_heads", "vocabulary_size", "max_source_length", "max_target_leng
 @pytest.mark.parametrize("number", [0, -2, 2.0])
 @pytest.mark.parametrize("name", COUNTS)
 def test_sizes_must_be_positive(name, number):
-    message = f"`{name}` must be a positive int; received `{name}={number}`"
+    message = f"`{name}` must be an int of at least 1; received `{name}={number}`"
     with pytest.raises(ValueError, match=message):
         seq2seq(**{name: number})
 

@@ -103,7 +103,7 @@ def test_another_model(weights, tmp_path):
 def test_no_checkpoint_and_bad_arguments(tmp_path):
     with pytest.raises(ValueError, match="must have a checkpoint at the end of an epo"):
         average_checkpoints(make_model(), tmp_path)
-    with pytest.raises(ValueError, match="`last` must be an integer .*`last=0`"):
+    with pytest.raises(ValueError, match="`last` must be an int .*`last=0`"):
         average_checkpoints(make_model(), tmp_path, last=0)
 
 

@@ -1,4 +1,5 @@
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -443,7 +444,41 @@ def test_a_class_that_does_more(tmp_path):
     assert list(storage.checkpoint_files(tmp_path)) == [Position(1)]
 
 
+class EndsAmid(keras.callbacks.Callback):
+    """Ends the run amid an epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = batch == 3
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, at its end
+def test_an_epoch_of_unknown_size_that_was_cut_short_is_not_saved(tmp_path):
+    data = make_data()
+    batches = [*data.dataset]
+    stacked = keras.tree.map_structure(lambda *each: np.stack(each), *batches)
+    unknown = type(data.dataset).from_tensor_slices(stacked).filter(lambda *each: True)
+    options = {"epochs": 2, "shuffle": False, "verbose": 0}
+    model = make_model()
+    model.fit(unknown, callbacks=[EndsAmid(), Checkpoints(tmp_path)], **options)
+    assert not storage.checkpoint_files(tmp_path)
+    make_model().fit(unknown, callbacks=[Checkpoints(tmp_path)], **options)
+    assert list(storage.checkpoint_files(tmp_path)) == [Position(1), Position(2)]
+
+
 # Arguments.
+
+
+@pytest.mark.parametrize("value", [{3}, {1: "a"}, [pathlib.Path("a")], {"a": (1, {2})}])
+def test_what_cannot_be_saved_is_found_first(value, tmp_path):
+    class Rememberer(keras.callbacks.Callback):
+        checkpointed_attributes = ("seen",)
+        seen = value
+
+    data = make_data()
+    callbacks = [Rememberer(), Checkpoints(tmp_path, data)]
+    match = "`checkpointed_attributes` must be .* received `Rememberer.seen="
+    with pytest.raises(ValueError, match=match):
+        make_model().fit(data.dataset, callbacks=callbacks, shuffle=False)
 
 
 def test_remembering_callbacks_come_first(tmp_path):
@@ -478,8 +513,8 @@ def test_data_are_needed_to_resume_amid_an_epoch(tmp_path):
 @pytest.mark.parametrize(
     "arguments, match",
     [
-        ({"keep": 0}, "`keep` must be an integer of at least 1; received `keep=0`"),
-        ({"save_every": 0.5}, "`save_every` must be an integer .*=0.5`"),
+        ({"keep": 0}, "`keep` must be an int of at least 1; received `keep=0`"),
+        ({"save_every": 0.5}, "`save_every` must be an int .*=0.5`"),
         ({"save_every": 5}, "`data` must be given with `save_every`, .*=None` and"),
         ({"data": [1]}, r"`data` must be a `ParallelDataset`, .*`data=\[1\]`"),
     ],

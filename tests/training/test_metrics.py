@@ -194,3 +194,17 @@ def test_a_compiled_model_is_saved_and_loaded(tmp_path):
     assert before.keys() == after.keys()
     for name in before:
         assert after[name] == pytest.approx(before[name], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, mode", [("perplexity", "min"), ("token_accuracy", "max")]
+)
+def test_callbacks_know_what_is_better(name, mode):
+    """Whether the best of epochs is the lowest or the highest, without being told."""
+    inputs = np.random.default_rng(3).integers(1, VOCABULARY, (7, 5))
+    stopping = keras.callbacks.EarlyStopping(name, patience=9)
+    fit = compiled_model().fit
+    history = fit(inputs, inputs, epochs=5, verbose=0, callbacks=[stopping]).history
+    best = {"min": min, "max": max}[mode](history[name])
+    assert stopping.best == pytest.approx(best)
+    assert len(set(history[name])) > 1

@@ -1,3 +1,5 @@
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -116,6 +118,14 @@ def test_samples_are_printed(capsys):
     assert "source:" not in capsys.readouterr().out
 
 
+def test_samples_are_cut_to_a_line(capsys):
+    long = " ".join(["z" * 99, "y" * 99])
+    model = Translator([[long, *FIRST[1:]]])
+    model.learn(quality(samples=1), verbose=2)
+    (line,) = re.findall("  model:     (.*)", capsys.readouterr().out)
+    assert line == f"{long[:159]}…"
+
+
 def test_stock_callbacks_go_by_it(tmp_path):
     worse = ["A B C D", *FIRST[:-1]]
     model = Translator([worse, FIRST, worse, worse, worse])
@@ -163,8 +173,8 @@ def test_a_source_that_is_too_long_is_found_first():
         ((["a"], "A"), "`references` must be a list .* `references='A'`"),
         ((["a", "b"], ["A"]), "for each of the 2 sources; .*`len.references.=1`"),
         ((["a"], ["A"], BeamSearch(3, num_hypotheses=2)), "`num_hypotheses=2`"),
-        ((["a"], ["A"], None, 0), "`every` must be an integer .* `every=0`"),
-        ((["a"], ["A"], None, 1.5), "`every` must be an integer .* `every=1.5`"),
+        ((["a"], ["A"], None, 0), "`every` must be an int .* `every=0`"),
+        ((["a"], ["A"], None, 1.5), "`every` must be an int .* `every=1.5`"),
         ((["a"], ["A"], None, 1, False, -1), "`samples=-1`"),
     ],
 )

@@ -120,7 +120,7 @@ def test_peak_learning_rate_is_checked(value):
 @pytest.mark.parametrize("value", [0, -3, 2.5])
 def test_counts_are_checked(argument, value):
     arguments = {"hidden_dim": 512, argument: value}
-    message = rf"`{argument}` must be an integer of at least 1; .*`{argument}={value}`"
+    message = rf"`{argument}` must be an int of at least 1; .*`{argument}={value}`"
     with pytest.raises(ValueError, match=message):
         WarmupInverseSquareRoot.from_hidden_dim(**arguments)
 

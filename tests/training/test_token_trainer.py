@@ -106,7 +106,23 @@ def test_a_loss_that_is_no_mean_over_the_weights(loss):
     message = "`loss` must be a mean .* with `micro_batches` above 1; .*`micro_batches="
     with pytest.raises(ValueError, match=message):
         compiled(loss=loss, micro_batches=2)
-    compiled(loss=loss, micro_batches=1)
+    if loss != "sparse_categorical_crossentropy":
+        compiled(loss=loss, micro_batches=1)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sparse_categorical_crossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+        keras.losses.SparseCategoricalCrossentropy(),
+        {"output": "categorical_crossentropy"},
+    ],
+    ids=["name", "function", "object", "nested"],
+)
+def test_a_loss_of_probabilities(loss):
+    with pytest.raises(ValueError, match="`loss` must take logits; received .*rossent"):
+        compiled(loss=loss)
 
 
 def test_an_equal_mean_of_parts_would_be_another_update():

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_transformer.layers.arguments import check_rates
+from keras_transformer.arguments import check_rates
 from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
 from keras_transformer.layers.positions.scheme import PositionScheme, check_scheme

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.layers import weight_options
-from keras_transformer.layers.arguments import check_positive
 from keras_transformer.layers.attention.arguments import (
     as_shape,
     check_acts_in_attention,
@@ -184,8 +184,9 @@ class MultiHeadAttention(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_positive(num_heads=num_heads, key_dim=key_dim)
-        check_positive(
+        check_ints(1, num_heads=num_heads, key_dim=key_dim)
+        check_ints(
+            1,
             optional=True,
             value_dim=value_dim,
             sliding_window=sliding_window,

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
@@ -65,12 +66,8 @@ class LearnedPositionalEncoding(PositionScheme):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if not isinstance(max_length, int) or max_length <= 0:
-            raise ValueError(
-                "`max_length` must be a positive int; received "
-                f"`max_length={max_length!r}`."
-            )
-        self.max_length = max_length
+        check_ints(1, max_length=max_length)
+        self.max_length = int(max_length)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape: Any) -> None:

@@ -1,6 +1,5 @@
 """The callback that saves a training run and resumes it."""
 
-import inspect
 import math
 import os
 import pathlib
@@ -9,8 +8,15 @@ from typing import Any
 
 import keras
 
-from keras_transformer.training.arguments import check_count
+from keras_transformer.arguments import check_ints
 from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer.training.checkpoints.arguments import (
+    check_can_be_saved,
+    check_data,
+    check_last,
+    check_steps,
+    list_of,
+)
 from keras_transformer.training.checkpoints.storage import Position
 
 # Keras leaves its loop if `stop_training` is truthy; callbacks set it to True.
@@ -30,7 +36,8 @@ class Checkpoints(keras.callbacks.Callback):
     generators, the optimizer with its averages and its loss scale, metrics, the
     position in the data, the history, and what `EarlyStopping`, `ModelCheckpoint`,
     `ReduceLROnPlateau`, `SwapEMAWeights` and `TensorBoard` remember. Other callbacks
-    name the attributes to keep in a class attribute `checkpointed_attributes`.
+    name the attributes to keep in a class attribute `checkpointed_attributes`: numbers,
+    strings, arrays, and lists and dictionaries of them, whose keys are strings.
 
     A file is written whole or not at all. If that fails, because the disk is full,
     say, there is a warning, training goes on and the next checkpoint is tried. A
@@ -44,7 +51,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     Args:
         folder: path of a folder for the checkpoints of this run and no other, created
-            if necessary. Another process that trains there is refused, but for
+            if necessary. Another process that trains there is refused, except on
             Windows: workers that train together need one each.
         data: the `ParallelDataset` whose `dataset` is given to `fit`. With it, each
             epoch has the batches of its number, and a run can resume in the middle of
@@ -59,7 +66,8 @@ class Checkpoints(keras.callbacks.Callback):
     Raises:
         ValueError: if an argument has a bad value; from `fit`, if `folder` has
             checkpoints of another model or process, `data` are not those given to
-            `fit`, or it is not the last of the callbacks.
+            `fit`, it is not the last of the callbacks, or one of them remembers what
+            cannot be saved.
         OSError: from `fit`, if there are checkpoints and none can be read.
 
     Example:
@@ -86,20 +94,20 @@ class Checkpoints(keras.callbacks.Callback):
         keep: int = 10,
     ):
         super().__init__()
-        check_count("keep", keep)
-        if save_every is not None:
-            check_count("save_every", save_every)
-        _check_data(data, save_every)
+        check_ints(1, keep=keep)
+        check_ints(1, optional=True, save_every=save_every)
+        check_data(data, save_every)
         self.folder = pathlib.Path(folder)
         self.data = data
         self.save_every = save_every
         self.keep = keep
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._list = _check_last(_list_of(self), self)
+        self._list = check_last(list_of(self), self)
         self._fit_params = self.params
         self._steps_at_once = self.model.steps_per_execution
-        _check_steps(self.data, self.params["steps"])
+        check_steps(self.data, self.params["steps"])
+        check_can_be_saved(self._list.callbacks)
         self.folder.mkdir(parents=True, exist_ok=True)
         storage.claim(self.folder)
         try:
@@ -129,7 +137,8 @@ class Checkpoints(keras.callbacks.Callback):
     def _resume(self, path: pathlib.Path, state: dict[str, Any]) -> None:
         if state["batch"] and self.data is None:
             raise ValueError(
-                f"`data` must be given to resume from {path}, which is amid an epoch; "
+                f"`data` must be given to resume from {path}, which is in the middle "
+                "of an epoch; "
                 "received `data=None`."
             )
         if state["data_size"] not in (None, _size(self.data)):
@@ -269,13 +278,22 @@ class Checkpoints(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self.model.stop_training is _REST_IS_DONE:
             self.model.stop_training = False
-        known = self.params["steps"] is not None
-        cut_short = known and self.model.stop_training and not self._is_last_batch
-        if not cut_short:
+        if not self._is_cut_short():
             history = run_state.save_history(self.model, epoch, logs or {})
             self._save(Position(epoch + 1), self._next_epoch, history)
         if epoch + 1 == self._fit_params["epochs"]:
             self._finalize_averages()
+
+    def _is_cut_short(self) -> bool:
+        """Tells whether the epoch was ended before its last batch.
+
+        Of data of unknown size that is not known: `EarlyStopping` waits for the end.
+        """
+        if self.params["steps"] is None:
+            is_over = run_state.stopped_early(self._list.callbacks)
+        else:
+            is_over = self._is_last_batch
+        return self.model.stop_training and not is_over
 
     def on_train_end(self, logs: Any = None) -> None:
         storage.release(self.folder)
@@ -322,52 +340,3 @@ def _size(data: Any) -> dict[str, int] | None:
         return None
     names = "batches_per_epoch", "tokens_per_epoch"
     return {name: int(getattr(data, name)) for name in names}
-
-
-def _check_data(data: Any, save_every: int | None) -> None:
-    if data is None and save_every is not None:
-        raise ValueError(
-            "`data` must be given with `save_every`, or a run cannot resume amid an "
-            f"epoch; received `data=None` and `save_every={save_every}`."
-        )
-    if data is not None and not hasattr(data, "restore"):
-        raise ValueError(
-            "`data` must be a `ParallelDataset`, whose `dataset` goes to `fit`; "
-            f"received `data={data!r}`."
-        )
-
-
-def _check_steps(data: Any, steps: int | None) -> None:
-    if data is not None and steps != data.batches_per_epoch:
-        raise ValueError(
-            "`data` must be the `ParallelDataset` whose `dataset` is given to `fit`, "
-            f"without `steps_per_epoch`; received `data` of {data.batches_per_epoch} "
-            f"batches an epoch, where `fit` makes {steps} steps."
-        )
-
-
-def _list_of(callback: Checkpoints) -> Any:
-    """Finds the list of all callbacks, which Keras does not give but which calls."""
-    frame = inspect.currentframe()
-    while frame := frame and frame.f_back:
-        caller = frame.f_locals.get("self")
-        is_list = isinstance(caller, keras.callbacks.CallbackList)
-        if is_list and callback in getattr(caller, "callbacks", ()):
-            return caller
-    raise ValueError(
-        "`Checkpoints` must be one of the `callbacks` given to `fit`; received a call "
-        "from elsewhere."
-    )
-
-
-def _check_last(callback_list: Any, callback: Checkpoints) -> Any:
-    """Returns the list if all callbacks that remember something come before ours."""
-    callbacks = callback_list.callbacks
-    later = callbacks[callbacks.index(callback) + 1 :]
-    late = [type(each).__name__ for each in later if run_state.remembered(each)]
-    if late:
-        raise ValueError(
-            "`Checkpoints` must come after the callbacks that remember something of "
-            f"the run; received {', '.join(late)} after it. Put it last."
-        )
-    return callback_list

@@ -17,7 +17,7 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: (
         *("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
     ),
-    keras.callbacks.ModelCheckpoint: ("best",),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving"),
     keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
     keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
     keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),

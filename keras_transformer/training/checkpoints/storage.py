@@ -211,6 +211,26 @@ def remove_unfinished(folder: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def can_be_saved(value: Any) -> bool:
+    """Tells whether a checkpoint can hold a value such that it comes back the same.
+
+    Args:
+        value: what a callback remembers.
+
+    Returns:
+        Whether it consists of numbers, strings, `None`, arrays, tensors, and of lists,
+        tuples and dictionaries of them whose keys are strings.
+    """
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and can_be_saved(
+            list(value.values())
+        )
+    if isinstance(value, list | tuple):
+        return all(map(can_be_saved, value))
+    plain = _without_arrays(value, [])
+    return plain is None or isinstance(plain, bool | int | float | str | dict)
+
+
 def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
     """Returns `value` as JSON; its arrays are appended to `arrays`."""
     if isinstance(value, dict):

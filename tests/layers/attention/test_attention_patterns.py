@@ -362,19 +362,19 @@ class TestObjects:
             (
                 LocalWindow,
                 {"radius": -1},
-                "`radius` must be an int >= 0; .*`radius=-1`",
+                "`radius` must be an int of at least 0; .*`radius=-1`",
             ),
             (LocalWindow, {"radius": 2.5}, "`radius` must be .*`radius=2.5`"),
             (
                 Strided,
                 {"stride": 0, "radius": 3},
-                "`stride` must be an int >= 1; .*=0`",
+                "`stride` must be an int of at least 1; .*=0`",
             ),
             (Strided, {"stride": 2, "radius": -7}, "`radius` must be .*`radius=-7`"),
             (
                 GlobalLocal,
                 {"radius": 2, "global_tokens": 0},
-                "`global_tokens` must be an int >= 1; .*`global_tokens=0`",
+                "`global_tokens` must be an int of at least 1; .*`global_tokens=0`",
             ),
             (GlobalLocal, {"radius": None, "global_tokens": 1}, "`radius=None`"),
         ],

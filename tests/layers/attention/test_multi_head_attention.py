@@ -612,14 +612,26 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"num_heads": 0}, "`num_heads` must be a positive int; .*`num_heads=0`"),
-            ({"key_dim": 2.5}, "`key_dim` must be a positive int; .*`key_dim=2.5`"),
-            ({"value_dim": -1}, "`value_dim` must be a positive int; .*`value_dim=-1`"),
-            ({"value_dim": 0}, "`value_dim` must be a positive int; .*`value_dim=0`"),
+            (
+                {"num_heads": 0},
+                "`num_heads` must be an int .*`num_heads=0`",
+            ),
+            (
+                {"key_dim": 2.5},
+                "`key_dim` must be an int .*`key_dim=2.5`",
+            ),
+            (
+                {"value_dim": -1},
+                "`value_dim` must be an int .*`value_dim=-1`",
+            ),
+            (
+                {"value_dim": 0},
+                "`value_dim` must be an int .*`value_dim=0`",
+            ),
             ({"sliding_window": 0}, "`sliding_window` must be .*`sliding_window=0`"),
             (
                 {"num_key_value_heads": 0},
-                "`num_key_value_heads` must be a positive int; .*heads=0`",
+                "`num_key_value_heads` must be an int .*heads=0`",
             ),
             (
                 {"num_key_value_heads": 4},

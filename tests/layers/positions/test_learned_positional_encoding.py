@@ -113,6 +113,6 @@ def test_positions_in_a_functional_model():
 @pytest.mark.parametrize("max_length", [0, -3, 2.0, None])
 def test_max_length_out_of_range(max_length):
     with pytest.raises(
-        ValueError, match=f"positive int; received `max_length={max_length}`"
+        ValueError, match=f"an int of at least 1; received `max_length={max_length}`"
     ):
         LearnedPositionalEncoding(max_length)

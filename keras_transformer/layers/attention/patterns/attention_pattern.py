@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any
 
 
@@ -83,12 +82,3 @@ class AttentionPattern(ABC):
     def from_config(cls, config: dict[str, Any]) -> "AttentionPattern":
         """Makes the pattern whose `get_config()` is `config`."""
         return cls(**config)
-
-
-def check_at_least(minimum: int, **arguments: Any) -> None:
-    """Raises a `ValueError` if an argument is no int or below `minimum`."""
-    for name, number in arguments.items():
-        if not isinstance(number, Integral) or number < minimum:
-            raise ValueError(
-                f"`{name}` must be an int >= {minimum}; received `{name}={number!r}`."
-            )

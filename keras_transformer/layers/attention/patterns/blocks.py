@@ -101,18 +101,20 @@ def join(blocks: Any, like: Any, stride: int = 1) -> Any:
     return ops.reshape(x, (batch, steps * stride, *dims))[:, :length]
 
 
-def pay(length: int, radius: int, stride: int = 1, num_first: int = 0) -> bool:
+def pay(length: int | None, radius: int, stride: int = 1, num_first: int = 0) -> bool:
     """Tells whether blocks cost less than dense attention, by the scores of both.
 
     Args:
-        length: int, number of positions.
+        length: int, number of positions; `None` = not known yet.
         radius: int >= 0, as for `cut`.
         stride: int >= 1, as for `cut`.
         num_first: int >= 0, as for `cut`.
 
     Returns:
-        Whether they do.
+        Whether they do; `True` for an unknown length.
     """
+    if length is None:
+        return True
     size = _block_size(radius)
     num_queries = _ceil_div(_ceil_div(length, stride), size) * size * stride
     num_scores = num_queries * (num_first + size + 2 * radius)

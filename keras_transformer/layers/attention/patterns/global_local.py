@@ -7,10 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.layers.attention.patterns import blocks
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
-    check_at_least,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
 
@@ -51,8 +51,8 @@ class GlobalLocal(AttentionPattern):
     global_tokens: int
 
     def __post_init__(self) -> None:
-        check_at_least(0, radius=self.radius)
-        check_at_least(1, global_tokens=self.global_tokens)
+        check_ints(0, radius=self.radius)
+        check_ints(1, global_tokens=self.global_tokens)
 
     def mask(self, query_positions: Any, key_positions: Any) -> Any:
         distance = ops.abs(relative_positions(query_positions, key_positions))
@@ -62,9 +62,7 @@ class GlobalLocal(AttentionPattern):
         return ops.logical_or(near, ops.logical_or(from_global, to_global))
 
     def pays(self, length: int | None) -> bool:
-        return length is None or blocks.pay(
-            length, self.radius, num_first=self.global_tokens
-        )
+        return blocks.pay(length, self.radius, num_first=self.global_tokens)
 
     def attend(
         self,

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.layers.attention.patterns import blocks
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
-    check_at_least,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
 
@@ -48,14 +48,14 @@ class LocalWindow(AttentionPattern):
     radius: int
 
     def __post_init__(self) -> None:
-        check_at_least(0, radius=self.radius)
+        check_ints(0, radius=self.radius)
 
     def mask(self, query_positions: Any, key_positions: Any) -> Any:
         distance = ops.abs(relative_positions(query_positions, key_positions))
         return ops.less_equal(distance, self.radius)
 
     def pays(self, length: int | None) -> bool:
-        return length is None or blocks.pay(length, self.radius)
+        return blocks.pay(length, self.radius)
 
     def attend(
         self,

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.layers.attention.patterns import blocks
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
-    check_at_least,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
 
@@ -52,8 +52,8 @@ class Strided(AttentionPattern):
     radius: int
 
     def __post_init__(self) -> None:
-        check_at_least(1, stride=self.stride)
-        check_at_least(0, radius=self.radius)
+        check_ints(1, stride=self.stride)
+        check_ints(0, radius=self.radius)
 
     def mask(self, query_positions: Any, key_positions: Any) -> Any:
         distance = ops.abs(relative_positions(query_positions, key_positions))
@@ -61,7 +61,7 @@ class Strided(AttentionPattern):
         return ops.logical_and(in_step, ops.less_equal(distance, self.radius))
 
     def pays(self, length: int | None) -> bool:
-        return length is None or blocks.pay(length, self._steps, self.stride)
+        return blocks.pay(length, self._steps, self.stride)
 
     def attend(
         self,

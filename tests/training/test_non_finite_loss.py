@@ -323,7 +323,7 @@ def test_skipping_needs_an_optimizer_that_can():
 def test_action():
     with pytest.raises(ValueError, match="must be 'stop' or 'skip'; .*='go'"):
         NonFiniteLoss("go")
-    with pytest.raises(ValueError, match="`patience` must be an integer .*=0`"):
+    with pytest.raises(ValueError, match="`patience` must be an int .*=0`"):
         NonFiniteLoss(patience=0)
 
 

@@ -1,14 +1,15 @@
-"""Checks of arguments that several layers have."""
+"""Checks of arguments that every part of the library has."""
 
 from numbers import Integral, Real
 from typing import Any
 
 
-def check_positive(optional: bool = False, **arguments: Any) -> None:
-    """Checks that each argument is a positive int.
+def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
+    """Checks that each argument is an int that is large enough.
 
     Args:
-        optional: whether `None` will do.
+        least: the smallest int that will do.
+        optional: whether `None` will do, too.
         **arguments: arguments by name.
 
     Raises:
@@ -17,9 +18,9 @@ def check_positive(optional: bool = False, **arguments: Any) -> None:
     for name, number in arguments.items():
         if optional and number is None:
             continue
-        if not isinstance(number, Integral) or number <= 0:
+        if not isinstance(number, Integral) or int(number) < least:
             raise ValueError(
-                f"argument `{name}` must be a positive int; received "
+                f"`{name}` must be an int of at least {least}; received "
                 f"`{name}={number!r}`."
             )
 
