@@ -9,8 +9,10 @@ a beam search:
 
 That is a demonstration of some minutes. The full run, with a wider model, is
 
-    python examples/pronounce.py --epochs 21 --hidden-dim 256 --dropout 0.2 \
-        --learning-rate 2e-3 --average 5 --output runs/pronounce-full
+    python examples/pronounce.py --epochs 36 --cooldown 12 --hidden-dim 256 \
+        --dropout 0.2 --learning-rate 2e-3 --average 5 --output runs/pronounce-full
+
+which takes 100 minutes of one core and ends with a word error rate of 25.7 %.
 
 A run that was stopped goes on where it was when the same command is given again.
 
