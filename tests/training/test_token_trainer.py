@@ -315,3 +315,11 @@ def test_micro_batches_must_be_a_positive_integer(value):
 def test_consistency_must_be_finite_and_not_negative(value):
     with pytest.raises(ValueError, match=f"`consistency` must .*=({value})`"):
         compiled(consistency=value)
+
+
+def test_what_compile_chooses_is_the_fast_one():
+    """As `docs/training.md` says; benchmarks/README.md has TensorFlow with XLA."""
+    on_gpu = keras.backend.backend() == "tensorflow" and bool(
+        keras.distribution.list_devices("gpu")
+    )
+    assert compiled().jit_compile == (on_gpu or keras.backend.backend() == "jax")
