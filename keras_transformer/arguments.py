@@ -20,7 +20,7 @@ def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
             continue
         if not isinstance(number, Integral) or int(number) < least:
             raise ValueError(
-                f"`{name}` must be an int of at least {least}; received "
+                f"argument `{name}` must be an int of at least {least}; received "
                 f"`{name}={number!r}`."
             )
 

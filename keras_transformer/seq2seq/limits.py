@@ -18,13 +18,11 @@ def check_limit(
     Raises:
         ValueError: if `limit` is greater than `longest_position`.
     """
-    if limit is None or longest_position is None:
-        limit = limit or longest_position
-        return None if limit is None else int(limit)
-    if limit > longest_position:
+    if longest_position is not None and (limit or 0) > longest_position:
         raise ValueError(
             f"`{name}` must not be greater than `max_length` of `positions`; received "
             f"`{name}={limit}`, `max_length={longest_position}`. Give the positions a "
             "greater `max_length`."
         )
-    return int(limit)
+    limit = limit or longest_position
+    return None if limit is None else int(limit)

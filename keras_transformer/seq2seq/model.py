@@ -1,6 +1,5 @@
 """The encoder-decoder Transformer."""
 
-import warnings
 from typing import Any
 
 import keras
@@ -18,6 +17,7 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.block import deserialize_design, serialize_design
+from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
 from keras_transformer.layers.projection import Dense
 from keras_transformer.seq2seq import presets, stepping
@@ -29,21 +29,6 @@ from keras_transformer.seq2seq.vocabularies import (
     find_special_ids,
 )
 from keras_transformer.training.token_trainer import TokenTrainer
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
-class Embedding(keras.layers.Embedding):
-    """An embedding whose matrix is the output's too.
-
-    It has the name of Keras's class, by which files know the layer.
-    """
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Leaves the layer as it is, with a warning."""
-        warnings.warn(
-            f"`{self.name}` is not quantized, as its matrix is the output's too.",
-            stacklevel=2,
-        )
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -237,9 +222,8 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         )
         self.source_vocabulary_size, self.target_vocabulary_size = sizes
         given = pad_token_id, start_token_id, end_token_id
-        self.pad_token_id, self.start_token_id, self.end_token_id = find_special_ids(
-            *tokenizers, given, *sizes
-        )
+        special_ids = find_special_ids(*tokenizers, given, *sizes)
+        self.pad_token_id, self.start_token_id, self.end_token_id = special_ids
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self.scale_embeddings = scale_embeddings
         untied = self.tie_embeddings == "none"

@@ -328,11 +328,10 @@ class MultiHeadAttention(keras.layers.Layer):
         query_heads = self._rotate(self._query_dense(query), query_positions)
         if cache is None:
             key_heads, value_heads = self._project(value, key, key_positions)
-        elif cache_update_index is None:
-            key_heads, value_heads = read_cache(cache)
         else:
-            new = self._project(value, key, query_positions)
-            cache = update_cache(cache, *new, cache_update_index)
+            if cache_update_index is not None:
+                new = self._project(value, key, query_positions)
+                cache = update_cache(cache, *new, cache_update_index)
             key_heads, value_heads = read_cache(cache)
         masks_are_of_all_keys = cache is None or (
             cache_update_index is not None
