@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer.dataset.lengths import choose_lengths
 
 FILLER = -1  # The number of an empty pair that fills up a batch.
-_BEYOND = 2**40  # Tokens of a side, of a bucket that there is not.
+_BEYOND = 2**40  # Tokens of a side in the bucket after the last, which is none.
 
 
 class BatchShape(NamedTuple):
