@@ -117,10 +117,11 @@ def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 
         @tf.function(jit_compile=is_xla, autograph=False)
         def gradient(targets: Any, logits: Any) -> Any:
-            with kind(), tf.GradientTape() as tape:
-                tape.watch(logits)
-                value = loss(targets, logits)
-            return tape.gradient(value, logits)
+            with kind():
+                with tf.GradientTape() as tape:
+                    tape.watch(logits)
+                    value = loss(targets, logits)
+                return tape.gradient(value, logits)
 
         return gradient
     if keras.backend.backend() == "jax":
