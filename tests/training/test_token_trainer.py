@@ -13,6 +13,7 @@ from keras_transformer import (
     Seq2Seq,
     parallel_dataset,
 )
+from keras_transformer.backend.fusion import is_without_xla
 from keras_transformer.training import MaskedTokenAccuracy, consistency_loss
 
 RNG = np.random.default_rng(5)
@@ -323,3 +324,17 @@ def test_what_compile_chooses_is_the_fast_one():
         keras.distribution.list_devices("gpu")
     )
     assert compiled().jit_compile == (on_gpu or keras.backend.backend() == "jax")
+
+
+@pytest.mark.parametrize("jit_compile", JIT)
+def test_the_loss_knows_when_xla_does_not_compile_it(jit_compile):
+    known = []
+
+    class Asking(LabelSmoothedCrossEntropy):
+        def call(self, y_true, y_pred):
+            known.append(is_without_xla())
+            return super().call(y_true, y_pred)
+
+    model = compiled(loss=Asking(), jit_compile=jit_compile)
+    one_step(model)
+    assert known[-1] == (not model.jit_compile)  # PyTorch asks when it builds, too
