@@ -5,7 +5,7 @@ The package in the order in which data passes through it:
 - `text`: strings to token ids and back, inside the TensorFlow graph
 - `dataset`: parallel lines to bucketed, shifted `tf.data` batches
 - `layers`: attention, positions, encoder and decoder blocks
-- `seq2seq`: the model
+- `models`: the model
 - `training`: schedule, loss, metrics for `compile` and `fit`
 - `decoding`: greedy and beam search and sampling over a step function, with rules
 - `inference`: from texts to a compiled search and back: one or a whole file, scores,
@@ -71,7 +71,7 @@ if TYPE_CHECKING or not _IS_COMMAND:
         Strided,
         scaled_dot_product_attention,
     )
-    from keras_transformer.seq2seq import Ensemble, Seq2Seq
+    from keras_transformer.models import Ensemble, Seq2Seq
     from keras_transformer.training import (
         Checkpoints,
         LabelSmoothedCrossEntropy,

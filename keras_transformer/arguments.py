@@ -1,5 +1,6 @@
 """Checks of arguments that every part of the library has."""
 
+import warnings
 from numbers import Integral, Real
 from typing import Any
 
@@ -37,3 +38,31 @@ def check_rates(**rates: Any) -> None:
     for name, rate in rates.items():
         if not isinstance(rate, Real) or not 0.0 <= float(rate) < 1.0:
             raise ValueError(f"`{name}` must be in [0, 1); received `{name}={rate!r}`.")
+
+
+def renamed_argument(old_name: str, old: Any, new_name: str, new: Any) -> Any:
+    """Returns the value of an argument that has a new name.
+
+    Args:
+        old_name: name of the deprecated argument.
+        old: its value; `None` if it was not passed.
+        new_name: name of the argument that replaces it.
+        new: value of that argument.
+
+    Returns:
+        `old` if it was passed, `new` otherwise.
+
+    Example:
+
+    >>> renamed_argument("processors", None, "logits_processors", ())
+    ()
+    """
+    if old is None:
+        return new
+    warnings.warn(
+        f"`{old_name}` is deprecated and will be removed in the next version. Pass "
+        f"`{new_name}` instead.",
+        FutureWarning,
+        stacklevel=4,
+    )
+    return old

@@ -12,8 +12,8 @@ from documented import MODULES, NAMES, ROOT, TOY_MODEL, python_blocks, write_toy
 
 import keras_transformer as kt
 from keras_transformer import recipe
+from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
-from keras_transformer.seq2seq import PRESETS
 
 # Why an example with this in it is compiled and no more.
 NOT_RUN = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import Seq2Seq
-from keras_transformer.seq2seq import PRESETS
+from keras_transformer.models import PRESETS
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 EXPORTS = keras.backend.backend() == "tensorflow"

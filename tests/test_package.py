@@ -25,15 +25,15 @@ from documented import (
 import keras_transformer
 from keras_transformer import layers
 from keras_transformer.command_line import app
+from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe, run
-from keras_transformer.seq2seq import PRESETS
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Who may import whom at module level, the standard library and a part's own modules
 # apart. On the right, names without a dot are parts of the package or other packages.
 MAY_IMPORT = {
-    "__init__": {"decoding", "inference", "layers", "seq2seq", "training"},
+    "__init__": {"decoding", "inference", "layers", "models", "training"},
     "arguments": set(),
     "backend": {"keras"},
     "files": set(),
@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "layers": {"arguments", "backend", "keras", "numpy"},
     "training": {"arguments", "backend", "files", "keras", "numpy"},
     "decoding": {"arguments", "backend", "keras", "numpy"},
-    "seq2seq": {
+    "models": {
         *("arguments", "backend", "decoding", "files", "hub", "inference", "layers"),
         *("keras", "training"),
     },
@@ -53,11 +53,11 @@ MAY_IMPORT = {
     },
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "interoperability": {
-        *("export", "files", "hub", "layers", "seq2seq", "text"),
+        *("export", "files", "hub", "layers", "models", "text"),
         *("keras", "numpy"),
     },
     "export": {
-        *("backend", "decoding", "files", "inference", "layers", "seq2seq", "text"),
+        *("backend", "decoding", "files", "inference", "layers", "models", "text"),
         *("ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"),
     },
     "serving": {
@@ -74,7 +74,7 @@ MAY_IMPORT = {
     },
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "recipe": {
-        *("arguments", "dataset", "decoding", "evaluation", "files", "seq2seq", "text"),
+        *("arguments", "dataset", "decoding", "evaluation", "files", "models", "text"),
         *("keras", "training"),
     },
     "command_line": {"recipe", "typer"},

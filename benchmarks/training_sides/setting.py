@@ -22,6 +22,6 @@ class Setting:
 
     @property
     def dimensions(self) -> dict[str, int]:
-        from keras_transformer.seq2seq import PRESETS
+        from keras_transformer.models import PRESETS
 
         return PRESETS[f"transformer_{self.size}"]

@@ -31,7 +31,7 @@ def starts_quietly(command: Callable[..., None]) -> Callable[..., None]:
         if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
             with _without_start_up_lines():
-                for name in ("keras_transformer.seq2seq", "keras_transformer.text"):
+                for name in ("keras_transformer.models", "keras_transformer.text"):
                     importlib.import_module(name)
         command(*args, **options)
 

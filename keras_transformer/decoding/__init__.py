@@ -1,7 +1,7 @@
 """Searches for the best output of a model known only by its step function.
 
 A strategy (`GreedySearch`, `BeamSearch`, `Sampling`) composes with rules for what may
-come next (`processors`), penalties, least and greatest lengths, and prefixes.
+come next (`logits_processors`), penalties, least and greatest lengths, and prefixes.
 """
 
 from keras_transformer.decoding.beam_search import BeamSearch
@@ -13,8 +13,7 @@ from keras_transformer.decoding.length_penalties import (
     coverage_penalty,
 )
 from keras_transformer.decoding.lengths import RelativeLength
-from keras_transformer.decoding.loop import run
-from keras_transformer.decoding.processors import (
+from keras_transformer.decoding.logits_processors import (
     BannedSequences,
     History,
     LogitsProcessor,
@@ -22,6 +21,7 @@ from keras_transformer.decoding.processors import (
     RepetitionPenalty,
     SuppressTokens,
 )
+from keras_transformer.decoding.loop import run
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepModel
 

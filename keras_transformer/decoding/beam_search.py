@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints
+from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.length_penalties import (
@@ -16,7 +16,7 @@ from keras_transformer.decoding.length_penalties import (
     as_length_penalty,
     coverage_penalty,
 )
-from keras_transformer.decoding.processors import (
+from keras_transformer.decoding.logits_processors import (
     History,
     LogitsProcessor,
     as_rules,
@@ -80,7 +80,9 @@ class BeamSearch:
         coverage_penalty: float of at least 0, the β of `coverage_penalty`: what is
             taken off for each part of the source that got little attention, in the
             decoder's last block on the mean over its heads.
-        processors: rules for what may come next (`LogitsProcessor`).
+        logits_processors: rules that change the scores of the next token
+            (`LogitsProcessor`), in their order.
+        processors: deprecated name of `logits_processors`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -104,10 +106,14 @@ class BeamSearch:
     patience: float = 1.0
     early_stopping: bool = False
     coverage_penalty: float = 0.0
-    processors: Sequence[LogitsProcessor] = ()
+    logits_processors: Sequence[LogitsProcessor] = ()
+    processors: InitVar[Sequence[LogitsProcessor] | None] = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "processors", as_rules(self.processors))
+    def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
+        rules = renamed_argument(
+            "processors", processors, "logits_processors", self.logits_processors
+        )
+        object.__setattr__(self, "logits_processors", as_rules(rules))
         check_ints(1, num_beams=self.num_beams, num_hypotheses=self.num_hypotheses)
         penalty = self.length_penalty
         is_finite = isinstance(penalty, Real) and math.isfinite(penalty)
@@ -191,7 +197,7 @@ class BeamSearch:
         logits = ops.cast(logits, "float32")
         normalizer = log_normalizer(logits)
         history = History(beams.token_ids, beams.index, normalizer)
-        logits = process(logits, history, self.processors, model, sentences)
+        logits = process(logits, history, self.logits_processors, model, sentences)
         total = self.num_beams * logits.shape[-1]
         log_probs, parents, tokens = top_candidates(
             beams.log_probs - normalizer[:, :, 0],
@@ -269,7 +275,9 @@ class BeamSearch:
         enough = ops.cast(beams.num_finished, "float32") >= wanted
         kindest = ops.where(enough, soonest, ops.maximum(soonest, latest))
         hope = beams.log_probs[:, 0] / kindest
-        if not all(getattr(rule, "only_lowers", False) for rule in self.processors):
+        if not all(
+            getattr(rule, "only_lowers", False) for rule in self.logits_processors
+        ):
             hope = ops.where(enough, hope, float("inf"))
         done = ops.logical_or(
             hope <= beams.finished_scores[:, -1], beams.index >= limits

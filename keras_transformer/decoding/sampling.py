@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any, ClassVar
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints
+from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.decoding import walk
-from keras_transformer.decoding.processors import LogitsProcessor, as_rules
+from keras_transformer.decoding.logits_processors import LogitsProcessor, as_rules
 from keras_transformer.decoding.random_numbers import combine, uniform
 from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
 from keras_transformer.decoding.wide_top_k import highest
@@ -39,7 +39,9 @@ class Sampling:
             probable tokens that may be drawn; 1 = all.
         min_p: float in [0, 1), the least probability of a token that may be drawn,
             times that of the most probable token.
-        processors: rules for what may come next (`LogitsProcessor`).
+        logits_processors: rules that change the scores of the next token
+            (`LogitsProcessor`), in their order.
+        processors: deprecated name of `logits_processors`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -62,11 +64,15 @@ class Sampling:
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
-    processors: Sequence[LogitsProcessor] = ()
+    logits_processors: Sequence[LogitsProcessor] = ()
+    processors: InitVar[Sequence[LogitsProcessor] | None] = None
     needs_attention: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "processors", as_rules(self.processors))
+    def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
+        rules = renamed_argument(
+            "processors", processors, "logits_processors", self.logits_processors
+        )
+        object.__setattr__(self, "logits_processors", as_rules(rules))
         check_ints(1, num_samples=self.num_samples)
         check_ints(1, optional=True, top_k=self.top_k)
         in_range = {
@@ -115,7 +121,7 @@ class Sampling:
             gumbel = -ops.log(-ops.log(noise))
             return highest(self.filter(logits) + gumbel)
 
-        return walk.advance(model, sentences, progress, self.processors, draw)
+        return walk.advance(model, sentences, progress, self.logits_processors, draw)
 
     def filter(self, logits: Any) -> Any:
         """Applies temperature and filters.

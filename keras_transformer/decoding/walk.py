@@ -7,7 +7,11 @@ from keras import ops
 
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
-from keras_transformer.decoding.processors import History, LogitsProcessor, process
+from keras_transformer.decoding.logits_processors import (
+    History,
+    LogitsProcessor,
+    process,
+)
 from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
 
 
@@ -43,7 +47,7 @@ def advance(
     model: StepModel,
     sentences: Sentences,
     walk: Walk,
-    processors: Sequence[LogitsProcessor],
+    logits_processors: Sequence[LogitsProcessor],
     choose: Callable[[Any, Any], Any],
 ) -> Walk:
     """Makes one step.
@@ -52,7 +56,7 @@ def advance(
         model: the model.
         sentences: what is asked for.
         walk: the state before it.
-        processors: rules for the logits.
+        logits_processors: rules for the logits.
         choose: `choose(logits, index) -> token_ids`, from float32 `(batch,
             num_beams, vocabulary_size)` to int32 `(batch, num_beams)`; none whose
             logit is `-inf` unless all are.
@@ -65,7 +69,7 @@ def advance(
     logits = ops.cast(logits, "float32")
     normalizer = log_normalizer(logits)
     history = History(walk.token_ids, walk.index, normalizer)
-    logits = process(logits, history, processors, model, sentences)
+    logits = process(logits, history, logits_processors, model, sentences)
     best = choose(logits, walk.index)
     logit = ops.take_along_axis(logits, best[:, :, None], axis=2)
     dead = ops.equal(logit[:, :, 0], -float("inf"))  # as all others are, then

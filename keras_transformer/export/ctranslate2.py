@@ -23,8 +23,8 @@ from keras_transformer.export.checking import (
 from keras_transformer.export.ctranslate2_spec import make_spec
 from keras_transformer.export.vocabulary import vocabulary
 from keras_transformer.files import new_folder
-from keras_transformer.seq2seq import Seq2Seq
-from keras_transformer.seq2seq.saving import check_not_quantized
+from keras_transformer.models import Seq2Seq
+from keras_transformer.models.saving import check_not_quantized
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
 

@@ -11,7 +11,7 @@ from keras import ops
 from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
 from keras_transformer.export.vocabulary import vocabulary
 from keras_transformer.layers import RelativePositionBias, RotaryEmbedding
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 
 # Its encoders have no ALiBi.
 IN_ATTENTION = (RelativePositionBias, RotaryEmbedding)

@@ -24,7 +24,7 @@ from keras_transformer.export.checking import (
 from keras_transformer.export.writing import in_tensorflow
 from keras_transformer.files import new_folder
 from keras_transformer.layers import KeyValues, padding_mask
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 from keras_transformer.text import SentencePieceTokenizer
 
 OPSET = 18

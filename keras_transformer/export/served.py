@@ -12,7 +12,7 @@ from keras_transformer.inference.alignment import Alignment, attend
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 
 LENGTH_WITHOUT_LIMIT = 512
 LARGEST_BATCH = 64

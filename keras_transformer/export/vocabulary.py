@@ -1,6 +1,6 @@
 """A token for every row of an embedding."""
 
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 
 UNUSED = "<unused {}>"  # the name of a row without a token
 

@@ -26,7 +26,7 @@ from keras_transformer.interoperability.ctranslate2_older import (
 )
 from keras_transformer.interoperability.ctranslate2_weights import assign
 from keras_transformer.interoperability.files import find_folder
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
 FILES = (

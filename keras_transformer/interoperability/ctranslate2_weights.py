@@ -14,7 +14,7 @@ from keras_transformer.interoperability.ctranslate2_design import (
 )
 from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
 from keras_transformer.layers import LearnedPositionalEncoding, RelativePositionBias
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 
 # The logit of a token that the stored model lacks: its probability is 0.
 NEVER = -1e9

@@ -30,8 +30,8 @@ from keras_transformer.interoperability.marian_weights import (
     places,
 )
 from keras_transformer.layers import PositionalEncoding
-from keras_transformer.seq2seq import Seq2Seq
-from keras_transformer.seq2seq.saving import check_not_quantized
+from keras_transformer.models import Seq2Seq
+from keras_transformer.models.saving import check_not_quantized
 from keras_transformer.text import MarianTokenizer
 
 WEIGHTS = "model.safetensors"

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers import PositionalEncoding
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 
 # What transformers' `MarianConfig` takes where the file says nothing.
 DEFAULTS = {

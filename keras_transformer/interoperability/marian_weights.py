@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.seq2seq import Seq2Seq
+from keras_transformer.models import Seq2Seq
 
 SHARED = "model.shared.weight"
 SOURCE = "model.encoder.embed_tokens.weight"

@@ -21,7 +21,7 @@ def load(path: pathlib.Path) -> Any:
     """
     import keras
 
-    from keras_transformer.seq2seq import Ensemble, Seq2Seq
+    from keras_transformer.models import Ensemble, Seq2Seq
 
     path = model_path(path)
     if path.is_dir():

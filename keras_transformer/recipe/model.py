@@ -6,10 +6,10 @@ from typing import Any
 
 import keras
 
+from keras_transformer.models import Seq2Seq
 from keras_transformer.recipe.folder import goes_on, saved_position
 from keras_transformer.recipe.loading import load
 from keras_transformer.recipe.options import Recipe
-from keras_transformer.seq2seq import Seq2Seq
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import (
     LabelSmoothedCrossEntropy,

@@ -12,11 +12,11 @@ from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pa
 from keras_transformer.dataset.pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
 from keras_transformer.files import read_json, write_json, written_whole
+from keras_transformer.models import PRESETS, Seq2Seq
 from keras_transformer.recipe.folder import has_ended, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.model import compile_model, in_float32, make_model
 from keras_transformer.recipe.options import Recipe
-from keras_transformer.seq2seq import PRESETS, Seq2Seq
 from keras_transformer.training import (
     Checkpoints,
     NonFiniteLoss,

@@ -119,12 +119,12 @@ class TestRecording:
 SEARCHES = {
     "greedy": kt.GreedySearch(),
     "greedy, rules": kt.GreedySearch(
-        processors=[kt.NoRepeatNGram(2), kt.RepetitionPenalty(1.3)]
+        logits_processors=[kt.NoRepeatNGram(2), kt.RepetitionPenalty(1.3)]
     ),
     "beams": kt.BeamSearch(3, num_hypotheses=2),
     "coverage": kt.BeamSearch(2, coverage_penalty=0.2),
     "beams, rules": kt.BeamSearch(
-        2, processors=[kt.SuppressTokens([5]), kt.BannedSequences([[6, 7]])]
+        2, logits_processors=[kt.SuppressTokens([5]), kt.BannedSequences([[6, 7]])]
     ),
     "samples": kt.Sampling(num_samples=2, top_k=5, temperature=0.8),
     "nucleus": kt.Sampling(top_p=0.9, min_p=0.01),

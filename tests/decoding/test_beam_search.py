@@ -94,7 +94,7 @@ def test_the_best_is_found_though_a_rule_raises_what_comes_later():
     step, options = written_step(script), {**NO_PENALTY, "patience": np.inf}
     plain = step.search(BeamSearch(2, **options), limits=4)
     assert _hypotheses(plain, 0) == [(END,)]
-    raised = BeamSearch(2, **options, processors=[Favour(4, 2.0)])
+    raised = BeamSearch(2, **options, logits_processors=[Favour(4, 2.0)])
     result = step.search(raised, limits=4)
     assert _hypotheses(result, 0) == [(3, 4, END)]
     np.testing.assert_allclose(result.scores, [[np.log(0.2) + 2]], atol=1e-4)

@@ -50,17 +50,19 @@ def asked(pair):
         )
         for row in range(3)
     ]
-    processors = [rule.processor for rule in rules]
-    return processors, {"min_lengths": min_lengths, "prefixes": prefixes}, tables
+    logits_processors = [rule.processor for rule in rules]
+    return logits_processors, {"min_lengths": min_lengths, "prefixes": prefixes}, tables
 
 
 @pytest.mark.parametrize(
     ("pair", "penalty"), [*zip(PAIRS, itertools.cycle(PENALTIES), strict=False)]
 )
 def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(pair, penalty):
-    processors, arguments, tables = asked(pair)
+    logits_processors, arguments, tables = asked(pair)
     given, divisor = PENALTIES[penalty]
-    search = BeamSearch(61, given, num_hypotheses=6, processors=processors)
+    search = BeamSearch(
+        61, given, num_hypotheses=6, logits_processors=logits_processors
+    )
     result = STEP.search(search, LIMITS, **arguments)
     for row, table in enumerate(tables):
         every = reference.exhaustive_search(table, END, LIMITS[row], divisor, PAD)
@@ -78,8 +80,8 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(pair, penalty):
 
 @each_pair
 def test_greedy_search_takes_the_best_that_is_allowed(pair):
-    processors, arguments, tables = asked(pair)
-    result = STEP.search(GreedySearch(processors), LIMITS, **arguments)
+    logits_processors, arguments, tables = asked(pair)
+    result = STEP.search(GreedySearch(logits_processors), LIMITS, **arguments)
     for row, table in enumerate(tables):
         expected, total = [], 0.0
         while END not in expected and total > -np.inf:
@@ -95,8 +97,8 @@ def test_greedy_search_takes_the_best_that_is_allowed(pair):
 
 @each_pair
 def test_samples_keep_the_rules(pair):
-    processors, arguments, tables = asked(pair)
-    search = Sampling(17, temperature=1.5, processors=processors)
+    logits_processors, arguments, tables = asked(pair)
+    search = Sampling(17, temperature=1.5, logits_processors=logits_processors)
     result = STEP.search(search, LIMITS, **arguments)
     assert (result.scores[:, :-1] >= result.scores[:, 1:]).all()
     for row, table in enumerate(tables):
@@ -114,11 +116,11 @@ def test_samples_keep_the_rules(pair):
 
 
 def test_sentences_without_anything_allowed():
-    processors = [SuppressTokens([END, 2, 3, 4])]
+    logits_processors = [SuppressTokens([END, 2, 3, 4])]
     for search in (
-        GreedySearch(processors),
-        BeamSearch(2, processors=processors),
-        Sampling(2, processors=processors),
+        GreedySearch(logits_processors),
+        BeamSearch(2, logits_processors=logits_processors),
+        Sampling(2, logits_processors=logits_processors),
     ):
         result = STEP.search(search, [4, 1, 4])
         assert result.lengths[:, 0].tolist() == [0, 1, 0]

@@ -60,7 +60,7 @@ EVERYTHING = {
     [
         *SEARCHES.values(),
         BeamSearch(3, num_hypotheses=3, coverage_penalty=0.2),
-        BeamSearch(2, processors=[NoRepeatNGram(2)]),
+        BeamSearch(2, logits_processors=[NoRepeatNGram(2)]),
     ],
     ids=[*SEARCHES.keys(), "coverage", "rule"],
 )

@@ -268,6 +268,6 @@ def test_nothing_to_check(tmp_path):
 
 def test_a_search_that_finds_nothing(tmp_path):
     everything = SuppressTokens(range(model_of().target_vocabulary_size))
-    search = GreedySearch(processors=[everything])
+    search = GreedySearch(logits_processors=[everything])
     exporting.export_ctranslate2(model_of(), tmp_path / "1", search)
     assert (tmp_path / "1" / "model.bin").exists()

@@ -243,7 +243,9 @@ def test_attention_scores_are_those_of_every_layer_and_head(model, loaded):
 
 
 def test_samples_rules_and_lengths_are_those_of_generate(model, tmp_path):
-    search = Sampling(3, top_p=0.9, processors=[NoRepeatNGram(1), SuppressTokens([5])])
+    search = Sampling(
+        3, top_p=0.9, logits_processors=[NoRepeatNGram(1), SuppressTokens([5])]
+    )
     lengths = {"min_length": 3, "max_length": RelativeLength(1, 1)}
     model.export(tmp_path / "1", search, check_texts=TEXTS, **lengths)
     signatures = tf.saved_model.load(str(tmp_path / "1")).signatures

@@ -268,10 +268,10 @@ def test_a_rule_without_a_hash(model):
 
 
 @pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
-@pytest.mark.parametrize("processors", [NoRepeatNGram(2), [3], None])
-def test_rules_are_a_list(kind, processors):
-    with pytest.raises(ValueError, match="`processors` must be a list of rules"):
-        kind(processors=processors)
+@pytest.mark.parametrize("logits_processors", [NoRepeatNGram(2), [3], None])
+def test_rules_are_a_list(kind, logits_processors):
+    with pytest.raises(ValueError, match="`logits_processors` must be a list of rules"):
+        kind(logits_processors=logits_processors)
 
 
 @pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=str)

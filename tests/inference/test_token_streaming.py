@@ -14,7 +14,7 @@ from keras_transformer.text import CharacterTokenizer
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdéf"])
 SEARCHES = [
     GreedySearch(),
-    GreedySearch(processors=[NoRepeatNGram(1)]),
+    GreedySearch(logits_processors=[NoRepeatNGram(1)]),
     Sampling(temperature=1.5),
 ]
 

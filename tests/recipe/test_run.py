@@ -14,9 +14,9 @@ from keras_transformer import (
     TranslationQuality,
 )
 from keras_transformer.layers import LearnedPositionalEncoding
+from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe, read_options, run, train
 from keras_transformer.recipe.history_file import HistoryFile
-from keras_transformer.seq2seq import PRESETS
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 

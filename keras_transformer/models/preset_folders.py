@@ -9,7 +9,7 @@ import keras
 from keras_transformer import hub
 from keras_transformer.files import checked_file, new_folder, read_json, write_json
 from keras_transformer.layers.block import deserialize_design
-from keras_transformer.seq2seq.saving import check_not_quantized
+from keras_transformer.models.saving import check_not_quantized
 
 HUB = "hf://"
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"

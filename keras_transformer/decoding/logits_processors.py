@@ -72,7 +72,7 @@ class SuppressTokens:
 
     ```python
     unknown = model.target_tokenizer.unknown_token_id
-    model.generate(texts, BeamSearch(processors=[SuppressTokens([unknown])]))
+    model.generate(texts, BeamSearch(logits_processors=[SuppressTokens([unknown])]))
     ```
     """
 
@@ -107,7 +107,7 @@ class BannedSequences:
 
     ```python
     rows = model.target_tokenizer.tokenize(["New York", "York"]).to_list()
-    model.generate(texts, BeamSearch(processors=[BannedSequences(rows)]))
+    model.generate(texts, BeamSearch(logits_processors=[BannedSequences(rows)]))
     ```
     """
 
@@ -151,7 +151,7 @@ class NoRepeatNGram:
     Example:
 
     ```python
-    model.generate(texts, BeamSearch(processors=[NoRepeatNGram(3)]))
+    model.generate(texts, BeamSearch(logits_processors=[NoRepeatNGram(3)]))
     ```
 
     References:
@@ -193,7 +193,7 @@ class RepetitionPenalty:
     Example:
 
     ```python
-    model.generate(texts, BeamSearch(processors=[RepetitionPenalty(1.2)]))
+    model.generate(texts, BeamSearch(logits_processors=[RepetitionPenalty(1.2)]))
     ```
 
     References:
@@ -223,11 +223,11 @@ class RepetitionPenalty:
         return ops.where(come, log_probs * self.factor + history.normalizer, logits)
 
 
-def as_rules(processors: Any) -> tuple[LogitsProcessor, ...]:
+def as_rules(logits_processors: Any) -> tuple[LogitsProcessor, ...]:
     """Makes a tuple of the rules that a search is given.
 
     Args:
-        processors: the argument of that name.
+        logits_processors: the argument of that name.
 
     Returns:
         The rules, in order.
@@ -235,11 +235,13 @@ def as_rules(processors: Any) -> tuple[LogitsProcessor, ...]:
     Raises:
         ValueError: if it is no sequence of functions of logits and history.
     """
-    rules = tuple(processors) if hasattr(processors, "__iter__") else (None,)
+    rules = (
+        tuple(logits_processors) if hasattr(logits_processors, "__iter__") else (None,)
+    )
     if not all(map(callable, rules)):
         raise ValueError(
-            "`processors` must be a list of rules such as `[NoRepeatNGram(3)]`; "
-            f"received `processors={processors!r}`."
+            "`logits_processors` must be a list of rules such as `[NoRepeatNGram(3)]`; "
+            f"received `logits_processors={logits_processors!r}`."
         )
     return rules
 
@@ -247,7 +249,7 @@ def as_rules(processors: Any) -> tuple[LogitsProcessor, ...]:
 def process(
     logits: Any,
     history: History,
-    processors: Sequence[LogitsProcessor],
+    logits_processors: Sequence[LogitsProcessor],
     model: StepModel,
     sentences: Sentences,
 ) -> Any:
@@ -260,7 +262,7 @@ def process(
     Args:
         logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
         history: the hypotheses so far.
-        processors: the rules, in order.
+        logits_processors: the rules, in order.
         model: for the special tokens.
         sentences: for limits, least lengths and prefixes.
 
@@ -268,10 +270,10 @@ def process(
         The changed logits.
     """
     own = logits
-    for processor in processors:
+    for processor in logits_processors:
         logits = processor(logits, history)
     bounds, forced = _fixed_rules(logits.shape[-1], history.index, model, sentences)
-    if processors:
+    if logits_processors:
         logits = ops.where(forced, own, logits)
     return ops.minimum(logits, bounds)
 

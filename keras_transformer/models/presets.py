@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any
 
-from keras_transformer.seq2seq.preset_folders import (
+from keras_transformer.models.preset_folders import (
     HUB,
     download_preset,
     read_preset,

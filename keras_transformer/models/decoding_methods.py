@@ -11,7 +11,7 @@ from keras_transformer.inference import (
     search_tree,
     streaming,
 )
-from keras_transformer.seq2seq import preset_folders, saving, searching
+from keras_transformer.models import preset_folders, saving, searching
 
 
 class DecodingMethods:

@@ -20,10 +20,10 @@ from keras_transformer.layers.block import deserialize_design, serialize_design
 from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
 from keras_transformer.layers.projection import Dense
-from keras_transformer.seq2seq import presets, stepping
-from keras_transformer.seq2seq.decoding_methods import DecodingMethods
-from keras_transformer.seq2seq.limits import check_limit
-from keras_transformer.seq2seq.vocabularies import (
+from keras_transformer.models import presets, stepping
+from keras_transformer.models.decoding_methods import DecodingMethods
+from keras_transformer.models.limits import check_limit
+from keras_transformer.models.vocabularies import (
     check_tying,
     find_sizes,
     find_special_ids,

@@ -1,7 +1,7 @@
 import pytest
 
 from keras_transformer import Seq2Seq
-from keras_transformer.seq2seq import PRESETS
+from keras_transformer.models import PRESETS
 
 
 def test_parameters_of_tiny():

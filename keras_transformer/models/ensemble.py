@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.seq2seq.decoding_methods import DecodingMethods
-from keras_transformer.seq2seq.model import Seq2Seq
+from keras_transformer.models.decoding_methods import DecodingMethods
+from keras_transformer.models.seq2seq import Seq2Seq
 
 SHARED = (
     "source_vocabulary_size",

@@ -67,7 +67,7 @@ def test_twice_the_same_model_is_that_model(members):
     [
         GreedySearch(),
         BeamSearch(3, length_penalty=0.0, num_hypotheses=2),
-        BeamSearch(2, 0.0, processors=[SuppressTokens([5])]),
+        BeamSearch(2, 0.0, logits_processors=[SuppressTokens([5])]),
         Sampling(num_samples=2),
     ],
 )
