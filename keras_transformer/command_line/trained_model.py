@@ -297,7 +297,7 @@ def inspect(
 
 def model_facts(path: pathlib.Path) -> dict[str, Any]:
     """What a `.keras` file or a preset holds, by name."""
-    from keras_transformer.export.card import describe_model
+    from keras_transformer.export import describe_model
 
     path = model_path(path)
     facts = describe_model(load(path))
@@ -310,7 +310,7 @@ def model_facts(path: pathlib.Path) -> dict[str, Any]:
 
 def saved_model_facts(path: pathlib.Path) -> dict[str, Any]:
     """What a SavedModel holds, by name."""
-    from keras_transformer.export.signatures import describe_signatures
+    from keras_transformer.export import describe_signatures
 
     facts = {"class": "SavedModel", "megabytes": megabytes(path.rglob("*"))}
     return facts | describe_signatures(path)

@@ -1,9 +1,9 @@
 """What a model can do once its steps are there, one model or several together."""
 
-import inspect
 from typing import Any
 
-from keras_transformer.decoding import BeamSearch, Search
+from keras_transformer.decoding import Search
+from keras_transformer.export import export_model
 from keras_transformer.inference import (
     alignment,
     generation,
@@ -47,41 +47,19 @@ class DecodingMethods:
         format: str = "saved_model",
         **options: Any,
     ) -> None:
-        """Writes a folder that others can decode with, without this library.
+        """Writes the model in a format that runs without this library.
 
         Args:
-            filepath: folder to write; it must not exist or be empty. TensorFlow
-                Serving wants `<name>/<version>`.
-            search: how to search; `BeamSearch()` if `None`. Not part of `"marian"`.
+            filepath: folder to write. It must not exist or be empty. TensorFlow
+                Serving requires `<name>/<version>`.
+            search: the search; `BeamSearch()` if `None`.
             format: `"saved_model"`, for TensorFlow, `"ctranslate2"`, `"onnx"`, or
                 `"marian"`, for Hugging Face's transformers.
-            **options: further arguments of
-                `keras_transformer.export.export_saved_model`,
-                `keras_transformer.export.export_ctranslate2` or
-                `keras_transformer.export.export_onnx`, which say more, as
-                `keras_transformer.interoperability.save_marian` does.
+            **options: further arguments of `keras_transformer.export.export_model`,
+                which documents all of them.
 
         Raises:
-            ValueError: if `format` is none of them, or has no such option.
+            ValueError: if `format` or an option is unknown, or the format does not
+                support the model.
         """
-        from keras_transformer import export, interoperability
-
-        formats = (*export.FORMATS, "marian")
-        if format not in formats:
-            raise ValueError(
-                f"`format` must be one of {', '.join(map(repr, formats))}; "
-                f"received `format={format!r}`."
-            )
-        arguments: tuple[Any, ...] = ()
-        if format == "marian":
-            write = interoperability.save_marian
-        else:
-            write = getattr(export, f"export_{format}")
-            arguments = (search or BeamSearch(),)
-        known = inspect.signature(write).parameters
-        for name in options.keys() - known.keys():
-            raise ValueError(
-                f"`{name}` must not be given for `format={format!r}`; received "
-                f"`{name}={options[name]!r}`."
-            )
-        write(self, filepath, *arguments, **options)
+        export_model(self, filepath, search, format, **options)

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.export.checking import check_not_quantized
 from keras_transformer.files import written_aside
 
 
@@ -28,23 +29,3 @@ def save(model: Any, filepath: Any, overwrite: bool = True, **kwargs: Any) -> No
         return
     with written_aside(path) as aside:
         keras.Model.save(model, aside, **kwargs)
-
-
-def check_not_quantized(model: Any) -> None:
-    """Checks that what a file has of a model can be read again.
-
-    Args:
-        model: a model.
-
-    Raises:
-        ValueError: if a layer is quantized: nobody makes it so again.
-    """
-    for layer in model._flatten_layers():
-        mode = getattr(layer, "quantization_mode", None)
-        if mode is not None:
-            raise ValueError(
-                "a model must not be quantized to be saved or exported, as its codes "
-                f"are not read back; received one whose layer {layer.path} is {mode}. "
-                "Save it before, and quantize what is loaded; or let `export` round "
-                "the weights that it writes, with `quantization`."
-            )
