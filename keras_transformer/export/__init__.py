@@ -9,8 +9,8 @@
   SavedModels
 
 A SavedModel requires a model that follows the protocol `ExportableModel`, the other
-formats an `EncoderDecoder`. Each function is imported at its first use, together with
-the packages that it requires.
+formats an `EncoderDecoderTransformer`. Each function is imported at its first use,
+together with the packages that it requires.
 """
 
 import inspect
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
         describe_signatures,
     )
     from keras_transformer.export.onnx import export_onnx
-    from keras_transformer.export.protocols import EncoderDecoder, ExportableModel
+    from keras_transformer.export.protocols import (
+        EncoderDecoderTransformer,
+        ExportableModel,
+    )
     from keras_transformer.export.saved_model import export_saved_model
     from keras_transformer.export.warmup import warmup_requests
 
@@ -44,7 +47,7 @@ _MODULES = {
     "describe_model": "model_card",
     "describe_signatures": "model_card",
     "warmup_requests": "warmup",
-    "EncoderDecoder": "protocols",
+    "EncoderDecoderTransformer": "protocols",
     "ExportableModel": "protocols",
 }
 
@@ -52,7 +55,7 @@ _MODULES = {
 _COMMON = ("model", "filepath", "search")
 
 __all__ = [
-    "EncoderDecoder",
+    "EncoderDecoderTransformer",
     "ExportableModel",
     "describe_model",
     "describe_signatures",

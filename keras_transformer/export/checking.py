@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
-from keras_transformer.backend.nested_layers import nested_layers
 from keras_transformer.decoding import Search
 from keras_transformer.export.protocols import ExportableModel, tokenizers_of
 from keras_transformer.export.tensorflow_process import run_python
@@ -36,28 +34,6 @@ print(json.dumps([
     outputs["score"].numpy()[:, 0].tolist(),
 ]))
 """
-
-
-def check_not_quantized(model: keras.Model) -> None:
-    """Raises `ValueError` if a layer of a model is quantized.
-
-    Args:
-        model: the model to save or export.
-
-    Raises:
-        ValueError: if a layer is quantized. Loading a file does not quantize layers, so
-            that quantized weights could not be read.
-    """
-    for layer in nested_layers(model):
-        mode = getattr(layer, "quantization_mode", None)
-        if mode is not None:
-            raise ValueError(
-                "`model` must not be quantized to be saved or exported, because "
-                "quantized weights cannot be loaded; received a model whose layer "
-                f"{layer.path} is quantized to {mode}. Save the model first and "
-                "quantize the loaded one, or pass `quantization` to `export`, which "
-                "rounds the weights that it writes."
-            )
 
 
 def sample_texts(model: ExportableModel) -> list[str]:

@@ -10,19 +10,19 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
+from keras_transformer.backend.quantized import check_not_quantized
 from keras_transformer.decoding import GreedySearch, Search
 from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,
     SCORE_TOLERANCE,
     best_hypotheses,
     check_log_probabilities,
-    check_not_quantized,
     checked_length,
     sample_texts,
 )
 from keras_transformer.export.ctranslate2_spec import make_spec
 from keras_transformer.export.protocols import (
-    EncoderDecoder,
+    EncoderDecoderTransformer,
     ExportableModel,
     check_encoder_decoder,
     embedding_vocabulary,
@@ -146,7 +146,7 @@ def export_ctranslate2(
 
 
 def _write(
-    model: EncoderDecoder, folder: pathlib.Path, quantization: str | None
+    model: EncoderDecoderTransformer, folder: pathlib.Path, quantization: str | None
 ) -> None:
     spec = make_spec(model)
     spec.validate()
@@ -158,19 +158,21 @@ def _write(
             (folder / f"{side}.model").write_bytes(tokenizer.proto)
 
 
-def _source_tokens(model: EncoderDecoder, rows: Rows) -> list[list[str]]:
+def _source_tokens(model: EncoderDecoderTransformer, rows: Rows) -> list[list[str]]:
     """Returns the tokens of sources, without the end token."""
     tokenizer, size = tokenizers_of(model).source, model.source_vocabulary_size
     vocabulary = embedding_vocabulary(tokenizer, size)
     return [[vocabulary[token_id] for token_id in row[:-1]] for row in rows]
 
 
-def _target_vocabulary(model: EncoderDecoder) -> list[str]:
+def _target_vocabulary(model: EncoderDecoderTransformer) -> list[str]:
     tokenizer, size = tokenizers_of(model).target, model.target_vocabulary_size
     return embedding_vocabulary(tokenizer, size)
 
 
-def _check_tokens(model: EncoderDecoder, folder: pathlib.Path, rows: Rows) -> None:
+def _check_tokens(
+    model: EncoderDecoderTransformer, folder: pathlib.Path, rows: Rows
+) -> None:
     """Compares the outputs of greedy search, except for ties."""
     max_length = checked_length(model)
     expected = best_hypotheses(model, rows, GreedySearch(), max_length)
@@ -204,7 +206,10 @@ def _check_tokens(model: EncoderDecoder, folder: pathlib.Path, rows: Rows) -> No
 
 
 def _are_tied(
-    model: EncoderDecoder, source: list[int], target: list[int], found: list[int]
+    model: EncoderDecoderTransformer,
+    source: list[int],
+    target: list[int],
+    found: list[int],
 ) -> bool:
     """Returns whether the first tokens that differ are equally probable."""
     pairs = zip(target, found, strict=False)
@@ -215,7 +220,7 @@ def _are_tied(
 
 
 def _check_scores(
-    model: EncoderDecoder,
+    model: EncoderDecoderTransformer,
     folder: pathlib.Path,
     rows: Rows,
     targets: Rows,

@@ -10,7 +10,7 @@ from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 from keras import ops
 
 from keras_transformer.export.protocols import (
-    EncoderDecoder,
+    EncoderDecoderTransformer,
     embedding_vocabulary,
     tokenizers_of,
 )
@@ -39,7 +39,7 @@ SCHEMES_IN_ATTENTION = (RelativePositionBias, RotaryEmbedding)
 DEFAULT_TABLE_LENGTH = 2048
 
 
-def make_spec(model: EncoderDecoder) -> transformer_spec.TransformerSpec:
+def make_spec(model: EncoderDecoderTransformer) -> transformer_spec.TransformerSpec:
     """Describes a model to CTranslate2.
 
     Args:
@@ -70,7 +70,7 @@ def make_spec(model: EncoderDecoder) -> transformer_spec.TransformerSpec:
     return spec
 
 
-def _check_architecture(model: EncoderDecoder) -> None:
+def _check_architecture(model: EncoderDecoderTransformer) -> None:
     """Raises `ValueError` if CTranslate2 does not support the architecture."""
     block = model.encoder.blocks[0]
     attention, residuals = block.self_attention, _residuals(model)
@@ -109,12 +109,12 @@ def _require(supported: bool, name: str, received: object, expected: str) -> Non
         )
 
 
-def _residuals(model: EncoderDecoder) -> list[Residual]:
+def _residuals(model: EncoderDecoderTransformer) -> list[Residual]:
     blocks = [*model.encoder.blocks, *model.decoder.blocks]
     return [block.feed_forward_residual for block in blocks]
 
 
-def _architecture_options(model: EncoderDecoder) -> Options:
+def _architecture_options(model: EncoderDecoderTransformer) -> Options:
     """Returns the arguments of the specifications of both encoder and decoder."""
     block = model.encoder.blocks[0]
     attention = block.self_attention
@@ -137,7 +137,7 @@ def _architecture_options(model: EncoderDecoder) -> Options:
 
 
 def _set_encoder(
-    spec: transformer_spec.TransformerEncoderSpec, model: EncoderDecoder
+    spec: transformer_spec.TransformerEncoderSpec, model: EncoderDecoderTransformer
 ) -> None:
     spec.embeddings[0].weight = _array(model.source_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
@@ -149,7 +149,7 @@ def _set_encoder(
 
 
 def _set_decoder(
-    spec: transformer_spec.TransformerDecoderSpec, model: EncoderDecoder
+    spec: transformer_spec.TransformerDecoderSpec, model: EncoderDecoderTransformer
 ) -> None:
     spec.embeddings.weight = _array(model.target_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
@@ -178,11 +178,12 @@ def _position_table(
 def _set_layers(spec: Any, stack: EncoderStack | DecoderStack) -> None:
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         _set_self_attention(layer.self_attention, block.self_attention)
-        if isinstance(stack.positions, RelativePositionBias):
+        positions = block.self_attention.positions
+        if isinstance(positions, RelativePositionBias):
             is_causal = isinstance(block, DecoderBlock)
-            _set_relative_bias(layer.self_attention, block.self_attention, is_causal)
+            _set_relative_bias(layer.self_attention, positions, is_causal)
         _set_norm(layer.self_attention.layer_norm, block.self_attention_residual.norm)
-        if isinstance(block, DecoderBlock):
+        if isinstance(block, DecoderBlock) and block.cross_attention is not None:
             _set_cross_attention(layer.attention, block.cross_attention)
             _set_norm(layer.attention.layer_norm, block.cross_attention_residual.norm)
         _set_feed_forward(layer.ffn, block.feed_forward)
@@ -199,17 +200,17 @@ def _set_self_attention(spec: Any, attention: MultiHeadAttention) -> None:
 
 
 def _set_relative_bias(
-    spec: Any, attention: MultiHeadAttention, is_causal: bool
+    spec: Any, positions: RelativePositionBias, is_causal: bool
 ) -> None:
     """Sets the table of a relative position bias.
 
     Causal attention of CTranslate2 stores no buckets of later keys. Those of a
     `RelativePositionBias` are unused.
     """
-    scheme = attention.positions
-    buckets = scheme.num_buckets // 2 if is_causal else scheme.num_buckets
-    spec.relative_attention_bias = _array(scheme.embeddings)[:buckets]
-    spec.relative_attention_max_distance = np.dtype("int32").type(scheme.max_distance)
+    buckets = positions.num_buckets // 2 if is_causal else positions.num_buckets
+    spec.relative_attention_bias = _array(positions.embeddings)[:buckets]
+    max_distance = np.dtype("int32").type(positions.max_distance)
+    spec.relative_attention_max_distance = max_distance
 
 
 def _set_cross_attention(spec: Any, attention: MultiHeadAttention) -> None:

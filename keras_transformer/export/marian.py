@@ -4,7 +4,7 @@ import math
 import os
 import pathlib
 
-from keras_transformer.export.checking import check_has_tokenizers, check_not_quantized
+from keras_transformer.backend.quantized import check_not_quantized
 from keras_transformer.export.marian_format import (
     ACTIVATIONS,
     DEFAULT_SETTINGS,
@@ -12,9 +12,13 @@ from keras_transformer.export.marian_format import (
     WEIGHTS_FILE,
     mapped_weights,
 )
-from keras_transformer.export.protocols import EncoderDecoder, check_encoder_decoder
+from keras_transformer.export.protocols import (
+    EncoderDecoderTransformer,
+    ExportableModel,
+    check_encoder_decoder,
+    tokenizers_of,
+)
 from keras_transformer.files import new_folder, write_json
-from keras_transformer.inference.protocol import TextModel
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
@@ -23,7 +27,7 @@ from keras_transformer.types import Config
 DEFAULT_MAX_LENGTH = 512
 
 
-def export_marian(model: TextModel, filepath: str | os.PathLike) -> None:
+def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
     """Writes a model as a Marian folder of Hugging Face.
 
     `transformers.MarianMTModel.from_pretrained` and `MarianTokenizer.from_pretrained`
@@ -55,7 +59,6 @@ def export_marian(model: TextModel, filepath: str | os.PathLike) -> None:
     ```
     """
     transformer = check_encoder_decoder(model, "marian")
-    check_has_tokenizers(model)
     check_not_quantized(model)
     tokenizers = _marian_tokenizers(model)
     config = marian_config(transformer)
@@ -66,13 +69,10 @@ def export_marian(model: TextModel, filepath: str | os.PathLike) -> None:
         _write_weights(folder / WEIGHTS_FILE, transformer)
 
 
-def _marian_tokenizers(model: TextModel) -> dict[str, MarianTokenizer]:
+def _marian_tokenizers(model: ExportableModel) -> dict[str, MarianTokenizer]:
     """Returns the tokenizers of `"source"` and `"target"`."""
     tokenizers = {}
-    for side, tokenizer in (
-        ("source", model.source_tokenizer),
-        ("target", model.target_tokenizer),
-    ):
+    for side, tokenizer in tokenizers_of(model)._asdict().items():
         if not isinstance(tokenizer, MarianTokenizer):
             raise ValueError(
                 f"`{side}_tokenizer` must be a `MarianTokenizer` for Marian; received "
@@ -83,7 +83,7 @@ def _marian_tokenizers(model: TextModel) -> dict[str, MarianTokenizer]:
     return tokenizers
 
 
-def marian_config(model: EncoderDecoder) -> Config:
+def marian_config(model: EncoderDecoderTransformer) -> Config:
     """Converts the arguments of a model to the settings of Marian's `config.json`.
 
     Args:
@@ -125,7 +125,7 @@ def marian_config(model: EncoderDecoder) -> Config:
     }
 
 
-def _check_architecture(model: EncoderDecoder) -> None:
+def _check_architecture(model: EncoderDecoderTransformer) -> None:
     """Raises `ValueError` if Marian does not support the architecture of a model."""
     block = model.encoder.blocks[0]
     attention, feed_forward = block.self_attention, block.feed_forward
@@ -155,7 +155,7 @@ def _check_architecture(model: EncoderDecoder) -> None:
         _check(name, size, "`hidden_dim / num_heads`", size == width)
 
 
-def _has_marian_positions(model: EncoderDecoder) -> bool:
+def _has_marian_positions(model: EncoderDecoderTransformer) -> bool:
     """Returns whether all sines come before all cosines, at the usual wavelengths."""
     positions, expected = model.positions, PositionalEncoding(interleaved=False)
     return type(positions) is PositionalEncoding and (
@@ -211,7 +211,7 @@ def _write_settings(folder: pathlib.Path, config: Config) -> None:
     write_json(folder / "config.json", {**architecture, **config})
 
 
-def _write_weights(file: pathlib.Path, model: EncoderDecoder) -> None:
+def _write_weights(file: pathlib.Path, model: EncoderDecoderTransformer) -> None:
     from safetensors.numpy import save_file
 
     tensors = {weight.names[0]: weight.tensor() for weight in mapped_weights(model)}

@@ -7,13 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.export.protocols import EncoderDecoder
-from keras_transformer.layers import (
-    DecoderBlock,
-    EncoderBlock,
-    MultiHeadAttention,
-    Residual,
-)
+from keras_transformer.export.protocols import EncoderDecoderTransformer
+from keras_transformer.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
 from keras_transformer.types import Config
 
 WEIGHTS_FILE = "model.safetensors"
@@ -92,7 +87,7 @@ class MappedWeight(NamedTuple):
         return np.ascontiguousarray(values.reshape(self.shape))
 
 
-def mapped_weights(model: EncoderDecoder) -> Iterator[MappedWeight]:
+def mapped_weights(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:
     """Maps the weights of a model to the tensors of a Marian checkpoint.
 
     Args:
@@ -110,7 +105,7 @@ def mapped_weights(model: EncoderDecoder) -> Iterator[MappedWeight]:
             yield from _block(f"model.{side}.layers.{number}.", block)
 
 
-def _embeddings(model: EncoderDecoder) -> Iterator[MappedWeight]:
+def _embeddings(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:
     target = model.target_embedding.embeddings
     if model.tie_embeddings == "all":
         names = (SHARED, TARGET, SOURCE, OUTPUT)
@@ -130,23 +125,19 @@ def _embeddings(model: EncoderDecoder) -> Iterator[MappedWeight]:
 
 
 def _block(prefix: str, block: EncoderBlock | DecoderBlock) -> Iterator[MappedWeight]:
-    yield from _attention(
-        f"{prefix}self_attn", block.self_attention, block.self_attention_residual
-    )
-    if isinstance(block, DecoderBlock):
-        yield from _attention(
-            f"{prefix}encoder_attn",
-            block.cross_attention,
-            block.cross_attention_residual,
-        )
+    yield from _attention(f"{prefix}self_attn", block.self_attention)
+    norm = block.self_attention_residual.norm
+    yield from _norm(f"{prefix}self_attn_layer_norm", norm)
+    if isinstance(block, DecoderBlock) and block.cross_attention is not None:
+        yield from _attention(f"{prefix}encoder_attn", block.cross_attention)
+        norm = block.cross_attention_residual.norm
+        yield from _norm(f"{prefix}encoder_attn_layer_norm", norm)
     yield from _linear(f"{prefix}fc1", block.feed_forward.intermediate_dense)
     yield from _linear(f"{prefix}fc2", block.feed_forward.output_dense)
-    yield from _norm(f"{prefix}final_layer_norm", block.feed_forward_residual)
+    yield from _norm(f"{prefix}final_layer_norm", block.feed_forward_residual.norm)
 
 
-def _attention(
-    name: str, attention: MultiHeadAttention, residual: Residual
-) -> Iterator[MappedWeight]:
+def _attention(name: str, attention: MultiHeadAttention) -> Iterator[MappedWeight]:
     projections = {
         "q_proj": attention.query_dense,
         "k_proj": attention.key_dense,
@@ -155,7 +146,6 @@ def _attention(
     }
     for projection, layer in projections.items():
         yield from _linear(f"{name}.{projection}", layer)
-    yield from _norm(f"{name}_layer_norm", residual)
 
 
 def _linear(name: str, layer: keras.layers.Layer) -> Iterator[MappedWeight]:
@@ -165,7 +155,7 @@ def _linear(name: str, layer: keras.layers.Layer) -> Iterator[MappedWeight]:
     yield MappedWeight((f"{name}.bias",), layer.bias, (outputs,))
 
 
-def _norm(name: str, residual: Residual) -> Iterator[MappedWeight]:
-    shape = tuple(residual.norm.gamma.shape)
-    yield MappedWeight((f"{name}.weight",), residual.norm.gamma, shape)
-    yield MappedWeight((f"{name}.bias",), residual.norm.beta, shape)
+def _norm(name: str, norm: keras.layers.LayerNormalization) -> Iterator[MappedWeight]:
+    shape = tuple(norm.gamma.shape)
+    yield MappedWeight((f"{name}.weight",), norm.gamma, shape)
+    yield MappedWeight((f"{name}.bias",), norm.beta, shape)

@@ -11,7 +11,10 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.export.protocols import EncoderDecoder, ExportableModel
+from keras_transformer.export.protocols import (
+    EncoderDecoderTransformer,
+    ExportableModel,
+)
 
 FILE = "README.md"
 # Sections that only the author of a model can write: Mitchell et al. (2019), section 4.
@@ -47,7 +50,7 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
     }
     if len(members) > 1:
         facts["models"] = len(members)
-    if isinstance(first, EncoderDecoder):
+    if isinstance(first, EncoderDecoderTransformer):
         names = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
         facts |= {name: getattr(first, name) for name in names}
         facts["positions"] = type(first.positions).__name__

@@ -21,7 +21,7 @@ from keras_transformer.export.checking import (
     sample_texts,
 )
 from keras_transformer.export.protocols import (
-    EncoderDecoder,
+    EncoderDecoderTransformer,
     ExportableModel,
     check_encoder_decoder,
     tokenizers_of,
@@ -30,7 +30,7 @@ from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.files import new_folder
 from keras_transformer.layers import KeyValues, padding_mask
 from keras_transformer.text import SentencePieceTokenizer
-from keras_transformer.types import Config, Size, Tensor, TokenIds
+from keras_transformer.types import Config, Size, Tensor
 
 OPSET_VERSION = 18
 MODEL_SETTINGS = (
@@ -120,7 +120,7 @@ def export_onnx(
         _check(transformer, folder, search, texts)
 
 
-def _check_architecture(model: EncoderDecoder) -> None:
+def _check_architecture(model: EncoderDecoderTransformer) -> None:
     """Raises `ValueError` if the graphs do not support a part of the model."""
     attention = model.decoder.blocks[0].self_attention
     settings = {
@@ -140,7 +140,7 @@ def _check_architecture(model: EncoderDecoder) -> None:
 class _Encoder(keras.Model):
     """Computes the keys and values of the sources for all blocks of the decoder."""
 
-    def __init__(self, model: EncoderDecoder):
+    def __init__(self, model: EncoderDecoderTransformer):
         super().__init__(name="encoder")
         self.model = model
 
@@ -156,7 +156,7 @@ class _Encoder(keras.Model):
 class _DecoderStep(keras.Model):
     """Computes the logits of the next tokens of one beam."""
 
-    def __init__(self, model: EncoderDecoder):
+    def __init__(self, model: EncoderDecoderTransformer):
         super().__init__(name="decoder_step")
         self.model = model
 
@@ -169,7 +169,7 @@ class _DecoderStep(keras.Model):
         past = ops.shape(inputs["past_keys_0"])[3]
         position = ops.reshape(past, (1,))
         x, caches = model.decoder.step(
-            self._embed(inputs["token_ids"], position),
+            model.embed_target(inputs["token_ids"], position, training=False),
             caches,
             past,
             attention_mask=ops.ones((ops.shape(source)[0], 1, past + 1), "bool"),
@@ -178,22 +178,7 @@ class _DecoderStep(keras.Model):
             cache_positions=ops.arange(past + 1, dtype="int32"),
         )
         own = _by_name([cache for cache, _ in caches], "")
-        return {"logits": self._logits(x)[:, 0], **own}
-
-    def _embed(self, token_ids: TokenIds, positions: Tensor) -> Tensor:
-        x = self.model.target_embedding(token_ids)
-        if self.model.scale_embeddings:
-            x = x * self.model.hidden_dim**0.5
-        if self.model.target_encoding is None:
-            return x
-        return self.model.target_encoding(x, positions=positions)
-
-    def _logits(self, x: Tensor) -> Tensor:
-        if self.model.output_dense is not None:
-            return self.model.output_dense(x)
-        logits = ops.matmul(x, ops.transpose(self.model.target_embedding.embeddings))
-        bias = self.model.tied_output_bias
-        return logits if bias is None else logits + bias
+        return {"logits": model.compute_logits(x)[:, 0], **own}
 
 
 class _GrowingKeyValues(KeyValues):
@@ -221,7 +206,7 @@ def _cache(inputs: Mapping[str, Tensor], prefix: str, number: int) -> KeyValues:
     )
 
 
-def _write(model: EncoderDecoder, folder: pathlib.Path) -> None:
+def _write(model: EncoderDecoderTransformer, folder: pathlib.Path) -> None:
     folder.mkdir()
     ids = {"encoder_token_ids": keras.InputSpec("int32", (None, None))}
     _write_graph(_Encoder(model), folder / "encoder.onnx", ids)
@@ -257,7 +242,9 @@ def _write_graph(
         )
 
 
-def _cache_specs(model: EncoderDecoder, prefix: str) -> dict[str, keras.InputSpec]:
+def _cache_specs(
+    model: EncoderDecoderTransformer, prefix: str
+) -> dict[str, keras.InputSpec]:
     attention = model.decoder.blocks[0].cross_attention
     heads = attention.num_key_value_heads
     keys = keras.InputSpec("float32", (None, heads, attention.key_dim, None))
@@ -265,7 +252,7 @@ def _cache_specs(model: EncoderDecoder, prefix: str) -> dict[str, keras.InputSpe
     return _by_name([KeyValues(keys, values)] * model.num_decoder_layers, prefix)
 
 
-def _config(model: EncoderDecoder) -> Config:
+def _config(model: EncoderDecoderTransformer) -> Config:
     attention = model.decoder.blocks[0].self_attention
     return {
         **{name: getattr(model, name) for name in MODEL_SETTINGS},
@@ -274,7 +261,10 @@ def _config(model: EncoderDecoder) -> Config:
 
 
 def _check(
-    model: EncoderDecoder, folder: pathlib.Path, search: Search, texts: Sequence[str]
+    model: EncoderDecoderTransformer,
+    folder: pathlib.Path,
+    search: Search,
+    texts: Sequence[str],
 ) -> None:
     """Compares the log-probabilities of the hypotheses of the search."""
     tokenizer = tokenizers_of(model).source

@@ -52,7 +52,7 @@ class ExportableModel(SequenceModel, Protocol):
 
 
 @runtime_checkable
-class EncoderDecoder(ExportableModel, Protocol):
+class EncoderDecoderTransformer(ExportableModel, Protocol):
     """An encoder-decoder Transformer whose sources and targets are token ids.
 
     The formats that store weights and a description of the architecture require it:
@@ -102,18 +102,31 @@ class EncoderDecoder(ExportableModel, Protocol):
         """Returns the outputs of the encoder `(batch, source_length, hidden_dim)`."""
         ...
 
+    def embed_target(
+        self,
+        token_ids: TokenIds,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Returns the inputs of the decoder `(batch, target_length, hidden_dim)`."""
+        ...
 
-def check_encoder_decoder(model: object, format: str) -> EncoderDecoder:
-    """Returns the model as an `EncoderDecoder`.
+    def compute_logits(self, decoded: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Returns the logits of outputs of the decoder."""
+        ...
+
+
+def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransformer:
+    """Returns the model as an `EncoderDecoderTransformer`.
 
     Args:
         model: the model to export.
         format: name of the format, such as `"onnx"`.
 
     Raises:
-        ValueError: if the model does not follow the protocol `EncoderDecoder`.
+        ValueError: if the model does not follow the protocol.
     """
-    if isinstance(model, EncoderDecoder):
+    if isinstance(model, EncoderDecoderTransformer):
         return model
     raise ValueError(
         "`model` must be an encoder-decoder Transformer, such as a `Seq2Seq`, for "

@@ -10,7 +10,7 @@ from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel, tokenizers_of
 from keras_transformer.export.quantization import StoredWeights
-from keras_transformer.inference.alignment import Alignment, attend
+from keras_transformer.inference.alignment import Alignment, align_batch
 from keras_transformer.inference.generation import Request
 from keras_transformer.inference.protocols import HasAttentionScores, SequenceInputs
 from keras_transformer.inference.scoring import token_log_probabilities
@@ -118,23 +118,27 @@ class Signatures(tf.Module):
     def _compile(self, model: ExportableModel, request: Request) -> None:
         """Compiles the parts of the functions that compute with the model."""
 
+        def inputs(sources: tf.Tensor, targets: tf.Tensor) -> SequenceInputs:
+            return {"encoder_token_ids": sources, "decoder_token_ids": targets}
+
         def search(
             token_ids: tf.Tensor, prefixes: tf.Tensor, seed: tf.Tensor
         ) -> SearchResult:
             return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
 
-        def score(*batch: tf.Tensor) -> tf.Tensor:
-            return token_log_probabilities(model, *batch)
+        def score(
+            sources: tf.Tensor, targets: tf.Tensor, labels: tf.Tensor
+        ) -> tf.Tensor:
+            return token_log_probabilities(model, inputs(sources, targets), labels)
 
         def align(sources: tf.Tensor, targets: tf.Tensor) -> Alignment:
-            return attend(model, sources, targets)
+            return align_batch(model, inputs(sources, targets))
 
         def attention_scores(sources: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-            inputs = SequenceInputs(
-                encoder_token_ids=sources, decoder_token_ids=targets
-            )
             call: Callable[..., Any] = model
-            _, scores = call(inputs, training=False, return_attention_scores=True)
+            _, scores = call(
+                inputs(sources, targets), training=False, return_attention_scores=True
+            )
             return tf.cast(tf.stack(scores["cross"], axis=1), tf.float32)
 
         def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -85,7 +85,7 @@ def _assign_block(
         # A decoder does not store the buckets of later keys.
         table = attention.positions.embeddings
         _assign(table, _padded_rows(bias, table.shape[0]))
-    if isinstance(block, DecoderBlock):
+    if isinstance(block, DecoderBlock) and block.cross_attention is not None:
         name = f"{prefix}/attention"
         _assign_cross_attention(block.cross_attention, variables, name)
         norm = block.cross_attention_residual.norm

@@ -2,7 +2,7 @@ import pytest
 
 from keras_transformer import Ensemble, Seq2Seq
 from keras_transformer.export.protocols import (
-    EncoderDecoder,
+    EncoderDecoderTransformer,
     check_encoder_decoder,
     embedding_vocabulary,
     tokenizers_of,
@@ -18,7 +18,7 @@ SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3
 def test_a_seq2seq_is_an_encoder_decoder():
     for options in ({}, {"tie_embeddings": "none"}, {"output_bias": True}):
         model = Seq2Seq(**SIZES, source_tokenizer=LETTERS, **options)
-        assert isinstance(model, EncoderDecoder)
+        assert isinstance(model, EncoderDecoderTransformer)
         assert check_encoder_decoder(model, "onnx") is model
 
 
