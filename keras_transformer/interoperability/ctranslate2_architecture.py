@@ -1,6 +1,7 @@
 """Derives the architecture of a CTranslate2 model from its variables."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -285,11 +286,8 @@ def _check_shape(variables: Variables, name: str, expected: tuple[int, ...]) -> 
         )
 
 
-# A scalar is an int, a float or a bool, depending on the setting.
-def _shared_scalar(
-    variables: Variables, name: str, default: float | None = None
-) -> int:
-    """Returns a setting that must be the same in the encoder and the decoder."""
+def _shared_scalar(variables: Variables, name: str, default: Any = None) -> Any:
+    """Returns a number that must be the same in the encoder and the decoder."""
     encoder, decoder = (variables.scalar(f"{side}/{name}", default) for side in SIDES)
     expected = "be the same in encoder and decoder"
     _require(name, (encoder, decoder), encoder == decoder, expected)

@@ -6,7 +6,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import BeamSearch, Ensemble, GreedySearch, Seq2Seq
 from keras_transformer.decoding import SearchResult
-from keras_transformer.export import checking
+from keras_transformer.export import checking, saved_model
 from keras_transformer.export.quantization import (
     check_quantization,
     restore_numbers,
@@ -130,7 +130,9 @@ def test_the_rounding_error_is_the_greatest_per_token():
 
 
 @pytest.mark.once
-def test_a_saved_model_in_int8(ensemble, tmp_path):
+def test_a_saved_model_in_int8(ensemble, tmp_path, monkeypatch):
+    # The test itself compares the texts.
+    monkeypatch.setattr(saved_model, "compare_texts", lambda *_: None)
     folder, search = tmp_path / "letters" / "1", BeamSearch(2)
     ensemble.export(folder, search, check_texts=TEXTS, quantization="int8")
     signatures = tf.saved_model.load(str(folder)).signatures
@@ -193,6 +195,6 @@ def test_lora_and_quantized_layers_are_refused(change, tmp_path):
     )
     dense = model.decoder.blocks[0].self_attention.query_dense
     getattr(dense, change)(*{"enable_lora": [2], "quantize": ["int8"]}[change])
-    with pytest.raises(ValueError, match="`quantization` must be `None` .*query is"):
+    with pytest.raises(ValueError, match="`quantization` must be `None` .*query has"):
         model.export(tmp_path / "1", quantization="int8")
     assert not list(tmp_path.iterdir())
