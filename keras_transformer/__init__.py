@@ -51,7 +51,7 @@ if TYPE_CHECKING or not _IS_COMMAND:
     )
     from keras_transformer.inference.alignment import Alignment
     from keras_transformer.inference.scoring import ScoreResult
-    from keras_transformer.inference.search_tree import SearchTree
+    from keras_transformer.inference.streaming import SearchTree
     from keras_transformer.layers import (
         AlibiBias,
         AttentionPattern,
