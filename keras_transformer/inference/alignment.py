@@ -155,10 +155,11 @@ def attend(
     last = ops.sum(ops.cast(is_token, places.dtype), axis=1, keepdims=True) - 1
     ends = ops.logical_and(encoder_token_ids == model.end_token_id, places == last)
     words = ops.logical_or(
-        ops.logical_and(is_token, ops.logical_not(ends)), places == 0
+        ops.logical_and(is_token, ops.logical_not(ends)), ops.equal(places, 0)
     )
-    positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
-    return Alignment(attention, ops.cast(positions, "int32"))
+    positions: Any = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
+    positions = ops.cast(positions, "int32")
+    return Alignment(attention, positions)
 
 
 def _checked_layer(layer: int | None, count: int) -> int:

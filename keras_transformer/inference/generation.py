@@ -210,7 +210,7 @@ class Generator:
             chosen = order[start : start + size]
             batch = pad_rows([rows[i] for i in chosen], size, limit, pad)
             begin = pad_prefixes([prefixes[i] for i in chosen], size, pad)
-            arguments = (batch, begin, np.int32(seed))
+            arguments = (batch, begin, np.array(seed, "int32"))
             result = compiled(*map(keras.ops.convert_to_tensor, arguments))
             results.append(
                 [keras.ops.convert_to_numpy(part)[: len(chosen)] for part in result]
