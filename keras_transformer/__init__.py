@@ -127,65 +127,30 @@ if TYPE_CHECKING or not _is_command():
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "AlibiBias": "layers",
-    "Alignment": "inference.alignment",
-    "AttentionPattern": "layers",
-    "BannedSequences": "decoding",
-    "BeamSearch": "decoding",
+# Names that are imported at their first use, with their modules.
+_LAZY = {
     "CharacterTokenizer": "text",
-    "Checkpoints": "training",
-    "DecoderBlock": "layers",
-    "DecoderStack": "layers",
-    "EncoderBlock": "layers",
-    "EncoderStack": "layers",
-    "Ensemble": "models",
-    "FeedForward": "layers",
-    "GNMTLengthPenalty": "decoding",
-    "GlobalLocal": "layers",
-    "GreedySearch": "decoding",
-    "LabelSmoothedCrossEntropy": "training",
-    "LearnedPositionalEncoding": "layers",
-    "LengthPenalty": "decoding",
-    "LocalWindow": "layers",
-    "LogitsProcessor": "decoding",
     "MarianTokenizer": "text",
-    "MaskedTokenAccuracy": "training",
-    "MultiHeadAttention": "layers",
-    "NoRepeatNGram": "decoding",
-    "NonFiniteLoss": "training",
-    "Perplexity": "training",
-    "PositionScheme": "layers",
-    "PositionalEncoding": "layers",
-    "PowerLengthPenalty": "decoding",
-    "RelativeLength": "decoding",
-    "RelativePositionBias": "layers",
-    "RepetitionPenalty": "decoding",
-    "RotaryEmbedding": "layers",
-    "Sampling": "decoding",
-    "ScoreResult": "inference.scoring",
-    "SearchResult": "decoding",
-    "SearchTree": "inference.streaming",
     "SentencePieceTokenizer": "text",
-    "Seq2Seq": "models",
-    "SkipNonFinite": "training",
-    "Strided": "layers",
-    "SuppressTokens": "decoding",
     "Tokenizer": "text",
-    "TrainingProgress": "training",
-    "TranslationQuality": "training",
-    "WarmupInverseSquareRoot": "training",
     "WordTokenizer": "text",
-    "average_checkpoints": "training",
-    "freeze": "training",
     "load_ctranslate2": "interoperability",
     "load_marian": "interoperability",
     "minimum_bayes_risk": "inference.bayes_risk",
     "parallel_dataset": "dataset",
     "replace_unknowns": "inference.unknown_words",
-    "scaled_dot_product_attention": "layers",
     "translate_file": "inference.file_translation",
 }
+# The modules of all other names, for the command.
+_MODULES = (
+    "decoding",
+    "inference.alignment",
+    "inference.scoring",
+    "inference.streaming",
+    "layers",
+    "models",
+    "training",
+)
 # Documented modules.
 _SUBMODULES = (
     "dataset",
@@ -215,14 +180,75 @@ _DEPRECATED = {
     ),
 }
 
-__all__ = [*sorted(_MODULES)]
+__all__ = [
+    "AlibiBias",
+    "Alignment",
+    "AttentionPattern",
+    "BannedSequences",
+    "BeamSearch",
+    "CharacterTokenizer",
+    "Checkpoints",
+    "DecoderBlock",
+    "DecoderStack",
+    "EncoderBlock",
+    "EncoderStack",
+    "Ensemble",
+    "FeedForward",
+    "GNMTLengthPenalty",
+    "GlobalLocal",
+    "GreedySearch",
+    "LabelSmoothedCrossEntropy",
+    "LearnedPositionalEncoding",
+    "LengthPenalty",
+    "LocalWindow",
+    "LogitsProcessor",
+    "MarianTokenizer",
+    "MaskedTokenAccuracy",
+    "MultiHeadAttention",
+    "NoRepeatNGram",
+    "NonFiniteLoss",
+    "Perplexity",
+    "PositionScheme",
+    "PositionalEncoding",
+    "PowerLengthPenalty",
+    "RelativeLength",
+    "RelativePositionBias",
+    "RepetitionPenalty",
+    "RotaryEmbedding",
+    "Sampling",
+    "ScoreResult",
+    "SearchResult",
+    "SearchTree",
+    "SentencePieceTokenizer",
+    "Seq2Seq",
+    "SkipNonFinite",
+    "Strided",
+    "SuppressTokens",
+    "Tokenizer",
+    "TrainingProgress",
+    "TranslationQuality",
+    "WarmupInverseSquareRoot",
+    "WordTokenizer",
+    "average_checkpoints",
+    "freeze",
+    "load_ctranslate2",
+    "load_marian",
+    "minimum_bayes_risk",
+    "parallel_dataset",
+    "replace_unknowns",
+    "scaled_dot_product_attention",
+    "translate_file",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"keras_transformer.{_MODULES[name]}"), name)
+    if name in _LAZY:
+        return getattr(import_module(f"keras_transformer.{_LAZY[name]}"), name)
     if name in _SUBMODULES:
         return import_module(f"keras_transformer.{name}")
+    if name in __all__:  # of the command, which has imported nothing
+        modules = [import_module(f"keras_transformer.{m}") for m in _MODULES]
+        return next(getattr(m, name) for m in modules if hasattr(m, name))
     if name in _DEPRECATED:
         module, replacement = _DEPRECATED[name]
         warnings.warn(
