@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from keras_transformer.backend.nested_layers import nested_layers
+
 
 def check_not_quantized(model: Any) -> None:
     """Checks that no layer is quantized, since a file of such a model is unreadable.
@@ -12,7 +14,7 @@ def check_not_quantized(model: Any) -> None:
     Raises:
         ValueError: if a layer is quantized.
     """
-    for layer in model._flatten_layers():
+    for layer in nested_layers(model):
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(
