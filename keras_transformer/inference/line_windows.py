@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.dataset.line_files import LineIndex, LineReader
-from keras_transformer.text import decode_line
+from keras_transformer.text import LineIndex, LineReader, decode_line
 
 _READ = 1 << 16  # Bytes; what a pipe holds at most.
 
