@@ -9,7 +9,7 @@ import keras
 
 from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
-from keras_transformer.dataset.pairs import open_corpora
+from keras_transformer.dataset.text_pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
 from keras_transformer.files import read_json, write_json, written_whole
 from keras_transformer.models import PRESETS, Seq2Seq

@@ -1,15 +1,15 @@
-"""Streams of windows whose batches are numbered through."""
+"""The stream of batches and its positions."""
 
 import json
 
 import pytest
 
-from keras_transformer.dataset.batch_stream import BatchStream
-from keras_transformer.dataset.windows import Window
+from keras_transformer.dataset.batches import BatchStream
+from keras_transformer.dataset.windows import PairWindow
 
 pytestmark = pytest.mark.once
 
-SIZES = [3, 0, 1, 11, 2]  # Batches of the windows, over and over.
+SIZES = [3, 0, 1, 11, 2]  # Numbers of batches of the windows, repeated.
 
 
 def make_stream(batches_per_epoch=5, aligned=False):
@@ -18,8 +18,10 @@ def make_stream(batches_per_epoch=5, aligned=False):
     def load(number):
         loaded.append(number)
         if aligned:
-            return Window(number, [(number, n) for n in range(batches_per_epoch)])
-        return Window(number, [(number, n) for n in range(SIZES[number % len(SIZES)])])
+            return PairWindow(number, [(number, n) for n in range(batches_per_epoch)])
+        return PairWindow(
+            number, [(number, n) for n in range(SIZES[number % len(SIZES)])]
+        )
 
     stream = BatchStream(load, batches_per_epoch, aligned)
     stream.loaded = loaded
@@ -30,7 +32,7 @@ def read(stream):
     return [batch for _, batch in stream.epoch()]
 
 
-def test_epochs_are_cut_from_the_stream():
+def test_epochs_divide_the_stream():
     stream = make_stream()
     found = [batch for _ in range(9) for batch in read(stream)]
     assert len(found) == 45
@@ -38,7 +40,7 @@ def test_epochs_are_cut_from_the_stream():
     assert found == expected[:45]
 
 
-def test_going_on_loads_no_window_again_but_the_one_it_is_in():
+def test_next_epoch_loads_again_only_the_window_in_which_it_starts():
     stream = make_stream()
     for _ in range(9):
         read(stream)
@@ -47,7 +49,7 @@ def test_going_on_loads_no_window_again_but_the_one_it_is_in():
 
 
 @pytest.mark.parametrize("aligned", [False, True])
-def test_restored_from_every_position(aligned):
+def test_restore_from_every_position(aligned):
     stream = make_stream(aligned=aligned)
     epochs, states = [], []
     for _ in range(6):
@@ -66,7 +68,7 @@ def test_restored_from_every_position(aligned):
 
 
 @pytest.mark.parametrize("aligned", [False, True])
-def test_any_epoch_is_found(aligned):
+def test_start_at_any_epoch(aligned):
     stream = make_stream(aligned=aligned)
     epochs = [read(stream) for _ in range(7)]
     for number in (5, 2, 6, 0):
@@ -75,7 +77,7 @@ def test_any_epoch_is_found(aligned):
             assert read(found) == epochs[number][3:]
 
 
-def test_an_abandoned_epoch_ends_all_the_same():
+def test_an_unfinished_epoch_counts_as_an_epoch():
     stream = make_stream()
     epochs = [read(stream) for _ in range(3)]
     stream = make_stream()
@@ -83,7 +85,7 @@ def test_an_abandoned_epoch_ends_all_the_same():
     assert read(stream) == epochs[1]
 
 
-def test_state_while_an_epoch_runs():
+def test_state_during_an_epoch():
     stream = make_stream()
     read(stream)
     running = stream.epoch()
@@ -115,11 +117,11 @@ def read_epoch(number):
     return [read(stream) for _ in range(number + 1)][-1]
 
 
-def test_a_stream_without_batches_ends():
+def test_a_stream_of_empty_windows_is_an_error():
     stream = BatchStream(
-        lambda number: Window(number, [number] * (number < 2)), 5, False
+        lambda number: PairWindow(number, [number] * (number < 2)), 5, False
     )
     epoch = stream.epoch()
     assert [next(epoch)[1], next(epoch)[1]] == [0, 1]
-    with pytest.raises(ValueError, match="1000 windows in a row, from number 2 on"):
+    with pytest.raises(ValueError, match="1000 consecutive windows, from number 3 on"):
         next(epoch)
