@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "hub": set(),
     "text": {"files", "keras", "sentencepiece", "tensorflow", "tensorflow_text"},
     "dataset": {"arguments", "numpy", "tensorflow", "text"},
-    "layers": {"arguments", "backend", "keras", "numpy"},
+    "layers": {"arguments", "backend", "keras", "numpy", "types"},
     "training": {"arguments", "backend", "files", "keras", "numpy"},
     "decoding": {"arguments", "backend", "keras", "numpy"},
     "models": {

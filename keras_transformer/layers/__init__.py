@@ -12,6 +12,7 @@ from keras_transformer.layers.attention import (
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.decoder_stack import DecoderStack
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.embedding import ScaledEmbedding
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.encoder_stack import EncoderStack
 from keras_transformer.layers.feed_forward import FeedForward
@@ -45,6 +46,7 @@ __all__ = [
     "RelativePositionBias",
     "Residual",
     "RotaryEmbedding",
+    "ScaledEmbedding",
     "Strided",
     "causal_mask",
     "merge_masks",

@@ -11,6 +11,7 @@ from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
 from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Mask, Options, Shape, Tensor
 
 
@@ -78,8 +79,9 @@ class Block(BlockArguments, keras.layers.Layer):
         scheme = self.positions
         self.encoding = None
         if scheme is not None and scheme.added_to_inputs:
-            self.encoding = copy_scheme(scheme, self.dtype_policy)
-            self.encoding.build(shape)
+            encoding = copy_scheme(scheme, self.dtype_policy)
+            encoding.build(shape)
+            self.encoding = encoding
             scheme = None
         return self._build_attention("self_attention", shape, shape, positions=scheme)
 
@@ -106,7 +108,7 @@ class Block(BlockArguments, keras.layers.Layer):
         }
         options = {**defaults, **self.attention_options, **options}
         if "key_dim" not in options:
-            hidden_dim, num_heads = query_shape[-1], options["num_heads"]
+            hidden_dim, num_heads = known_size(query_shape), options["num_heads"]
             options["key_dim"] = key_dim_per_head(hidden_dim, num_heads)
         attention = MultiHeadAttention(**options)
         attention.build(query_shape, value_shape)

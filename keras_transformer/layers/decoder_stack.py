@@ -292,7 +292,9 @@ class DecoderStack(Stack):
             )
         caches = []
         for block in self.blocks:
-            cache = (block.self_attention.empty_key_values(batch_size, cache_length),)
+            cache: tuple[KeyValues, ...] = (
+                block.self_attention.empty_key_values(batch_size, cache_length),
+            )
             if encoder_sequence is not None:
                 cross_attention = block.cross_attention
                 cache += (cross_attention.compute_key_values(encoder_sequence),)

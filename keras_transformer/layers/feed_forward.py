@@ -10,6 +10,7 @@ from keras_transformer.layers.projection import Dense
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
+    known_size,
     serialize_weight_options,
 )
 from keras_transformer.types import Config, Shape, Tensor
@@ -88,7 +89,7 @@ class FeedForward(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, inputs_shape: Shape) -> None:
-        *leading, hidden_dim = inputs_shape
+        *leading, _ = inputs_shape
         self.intermediate_dense = self._dense("intermediate", self.intermediate_dim)
         self.intermediate_dense.build(inputs_shape)
         self.gate_dense: keras.layers.Dense | None = None
@@ -96,7 +97,7 @@ class FeedForward(keras.layers.Layer):
             self.gate_dense = self._dense("gate", self.intermediate_dim)
             self.gate_dense.build(inputs_shape)
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
-        self.output_dense = self._dense("output", hidden_dim)
+        self.output_dense = self._dense("output", known_size(inputs_shape))
         self.output_dense.build((*leading, self.intermediate_dim))
         freeze_new_sub_layers(self)
 

@@ -1,6 +1,7 @@
 """Attention masks: boolean, `True` = attend."""
 
 import functools
+from typing import overload
 
 from keras import ops
 
@@ -80,6 +81,10 @@ def attention_mask_from_padding(mask: Mask | None) -> Mask | None:
     return None if mask is None else ops.expand_dims(mask, 1)
 
 
+@overload
+def with_head_axis(mask: None) -> None: ...
+@overload
+def with_head_axis(mask: Mask) -> Mask: ...
 def with_head_axis(mask: Mask | None) -> Mask | None:
     """Inserts the missing axes of an attention mask.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.types import Config
+from keras_transformer.types import Config, Shape
 
 _MODULES = {
     "initializer": keras.initializers,
@@ -60,6 +60,33 @@ def serialize_weight_options(**options: Any) -> Config:
 
 def _module(name: str) -> ModuleType:
     return _MODULES[name.rpartition("_")[2]]
+
+
+def known_size(shape: Shape, axis: int = -1) -> int:
+    """Returns the size of an axis on which the weights of a layer depend.
+
+    Args:
+        shape: shape of an input of the layer.
+        axis: int, the axis.
+
+    Returns:
+        int, the size.
+
+    Raises:
+        ValueError: if the size is unknown.
+
+    Example:
+
+    >>> known_size((None, None, 512))
+    512
+    """
+    size = shape[axis]
+    if size is None:
+        raise ValueError(
+            f"The size of axis {axis} of the inputs must be known when a layer is "
+            f"built; received an input of shape {tuple(shape)}."
+        )
+    return size
 
 
 def freeze_new_sub_layers(layer: keras.layers.Layer) -> None:

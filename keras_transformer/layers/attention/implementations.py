@@ -183,8 +183,9 @@ def _repeat_rows(x: Tensor, batch: Size) -> Tensor:
 
 def _is_blockwise_worthwhile(pattern: AttentionPattern, length: Size | None) -> bool:
     # JAX may represent the length by a symbol that does not compare with numbers.
-    is_known_or_unknown = length is None or isinstance(length, int)
-    return is_known_or_unknown and pattern.is_worthwhile(length)
+    if length is not None and not isinstance(length, int):
+        return False
+    return pattern.is_worthwhile(length)
 
 
 def _is_equal_for_all_queries(mask: Mask | None) -> bool:

@@ -50,6 +50,7 @@ from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
     get_weight_options,
+    known_size,
     serialize_weight_options,
 )
 from keras_transformer.types import Config, Mask, Shape, Size, Tensor
@@ -181,7 +182,7 @@ class MultiHeadAttention(keras.layers.Layer):
         value_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
-        output_shape: int | Shape | None = None,
+        output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
@@ -262,18 +263,18 @@ class MultiHeadAttention(keras.layers.Layer):
     ) -> None:
         key_shape = value_shape if key_shape is None else key_shape
         check_key_and_value_shapes(value_shape, key_shape)
-        width, heads = query_shape[-1], self.num_heads
+        width, heads = known_size(query_shape), self.num_heads
         key_value_heads = self.num_key_value_heads
-        self._query_dense = self._projection("query", width, (heads, self.key_dim))
+        self._query_dense = self._projection("query", (width,), (heads, self.key_dim))
         self._key_dense = self._projection(
-            "key", key_shape[-1], (key_value_heads, self.key_dim)
+            "key", (known_size(key_shape),), (key_value_heads, self.key_dim)
         )
         if self.use_gate:
             self._gate_dense = self._projection(
-                "gate", width, (heads, self.value_dim), activation="sigmoid"
+                "gate", (width,), (heads, self.value_dim), activation="sigmoid"
             )
         self._value_dense = self._projection(
-            "value", value_shape[-1], (key_value_heads, self.value_dim)
+            "value", (known_size(value_shape),), (key_value_heads, self.value_dim)
         )
         self._output_dense = self._projection(
             "attention_output",
@@ -290,11 +291,10 @@ class MultiHeadAttention(keras.layers.Layer):
     def _projection(
         self,
         name: str,
-        input_shape: int | Shape,
+        input_shape: Sequence[int],
         output_shape: Sequence[int],
         activation: str | None = None,
     ) -> Projection:
-        input_shape = as_shape(input_shape)
         bound, free = "hd"[-len(input_shape) :], "uvwxyz"[: len(output_shape)]
         layer = Projection(
             f"bt{bound},{bound}{free}->bt{free}",
@@ -373,8 +373,8 @@ class MultiHeadAttention(keras.layers.Layer):
             attended, scores = zero_masked_queries(attended, scores, query_mask)
         if self.use_gate:
             attended = attended * self._gate_dense(query)
-        outputs = (self._output_dense(attended), scores, cache)
-        outputs = tuple(output for output in outputs if output is not None)
+        results = (self._output_dense(attended), scores, cache)
+        outputs = tuple(result for result in results if result is not None)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _compute_attention(
@@ -392,7 +392,7 @@ class MultiHeadAttention(keras.layers.Layer):
         check_scores_available(return_attention_scores, self._flash_attention)
         has_dropout = bool(training) and self.dropout > 0
         is_enabled = keras.config.is_flash_attention_enabled()
-        attended = attend(
+        attended: Any = attend(
             query,
             key,
             value,

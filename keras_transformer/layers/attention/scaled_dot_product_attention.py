@@ -238,7 +238,8 @@ def _check_shapes(query_shape: Shape, key_shape: Shape, value_shape: Shape) -> N
         raise ValueError(f"`key` and `value` must have the same length; {shapes}")
     if differ(key_shape[2], value_shape[2]):
         raise ValueError(f"`key` and `value` must have the same num_heads; {shapes}")
-    if query_shape[2] % key_shape[2]:
+    num_heads, num_key_value_heads = query_shape[2], key_shape[2]
+    if num_heads and num_key_value_heads and num_heads % num_key_value_heads:
         raise ValueError(
             "the num_heads of `query` must be that of `key` or a multiple of it; "
             f"{shapes}"

@@ -1,5 +1,6 @@
 """Validation of the arguments of `MultiHeadAttention`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from keras_transformer.arguments import check_rates
@@ -108,7 +109,7 @@ def get_pattern(
     return LocalWindow(sliding_window - 1)
 
 
-def as_shape(output_shape: int | Shape | None) -> tuple[int, ...] | None:
+def as_shape(output_shape: int | Sequence[int] | None) -> tuple[int, ...] | None:
     """Returns the argument `output_shape` as a tuple."""
     if output_shape is None:
         return None

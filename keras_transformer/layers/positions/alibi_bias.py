@@ -12,6 +12,7 @@ from keras_transformer.layers.positions.scheme import (
     add_bias,
     relative_positions,
 )
+from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Shape, Tensor
 
 
@@ -56,9 +57,9 @@ class AlibiBias(PositionScheme):
         self.max_bias = max_bias
 
     def build(self, input_shape: Shape) -> None:
-        self.slopes = alibi_slopes(input_shape[1], self.max_bias)
+        self.slopes = alibi_slopes(known_size(input_shape, 1), self.max_bias)
 
-    def call(
+    def call(  # type: ignore[override] # logits in place of inputs
         self,
         attention_logits: Tensor,
         query_positions: Tensor | None = None,

@@ -10,6 +10,7 @@ from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
+from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Shape, Size, Tensor
 
 
@@ -72,7 +73,7 @@ class LearnedPositionalEncoding(PositionScheme):
     def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(
             name="embeddings",
-            shape=(self.max_length, input_shape[-1]),
+            shape=(self.max_length, known_size(input_shape)),
             initializer=self.embeddings_initializer,
             autocast=False,
         )

@@ -19,10 +19,9 @@ class PositionalEncoding(PositionScheme):
     The layer has no weights and no limit of the length. The encoding is computed in
     float32, since half precision does not represent positions exactly.
 
-    The root mean square of the encoding is 0.71. Scale the inputs to the same
-    magnitude: the initial embeddings of `keras.layers.Embedding` have a standard
-    deviation of 0.03, so that the encoding would hide the tokens.
-    `keras_transformer.layers.Embedding` returns embeddings of unit scale.
+    The root mean square of the encoding is 0.71, but the initial embeddings of
+    `keras.layers.Embedding` have a standard deviation of 0.03. Use `ScaledEmbedding`,
+    which multiplies them by `sqrt(hidden_dim)` as in the paper.
 
     Args:
         max_wavelength: float, the longest wavelength divided by 2π.

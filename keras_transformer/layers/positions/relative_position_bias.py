@@ -11,6 +11,7 @@ from keras_transformer.layers.positions.scheme import (
     add_bias,
     relative_positions,
 )
+from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Shape, Tensor
 
 
@@ -85,12 +86,12 @@ class RelativePositionBias(PositionScheme):
         self.buckets = bucket_of_each_distance(self.num_buckets, self.max_distance)
         self.embeddings = self.add_weight(
             name="embeddings",
-            shape=(self.num_buckets, input_shape[1]),
+            shape=(self.num_buckets, known_size(input_shape, 1)),
             initializer=self.embeddings_initializer,
             autocast=False,
         )
 
-    def call(
+    def call(  # type: ignore[override] # logits in place of inputs
         self,
         attention_logits: Tensor,
         query_positions: Tensor | None = None,

@@ -1,6 +1,6 @@
 """Base class of position schemes, and functions of positions."""
 
-from typing import Any
+from typing import Any, overload
 
 import keras
 import numpy as np
@@ -108,6 +108,12 @@ class PositionScheme(keras.layers.Layer):
         return input_shape
 
 
+@overload
+def copy_scheme(scheme: None, dtype: str | keras.DTypePolicy | None) -> None: ...
+@overload
+def copy_scheme(
+    scheme: PositionScheme, dtype: str | keras.DTypePolicy | None
+) -> PositionScheme: ...
 def copy_scheme(
     scheme: PositionScheme | None, dtype: str | keras.DTypePolicy | None
 ) -> PositionScheme | None:

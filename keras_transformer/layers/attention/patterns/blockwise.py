@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_transformer.types import Mask, Size, Tensor
+from keras_transformer.types import Mask, Tensor
 
 # Minimum number of queries of a block: with fewer, the overhead dominates.
 _MIN_BLOCK_SIZE = 32
@@ -173,12 +173,13 @@ def _windows(
     return ops.reshape(x, (batch * num_blocks, ops.shape(x)[2], *dims))
 
 
-def _pad(x: Tensor, before: Size, after: Size) -> Tensor:
+def _pad(x: Tensor, before: int, after: int) -> Tensor:
     """Pads the length with zeros."""
     if isinstance(before + after, int) and before + after == 0:
         return x
     return ops.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (len(x.shape) - 2))
 
 
-def _ceil_div(number: Size, divisor: int) -> Size:
+# Sizes that are unknown when a function is traced are tensors.
+def _ceil_div(number: int, divisor: int) -> int:
     return -(-number // divisor)
