@@ -64,7 +64,8 @@ def blocks(length: int = 32, radius: int = 4) -> Figure:
         {
             f"dense: {length} × {length} scores": local,
             f"blockwise: {length} × {3 * radius}": local,
-            f"blockwise, causal: {length} × {2 * radius}": local & np.tri(length, dtype=bool),
+            f"blockwise, causal: {length} × {2 * radius}": local
+            & np.tri(length, dtype=bool),
         }
     )
     dense, blockwise, causal = figure.axes

@@ -77,7 +77,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--epochs", type=int, default=6, help="number of epochs")
     parser.add_argument("--limit", type=int, default=30_000, help="number of words")
-    parser.add_argument("--output", default="runs/syllables", help="folder of the results")
+    parser.add_argument(
+        "--output", default="runs/syllables", help="folder of the results"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     return parser.parse_args(arguments)
