@@ -1,21 +1,22 @@
-"""Self-attention cut into blocks of queries, each with the keys in its reach."""
+"""Blocks of queries, each with a window of keys, for blockwise attention."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras import ops
 
-# With fewer queries a block is mostly overhead.
-_SMALLEST_BLOCK = 32
+from keras_transformer.types import Mask, Tensor
 
-# Scores of dense attention that take as long as one of a block.
-_WORTH = 2
+# Minimum number of queries of a block: with fewer, the overhead dominates.
+_MIN_BLOCK_SIZE = 32
+
+# A score of a block takes as long as this number of scores of dense attention.
+_COST_OF_BLOCK_SCORE = 2
 
 
 class Blocks(NamedTuple):
-    """Sequences cut into `rows` blocks each, as `AttentionPattern.attend` gives them.
+    """Sequences split into `rows` blocks each (see `AttentionPattern.attend`).
 
-    What the window of a block reaches beyond the ends of its sequence is zero,
-    its position too, and hidden by `key_mask`.
+    Entries of a window outside the sequence are zero and masked by `key_mask`.
 
     Attributes:
         query: float tensor `(batch * rows, block, num_heads, key_dim)`.
@@ -26,52 +27,53 @@ class Blocks(NamedTuple):
         key_mask: boolean tensor `(batch * rows, window)`.
     """
 
-    query: Any
-    key: Any
-    value: Any
-    query_positions: Any
-    key_positions: Any
-    key_mask: Any
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_positions: Tensor
+    key_positions: Tensor
+    key_mask: Mask
 
 
-def cut(
-    query: Any,
-    key: Any,
-    value: Any,
-    key_mask: Any,
+def split_into_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_mask: Mask | None,
     use_causal_mask: bool,
     radius: int,
     stride: int = 1,
     num_first: int = 0,
 ) -> Blocks:
-    """Cuts sequences into blocks whose queries reach `radius` keys either way.
+    """Splits sequences into blocks of queries that attend `radius` keys either way.
 
-    Positions with the same remainder modulo `stride` form a sequence of their
-    own, in which the radius counts; there are `stride` times as many rows then.
+    Positions with the same remainder modulo `stride` form a separate sequence, in
+    which the radius is counted. The number of rows is then `stride` times as large.
 
     Args:
         query: float tensor `(batch, length, num_heads, key_dim)`.
-        key: float tensor `(batch, length, num_heads, key_dim)`.
-        value: float tensor `(batch, length, num_heads, value_dim)`.
+        key: float tensor `(batch, length, num_key_value_heads, key_dim)`.
+        value: float tensor `(batch, length, num_key_value_heads, value_dim)`.
         key_mask: boolean tensor `(batch, length)`, or `None`.
-        use_causal_mask: whether the keys after a block are left out.
+        use_causal_mask: bool, whether to leave out the keys after each block.
         radius: int >= 0, in steps of `stride`.
         stride: int >= 1.
-        num_first: int >= 0, how many of a sequence's first keys come before each
-            of its windows, and no longer inside one.
+        num_first: int >= 0, number of first keys of a sequence that precede each of
+            its windows and are left out of the windows themselves.
 
     Returns:
-        The blocks, in the order of the sequences, remainders and positions.
+        The blocks, ordered by sequence, remainder and position.
     """
     size, after = _block_size(radius), 0 if use_causal_mask else radius
 
-    def blocks_of(x: Any) -> Any:
-        return _windows(_by_remainder(x, stride), size)
+    def blocks_of(x: Tensor) -> Tensor:
+        return _windows(_split_by_remainder(x, stride), size)
 
-    def windows_of(x: Any) -> Any:
-        return _windows(_by_remainder(x, stride), size, radius, after, num_first)
+    def windows_of(x: Tensor) -> Tensor:
+        x = _split_by_remainder(x, stride)
+        return _windows(x, size, radius, after, num_first)
 
-    positions = positions_of(query)
+    positions = block_positions(query)
     if key_mask is None:
         key_mask = ops.ones(ops.shape(key)[:2], "bool")
     return Blocks(
@@ -84,13 +86,13 @@ def cut(
     )
 
 
-def join(blocks: Any, like: Any, stride: int = 1) -> Any:
-    """Puts what was computed for the queries of each block back in order.
+def merge_blocks(blocks: Tensor, like: Tensor, stride: int = 1) -> Tensor:
+    """Merges the outputs of the blocks into sequences.
 
     Args:
         blocks: float tensor `(batch * rows, block, num_heads, value_dim)`.
-        like: tensor `(batch, length, …)`, the queries that were cut.
-        stride: int >= 1, as it was for `cut`.
+        like: the tensor `(batch, length, …)` of queries that was split.
+        stride: int >= 1, as in `split_into_blocks`.
 
     Returns:
         Float tensor `(batch, length, num_heads, value_dim)`.
@@ -101,38 +103,42 @@ def join(blocks: Any, like: Any, stride: int = 1) -> Any:
     return ops.reshape(x, (batch, steps * stride, *dims))[:, :length]
 
 
-def pay(length: int | None, radius: int, stride: int = 1, num_first: int = 0) -> bool:
-    """Tells whether blocks cost less than dense attention, by the scores of both.
+def is_worthwhile(
+    length: int | None, radius: int, stride: int = 1, num_first: int = 0
+) -> bool:
+    """Returns whether blockwise attention is faster than dense attention.
+
+    The estimate compares the numbers of scores.
 
     Args:
-        length: int, number of positions; `None` = not known yet.
-        radius: int >= 0, as for `cut`.
-        stride: int >= 1, as for `cut`.
-        num_first: int >= 0, as for `cut`.
+        length: int, number of positions, or `None` if it is unknown.
+        radius: int >= 0, as in `split_into_blocks`.
+        stride: int >= 1, as in `split_into_blocks`.
+        num_first: int >= 0, as in `split_into_blocks`.
 
     Returns:
-        Whether they do; `True` for an unknown length.
+        bool; `True` for an unknown length.
     """
     if length is None:
         return True
     size = _block_size(radius)
     num_queries = _ceil_div(_ceil_div(length, stride), size) * size * stride
     num_scores = num_queries * (num_first + size + 2 * radius)
-    return _WORTH * num_scores < length**2
+    return _COST_OF_BLOCK_SCORE * num_scores < length**2
 
 
-def positions_of(x: Any) -> Any:
+def block_positions(x: Tensor) -> Tensor:
     """Returns the positions `(1, length)`, int32, of a tensor `(batch, length, …)`."""
     return ops.arange(ops.shape(x)[1], dtype="int32")[None]
 
 
 def _block_size(radius: int) -> int:
-    """Chooses how many queries share the keys in their reach."""
-    return max(radius, _SMALLEST_BLOCK)
+    """Returns the number of queries that share a window of keys."""
+    return max(radius, _MIN_BLOCK_SIZE)
 
 
-def _by_remainder(x: Any, stride: int) -> Any:
-    """From `(batch, length, …)` to `(batch * stride, ceil(length / stride), …)`."""
+def _split_by_remainder(x: Tensor, stride: int) -> Tensor:
+    """Reshapes `(batch, length, …)` to `(batch * stride, ⌈length / stride⌉, …)`."""
     batch, length, *dims = ops.shape(x)
     steps = _ceil_div(length, stride)
     x = _pad(x, 0, steps * stride - length)
@@ -141,12 +147,12 @@ def _by_remainder(x: Any, stride: int) -> Any:
 
 
 def _windows(
-    x: Any, size: int, before: int = 0, after: int = 0, num_first: int = 0
-) -> Any:
-    """From `(batch, length, …)` to `(batch * num_blocks, window, …)`.
+    x: Tensor, size: int, before: int = 0, after: int = 0, num_first: int = 0
+) -> Tensor:
+    """Returns the windows `(batch * num_blocks, window, …)` of `(batch, length, …)`.
 
-    Block by block of `size` positions: the first ones, those before the block, the
-    block, and those after it.
+    For each block of `size` positions, a window contains the first positions of the
+    sequence, those before the block, those of the block, and those after it.
     """
     batch, length, *dims = ops.shape(x)
     num_blocks = _ceil_div(length, size)
@@ -167,12 +173,13 @@ def _windows(
     return ops.reshape(x, (batch * num_blocks, ops.shape(x)[2], *dims))
 
 
-def _pad(x: Any, before: Any, after: Any) -> Any:
+def _pad(x: Tensor, before: int, after: int) -> Tensor:
     """Pads the length with zeros."""
     if isinstance(before + after, int) and before + after == 0:
         return x
     return ops.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (len(x.shape) - 2))
 
 
-def _ceil_div(number: Any, divisor: int) -> Any:
+# Sizes that are unknown when a function is traced are tensors.
+def _ceil_div(number: int, divisor: int) -> int:
     return -(-number // divisor)
