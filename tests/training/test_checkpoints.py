@@ -28,7 +28,7 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.training.checkpoints import storage
-from keras_transformer.training.checkpoints.storage import Position
+from keras_transformer.training.checkpoints.storage import RunPosition
 
 
 class Stop(Exception):
@@ -92,8 +92,8 @@ def test_a_stopped_run_goes_on_exactly(whole, tmp_path, capsys):
     resumed, resumed_logs = fit(tmp_path, others, verbose=2)
     assert not unfinished.exists()
     output = capsys.readouterr().out
-    newest = tmp_path / "epoch-0001-batch-000004.npz"
-    assert f"Resuming at epoch 2, batch 5: {newest}\n" in output
+    newest = tmp_path / "epoch-0002-after-batch-000004.npz"
+    assert f"Resuming at epoch 2, batch 5. Checkpoint: {newest}\n" in output
     assert f"Epoch 2/3\n{BATCHES - 4}/{BATCHES - 4} " in output
     assert f"Epoch 3/3\n{BATCHES}/{BATCHES} " in output
     assert list(resumed_logs) == [key for key in logs if key >= (1, 4)]
@@ -113,7 +113,7 @@ def test_a_complete_run_does_nothing(whole, tmp_path, capsys):
     folder, model, _, _ = whole
     again, logs = fit(folder, stateful(), verbose=2)
     newest = folder / f"epoch-{EPOCHS:04}.npz"
-    assert capsys.readouterr().out == f"The run is complete: {newest}\n"
+    assert capsys.readouterr().out == f"The run is complete. Checkpoint: {newest}\n"
     assert logs == {}
     assert again.history.history == model.history.history
     assert again.history.epoch == model.history.epoch
@@ -127,11 +127,11 @@ def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path, capsys):
     shutil.copytree(whole[0], tmp_path / "run")
     newest = tmp_path / f"run/epoch-{EPOCHS:04}.npz"
     newest.write_bytes(newest.read_bytes()[:-100])
-    (tmp_path / f"run/epoch-{EPOCHS - 1:04}-batch-000006.npz").unlink()
-    with pytest.warns(UserWarning, match=f"{newest.name} is not a whole checkpoint"):
+    (tmp_path / f"run/epoch-{EPOCHS:04}-after-batch-000006.npz").unlink()
+    with pytest.warns(UserWarning, match=f"{newest.name} is damaged"):
         fit(tmp_path / "run", stateful(), epochs=EPOCHS - 1, verbose=2)
     before = tmp_path / f"run/epoch-{EPOCHS - 1:04}.npz"
-    assert capsys.readouterr().out == f"The run is complete: {before}\n"
+    assert capsys.readouterr().out == f"The run is complete. Checkpoint: {before}\n"
 
 
 def test_none_can_be_read(tmp_path):
@@ -139,7 +139,7 @@ def test_none_can_be_read(tmp_path):
     (tmp_path / "epoch-0002.npz").write_bytes(b"")
     match = f"folder={str(tmp_path)!r}`, where all 2 are damaged"
     with (
-        pytest.warns(UserWarning, match="Passed over"),
+        pytest.warns(UserWarning, match="is skipped"),
         pytest.raises(OSError, match=re.escape(match)),
     ):
         fit(tmp_path)
@@ -147,9 +147,7 @@ def test_none_can_be_read(tmp_path):
 
 def test_checkpoints_of_another_model(whole):
     other = make_model(keras.optimizers.SGD())
-    with pytest.raises(
-        ValueError, match="same model and optimizer; .* Give each run a"
-    ):
+    with pytest.raises(ValueError, match="same model and optimizer; .* Use a separate"):
         fit(whole[0], model=other)
 
 
@@ -191,11 +189,11 @@ def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
         write(path, state)
 
     monkeypatch.setattr(storage, "write_checkpoint", fail)
-    with pytest.warns(UserWarning, match="training goes on: .*No space left on device"):
+    with pytest.warns(UserWarning, match="is not saved: No space left on device"):
         fit(tmp_path, epochs=1)
     names = [path.name for path in storage.checkpoint_files(tmp_path).values()]
-    assert failed == ["epoch-0000-batch-000002.npz"]
-    assert names == ["epoch-0000-batch-000006.npz", "epoch-0001.npz"]
+    assert failed == ["epoch-0001-after-batch-000002.npz"]
+    assert names == ["epoch-0001-after-batch-000006.npz", "epoch-0001.npz"]
 
 
 class EndEpoch(keras.callbacks.Callback):
@@ -205,12 +203,14 @@ class EndEpoch(keras.callbacks.Callback):
 
 def test_an_epoch_that_was_cut_short_is_not_saved_as_whole(tmp_path):
     fit(tmp_path, [EndEpoch()])
-    assert list(storage.checkpoint_files(tmp_path)) == [Position(0, 2)]
+    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(0, 2)]
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
-    with pytest.warns(UserWarning, match="Not saved, as weights are NaN or infinite"):
+    with pytest.warns(
+        UserWarning, match="is not saved, as weights are NaN or infinite"
+    ):
         fit(tmp_path, model=model, epochs=1)
     assert storage.checkpoint_files(tmp_path) == {}
 
@@ -224,7 +224,7 @@ def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
     assert max(logs) == (1, BATCHES - 1)
     again, logs = fit(tmp_path, [stopping()], verbose=2)
     newest = tmp_path / "epoch-0002.npz"
-    assert capsys.readouterr().out == f"The run is complete: {newest}\n"
+    assert capsys.readouterr().out == f"The run is complete. Checkpoint: {newest}\n"
     assert logs == {}
     for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -307,7 +307,7 @@ def test_other_metrics_amid_an_epoch(tmp_path, saved, now):
     with pytest.raises(Stop):
         fit(saved, StopAfter(1, 4))
     last = Last()
-    match = "`metrics` are not those .* in epoch 2 they count from batch 5 on"
+    match = "`metrics` differ .* in epoch 2 they start at batch 5"
     with pytest.warns(UserWarning, match=match):
         fit(now, last)
     assert np.isfinite(list(last.logs.values())).all()
@@ -316,7 +316,9 @@ def test_other_metrics_amid_an_epoch(tmp_path, saved, now):
 
 def test_another_learning_rate_is_pointed_out(tmp_path):
     stop_amid_epoch(tmp_path)
-    match = "received 0.0001 where .*000004.npz has 0.01. A .*LearningRateScheduler`"
+    match = (
+        "`learning_rate=0.0001` is ignored: .* with 0.01 from .*LearningRateScheduler`"
+    )
     with pytest.warns(UserWarning, match=match):
         model, _ = fit(tmp_path, model=make_adam(1e-4), epochs=2)
     np.testing.assert_allclose(float(model.optimizer.learning_rate), 1e-2)
@@ -367,21 +369,23 @@ def test_a_folder_is_of_one_process(tmp_path):
         stdout=subprocess.PIPE,
     ) as other:
         assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(ValueError, match="another process; .*, where one is train"):
+        with pytest.raises(
+            ValueError, match="another process; .*, where another process is tr"
+        ):
             fit(tmp_path)
         other.communicate(b"\n")
     # An interrupted run, as in a notebook, is no other process.
     stop_amid_epoch(tmp_path, epoch=0)
-    assert os.path.realpath(tmp_path) in storage._CLAIMED
+    assert os.path.realpath(tmp_path) in storage._LOCKS
     fit(tmp_path, model=make_adam(), epochs=1)
-    assert os.path.realpath(tmp_path) not in storage._CLAIMED
+    assert os.path.realpath(tmp_path) not in storage._LOCKS
 
 
 def test_a_run_that_is_refused_gives_its_folder_free(tmp_path):
     fit(tmp_path, model=make_adam(), epochs=1)
     with pytest.raises(ValueError, match="the same model and optimizer"):
         fit(tmp_path, model=make_model(keras.optimizers.SGD()), epochs=2)
-    assert not storage._CLAIMED
+    assert not storage._LOCKS
 
 
 def test_a_folder_that_was_removed_is_claimed_anew(tmp_path):
@@ -389,7 +393,7 @@ def test_a_folder_that_was_removed_is_claimed_anew(tmp_path):
     shutil.rmtree(tmp_path / "run")
     stop_amid_epoch(tmp_path / "run")
     assert (tmp_path / "run" / storage.LOCK).exists()
-    storage.release(tmp_path / "run")
+    storage.release_lock(tmp_path / "run")
 
 
 @pytest.mark.once
@@ -399,13 +403,13 @@ def test_processes_that_a_run_forks_have_no_part_in_its_lock(tmp_path):
         from keras_transformer.training.checkpoints import storage
 
         folder = pathlib.Path(sys.argv[1])
-        storage.claim(folder)
+        storage.acquire_lock(folder)
         said, say = os.pipe()
         end, until_the_parent_has_ended = os.pipe()
         if os.fork() == 0:
             os.close(until_the_parent_has_ended)
             try:
-                storage.claim(folder)
+                storage.acquire_lock(folder)
                 os.write(say, b"claimed")
             except ValueError:
                 os.write(say, b"refused")
@@ -413,8 +417,8 @@ def test_processes_that_a_run_forks_have_no_part_in_its_lock(tmp_path):
             os.read(end, 1)
             os._exit(0)
         print("the child is", os.read(said, 7).decode())
-        storage.release(folder)
-        storage.claim(folder)
+        storage.release_lock(folder)
+        storage.acquire_lock(folder)
         print("the parent claims again")
     """
     process = subprocess.run(
@@ -441,7 +445,7 @@ def test_a_class_that_does_more(tmp_path):
     data = make_data()
     callbacks = [More(tmp_path, data)]
     make_model().fit(data.dataset, callbacks=callbacks, shuffle=False, verbose=0)
-    assert list(storage.checkpoint_files(tmp_path)) == [Position(1)]
+    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(1)]
 
 
 class EndsAmid(keras.callbacks.Callback):
@@ -462,7 +466,7 @@ def test_an_epoch_of_unknown_size_that_was_cut_short_is_not_saved(tmp_path):
     model.fit(unknown, callbacks=[EndsAmid(), Checkpoints(tmp_path)], **options)
     assert not storage.checkpoint_files(tmp_path)
     make_model().fit(unknown, callbacks=[Checkpoints(tmp_path)], **options)
-    assert list(storage.checkpoint_files(tmp_path)) == [Position(1), Position(2)]
+    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(1), RunPosition(2)]
 
 
 # Arguments.
@@ -483,7 +487,7 @@ def test_what_cannot_be_saved_is_found_first(value, tmp_path):
 
 def test_remembering_callbacks_come_first(tmp_path):
     data, late = make_data(), keras.callbacks.EarlyStopping("loss")
-    match = "must come after .* received EarlyStopping after it. Put it last"
+    match = "must come after .* received EarlyStopping after it. Put .* last"
     with pytest.raises(ValueError, match=match):
         make_model().fit(
             data.dataset, callbacks=[Checkpoints(tmp_path, data), late], shuffle=False
@@ -505,8 +509,8 @@ def test_only_fit_calls_it(tmp_path):
 
 def test_data_are_needed_to_resume_amid_an_epoch(tmp_path):
     data, model = make_data(), make_model()
-    storage.write_checkpoint(tmp_path / Position(1, 3).file_name, {"batch": 3})
-    with pytest.raises(ValueError, match="must be given to resume from .*000003.npz"):
+    storage.write_checkpoint(tmp_path / RunPosition(1, 3).file_name, {"batch": 3})
+    with pytest.raises(ValueError, match="must be given to resume within .*000003.npz"):
         model.fit(data.dataset, callbacks=[Checkpoints(tmp_path)], shuffle=False)
 
 
@@ -515,8 +519,11 @@ def test_data_are_needed_to_resume_amid_an_epoch(tmp_path):
     [
         ({"keep": 0}, "`keep` must be an int of at least 1; received `keep=0`"),
         ({"save_every": 0.5}, "`save_every` must be an int .*=0.5`"),
-        ({"save_every": 5}, "`data` must be given with `save_every`, .*=None` and"),
-        ({"data": [1]}, r"`data` must be a `ParallelDataset`, .*`data=\[1\]`"),
+        (
+            {"save_every": 5},
+            "must be given with `save_every`, .*=None` and `save_every=5`",
+        ),
+        ({"data": [1]}, r"`data` must be the `ParallelDataset` .*`data=\[1\]`"),
     ],
 )
 def test_arguments(arguments, match):
@@ -534,5 +541,5 @@ def test_other_data_are_pointed_out(tmp_path):
     tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
     other = parallel_dataset(pairs=pairs, tokens_per_batch=10 * LENGTH, **tokenizers)
     options["callbacks"] = [Checkpoints(tmp_path, other)]
-    with pytest.warns(UserWarning, match="`data` are not those .*'batches_per_epoch'"):
+    with pytest.warns(UserWarning, match="`data` differ .*'batches_per_epoch'"):
         make_model().fit(other.dataset, epochs=2, **options)

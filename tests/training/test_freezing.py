@@ -84,8 +84,8 @@ def test_a_pattern_that_matches_nothing():
     model = seq2seq()
     message = (
         "`patterns` must be names of layers or weights; received `'encodr'`, which "
-        "matches none. There are target_embedding, encoder, decoder, "
-        "target_embedding/embeddings, encoder/block_0, encoder/block_1, .* in them"
+        "matches none. The first names are target_embedding, encoder, "
+        "decoder, target_embedding/embeddings, encoder/block_0, encoder/block_1, .*; `w"
     )
     with pytest.raises(ValueError, match=message):
         freeze(model, ["decoder", "encodr"])

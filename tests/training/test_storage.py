@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.training.checkpoints.storage import (
     DamagedCheckpoint,
-    Position,
+    RunPosition,
     checkpoint_files,
     read_checkpoint,
     readable_checkpoints,
@@ -84,7 +84,7 @@ def test_a_truncated_file(tmp_path, share):
     write_checkpoint(path, STATE)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(OSError, match=f"{re.escape(str(path))} is not a whole check"):
+    with pytest.raises(OSError, match=f"{re.escape(str(path))} is damaged"):
         read_checkpoint(path)
 
 
@@ -107,7 +107,7 @@ def test_damaged_files_are_passed_over(tmp_path):
     for number, path in enumerate(paths):
         write_checkpoint(path, {"number": number})
     paths[1].write_bytes(b"PK")
-    with pytest.warns(UserWarning, match="Passed over a checkpoint: .*b.npz"):
+    with pytest.warns(UserWarning, match="A checkpoint is skipped: .*b.npz"):
         found = list(readable_checkpoints(paths))
     assert found == [(paths[0], {"number": 0}), (paths[2], {"number": 2})]
 
@@ -121,13 +121,18 @@ def touch(folder, *positions):
 
 
 def test_files_are_found_in_the_order_of_the_run(tmp_path):
-    positions = [Position(0, 20), Position(1), Position(1, 9), Position(12345)]
+    positions = [
+        RunPosition(0, 20),
+        RunPosition(1),
+        RunPosition(1, 9),
+        RunPosition(12345),
+    ]
     touch(tmp_path, *reversed(positions))
     for other in ("model.npz", "epoch-1.keras", ".unfinished-7-epoch-0001.npz"):
         (tmp_path / other).touch()
     found = checkpoint_files(tmp_path)
     assert list(found) == positions
-    assert found[Position(1, 9)] == tmp_path / "epoch-0001-batch-000009.npz"
+    assert found[RunPosition(1, 9)] == tmp_path / "epoch-0002-after-batch-000009.npz"
     assert checkpoint_files(tmp_path / "missing") == {}
 
 
@@ -145,18 +150,19 @@ def test_files_are_found_in_the_order_of_the_run(tmp_path):
     ],
 )
 def test_what_is_superseded_is_removed(tmp_path, before, newest, keep, after):
-    touch(tmp_path, *(Position(*each) for each in before))
+    touch(tmp_path, *(RunPosition(*each) for each in before))
     (tmp_path / "other.npz").touch()
-    remove_superseded(tmp_path, Position(*newest), keep)
+    remove_superseded(tmp_path, RunPosition(*newest), keep)
     after = [
-        Position(*each) if isinstance(each, tuple) else Position(each) for each in after
+        RunPosition(*each) if isinstance(each, tuple) else RunPosition(each)
+        for each in after
     ]
     assert list(checkpoint_files(tmp_path)) == after
     assert (tmp_path / "other.npz").exists()
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
-    touch(tmp_path, Position(1))
+    touch(tmp_path, RunPosition(1))
     for name in ("epoch-0002.npz", "epoch-0001-batch-000007.npz", "translation"):
         (tmp_path / f".unfinished-7-{name}").touch()
     remove_unfinished(tmp_path)

@@ -14,7 +14,7 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.backend.fusion import is_without_xla
-from keras_transformer.training import MaskedTokenAccuracy, consistency_loss
+from keras_transformer.training import MaskedTokenAccuracy, r_drop_loss
 
 RNG = np.random.default_rng(5)
 ROWS, SOURCE_LENGTH, TARGET_LENGTH, VOCABULARY = 7, 5, 6, 13
@@ -169,17 +169,17 @@ def test_weights_of_half_precision():
 
 
 def test_padding_is_the_model_s():
-    message = "`loss` must take .*`pad_token_id=0`.*Entropy with `pad_token_id=4`"
+    message = "`loss` must have .*`pad_token_id=0`.*Entropy with `pad_token_id=4`"
     with pytest.raises(ValueError, match=message):
         compiled(loss=LabelSmoothedCrossEntropy(pad_token_id=4))
     model = compiled()
-    message = "`metrics` must take .*; received Perplexity with `pad_token_id=4`"
+    message = "`metrics` must have .*; received Perplexity with `pad_token_id=4`"
     metrics = [Perplexity(pad_token_id=4)]
     with pytest.raises(ValueError, match=message):
         model.compile("sgd", metrics=metrics)
     with pytest.raises(ValueError, match=message):
         model.compile("sgd", LabelSmoothedCrossEntropy(), None, metrics)
-    with pytest.raises(ValueError, match="`weighted_metrics` must take .*Perplexity"):
+    with pytest.raises(ValueError, match="`weighted_metrics` must have .*Perplexity"):
         model.compile("sgd", weighted_metrics=metrics)
 
 
@@ -261,8 +261,8 @@ def test_the_logged_loss_counts_the_rows_that_there_are():
     np.testing.assert_allclose(loss(micro_batches=3), loss(), rtol=1e-6)
 
 
-def test_consistency_is_the_mean_loss_and_the_divergence():
-    model = compiled(dropout=0.4, consistency=3.0)
+def test_r_drop_is_the_mean_loss_and_the_divergence():
+    model = compiled(dropout=0.4, r_drop=3.0)
     seeds = [variable for variable in model.variables if "seed" in variable.path]
     states = [np.array(keras.ops.convert_to_numpy(seed)) for seed in seeds]
     first, second = (model(INPUTS, training=True) for _ in range(2))
@@ -270,7 +270,7 @@ def test_consistency_is_the_mean_loss_and_the_divergence():
         seed.assign(state)
     loss = LabelSmoothedCrossEntropy(0.1)
     expected = (loss(TARGET, first) + loss(TARGET, second)) / 2
-    apart = consistency_loss(TARGET, first, second)
+    apart = r_drop_loss(TARGET, first, second)
     assert to_numpy(apart) > 1e-3
     logs, _ = one_step(model)
     np.testing.assert_allclose(
@@ -278,8 +278,8 @@ def test_consistency_is_the_mean_loss_and_the_divergence():
     )
 
 
-def test_consistency_is_for_training_alone():
-    model, plain = compiled(dropout=0.4, consistency=3.0), compiled()
+def test_r_drop_is_for_training_alone():
+    model, plain = compiled(dropout=0.4, r_drop=3.0), compiled()
     weights = plain.get_weights()
     model.set_weights(weights)
     logs = model.evaluate(INPUTS, TARGET, verbose=0, return_dict=True)
@@ -287,20 +287,20 @@ def test_consistency_is_for_training_alone():
     np.testing.assert_allclose(logs["loss"], expected["loss"], rtol=1e-6)
 
 
-def test_consistency_and_micro_batches_go_together():
+def test_r_drop_and_micro_batches_go_together():
     model = compiled(
-        keras.optimizers.Adam(1e-2), dropout=0.2, consistency=1.0, micro_batches=3
+        keras.optimizers.Adam(1e-2), dropout=0.2, r_drop=1.0, micro_batches=3
     )
     history = model.fit(INPUTS, TARGET, batch_size=ROWS, epochs=25, verbose=0)
     assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
 
 
 def test_a_saved_model_is_compiled_as_before(tmp_path):
-    model = compiled(keras.optimizers.Adam(1e-2), micro_batches=3, consistency=2.5)
+    model = compiled(keras.optimizers.Adam(1e-2), micro_batches=3, r_drop=2.5)
     one_step(model)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert (loaded.micro_batches, loaded.consistency) == (3, 2.5)
+    assert (loaded.micro_batches, loaded.r_drop) == (3, 2.5)
     assert int(loaded.optimizer.iterations) == 1
     one_step(loaded)
     assert int(loaded.optimizer.iterations) == 2
@@ -313,9 +313,9 @@ def test_micro_batches_must_be_a_positive_integer(value):
 
 
 @pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
-def test_consistency_must_be_finite_and_not_negative(value):
-    with pytest.raises(ValueError, match=f"`consistency` must .*=({value})`"):
-        compiled(consistency=value)
+def test_r_drop_must_be_finite_and_not_negative(value):
+    with pytest.raises(ValueError, match=f"`r_drop` must .*=({value})`"):
+        compiled(r_drop=value)
 
 
 def test_what_compile_chooses_is_the_fast_one():

@@ -6,7 +6,7 @@ import pytest
 from small_run import BATCHES, make_data, make_model
 
 from keras_transformer import Checkpoints, TrainingProgress, WarmupInverseSquareRoot
-from keras_transformer.training import progress as module
+from keras_transformer.training import training_progress as module
 
 RNG = np.random.default_rng(67)
 INPUTS, TARGETS = RNG.normal(size=(12, 3)), RNG.normal(size=(12, 2))
