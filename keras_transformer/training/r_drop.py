@@ -1,5 +1,7 @@
 """R-Drop: divergence of two predictions of the same tokens."""
 
+from typing import Any
+
 from keras import ops
 
 from keras_transformer.training.losses import flatten_tokens
@@ -50,7 +52,7 @@ def r_drop_loss(
 
 
 @ops.custom_gradient
-def _divergence(first: Tensor, second: Tensor) -> Tensor:
+def _divergence(first: Tensor, second: Tensor) -> Any:
     """Computes float32 `(tokens,)` from two float32 `(tokens, vocabulary_size)`."""
 
     # PyTorch passes the upstream gradient by name, the other backends by position.

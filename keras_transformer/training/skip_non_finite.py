@@ -91,7 +91,7 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         grads: list[Tensor | None],
         trainable_variables: list[keras.Variable] | None = None,
     ) -> None:
-        if not self.built:
+        if not self.built and trainable_variables is not None:
             self.build(trainable_variables)
         if self.has_loss_scaling:  # It skips non-finite gradients itself.
             self._optimizer.apply(grads, trainable_variables)

@@ -47,7 +47,7 @@ def test_half_types_are_kept(dtype):
     np.testing.assert_array_equal(*values, strict=True)
 
 
-def test_automatic_numbers_in_names_do_not_count():
+def test_automatic_numbers_in_names_are_ignored():
     first, second = make_model(), make_model()
     assert first.variables[0].path != second.variables[0].path
     run_state.check_same(first.variables, run_state.save_variables(second.variables), 0)
@@ -94,7 +94,8 @@ class Counter(keras.callbacks.Callback):
         self.count = count
 
 
-def test_callbacks_get_back_what_they_knew():
+@pytest.mark.once
+def test_state_of_callbacks_round_trip():
     stopping = keras.callbacks.EarlyStopping("loss", patience=9, min_delta=0.1)
     stopping.on_train_begin()
     stopping.best, stopping.wait, stopping.best_weights = 0.3, 4, [np.ones(2)]
@@ -119,10 +120,11 @@ def test_callbacks_get_back_what_they_knew():
     assert [counter.count for counter in others[2:]] == [1, 2, 9]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "kind", [keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau]
 )
-def test_what_keras_resets_is_remembered(kind):
+def test_attributes_that_keras_resets_are_saved(kind):
     callback = kind("loss")
     before = dict.fromkeys(vars(callback), "of the run before")
     vars(callback).update(before)
@@ -133,7 +135,8 @@ def test_what_keras_resets_is_remembered(kind):
     assert reset == set(callback_state.attributes_to_save(callback))
 
 
-def test_what_is_remembered_exists():
+@pytest.mark.once
+def test_saved_attributes_exist():
     for callback in (
         keras.callbacks.ModelCheckpoint("a.keras"),
         keras.callbacks.SwapEMAWeights(),
@@ -143,8 +146,9 @@ def test_what_is_remembered_exists():
         assert names and set(names) <= vars(callback).keys()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("stopped_epoch, wait, over", [(4, 3, 1), (4, 2, 0), (0, 3, 0)])
-def test_early_stopping_that_would_go_on_has_not_ended_it(stopped_epoch, wait, over):
+def test_early_stopping_with_a_greater_patience_continues(stopped_epoch, wait, over):
     stopping = keras.callbacks.EarlyStopping(patience=3)
     stopping.stopped_epoch, stopping.wait = stopped_epoch, wait
     assert callback_state.stopped_early([Counter(1), stopping]) == over
@@ -153,6 +157,7 @@ def test_early_stopping_that_would_go_on_has_not_ended_it(stopped_epoch, wait, o
 # History and random states.
 
 
+@pytest.mark.once
 def test_history_has_the_epoch_that_ends():
     model = make_model()
     model.history = keras.callbacks.History()
@@ -165,14 +170,14 @@ def test_history_has_the_epoch_that_ends():
     assert model.history.history == {"loss": [3.0, 2.0]}
 
 
-def test_random_generators_go_on_where_they_were():
+def test_random_generators_are_restored():
     torch = pytest.importorskip("torch")
 
     def draw():
         python = random.random(), random.gauss(0, 1)
         return *python, np.random.normal(), np.random.rand(), float(torch.rand(()))
 
-    random.gauss(0, 1), np.random.normal()  # They keep a second number back.
+    random.gauss(0, 1), np.random.normal()  # They store a second number.
     state = run_state.save_random_state()
     drawn = draw()
     assert set(drawn) & set(draw()) == set()
