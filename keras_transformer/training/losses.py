@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from keras import ops
@@ -202,7 +201,7 @@ def _cross_entropy(
     """
 
     @ops.custom_gradient
-    def cross_entropy(logits: Tensor) -> Any:
+    def cross_entropy(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         expected = (1 - label_smoothing) * pick(logits, targets)
         if label_smoothing:  # For a masked logit, 0 * -inf would be NaN.
             expected += label_smoothing * ops.mean(logits, axis=-1)

@@ -1,6 +1,6 @@
 """R-Drop: divergence of two predictions of the same tokens."""
 
-from typing import Any
+from collections.abc import Callable
 
 from keras import ops
 
@@ -52,13 +52,13 @@ def r_drop_loss(
 
 
 @ops.custom_gradient
-def _divergence(first: Tensor, second: Tensor) -> Any:
+def _divergence(
+    first: Tensor, second: Tensor
+) -> tuple[Tensor, Callable[..., tuple[Tensor, ...]]]:
     """Computes float32 `(tokens,)` from two float32 `(tokens, vocabulary_size)`."""
 
     # PyTorch passes the upstream gradient by name, the other backends by position.
-    def gradient(
-        *args: Tensor, upstream: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
         upstream = args[0] if upstream is None else upstream
         scale = upstream[:, None] / 2
         p, q = ops.softmax(first), ops.softmax(second)
