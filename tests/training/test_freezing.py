@@ -40,7 +40,7 @@ def test_part_of_a_trained_model_is_trained_further(tmp_path):
     assert len(model.optimizer.variables) == 2 + 2 * len(model.trainable_weights)
     for weight in model.weights:
         same = (weight.numpy() == before[weight.path]).all()
-        # A bias of the keys moves all logits of a query alike.
+        # A bias of the keys shifts all logits of a query equally: it has no gradient.
         assert same == (weight.path in frozen) or "key/bias" in weight.path
     assert set(frozen) == {path for path in before if not path.startswith("decoder")}
 
