@@ -6,7 +6,7 @@ first row, `base`, is the README's recipe: `transformer_tiny` with pre-norm, dro
 0.3, none of the attention scores, label smoothing 0.1; but half of the steps warm up,
 as there are so few. The others change the number of heads or layers, dropout, label
 smoothing, positions, or leave out the residual connections or the layer
-normalisations; `r-drop` trains with `consistency=5`, two passes a step.
+normalisations; `r-drop` trains with `r_drop=5`, two passes a step.
 
 Rows `lstm` and `convolution` are for the paper's claim that attention is all you need:
 models of stock Keras layers (`ablation_models/`) with as many parameters, trained by

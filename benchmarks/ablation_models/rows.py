@@ -21,7 +21,7 @@ class Row:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     build: Callable[..., keras.Model] = transformer
     label_smoothing: float = 0.1
-    consistency: float = 0.0
+    r_drop: float = 0.0
     rate: float = 1.0  # times the learning rate
     clipnorm: float | None = None
     seed: int = 0  # on top of that of all rows
@@ -55,7 +55,7 @@ ABLATIONS = [
     Row("dropout-0.1", {"dropout": 0.1}),
     Row("attention-dropout-0.3", {"attention_dropout": 0.3}),
     Row("no-label-smoothing", label_smoothing=0.0),
-    Row("r-drop", consistency=5.0),
+    Row("r-drop", r_drop=5.0),
     Row("learned-positions", {"positions": learned_positions}),
     Row("rotary-positions", {"positions": RotaryEmbedding}),
     Row("no-positions", {"positions": PositionScheme}),

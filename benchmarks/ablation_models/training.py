@@ -141,7 +141,7 @@ def compile_model(model: keras.Model, row: Row, recipe: Recipe) -> None:
         ),
         loss=LabelSmoothedCrossEntropy(row.label_smoothing),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
-        **({"consistency": row.consistency} if row.consistency else {}),
+        **({"r_drop": row.r_drop} if row.r_drop else {}),
     )
 
 

@@ -119,7 +119,7 @@ def compile_model(model: Seq2Seq, recipe: Recipe, batches_per_epoch: int) -> Non
         loss=LabelSmoothedCrossEntropy(recipe.label_smoothing),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
         micro_batches=recipe.micro_batches,
-        consistency=recipe.consistency,
+        r_drop=recipe.consistency,
     )
 
 

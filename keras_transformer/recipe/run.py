@@ -24,7 +24,7 @@ from keras_transformer.training import (
     TranslationQuality,
     average_checkpoints,
 )
-from keras_transformer.training.quality import check_lengths
+from keras_transformer.training.translation_quality import check_source_lengths
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -109,7 +109,7 @@ def train(recipe: Recipe) -> Trained:
     compile_model(model, recipe, train.batches_per_epoch)
     verbose = _verbosity(recipe)
     for name, (sources, _) in {"valid": valid_text, "test": test_text}.items():
-        check_lengths(model, name, sources, "max_length")
+        check_source_lengths(model, name, sources, "max_length")
     if verbose:
         print(f"training data\n{train}\nvalidation data\n{valid}")
         model.summary()

@@ -24,7 +24,7 @@ SEARCH = GreedySearch()
 
 
 class Translator(keras.Sequential):
-    """Translates the n-th time as written in `script`."""
+    """Returns the n-th list of texts of `script` in the n-th call of `generate`."""
 
     source_tokenizer = WordTokenizer.train(lines=["a b c d e"])
     max_source_length = None
@@ -33,11 +33,11 @@ class Translator(keras.Sequential):
         super().__init__([keras.Input((2,)), keras.layers.Dense(1)])
         self.compile("sgd", "mse")
         self.script = [list(texts) for texts in script]
-        self.asked = []
+        self.calls = []
 
     def generate(self, inputs, search=None):
-        self.asked.append((inputs, search))
-        return self.script[len(self.asked) - 1]
+        self.calls.append((inputs, search))
+        return self.script[len(self.calls) - 1]
 
     def learn(self, *callbacks, epochs=1, verbose=0):
         arguments = {"epochs": epochs, "verbose": verbose, "callbacks": callbacks}
@@ -48,17 +48,18 @@ def quality(**arguments):
     return TranslationQuality(SOURCES, REFERENCES, **arguments)
 
 
-def test_logs_are_sacrebleus():
+def test_logs_equal_sacrebleu():
     partly = ["A B C D", "D C A B", "E A B", "x", "C E D B"]
     model = Translator([FIRST, partly])
     history = model.learn(quality(search=SEARCH), epochs=2)
-    assert model.asked == [(SOURCES, SEARCH)] * 2
+    assert model.calls == [(SOURCES, SEARCH)] * 2
     for name in ("bleu", "chrf"):
         score = getattr(evaluation, name)(partly, REFERENCES).score
         assert 0 < score < 100
         np.testing.assert_allclose(history[f"val_{name}"], [100, score])
 
 
+@pytest.mark.once
 def test_letter_case():
     lowercase = [text.lower() for text in FIRST]
     model = Translator([lowercase, lowercase])
@@ -67,15 +68,17 @@ def test_letter_case():
     np.testing.assert_allclose(ignoring["val_bleu"] + ignoring["val_chrf"], [100, 100])
 
 
-def test_every_so_many_epochs():
+@pytest.mark.once
+def test_translation_after_every_second_epoch():
     model = Translator([FIRST, FIRST, FIRST])
     history = model.learn(quality(every=2), epochs=5)
-    assert len(model.asked) == 3
+    assert len(model.calls) == 3
     for name in ("val_bleu", "val_chrf"):
         np.testing.assert_allclose(history[name], [100, 100, np.nan, 100, np.nan])
 
 
-def test_stock_callbacks_in_epochs_without_a_translation(tmp_path):
+@pytest.mark.once
+def test_callbacks_of_keras_in_epochs_without_a_translation(tmp_path):
     worse = ["A B C D", *FIRST[:-1]]
     model = Translator([worse, FIRST, worse, worse])
     options = {"monitor": "val_bleu", "mode": "max"}
@@ -103,6 +106,7 @@ def test_stock_callbacks_in_epochs_without_a_translation(tmp_path):
     assert [row.endswith(",nan,nan") for row in rows[1:]] == 2 * [0] + 2 * [1, 0]
 
 
+@pytest.mark.once
 def test_samples_are_printed(capsys):
     model = Translator([FIRST, FIRST, FIRST])
     model.learn(quality(samples=2), verbose=2)
@@ -118,7 +122,8 @@ def test_samples_are_printed(capsys):
     assert "source:" not in capsys.readouterr().out
 
 
-def test_samples_are_cut_to_a_line(capsys):
+@pytest.mark.once
+def test_samples_are_truncated(capsys):
     long = " ".join(["z" * 99, "y" * 99])
     model = Translator([[long, *FIRST[1:]]])
     model.learn(quality(samples=1), verbose=2)
@@ -126,7 +131,8 @@ def test_samples_are_cut_to_a_line(capsys):
     assert line == f"{long[:159]}…"
 
 
-def test_stock_callbacks_go_by_it(tmp_path):
+@pytest.mark.once
+def test_callbacks_of_keras_monitor_the_scores(tmp_path):
     worse = ["A B C D", *FIRST[:-1]]
     model = Translator([worse, FIRST, worse, worse, worse])
     best = keras.callbacks.ModelCheckpoint(
@@ -149,6 +155,7 @@ def test_stock_callbacks_go_by_it(tmp_path):
     assert len(rows) == 4
 
 
+@pytest.mark.once
 def test_a_model_without_tokenizers():
     model = Translator()
     model.source_tokenizer = None
@@ -156,15 +163,17 @@ def test_a_model_without_tokenizers():
         model.learn(quality())
 
 
-def test_a_source_that_is_too_long_is_found_first():
+@pytest.mark.once
+def test_a_source_that_is_too_long():
     model = Translator()
     model.max_source_length = 5
     message = "`sources` must have .* `max_source_length=5` .*; received 6 in line 2"
     with pytest.raises(ValueError, match=message):
         model.learn(quality())
-    assert not model.asked
+    assert not model.calls
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -178,13 +187,13 @@ def test_a_source_that_is_too_long_is_found_first():
         ((["a"], ["A"], None, 1, False, -1), "`samples=-1`"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_invalid_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         TranslationQuality(*arguments)
 
 
 class CountingSeq2Seq(Seq2Seq):
-    """Counts how often its search is traced; keeps the weights that generate."""
+    """Counts how often its search is traced; stores the weights of each translation."""
 
     searches = 0
 
@@ -224,7 +233,7 @@ def train(model, *callbacks):
     return model.fit(inputs, rows[:, 1:], **arguments).history
 
 
-def test_generates_with_the_weights_of_the_moment(model):
+def test_generates_with_the_current_weights(model):
     model.compile(keras.optimizers.Adam(0.1), LabelSmoothedCrossEntropy())
     history = train(model, quality(search=SEARCH))
     searches = model.searches
@@ -237,12 +246,12 @@ def test_generates_with_the_weights_of_the_moment(model):
     assert any((a != b).any() for a, b in zip(first, last, strict=True))
     for a, b in zip(last, afterwards, strict=True):
         np.testing.assert_array_equal(a, b)
-    if keras.backend.backend() != "torch":  # which traces nothing
+    if keras.backend.backend() != "torch":  # PyTorch does not trace.
         assert (searches, model.searches) == (1, 1)
 
 
 def test_generates_with_moving_averages(model):
-    """Which here stay what they are after the first update."""
+    """With this momentum they do not change after the first update."""
     optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=1.0)
     model.compile(optimizer, LabelSmoothedCrossEntropy())
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)

@@ -6,7 +6,7 @@ import pytest
 from small_run import BATCHES, make_data, make_model
 
 from keras_transformer import Checkpoints, TrainingProgress, WarmupInverseSquareRoot
-from keras_transformer.training import progress as module
+from keras_transformer.training import training_progress as module
 
 RNG = np.random.default_rng(67)
 INPUTS, TARGETS = RNG.normal(size=(12, 3)), RNG.normal(size=(12, 2))
@@ -14,7 +14,7 @@ SCHEDULE = WarmupInverseSquareRoot(0.1, warmup_steps=5)
 
 
 class Logs(keras.callbacks.Callback):
-    """Keeps what the callbacks after `TrainingProgress` see."""
+    """Stores the logs of callbacks after `TrainingProgress`."""
 
     def __init__(self):
         super().__init__()
@@ -38,18 +38,20 @@ def fit(optimizer, steps_per_execution=1, **arguments):
     return seen, history
 
 
-# PyTorch takes one step at a time.
-STEPS_AT_ONCE = [1] if keras.backend.backend() == "torch" else [1, 2]
+# PyTorch executes one step at a time.
+STEPS_PER_EXECUTION = [1] if keras.backend.backend() == "torch" else [1, 2]
 
 
-@pytest.mark.parametrize("steps_at_once", STEPS_AT_ONCE)
+@pytest.mark.parametrize("steps_per_execution", STEPS_PER_EXECUTION)
 @pytest.mark.parametrize("loss_scale", [False, True])
-def test_learning_rate_of_a_schedule(steps_at_once, loss_scale):
+def test_learning_rate_of_a_schedule(steps_per_execution, loss_scale):
     optimizer = keras.optimizers.SGD(SCHEDULE)
     if loss_scale:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
-    seen, history = fit(optimizer, steps_at_once)
-    expected = [float(SCHEDULE(n)) for n in range(steps_at_once, 13, steps_at_once)]
+    seen, history = fit(optimizer, steps_per_execution)
+    expected = [
+        float(SCHEDULE(n)) for n in range(steps_per_execution, 13, steps_per_execution)
+    ]
     rates = [logs["learning_rate"] for logs in seen.batches]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
     ends = [float(SCHEDULE(6)), float(SCHEDULE(12))]
@@ -58,7 +60,7 @@ def test_learning_rate_of_a_schedule(steps_at_once, loss_scale):
 
 
 def test_learning_rate_with_gradient_accumulation():
-    """Schedules count batches, and `optimizer.iterations` updates."""
+    """Schedules count batches; `optimizer.iterations` counts updates."""
     optimizer = keras.optimizers.SGD(SCHEDULE, gradient_accumulation_steps=2)
     seen, history = fit(optimizer)
     rates = [logs["learning_rate"] for logs in seen.batches]
@@ -87,7 +89,7 @@ def test_learning_rate_that_another_callback_changes():
     assert "tokens_per_second" not in seen.epochs[0]
 
 
-def test_the_progress_bar_shows_them(capsys):
+def test_the_progress_bar_has_the_figures(capsys):
     seen, _ = fit("sgd", verbose=2)
     shown = capsys.readouterr().out
     for name in ("learning_rate: 0.0100", "minutes_left: ", "tokens_per_second: "):
@@ -98,8 +100,8 @@ def test_the_progress_bar_shows_them(capsys):
     assert seen.epochs[1]["minutes_left"] == 0
 
 
-def test_jax_keeps_the_weights_to_itself_amid_an_epoch(monkeypatch):
-    """Reading the model after each batch would make JAX wait for it."""
+def test_the_model_is_not_read_within_an_epoch(monkeypatch):
+    """On JAX, reading the model after each batch would wait for the device."""
     syncs = []
     monkeypatch.setattr(
         keras.Model, "jax_state_sync", lambda self: syncs.append(self), raising=False
@@ -121,7 +123,7 @@ def test_jax_keeps_the_weights_to_itself_amid_an_epoch(monkeypatch):
 
 
 class Run:
-    """Calls `TrainingProgress` as `fit` does, by a clock of our own."""
+    """Calls `TrainingProgress` as `fit` does, with a simulated clock."""
 
     def __init__(self, monkeypatch, **params):
         self.now = 100.0
@@ -152,14 +154,15 @@ def values(logs, name):
     return [log.get(name) for log in logs]
 
 
+@pytest.mark.once
 def test_times_by_hand(monkeypatch):
     run = Run(monkeypatch)
     logs = run.epoch(0, batches=4, seconds=3.0, validation=8.0)
-    # 11 to 8 batches of 3 s; then 8 of 5 s, with their share of the validation.
+    # 11 to 8 batches of 3 s, then 8 batches of 5 s, which include the validation.
     minutes = [11 * 3 / 60, 10 * 3 / 60, 9 * 3 / 60, 8 * 3 / 60, 8 * 5 / 60]
     np.testing.assert_allclose(values(logs, "minutes_left"), minutes)
     np.testing.assert_allclose(values(logs, "tokens_per_second"), [50.0] * 5)
-    run.now += 4.0  # of callbacks that come later: 6 s a batch in all
+    run.now += 4.0  # Callbacks that come later. In all, 6 s per batch.
     logs = run.epoch(1, batches=4, seconds=1.0)
     minutes = [7 * 6 / 60, 6 * 6 / 60, 5 * 6 / 60, 4 * 6 / 60, 4 * 1 / 60]
     np.testing.assert_allclose(values(logs, "minutes_left"), minutes)
@@ -167,8 +170,9 @@ def test_times_by_hand(monkeypatch):
     assert values(run.epoch(2, batches=4, seconds=1.0), "minutes_left")[-1] == 0
 
 
-def test_steps_executed_at_once(monkeypatch):
-    """Keras then calls a step beyond the last of an odd number."""
+@pytest.mark.once
+def test_several_steps_per_execution(monkeypatch):
+    """With an odd number of steps, the last call exceeds it."""
     run = Run(monkeypatch, steps=3, epochs=1)
     run.progress.set_params(run.params)
     run.progress.on_epoch_begin(0)
@@ -181,7 +185,8 @@ def test_steps_executed_at_once(monkeypatch):
     np.testing.assert_allclose(logs["tokens_per_second"], 50.0)
 
 
-def test_an_epoch_that_is_resumed(monkeypatch):
+@pytest.mark.once
+def test_a_resumed_epoch(monkeypatch):
     run = Run(monkeypatch)
     logs = run.epoch(1, batches=1, seconds=3.0, steps=1, first_batch=3)
     np.testing.assert_allclose(values(logs, "minutes_left"), [4 * 3 / 60] * 2)
@@ -191,7 +196,7 @@ def test_an_epoch_that_is_resumed(monkeypatch):
 
 
 def test_an_epoch_that_checkpoints_resume(tmp_path):
-    """`Checkpoints`, which comes last, tells of it after `TrainingProgress` begins."""
+    """`Checkpoints` begins the epoch after `TrainingProgress`."""
 
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -214,6 +219,7 @@ def test_an_epoch_that_checkpoints_resume(tmp_path):
     assert batches[-1]["minutes_left"] == 0 < batches[-2]["minutes_left"]
 
 
+@pytest.mark.once
 def test_data_of_unknown_size(monkeypatch):
     run = Run(monkeypatch, steps=None)
     logs = run.epoch(0, batches=4, seconds=3.0)
@@ -223,8 +229,9 @@ def test_data_of_unknown_size(monkeypatch):
     assert values(logs, "tokens_per_second") == [50.0] * 5
 
 
+@pytest.mark.once
 def test_batches_that_end_in_another_order(monkeypatch):
-    """As they may where Keras calls from several threads."""
+    """Keras may call the callback from several threads."""
     run = Run(monkeypatch)
     run.progress.set_params(run.params)
     run.progress.on_epoch_begin(0)
@@ -236,6 +243,7 @@ def test_batches_that_end_in_another_order(monkeypatch):
     assert values(logs, "tokens_per_second") == [50.0, 50.0]
 
 
+@pytest.mark.once
 def test_tokens_per_epoch_must_be_positive():
     with pytest.raises(ValueError, match="at least 1; received `tokens_per_epoch=0`"):
         TrainingProgress(0)
