@@ -12,9 +12,9 @@ import uvicorn
 
 from keras_transformer.serving.application import PAGE, Application
 from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.models import Model, Version
-from keras_transformer.serving.options import ModelOptions, ServerOptions
 from keras_transformer.serving.rest import Signature, TensorSpec
+from keras_transformer.serving.served_model import ModelVersion, ServedModel
+from keras_transformer.serving.server_options import ModelOptions, ServerOptions
 
 pytestmark = pytest.mark.once
 
@@ -92,10 +92,11 @@ def one_hot_rows(shift, targets, sources):
 
 
 def available(name, folder, model, signatures, **options):
-    workers = SimpleNamespace(signatures=signatures, metadata={})
+    replicas = SimpleNamespace(signatures=signatures, metadata={})
     batcher = Batcher(model.compute, slots=5, max_batch_size=1, max_waiting=7)
-    served = Model(name, ModelOptions(folder=folder, **options), cluster=None)
-    served.versions[3] = Version(3, "AVAILABLE", workers=workers, batcher=batcher)
+    served = ServedModel(name, ModelOptions(folder=folder, **options), cluster=None)
+    served.versions[3] = ModelVersion(3)
+    served.versions[3].set_loaded(replicas, batcher)
     return served
 
 
