@@ -367,7 +367,7 @@ def test_other_models_are_refused(tmp_path, failure):
     with zipfile.ZipFile(tmp_path / "zip.keras", "w") as file:
         file.writestr("holiday.txt", "")
     messages = {
-        "other": "must contain a Seq2Seq",
+        "other": "must contain a model of this library",
         "broken": "error: ",
         "zip": "zip.keras must be a .keras file: There is no item",
     }

@@ -3,7 +3,7 @@
 import pathlib
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from keras_transformer.command_line.parameters import (
 )
 from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.recipe.loading import load_trained_model
+
+if TYPE_CHECKING:
+    from keras_transformer.inference.protocols import SequenceModel
 
 
 def evaluate_command(
@@ -90,16 +93,20 @@ def evaluate_command(
 
 
 def _find_long_lines(
-    model: Any, side: str, lines: Sequence[str], path: pathlib.Path, too_long: TooLong
+    model: "SequenceModel",
+    side: str,
+    lines: Sequence[str],
+    path: pathlib.Path,
+    too_long: TooLong,
 ) -> list[bool]:
     """Tells for each line whether it is longer than the limit of the model.
 
     Raises `ValueError` for such a line if `too_long` is `TooLong.error`.
     """
-    from keras_transformer.inference.line_windows import Side
+    from keras_transformer.inference.line_windows import ModelSide
 
-    limited = Side(model, side)
-    window = limited.window(0, list(lines))
+    model_side = ModelSide(model, side)
+    window = model_side.window(0, list(lines))
     if too_long is TooLong.error:
-        limited.refuse_long_lines(window, path)
+        model_side.check_lengths(window, path)
     return [bool(is_long) for is_long in window.too_long]

@@ -3,17 +3,20 @@
 import pathlib
 import shlex
 import zipfile
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_transformer.models import GenerativeModel
 
 
-def load_trained_model(path: pathlib.Path) -> Any:
+def load_trained_model(path: pathlib.Path) -> "GenerativeModel":
     """Loads a model of this library without executing code from its file.
 
     Args:
         path: a `.keras` file, the folder of a complete run, or the folder of a preset.
 
     Returns:
-        The `Seq2Seq` or `Ensemble`, not compiled.
+        The model, such as a `Seq2Seq` or an `Ensemble`, not compiled.
 
     Raises:
         FileNotFoundError: if `path` does not exist.
@@ -21,7 +24,7 @@ def load_trained_model(path: pathlib.Path) -> Any:
     """
     import keras
 
-    from keras_transformer.models import Ensemble, Seq2Seq
+    from keras_transformer.models import GenerativeModel, Seq2Seq
 
     path = find_model(path)
     if path.is_dir():
@@ -30,10 +33,10 @@ def load_trained_model(path: pathlib.Path) -> Any:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except KeyError as error:  # a zip file with other content
         raise ValueError(f"{path} must be a .keras file: {error.args[0]}") from error
-    if not isinstance(model, Seq2Seq | Ensemble):
+    if not isinstance(model, GenerativeModel):
         raise ValueError(
-            f"{path} must contain a Seq2Seq or an Ensemble; it contains a "
-            f"{type(model).__name__}."
+            f"{path} must contain a model of this library, such as a Seq2Seq; it "
+            f"contains a {type(model).__name__}."
         )
     return model
 

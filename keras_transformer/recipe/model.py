@@ -8,6 +8,7 @@ import keras
 from keras_transformer.models import Seq2Seq
 from keras_transformer.recipe.folder import can_resume, trained_part
 from keras_transformer.recipe.loading import load_trained_model
+from keras_transformer.recipe.protocols import TrainableModel
 from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import (
@@ -16,9 +17,10 @@ from keras_transformer.training import (
     Perplexity,
     WarmupInverseSquareRoot,
 )
+from keras_transformer.training.token_trainer import TokenTrainer
 
 
-def make_model(recipe: Recipe) -> Seq2Seq:
+def make_model(recipe: Recipe) -> TrainableModel:
     """Returns the model before the first epoch.
 
     The folder of the run keeps a new vocabulary, or the trained model of
@@ -32,19 +34,19 @@ def make_model(recipe: Recipe) -> Seq2Seq:
 
     Raises:
         ValueError: if the folder contains a run that cannot be resumed with these
-            options, or if `recipe.init` is not a `Seq2Seq` with tokenizers.
+            options, or if `recipe.init` is not a trainable model with tokenizers.
     """
     vocabulary = pathlib.Path(recipe.output, "tokenizer.json")
     initial = pathlib.Path(recipe.output, "initial.keras")
     is_resumed = can_resume(recipe)
     vocabulary.parent.mkdir(parents=True, exist_ok=True)
     if recipe.init and is_resumed:
-        model: Seq2Seq = keras.saving.load_model(initial, compile=False)
+        model: TrainableModel = keras.saving.load_model(initial, compile=False)
         return model
     if recipe.init:
-        model = _trained_model(recipe.init, recipe)
-        model.save(initial)
-        return model
+        trained = _trained_model(recipe.init, recipe)
+        trained.save(initial)
+        return trained
     if is_resumed:
         return _new_model(Tokenizer.load(vocabulary), recipe)
     tokenizer = SentencePieceTokenizer.train(
@@ -71,7 +73,7 @@ def _new_model(tokenizer: Tokenizer, recipe: Recipe) -> Seq2Seq:
     )
 
 
-def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
+def _trained_model(init: str, recipe: Recipe) -> TrainableModel:
     """Returns the model of `init` with the dropout, lengths and dtype of the recipe."""
     is_address = "://" in init
     trained = (
@@ -79,19 +81,20 @@ def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
         if is_address
         else load_trained_model(pathlib.Path(init))
     )
-    if not isinstance(trained, Seq2Seq) or trained.source_tokenizer is None:
+    if not isinstance(trained, TokenTrainer) or trained.source_tokenizer is None:
         raise ValueError(
-            "`init` must be a `Seq2Seq` with tokenizers; received "
-            f"`init={init!r}`, which contains {trained!r}. Train without `init`, or "
-            "start from another model."
+            "`init` must be a model that can be trained, such as a `Seq2Seq`, with "
+            f"tokenizers; received `init={init!r}`, which contains {trained!r}. Train "
+            "without `init`, or start from another model."
         )
-    longest = getattr(trained.positions, "max_length", None) or recipe.max_length
+    positions = getattr(trained, "positions", None)
+    longest: int = getattr(positions, "max_length", None) or recipe.max_length
     if longest < recipe.max_length:
         raise ValueError(
             f"`max_length` must be at most {longest}, the number of positions of the "
             f"model of `init`; received `max_length={recipe.max_length}`."
         )
-    options = trained.get_config()["attention_options"]
+    options = trained.get_config().get("attention_options") or {}
     return _rebuilt(
         trained,
         dropout=recipe.dropout,
@@ -102,7 +105,9 @@ def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
     )
 
 
-def compile_model(model: Seq2Seq, recipe: Recipe, batches_per_epoch: int) -> None:
+def compile_model(
+    model: TrainableModel, recipe: Recipe, batches_per_epoch: int
+) -> None:
     """Compiles the model with the optimizer, loss and metrics of the recipe.
 
     Args:
@@ -146,7 +151,7 @@ def _warn_of_long_warmup(recipe: Recipe, steps: int) -> None:
         )
 
 
-def in_float32(model: Seq2Seq) -> Seq2Seq:
+def in_float32(model: TrainableModel) -> TrainableModel:
     """Returns a float32 model with the weights of a model.
 
     Args:
@@ -160,8 +165,8 @@ def in_float32(model: Seq2Seq) -> Seq2Seq:
     return _rebuilt(model, dtype="float32")
 
 
-def _rebuilt(model: Seq2Seq, **changes: object) -> Seq2Seq:
+def _rebuilt(model: TrainableModel, **changes: object) -> TrainableModel:
     """Returns a model with a changed configuration and the same weights."""
-    rebuilt: Seq2Seq = Seq2Seq.from_config({**model.get_config(), **changes})
+    rebuilt = type(model).from_config({**model.get_config(), **changes})
     rebuilt.set_weights(model.get_weights())
     return rebuilt

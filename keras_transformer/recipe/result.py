@@ -8,7 +8,7 @@ from typing import NamedTuple
 from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.files import read_json, write_json
-from keras_transformer.models import Seq2Seq
+from keras_transformer.recipe.protocols import TrainableModel
 from keras_transformer.recipe.recipe import Recipe
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
@@ -87,19 +87,19 @@ class TrainingResult(NamedTuple):
     """The result of a run.
 
     Attributes:
-        model: the `Seq2Seq`, with the mean of the weights of the last epochs.
+        model: the model, with the mean of the weights of the last epochs.
         search: the `BeamSearch` whose length penalty gives the highest BLEU of the
             validation text.
         figures: the `Figures` of the model with this search.
     """
 
-    model: Seq2Seq
+    model: TrainableModel
     search: BeamSearch
     figures: Figures
 
 
 def evaluate_model(
-    model: Seq2Seq,
+    model: TrainableModel,
     valid_text: ParallelText,
     test_text: ParallelText,
     recipe: Recipe,

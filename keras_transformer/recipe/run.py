@@ -11,10 +11,11 @@ from keras_transformer.dataset.pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
 from keras_transformer.evaluation import check_tokenize
 from keras_transformer.files import written_whole
-from keras_transformer.models import PRESETS, Seq2Seq
+from keras_transformer.models import PRESETS
 from keras_transformer.recipe.folder import is_complete, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.model import compile_model, in_float32, make_model
+from keras_transformer.recipe.protocols import TrainableModel
 from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.recipe.result import (
     Figures,
@@ -146,7 +147,7 @@ def _read_result(recipe: Recipe) -> TrainingResult:
 
 def _dataset(
     files: list[str],
-    model: Seq2Seq,
+    model: TrainableModel,
     recipe: Recipe,
     subword_sampling: float | None = None,
     shuffle: bool = True,
@@ -180,7 +181,7 @@ def _paths(files: list[str]) -> tuple[str, str | None]:
 
 
 def _fit(
-    model: Seq2Seq,
+    model: TrainableModel,
     train_data: ParallelDataset,
     valid_data: ParallelDataset,
     valid_text: ParallelText,

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 
@@ -173,15 +174,24 @@ def test_an_error_is_a_line_without_tensorflow_s(tmp_path):
     assert line.startswith("error: `--preset` must be one of transformer_tiny, ")
 
 
-def test_help_does_not_wait_for_keras():
-    code = (
-        "import runpy, sys; sys.argv = ['keras-transformer', 'train', '--help']\n"
-        "try: runpy.run_module('keras_transformer', run_name='__main__')\n"
-        "finally: print('keras' in sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "--help"], 0, "--attention-dropout"),
+        (["translate", "none.keras"], 2, "does not exist"),
+        (["train", *FILES, "--dropout", "2"], 1, "`--dropout` must be in [0, 1)"),
+    ],
+    ids=["help", "argument", "option of a recipe"],
+)
+def test_help_and_errors_do_not_wait_for_keras(arguments, code, message):
     process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
+        [sys.executable, "-m", "keras_transformer", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
     )
-    assert process.returncode == 0, process.stderr
-    assert "--attention-dropout" in process.stdout
-    assert process.stdout.splitlines()[-1] == "False"
+    assert process.returncode == code
+    assert message in process.stdout + process.stderr
+    imports = re.findall(r"^import time: .*\| +(\S+)$", process.stderr, re.MULTILINE)
+    assert "keras_transformer.command_line.train" in imports
+    assert not {"keras", "tensorflow", "ray"} & set(imports)
