@@ -5,10 +5,9 @@ import warnings
 
 import keras
 
-from keras_transformer.models import Seq2Seq
+from keras_transformer.models import GenerativeModel, Seq2Seq
 from keras_transformer.recipe.folder import can_resume, trained_part
 from keras_transformer.recipe.loading import load_trained_model
-from keras_transformer.recipe.protocols import TrainableModel
 from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import (
@@ -20,7 +19,7 @@ from keras_transformer.training import (
 from keras_transformer.training.token_trainer import TokenTrainer
 
 
-def make_model(recipe: Recipe) -> TrainableModel:
+def make_model(recipe: Recipe) -> GenerativeModel:
     """Returns the model before the first epoch.
 
     The folder of the run keeps a new vocabulary, or the trained model of
@@ -41,7 +40,7 @@ def make_model(recipe: Recipe) -> TrainableModel:
     is_resumed = can_resume(recipe)
     vocabulary.parent.mkdir(parents=True, exist_ok=True)
     if recipe.init and is_resumed:
-        model: TrainableModel = keras.saving.load_model(initial, compile=False)
+        model: GenerativeModel = keras.saving.load_model(initial, compile=False)
         return model
     if recipe.init:
         trained = _trained_model(recipe.init, recipe)
@@ -73,7 +72,7 @@ def _new_model(tokenizer: Tokenizer, recipe: Recipe) -> Seq2Seq:
     )
 
 
-def _trained_model(init: str, recipe: Recipe) -> TrainableModel:
+def _trained_model(init: str, recipe: Recipe) -> GenerativeModel:
     """Returns the model of `init` with the dropout, lengths and dtype of the recipe."""
     is_address = "://" in init
     trained = (
@@ -106,7 +105,7 @@ def _trained_model(init: str, recipe: Recipe) -> TrainableModel:
 
 
 def compile_model(
-    model: TrainableModel, recipe: Recipe, batches_per_epoch: int
+    model: GenerativeModel, recipe: Recipe, batches_per_epoch: int
 ) -> None:
     """Compiles the model with the optimizer, loss and metrics of the recipe.
 
@@ -151,7 +150,7 @@ def _warn_of_long_warmup(recipe: Recipe, steps: int) -> None:
         )
 
 
-def in_float32(model: TrainableModel) -> TrainableModel:
+def in_float32(model: GenerativeModel) -> GenerativeModel:
     """Returns a float32 model with the weights of a model.
 
     Args:
@@ -165,7 +164,7 @@ def in_float32(model: TrainableModel) -> TrainableModel:
     return _rebuilt(model, dtype="float32")
 
 
-def _rebuilt(model: TrainableModel, **changes: object) -> TrainableModel:
+def _rebuilt(model: GenerativeModel, **changes: object) -> GenerativeModel:
     """Returns a model with a changed configuration and the same weights."""
     rebuilt = type(model).from_config({**model.get_config(), **changes})
     rebuilt.set_weights(model.get_weights())

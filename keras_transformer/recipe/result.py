@@ -8,7 +8,7 @@ from typing import NamedTuple
 from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.files import read_json, write_json
-from keras_transformer.recipe.protocols import TrainableModel
+from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.recipe import Recipe
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
@@ -93,13 +93,13 @@ class TrainingResult(NamedTuple):
         figures: the `Figures` of the model with this search.
     """
 
-    model: TrainableModel
+    model: GenerativeModel
     search: BeamSearch
     figures: Figures
 
 
 def evaluate_model(
-    model: TrainableModel,
+    model: GenerativeModel,
     valid_text: ParallelText,
     test_text: ParallelText,
     recipe: Recipe,

@@ -11,11 +11,10 @@ from keras_transformer.dataset.pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
 from keras_transformer.evaluation import check_tokenize
 from keras_transformer.files import written_whole
-from keras_transformer.models import PRESETS
+from keras_transformer.models import PRESETS, GenerativeModel
 from keras_transformer.recipe.folder import is_complete, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.model import compile_model, in_float32, make_model
-from keras_transformer.recipe.protocols import TrainableModel
 from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.recipe.result import (
     Figures,
@@ -147,17 +146,19 @@ def _read_result(recipe: Recipe) -> TrainingResult:
 
 def _dataset(
     files: list[str],
-    model: TrainableModel,
+    model: GenerativeModel,
     recipe: Recipe,
     subword_sampling: float | None = None,
     shuffle: bool = True,
 ) -> ParallelDataset:
     source, target = _paths(files)
+    source_tokenizer, target_tokenizer = model.source_tokenizer, model.target_tokenizer
+    assert source_tokenizer is not None and target_tokenizer is not None
     return parallel_dataset(
         source,
         target,
-        source_tokenizer=model.source_tokenizer,
-        target_tokenizer=model.target_tokenizer,
+        source_tokenizer=source_tokenizer,
+        target_tokenizer=target_tokenizer,
         tokens_per_batch=recipe.tokens_per_batch,
         max_source_length=recipe.max_length,
         max_target_length=recipe.max_length,
@@ -181,7 +182,7 @@ def _paths(files: list[str]) -> tuple[str, str | None]:
 
 
 def _fit(
-    model: TrainableModel,
+    model: GenerativeModel,
     train_data: ParallelDataset,
     valid_data: ParallelDataset,
     valid_text: ParallelText,
