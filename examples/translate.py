@@ -22,15 +22,15 @@ def main(arguments: list[str] | None = None) -> float:
     """Runs the example; returns BLEU on the test set, or on the validation set."""
     recipe = Recipe(**vars(parse_arguments(arguments)))
     model, search, figures = train(recipe)
-    print(f"BLEU {figures['bleu']:.2f}  ({figures['bleu_signature']})")
-    print(f"chrF {figures['chrf']:.2f}  ({figures['chrf_signature']})")
+    print(f"BLEU {figures.bleu:.2f}  ({figures.bleu_signature})")
+    print(f"chrF {figures.chrf:.2f}  ({figures.chrf_signature})")
 
     source, target = (*(recipe.test or recipe.valid), None)[:2]
     sources = [source for source, _ in read_pairs(source, target)][:5]
     texts, scores = model.generate(sources, search, return_scores=True)
     for source, text, score in zip(sources, texts, scores, strict=True):
         print(f"  {source}\n    → {text}  ({score:.2f})")
-    return figures["bleu"]
+    return figures.bleu
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

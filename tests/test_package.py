@@ -290,7 +290,7 @@ def test_migration_page_names_what_exists(code):
     options = {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(Recipe)}
     first, _, further = code.partition(" ")
     if first == "keras-transformer":
-        assert further in {c.callback.__name__ for c in app.registered_commands}
+        assert further in {command.name for command in app.registered_commands}
     elif first.startswith("--"):
         assert first in options and further in {"", *PRESETS, *run.DTYPES}
     else:

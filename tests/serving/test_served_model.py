@@ -2,15 +2,15 @@ import asyncio
 
 import pytest
 
-from keras_transformer.serving import models
-from keras_transformer.serving.models import Model
-from keras_transformer.serving.options import ModelOptions
+from keras_transformer.serving import served_model
 from keras_transformer.serving.rest import RequestError
+from keras_transformer.serving.served_model import ServedModel
+from keras_transformer.serving.server_options import ModelOptions
 
 pytestmark = pytest.mark.once
 
 
-class Workers:
+class Replicas:
     slots = 1
 
     def __init__(self, name):
@@ -36,7 +36,7 @@ class Cluster:
         self.done.append(f"+{name}")
         if name in self.broken:
             raise RuntimeError("no such op")
-        return Workers(name)
+        return Replicas(name)
 
     async def remove(self, name):
         self.done.append(f"-{name}")
@@ -51,7 +51,7 @@ def add(folder, *versions):
 
 def run(scenario, folder, **options):
     async def main():
-        model = Model("m", ModelOptions(folder=folder, **options), Cluster())
+        model = ServedModel("m", ModelOptions(folder=folder, **options), Cluster())
         return await scenario(model, model._cluster)
 
     return asyncio.run(main())
@@ -66,7 +66,7 @@ def test_a_new_version_takes_over_and_the_old_one_finishes(tmp_path):
         add(tmp_path, 1)
         await model.refresh()
         old = model.available()
-        asked = asyncio.create_task(old.batcher.predict("x", {"text": ["a"]}))
+        asked = asyncio.create_task(old.loaded.batcher.predict("x", {"text": ["a"]}))
         await asyncio.sleep(0)
         add(tmp_path, 2)
         refreshing = asyncio.create_task(model.refresh())
@@ -74,7 +74,7 @@ def test_a_new_version_takes_over_and_the_old_one_finishes(tmp_path):
             await asyncio.sleep(0.01)
         assert model.available().number == 2
         assert cluster.done == ["+m-1", "+m-2"]  # the old one still computes
-        old.workers.open.set()
+        old.loaded.replicas.open.set()
         assert await asked == {"text": ["m-1"]}
         await refreshing
         assert cluster.done[2:] == ["-m-1"]
@@ -95,7 +95,7 @@ def test_the_old_version_answers_while_the_new_one_loads(tmp_path):
         while 2 not in model.versions:
             await asyncio.sleep(0.01)
         assert model.available().number == 1
-        with pytest.raises(RequestError, match="m, version 2, is being loaded"):
+        with pytest.raises(RequestError, match="m, version 2, is loading"):
             model.available(2)
         cluster.loading.set()
         await refreshing
@@ -115,7 +115,7 @@ def test_a_broken_new_version_leaves_the_old_one(tmp_path, monkeypatch):
         assert cluster.done == ["+m-1", "+m-2"]
         assert model.available().number == 1
         assert model.versions[2].error == "no such op"
-        monkeypatch.setattr(models, "RETRY_LOADING_SECONDS", 0)
+        monkeypatch.setattr(served_model, "RETRY_LOADING_SECONDS", 0)
         cluster.loading.clear()
         loading = asyncio.create_task(model.refresh())
         while model.versions[2].state == "END":
@@ -124,7 +124,7 @@ def test_a_broken_new_version_leaves_the_old_one(tmp_path, monkeypatch):
         cluster.loading.set()
         await loading
         assert model.versions[2].failures == 2
-        monkeypatch.setattr(models, "RETRY_LOADING_SECONDS", 25)
+        monkeypatch.setattr(served_model, "RETRY_LOADING_SECONDS", 25)
         model.versions[2].failed_at -= 99
         await model.refresh()
         assert model.versions[2].failures == 2  # which make it wait twice as long
@@ -191,7 +191,7 @@ def test_a_folder_without_versions_is_said_once(tmp_path, caplog):
 
     run(scenario, tmp_path)
     (message,) = caplog.messages
-    assert f"there is no version to serve in {tmp_path}" in message
+    assert f"{tmp_path} has no version to serve" in message
 
 
 def test_folders_that_vanish_stop_nothing(tmp_path):

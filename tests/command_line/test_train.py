@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 
@@ -6,13 +7,19 @@ import pytest
 from typer.testing import CliRunner
 
 from keras_transformer import command_line
-from keras_transformer.recipe import Recipe, Trained, run
+from keras_transformer.recipe import Figures, Recipe, TrainingResult, run
 
 pytestmark = pytest.mark.once
 
-FIGURES = {"sentences": 1234, "bleu": 41.5, "bleu_signature": "case:lc"}
-FIGURES |= {"chrf": 65.25, "chrf_signature": "nc:6", "length_penalty": 0.6}
-FIGURES |= {"valid_bleu": {"0.0": 42.5, "0.6": 43.0}}
+FIGURES = Figures(
+    sentences=1234,
+    length_penalty=0.6,
+    bleu=41.5,
+    bleu_signature="case:lc",
+    chrf=65.25,
+    chrf_signature="nc:6",
+    valid_bleu={"0.0": 42.5, "0.6": 43.0},
+)
 FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 
 
@@ -23,7 +30,7 @@ def recipes(monkeypatch):
 
     def train(recipe):
         recipes.append(recipe)
-        return Trained(None, None, FIGURES)
+        return TrainingResult(None, None, FIGURES)
 
     monkeypatch.setattr(run, "train", train)
     return recipes
@@ -90,8 +97,25 @@ def test_the_command_line_comes_before_the_file(recipes, tmp_path):
     assert (other.train, other.valid) == (began.train, absolute("d.en", "d.de"))
 
 
-@pytest.mark.parametrize("saved", [None, "epoch-0003-batch-000500.npz"])
-def test_a_stop(saved, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        (None, "Stopped before the first checkpoint. Run the same command to restart."),
+        (
+            "epoch-0003-batch-000500.npz",
+            "Stopped. Run the same command to resume at epoch 4, batch 501.",
+        ),
+        (
+            "epoch-0003.npz",
+            "Stopped. Run the same command to resume at epoch 4, batch 1.",
+        ),
+        (
+            "epoch-0007.npz",
+            "Stopped after the last epoch. Run the same command to evaluate the model.",
+        ),
+    ],
+)
+def test_a_stop(saved, message, monkeypatch, tmp_path):
     def stop(recipe):
         raise KeyboardInterrupt
 
@@ -100,10 +124,19 @@ def test_a_stop(saved, monkeypatch, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     if saved:
         (tmp_path / "checkpoints" / saved).touch()
-    result = invoke(*FILES[:-1], tmp_path)
+    result = invoke(*FILES[:-1], tmp_path, "--epochs", 7)
     assert result.exit_code == 130
-    said = "goes on after epoch 3, batch 500" if saved else "nothing of the training is"
-    assert said in result.output
+    assert result.stderr.splitlines()[-1] == message
+
+
+def test_the_former_name_of_r_drop(recipes, tmp_path):
+    config = tmp_path / "options.toml"
+    config.write_text("consistency = 3\n")
+    assert invoke("--config", config, *FILES).exit_code == 0
+    with pytest.warns(FutureWarning, match="`consistency` is dep.* Pass `r_drop` ins"):
+        assert invoke("--config", config, *FILES, "--consistency", 2).exit_code == 0
+    assert [recipe.r_drop for recipe in recipes] == [3, 2]
+    assert "consistency" not in invoke("--help").output
 
 
 def test_wrong_usage(recipes, tmp_path):
@@ -116,7 +149,7 @@ def test_wrong_usage(recipes, tmp_path):
     config.write_text("epoch = 7\n")
     result = invoke("--config", config, *FILES)
     assert result.exit_code == 1
-    assert "received `epoch`; perhaps `epochs`" in str(result.exception)
+    assert "received `epoch`. Did you mean `epochs`?" in str(result.exception)
     result = invoke(*FILES, "--test", "a", "b", "c")
     assert "`test` must be a list of two files" in str(result.exception)
     assert not recipes
@@ -141,15 +174,24 @@ def test_an_error_is_a_line_without_tensorflow_s(tmp_path):
     assert line.startswith("error: `--preset` must be one of transformer_tiny, ")
 
 
-def test_help_does_not_wait_for_keras():
-    code = (
-        "import runpy, sys; sys.argv = ['keras-transformer', 'train', '--help']\n"
-        "try: runpy.run_module('keras_transformer', run_name='__main__')\n"
-        "finally: print('keras' in sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "--help"], 0, "--attention-dropout"),
+        (["translate", "none.keras"], 2, "does not exist"),
+        (["train", *FILES, "--dropout", "2"], 1, "`--dropout` must be in [0, 1)"),
+    ],
+    ids=["help", "argument", "option of a recipe"],
+)
+def test_help_and_errors_do_not_wait_for_keras(arguments, code, message):
     process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
+        [sys.executable, "-m", "keras_transformer", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
     )
-    assert process.returncode == 0, process.stderr
-    assert "--attention-dropout" in process.stdout
-    assert process.stdout.splitlines()[-1] == "False"
+    assert process.returncode == code
+    assert message in process.stdout + process.stderr
+    imports = re.findall(r"^import time: .*\| +(\S+)$", process.stderr, re.MULTILINE)
+    assert "keras_transformer.command_line.train" in imports
+    assert not {"keras", "tensorflow", "ray"} & set(imports)
