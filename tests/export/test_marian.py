@@ -1,4 +1,4 @@
-"""What is written, transformers reads and computes the same."""
+"""transformers loads a written folder and computes the same logits."""
 
 import json
 
@@ -9,6 +9,7 @@ import torch
 from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import AlibiBias, BeamSearch, Ensemble, Seq2Seq
+from keras_transformer.export import export_marian
 from keras_transformer.interoperability import load_marian, save_marian
 from keras_transformer.layers import LocalWindow, PositionalEncoding
 from keras_transformer.text import CharacterTokenizer, MarianTokenizer
@@ -29,7 +30,7 @@ MARIAN = {
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
-    """Source and target, of one vocabulary and of two."""
+    """Tokenizers of both sides, with one vocabulary and with two."""
     found = {}
     for separate in (False, True):
         folder = tmp_path_factory.mktemp("tokenizers") / "files"
@@ -81,7 +82,7 @@ DESIGNS = {
 @pytest.mark.parametrize("name", DESIGNS)
 def test_transformers_computes_the_same(name, model_of, tmp_path):
     model = model_of(**DESIGNS[name])
-    save_marian(model, tmp_path / "model")
+    export_marian(model, tmp_path / "model")
     targets = np.random.default_rng(5).integers(0, 23, (len(TEXTS), 7))
     ids, logits = their_logits(tmp_path / "model", TEXTS, targets)
     own_ids = model.source_tokenizer.tokenize(TEXTS, add_end=True)
@@ -95,7 +96,7 @@ def test_transformers_generates_the_same_texts(model_of, tmp_path):
     bias = to_numpy(model.tied_output_bias).copy()
     bias[model.end_token_id], bias[model.pad_token_id] = 5, 9
     model.tied_output_bias.assign(bias)
-    save_marian(model, tmp_path / "model")
+    export_marian(model, tmp_path / "model")
     theirs = marian_folders.MarianMTModel.from_pretrained(tmp_path / "model").eval()
     tokenizer = marian_folders.tokenizer_of(tmp_path / "model")
     batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
@@ -106,10 +107,10 @@ def test_transformers_generates_the_same_texts(model_of, tmp_path):
 
 
 @pytest.mark.parametrize("config", marian_folders.LIKE_OPUS.values())
-def test_what_was_read_is_written_again(config, tmp_path):
+def test_a_loaded_model_is_written_unchanged(config, tmp_path):
     marian_folders.random_model(tmp_path / "theirs", **config, dropout=0.25)
     model = load_marian(tmp_path / "theirs")
-    save_marian(model, tmp_path / "ours")
+    export_marian(model, tmp_path / "ours")
     again = load_marian(tmp_path / "ours")
     for one, other in zip(model.weights, again.weights, strict=True):
         np.testing.assert_array_equal(to_numpy(one), to_numpy(other))
@@ -121,23 +122,30 @@ def test_what_was_read_is_written_again(config, tmp_path):
     assert {file.name for file in (tmp_path / "theirs").iterdir()} == names
 
 
-def test_export_writes_it_too(model_of, tmp_path):
-    model_of().export(tmp_path / "model", format="marian")
-    assert load_marian(tmp_path / "model").num_decoder_layers == 1
+@pytest.mark.once
+def test_the_method_and_the_deprecated_function(model_of, tmp_path):
+    model = model_of()
+    model.export(tmp_path / "new", format="marian")
+    with pytest.warns(FutureWarning, match="`save_marian` is deprecated .*export"):
+        save_marian(model, tmp_path / "old")
+    for file in (tmp_path / "new").iterdir():
+        assert file.read_bytes() == (tmp_path / "old" / file.name).read_bytes()
+    assert load_marian(tmp_path / "old").num_decoder_layers == 1
 
 
-def test_the_folder_is_whole_or_absent(model_of, tmp_path, monkeypatch):
+@pytest.mark.once
+def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
 
     monkeypatch.setattr("safetensors.numpy.save_file", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_marian(model_of(), tmp_path / "deep" / "model")
+        export_marian(model_of(), tmp_path / "deep" / "model")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
     with pytest.raises(FileExistsError, match="`filepath` must not exist or be"):
-        save_marian(model_of(), tmp_path / "mine")
+        export_marian(model_of(), tmp_path / "mine")
 
 
 REFUSED = {
@@ -160,31 +168,34 @@ REFUSED = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_marian_lacks_is_refused(name, model_of, tmp_path):
+def test_unsupported_architectures_are_refused(name, model_of, tmp_path):
     design, message = REFUSED[name]
     argument = name.split()[0]
     with pytest.raises(ValueError) as error:
-        save_marian(model_of(**design), tmp_path / "model")
+        export_marian(model_of(**design), tmp_path / "model")
     assert f"`{argument}` must be {message}" in str(error.value)
     assert f"for Marian; received `{argument}=" in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_other_tokenizers_are_refused(tmp_path):
     sizes = {name: MARIAN[name] for name in ("num_layers", "hidden_dim", "num_heads")}
     letters = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "a"])
     model = Seq2Seq(**sizes, intermediate_dim=7, source_tokenizer=letters)
     message = "`source_tokenizer` must be a `MarianTokenizer` .* `CharacterTokenizer`"
     with pytest.raises(ValueError, match=message):
-        save_marian(model, tmp_path / "model")
-    with pytest.raises(ValueError, match="must be a `Seq2Seq`.* no ensembles"):
-        save_marian(Ensemble([model]), tmp_path / "model")
+        export_marian(model, tmp_path / "model")
+    with pytest.raises(ValueError, match="for Marian; .*class `Ensemble`"):
+        export_marian(Ensemble([model]), tmp_path / "model")
 
 
+@pytest.mark.once
 def test_a_quantized_model_is_refused(model_of, tmp_path):
     model = model_of()
     model.decoder.blocks[0].feed_forward.output_dense.quantize("int8")
-    with pytest.raises(ValueError, match="must not be quantized to be saved or exp"):
-        save_marian(model, tmp_path / "model")
+    with pytest.raises(ValueError, match="quantized model cannot be saved or exp"):
+        export_marian(model, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Writes exports in a process with the TensorFlow backend."""
+"""Runs code in a child process with the TensorFlow backend."""
 
 import base64
 import json
@@ -12,6 +12,8 @@ from typing import Any
 
 import keras
 
+from keras_transformer.export.protocols import ExportableModel
+
 _LOAD_AND_CALL = """
 import base64, json, pickle, sys
 import keras
@@ -21,18 +23,18 @@ function(keras.saving.load_model(path, compile=False), **settings)
 """
 
 
-def run_python(code: str, standard_input: Any) -> str:
-    """Runs code in a fresh process with the TensorFlow backend.
+def run_python(code: str, standard_input: object) -> str:
+    """Runs Python code in a child process with the TensorFlow backend on the CPU.
 
     Args:
         code: Python code.
-        standard_input: what it reads there, as JSON.
+        standard_input: value that the code reads from its standard input as JSON.
 
     Returns:
-        What it printed.
+        The standard output of the process.
 
     Raises:
-        RuntimeError: if it failed.
+        RuntimeError: if the process fails.
     """
     environment = {
         **os.environ,
@@ -49,23 +51,29 @@ def run_python(code: str, standard_input: Any) -> str:
     )
     if process.returncode:
         raise RuntimeError(
-            "a child process of the export failed; its last words: "
+            "a child process of the export failed; the end of its error output: "
             f"{process.stderr.strip()[-2000:]}"
         )
     return process.stdout
 
 
-def in_tensorflow(
-    write: Callable[..., None], model: Any, folder: pathlib.Path, **settings: Any
+def write_with_tensorflow(
+    write: Callable[..., None],
+    model: ExportableModel,
+    folder: pathlib.Path,
+    **settings: Any,
 ) -> None:
-    """Writes a folder with a model of the TensorFlow backend.
+    """Calls a function that writes a model with the TensorFlow backend.
+
+    On other backends the model is saved in a `.keras` file, and a child process loads
+    the file and calls the function.
 
     Args:
-        write: function of a module, which takes a model, `folder` and `settings`.
-        model: a `Seq2Seq` or an `Ensemble`; on other backends it is saved, and loaded
-            in a child process.
-        folder: the new folder.
-        **settings: whatever can be pickled.
+        write: function of a module, called as `write(model, folder=folder,
+            **settings)`.
+        model: the model.
+        folder: folder to write.
+        **settings: further arguments, which can be pickled.
     """
     if keras.backend.backend() == "tensorflow":
         write(model, folder=folder, **settings)

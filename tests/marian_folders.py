@@ -1,4 +1,4 @@
-"""Folders of Marian models as transformers writes them, made from scratch."""
+"""Folders of small Marian models, written by transformers."""
 
 import io
 import json
@@ -40,7 +40,7 @@ LIKE_OPUS = {
 
 
 def pieces(lines, size):
-    """A SentencePiece model as OPUS-MT has it: unigram, without padding."""
+    """Trains a SentencePiece model as in OPUS-MT: unigram, without a pad token."""
     proto = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -57,7 +57,7 @@ def pieces(lines, size):
 
 
 def vocabulary(protos, languages=(">>deu<<",)):
-    """Pieces with ids of their own, as Marian counts: by the end, the unknown first."""
+    """Gives pieces the ids of Marian: the end and unknown tokens first."""
     tokens = ["</s>", "<unk>", *languages]
     for proto in protos:
         processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
@@ -67,7 +67,7 @@ def vocabulary(protos, languages=(">>deu<<",)):
 
 
 def write_tokenizers(folder, separate=False):
-    """Writes the tokenizers' files; returns the sizes of both vocabularies."""
+    """Writes the files of the tokenizers; returns the sizes of both vocabularies."""
     folder.mkdir(parents=True)
     protos = [pieces(SOURCES, 31), pieces(TARGETS, 29)]
     for side, proto in zip(("source", "target"), protos, strict=True):
@@ -78,7 +78,7 @@ def write_tokenizers(folder, separate=False):
             "vocab.json": vocabulary(protos[:1]),
             "target_vocab.json": vocabulary(protos[1:], ()),
         }
-        for own in tokens.values():  # the same padding, in vocabularies of two sizes
+        for own in tokens.values():  # one pad id for two sizes
             middle = list(own)[17]
             own["<pad>"], own[middle] = own[middle], own["<pad>"]
     for name, own in tokens.items():
@@ -90,7 +90,7 @@ def write_tokenizers(folder, separate=False):
 
 
 def random_model(folder, seed=3, **config):
-    """Writes the folder of a model with random weights, and returns the model."""
+    """Writes the folder of a model with random weights; returns the model."""
     config = {**SIZES, **config}
     separate = not config.get("share_encoder_decoder_embeddings", True)
     sizes = write_tokenizers(folder, separate)
@@ -112,7 +112,7 @@ def random_model(folder, seed=3, **config):
             tensor.data = torch.tensor(values, dtype=torch.float32)
     model.tie_weights()
     model.final_logits_bias += torch.tensor(generator.normal(size=(1, sizes[1])))
-    model.final_logits_bias[0, model.config.eos_token_id] = 5  # outputs end soon
+    model.final_logits_bias[0, model.config.eos_token_id] = 5  # short outputs
     model.generation_config.bad_words_ids = [[pad]]
     model.save_pretrained(folder)
     return model
@@ -120,12 +120,14 @@ def random_model(folder, seed=3, **config):
 
 def tokenizer_of(folder):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it recommends sacremoses, which it never uses
+        warnings.simplefilter(
+            "ignore"
+        )  # It recommends sacremoses, which it does not use.
         return MarianTokenizer.from_pretrained(folder)
 
 
 def trained_model(folder, steps=60):
-    """Writes the folder of a model that has learned `SOURCES` to `TARGETS`."""
+    """Writes the folder of a model that translates `SOURCES` to `TARGETS`."""
     sizes = {"d_model": 18, "encoder_ffn_dim": 29, "decoder_ffn_dim": 29}
     model = random_model(folder, **sizes, max_position_embeddings=101)
     tokenizer = tokenizer_of(folder)
