@@ -2,10 +2,10 @@ r"""Compares decoding speed with CTranslate2, Hugging Face, KerasHub and a simpl
 
 All sides decode the same sentences, with outputs forced to the same length. Ours is
 `generate` with its defaults on each backend, and the SavedModel, which takes and
-returns texts. The peers are CTranslate2 with the exported weights in float32 and int8, Marian's
-`generate`, KerasHub's samplers and layers, and the loop of the Keras tutorials, which
-evaluates the whole model for each token (greedy, a single batch). Marian and KerasHub
-have random weights.
+returns texts. The peers are CTranslate2 with the exported weights in float32 and int8,
+Marian's `generate`, KerasHub's samplers and layers, and the loop of the Keras
+tutorials, which evaluates the whole model for each token (greedy, a single batch).
+Marian and KerasHub have random weights.
 
 Each side runs in a separate process with the default number of threads of its library.
 The sides alternate. The first pass on each shape measures compilation. On one core
