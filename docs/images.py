@@ -1,4 +1,4 @@
-"""Makes the pictures of the documentation, in docs/images.
+"""Plots the figures of the documentation in docs/images.
 
 python docs/images.py
 """
@@ -30,7 +30,7 @@ FOLDER = pathlib.Path(__file__).parent / "images"
 
 
 def main(folder: pathlib.Path = FOLDER) -> None:
-    """Writes every picture to a file of its own."""
+    """Writes each figure to a file."""
     figures = {
         "attention_patterns": attention_patterns(),
         "blocks": blocks(),
@@ -45,7 +45,7 @@ def main(folder: pathlib.Path = FOLDER) -> None:
 
 
 def attention_patterns(length: int = 16) -> Figure:
-    """Draws the patterns above, and each under a causal mask below."""
+    """Plots the patterns, and below them the patterns with a causal mask."""
     patterns = {
         "LocalWindow(3)": mask_of(LocalWindow(3), length),
         "Strided(2, 6)": mask_of(Strided(stride=2, radius=6), length),
@@ -58,7 +58,7 @@ def attention_patterns(length: int = 16) -> Figure:
 
 
 def blocks(length: int = 32, radius: int = 4) -> Figure:
-    """Frames the scores that each route computes for the same local window."""
+    """Plots a local window, with frames around the scores that are computed."""
     local = mask_of(LocalWindow(radius), length)
     figure = plot_attention_pattern(
         {
@@ -78,7 +78,7 @@ def blocks(length: int = 32, radius: int = 4) -> Figure:
 
 
 def frame(axes: Axes, queries: range, keys: range) -> None:
-    """Draws a line around the scores of some queries and keys."""
+    """Draws a frame around the scores of queries and keys."""
     corner = keys.start, queries.start
     axes.add_patch(
         Rectangle(corner, len(keys), len(queries), fill=False, clip_on=False)
@@ -92,7 +92,7 @@ def sinusoids(length: int = 64, hidden_dim: int = 64) -> np.ndarray:
 
 
 def schedule(num_steps: int = 10_000) -> Figure:
-    """Draws the learning rate of the README's recipe."""
+    """Plots the learning rate of the README."""
     rates = WarmupInverseSquareRoot(peak_learning_rate=4e-3, warmup_steps=2000)
     return plot_schedule(ops.convert_to_numpy(rates(np.arange(num_steps))))
 
