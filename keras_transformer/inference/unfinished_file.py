@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import os
 import pathlib
+import re
 from typing import Any, Self
 
 from keras_transformer.files import lock, read_json, write_json
@@ -29,6 +30,16 @@ def record_path(target: pathlib.Path) -> pathlib.Path:
         Its path; it exists once a part is finished, until all are.
     """
     return target.with_name(f"{target.name}.unfinished.json")
+
+
+def _read_progress(path: pathlib.Path) -> Progress:
+    """Reads a record, with the present names of arguments in the settings."""
+    progress = Progress(**read_json(path))
+    settings = {
+        name: re.sub(r"\bprocessors=", "logits_processors=", value)
+        for name, value in progress.settings.items()
+    }
+    return dataclasses.replace(progress, settings=settings)
 
 
 class UnfinishedFile:
@@ -63,9 +74,9 @@ class UnfinishedFile:
         if not (self._record.exists() and self._path.stat().st_size):
             return None
         try:
-            progress = Progress(**read_json(self._record))
+            progress = _read_progress(self._record)
             whole = self._path.stat().st_size >= progress.size
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError):
             whole = False
         if not whole:
             if overwrite:
