@@ -49,7 +49,7 @@ class _SharedModel(tf.saved_model.experimental.TrackableResource):
         self._proto = proto
         _ = self.resource_handle  # Made now, not inside the first graph that uses it.
 
-    def _create_resource(self):
+    def _create_resource(self) -> tf.Tensor:
         return tf_text_ops.gen_sentencepiece_tokenizer.sentencepiece_op(
             model=self._proto, shared_name=hashlib.sha256(self._proto).hexdigest()
         )
@@ -203,13 +203,13 @@ class SentencePieceTokenizer(Tokenizer):
     def get_config(self) -> dict[str, Any]:
         return {"proto": base64.b64encode(self._proto).decode()}
 
-    def _encode(self, texts):
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if not tf.executing_eagerly():
             return self._model.tokenize(texts)
         # Outside graphs, sentencepiece itself is twice as fast.
         return _ragged(self._processor.encode(texts.numpy().tolist()))
 
-    def _decode(self, token_ids):
+    def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         return self._model.detokenize(token_ids)
 
 

@@ -1,0 +1,24 @@
+"""Quantized layers, which Keras cannot restore from a file."""
+
+from typing import Any
+
+
+def check_not_quantized(model: Any) -> None:
+    """Checks that no layer is quantized, since a file of such a model is unreadable.
+
+    Args:
+        model: a model.
+
+    Raises:
+        ValueError: if a layer is quantized.
+    """
+    for layer in model._flatten_layers():
+        mode = getattr(layer, "quantization_mode", None)
+        if mode is not None:
+            raise ValueError(
+                "a quantized model cannot be saved or exported, since its codes "
+                f"cannot be loaded; received a model with the {mode} layer "
+                f"{layer.path}. "
+                "Save it before you quantize it, and quantize the loaded model; or "
+                "pass `quantization` to `export`, which rounds the exported weights."
+            )
