@@ -110,22 +110,5 @@ def align_batch(
     words = ops.logical_or(
         ops.logical_and(is_token, ops.logical_not(ends)), ops.equal(places, 0)
     )
-<<<<<<< HEAD
     positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
     return Alignment(attention, ops.cast(positions, "int32"))
-=======
-    positions: Any = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
-    positions = ops.cast(positions, "int32")
-    return Alignment(attention, positions)
-
-
-def _checked_layer(layer: int | None, count: int) -> int:
-    if layer is None:
-        return max(count - 2, 0)
-    if not -count <= layer < count:
-        raise ValueError(
-            f"`layer` must be from {-count} to {count - 1}, as the decoder has "
-            f"{count} layers; received `layer={layer}`."
-        )
-    return layer
->>>>>>> suite
