@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from keras_transformer.inference.line_windows import PipeLines, FileLines, ModelSide
+from keras_transformer.inference.line_windows import FileLines, ModelSide, PipeLines
 from keras_transformer.text import CharacterTokenizer
 
 pytestmark = pytest.mark.once

@@ -147,10 +147,10 @@ def test_outlives_a_cleared_session(tokenizers):
 @pytest.mark.parametrize(
     "vocabulary, message",
     [
-        (["</s>", "<unk>", "a"], r"must hold the special tokens .* without \['<pad>'"),
+        (["</s>", "<unk>", "a"], r"must contain the special .* without \['<pad>'"),
         (
             ["</s>", "<unk>", "a", "a", "<pad>"],
-            r"must hold each token once; .* repeats \['a'\]",
+            r"must contain each token once; .* repeats \['a'\]",
         ),
     ],
 )
