@@ -1,11 +1,11 @@
 """All layers of a model, at any depth."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import keras
 
 
-def nested_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+def nested_layers(layer: object) -> list[keras.layers.Layer]:
     """Returns a layer and all layers in it, at any depth.
 
     Keras has no public way to list the layers of a layer. Without its private method,
@@ -28,7 +28,7 @@ def _layers_in_attributes(
     if id(value) in visited:
         return
     visited.add(id(value))
-    items: object = ()
+    items: Iterable[object] = ()
     if isinstance(value, keras.layers.Layer):
         yield value
         items = vars(value).values()

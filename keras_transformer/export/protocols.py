@@ -2,7 +2,14 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    Self,
+    runtime_checkable,
+)
 
 import keras
 
@@ -10,7 +17,7 @@ from keras_transformer.decoding import Search
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.layers import DecoderStack, EncoderStack, PositionScheme
-from keras_transformer.types import Tensor, TokenIds
+from keras_transformer.types import Config, Tensor, TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -50,6 +57,11 @@ class ExportableModel(SequenceModel, Protocol):
         """Saves the model in a `.keras` file."""
         ...
 
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Creates a model from its configuration."""
+        ...
+
 
 @runtime_checkable
 class EncoderDecoderTransformer(ExportableModel, Protocol):
@@ -68,8 +80,6 @@ class EncoderDecoderTransformer(ExportableModel, Protocol):
         target_encoding: encoding that is added to the embeddings of the target.
         encoder: the stack of encoder blocks.
         decoder: the stack of decoder blocks.
-        output_dense: layer from the decoder's outputs to the logits. `None` if its
-            matrix is that of `target_embedding`.
         tied_output_bias: bias of the logits without `output_dense`; `None` = no bias.
     """
 
@@ -92,9 +102,17 @@ class EncoderDecoderTransformer(ExportableModel, Protocol):
     target_encoding: PositionScheme | None
     encoder: EncoderStack
     decoder: DecoderStack
-    output_dense: keras.layers.Dense | None
     tied_output_bias: keras.Variable | None
-    dtype_policy: keras.dtype_policies.DTypePolicy
+
+    @property
+    def output_dense(self) -> keras.layers.Dense | None:
+        """Layer from the decoder's outputs to the logits; `None` if it is tied."""
+        ...
+
+    @property
+    def dtype_policy(self) -> Any:
+        """The dtype policy."""
+        ...
 
     def encode(
         self, encoder_token_ids: TokenIds, training: bool | None = None
