@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.backend.looping import while_loop
+from keras_transformer.backend.while_loop import while_loop
 from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepModel
 
 # The part of a batch that goes on by itself when the rest of it is done.

@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_transformer.backend.keras_internals import flatten_layers
+
 QUANTIZATIONS = ("float16", "int8")
 
 
@@ -27,7 +29,7 @@ def check_quantization(model: keras.Model, quantization: str | None) -> None:
             "`quantization` must be 'float16', 'int8' or `None` for a SavedModel; "
             f"received `quantization={quantization!r}`."
         )
-    for layer in model._flatten_layers() if quantization else ():
+    for layer in flatten_layers(model) if quantization else ():
         has_lora = getattr(layer, "lora_enabled", False)
         if has_lora or getattr(layer, "quantization_mode", None) is not None:
             raise ValueError(
@@ -134,7 +136,7 @@ def rounded(model: keras.Model, quantization: str) -> Any:
 def _matrices(model: keras.Model) -> list[tuple[Any, tuple[int, ...]]]:
     """Each matrix, with the axes that its layer sums over or takes whole."""
     found = {}
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         if isinstance(layer, keras.layers.EinsumDense):
             kernel, output = layer.equation.split(",")[1].split("->")
             axes = [i for i, letter in enumerate(kernel) if letter not in output]

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.files import written_aside
 
 
@@ -39,7 +40,7 @@ def check_not_quantized(model: Any) -> None:
     Raises:
         ValueError: if a layer is quantized: nobody makes it so again.
     """
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.backend.few_rows import are_few
-from keras_transformer.backend.writing_in_place import write_slice
+from keras_transformer.backend.slice_update import slice_update
+from keras_transformer.backend.tied_logits import has_few_rows
 from keras_transformer.layers import padding_mask
 
 
@@ -73,7 +73,7 @@ def decode_step(
     itself = ops.broadcast_to(
         ops.eye(num_beams, dtype="bool"), (batch, *2 * [num_beams])
     )
-    ancestors = write_slice(state["ancestors"], itself, index * num_beams, axis=2)
+    ancestors = slice_update(state["ancestors"], itself, index * num_beams, axis=2)
     positions = ops.broadcast_to(index, (num_beams,))
     x = model._embed_target(token_ids, positions, training=False)
     x, caches, *scores = model.decoder.step(
@@ -122,7 +122,7 @@ def prepare_state(model: Any, state: dict[str, Any]) -> dict[str, Any]:
         that to be worth while.
     """
     batch, num_beams = state["ancestors"].shape[:2]
-    if model.tie_embeddings == "none" or are_few(batch, num_beams):
+    if model.tie_embeddings == "none" or has_few_rows(batch, num_beams):
         return state
     embeddings = ops.cast(model.target_embedding.embeddings, model.compute_dtype)
     return {**state, "output_kernel": ops.transpose(embeddings)}

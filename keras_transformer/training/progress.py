@@ -8,6 +8,10 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.keras_internals import (
+    count_steps,
+    learning_rate_schedule,
+)
 
 
 class TrainingProgress(keras.callbacks.Callback):
@@ -107,16 +111,16 @@ def _learning_rates(optimizer: Any) -> Callable[[int], dict[str, float]]:
         optimizer = optimizer.inner_optimizer
     if hasattr(optimizer, "optimizers"):
         return lambda batches: {}
-    rate = optimizer._learning_rate
-    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+    schedule = learning_rate_schedule(optimizer)
+    if schedule is None:
         constant = {"learning_rate": _to_float(optimizer.learning_rate)}
         return lambda batches: constant
     # Batches; `iterations` are updates, with gradient accumulation fewer.
-    iterations = int(ops.convert_to_numpy(optimizer._iterations))
+    iterations = int(ops.convert_to_numpy(count_steps(optimizer)))
 
     def scheduled(batches: int) -> dict[str, float]:
         with keras.device("cpu"):  # so as not to wait for what an accelerator has to do
-            value = rate(ops.convert_to_tensor(iterations + batches))
+            value = schedule(ops.convert_to_tensor(iterations + batches))
             return {"learning_rate": _to_float(value)}
 
     return scheduled

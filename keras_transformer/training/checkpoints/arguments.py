@@ -1,10 +1,10 @@
 """Checks of what `Checkpoints` is given, and of where it stands in `fit`."""
 
-import inspect
 from typing import Any
 
 import keras
 
+from keras_transformer.backend.keras_internals import find_callback_list
 from keras_transformer.training.checkpoints import run_state, storage
 
 
@@ -46,13 +46,10 @@ def check_can_be_saved(callbacks: list[Any]) -> None:
 
 
 def list_of(callback: keras.callbacks.Callback) -> Any:
-    """Finds the list of all callbacks, which Keras does not give but which calls."""
-    frame = inspect.currentframe()
-    while frame := frame and frame.f_back:
-        caller = frame.f_locals.get("self")
-        is_list = isinstance(caller, keras.callbacks.CallbackList)
-        if is_list and callback in getattr(caller, "callbacks", ()):
-            return caller
+    """Returns the list of all callbacks; raises a `ValueError` if there is none."""
+    callback_list = find_callback_list(callback)
+    if callback_list is not None:
+        return callback_list
     raise ValueError(
         "`Checkpoints` must be one of the `callbacks` given to `fit`; received a call "
         "from elsewhere."

@@ -9,6 +9,10 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.keras_internals import (
+    finalize_averages,
+    set_initial_epoch,
+)
 from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer.training.checkpoints.arguments import (
     check_can_be_saved,
@@ -155,8 +159,9 @@ class Checkpoints(keras.callbacks.Callback):
         self._restore(state, path)
         self._check_learning_rates(state, path, is_new)
         early = run_state.stopped_early(self._list.callbacks)
-        model._initial_epoch = epochs if early else min(epochs, state["epoch"])
-        over = model._initial_epoch == epochs
+        self._first_epoch = epochs if early else min(epochs, state["epoch"])
+        set_initial_epoch(model, self._first_epoch)
+        over = self._first_epoch == epochs
         if over and not early:
             self._finalize_averages()
         self._resumed = state
@@ -190,7 +195,13 @@ class Checkpoints(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.model._initial_epoch = None  # or the next `fit` would begin there too
+        set_initial_epoch(self.model, None)  # or the next `fit` would begin there too
+        if self._resumed is not None and epoch != self._first_epoch:
+            raise ValueError(
+                "`initial_epoch` must be that of the checkpoint to resume; received "
+                f"`initial_epoch={epoch}`. Call `fit` with "
+                f"`initial_epoch={self._first_epoch}`."
+            )
         self._epoch, self._first_batch, self._is_last_batch = epoch, 0, False
         self._next_epoch = self._random_state = None
         self._set_params()
@@ -250,8 +261,7 @@ class Checkpoints(keras.callbacks.Callback):
     def _finalize_averages(self) -> None:
         """Lets `fit` end with the averages in the model, as Keras would have it."""
         for swap in run_state.swapping(self._list.callbacks):
-            if swap._ema_weights_in_model:
-                swap._finalize_ema_values()
+            finalize_averages(swap)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         # Not at the end of a batch, which would make JAX wait for the result of each.
@@ -297,7 +307,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         storage.release(self.folder)
-        self.model._initial_epoch = None
+        set_initial_epoch(self.model, None)
         if self._resumed is not None:  # There was nothing left to do.
             vars(self.model.history).update(self._resumed["history"])
 

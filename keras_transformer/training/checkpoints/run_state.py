@@ -11,17 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-# Attributes of Keras's own callbacks that `on_train_begin` resets. Others name theirs
-# in a class attribute `checkpointed_attributes`.
-_ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    keras.callbacks.EarlyStopping: (
-        *("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
-    ),
-    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving"),
-    keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
-    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
-    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
-}
+from keras_transformer.backend.keras_internals import callback_state
 
 Saved = list[dict[str, Any]]
 
@@ -158,10 +148,8 @@ def remembered(callback: Any) -> tuple[str, ...]:
     Returns:
         Names; none for most callbacks.
     """
-    for kind, names in _ATTRIBUTES.items():
-        if isinstance(callback, kind):
-            return names
-    return getattr(callback, "checkpointed_attributes", ())
+    own = getattr(callback, "checkpointed_attributes", ())
+    return callback_state(callback) or own
 
 
 def swapping(callbacks: list[Any]) -> list[Any]:
