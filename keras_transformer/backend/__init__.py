@@ -5,6 +5,7 @@
 - `keras_internals`: private names of Keras, with fallbacks
 - `matmul`: matrix multiplication with the fastest kernel of each backend
 - `micro_batches`: gradients accumulated over parts of a batch
+- `quantized`: rejects quantized models, which Keras cannot load
 - `random_bits`: random integers of 16 bits for dropout
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache

@@ -194,15 +194,15 @@ def _long_pairs(
     """Which sources and targets are too long, boolean `(2, pairs)`; or an error."""
     import numpy as np
 
-    from keras_transformer.inference.line_windows import Side
+    from keras_transformer.inference.line_windows import ModelSide
 
     found = []
     texts = zip(*pairs, strict=True)
     for name, lines, path in zip(("source", "target"), texts, paths, strict=True):
-        side = Side(model, name)
+        side = ModelSide(model, name)
         window = side.window(0, list(lines))
         if too_long is TooLong.error:
-            side.refuse_long_lines(window, path)
+            side.check_lengths(window, path)
         found.append(window.too_long)
     return np.stack(found)
 

@@ -58,7 +58,7 @@ def _or_any(limit: float | None) -> float:
 class Account:
     """Counts the pairs that were read and, by reason, those that were dropped."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.pairs_read = 0
         self.dropped: dict[str, int] = {}
 

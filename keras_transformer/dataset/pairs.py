@@ -51,13 +51,13 @@ class ListedPairs(Corpus):
         if not self._pairs:
             raise ValueError("`pairs` must hold at least one pair; received none.")
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Pair]:
         return iter(self._pairs)
 
-    def count(self):
+    def count(self) -> int:
         return len(self._pairs)
 
-    def reader(self):
+    def reader(self) -> ReadPairs:
         return lambda start, stop: self._pairs[start:stop]
 
 
@@ -67,16 +67,16 @@ class ColumnFile(Corpus):
     def __init__(self, path: os.PathLike):
         self._path = path
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Pair]:
         return itertools.starmap(self._split, enumerate(read_lines(self._path)))
 
-    def count(self):
+    def count(self) -> int:
         return self._index.lines
 
-    def reader(self):
+    def reader(self) -> ReadPairs:
         lines = LineReader(self._path, self._index)
 
-        def read(start, stop):
+        def read(start: int, stop: int) -> list[Pair]:
             return list(map(self._split, range(start, stop), lines.read(start, stop)))
 
         return read
@@ -104,7 +104,7 @@ class AlignedFiles(Corpus):
     def __init__(self, source: os.PathLike, target: os.PathLike):
         self._paths = source, target
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Pair]:
         rows = itertools.zip_longest(*map(read_lines, self._paths))
         for number, (source, target) in enumerate(rows):
             if source is None or target is None:
@@ -112,15 +112,15 @@ class AlignedFiles(Corpus):
                 self._refuse((number, more) if source is None else (more, number))
             yield source, target
 
-    def count(self):
+    def count(self) -> int:
         return self._indexes[0].lines
 
-    def reader(self):
+    def reader(self) -> ReadPairs:
         sides = [
             LineReader(*side) for side in zip(self._paths, self._indexes, strict=True)
         ]
 
-        def read(start, stop):
+        def read(start: int, stop: int) -> list[Pair]:
             return list(zip(*(side.read(start, stop) for side in sides), strict=True))
 
         return read

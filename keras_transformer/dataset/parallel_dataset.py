@@ -1,7 +1,7 @@
 """Batches of sentence pairs for `fit`, and positions in them."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,7 @@ def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
     # TensorFlow keeps every generator for good, and with it what it refers to.
     held = [(stream, collate)]
 
-    def epoch():
+    def epoch() -> Iterator[tuple[Any, Any]]:
         keep_freed_memory()  # TensorFlow has made the generator by now.
         stream, collate = held[0]
         for window, batch in stream.epoch():

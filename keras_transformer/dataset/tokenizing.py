@@ -1,6 +1,7 @@
 """Tokenizes pairs into rows of token ids."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,7 +34,9 @@ def tokenize_pairs(
     return TokenRows.join(source), TokenRows.join(target)
 
 
-def token_rows(tokenize: Callable[..., tf.RaggedTensor], *args, **kwargs) -> TokenRows:
+def token_rows(
+    tokenize: Callable[..., tf.RaggedTensor], *args: Any, **kwargs: Any
+) -> TokenRows:
     """Returns the result of `tokenize(*args, **kwargs)` as NumPy rows."""
     with tf.device("CPU"):
         rows = tokenize(*args, **kwargs)

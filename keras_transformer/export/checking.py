@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_transformer.decoding import Search
 from keras_transformer.export.writing import run_python
-from keras_transformer.inference.request import Request
+from keras_transformer.inference.generation import Request
 from keras_transformer.models import Seq2Seq
 
 # How far apart log-probabilities may be, a token; the second, of rounded weights.

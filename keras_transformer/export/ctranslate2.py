@@ -10,6 +10,7 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
+from keras_transformer.backend.quantized import check_not_quantized
 from keras_transformer.decoding import GreedySearch, Search
 from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,
@@ -24,7 +25,6 @@ from keras_transformer.export.ctranslate2_spec import make_spec
 from keras_transformer.export.vocabulary import vocabulary
 from keras_transformer.files import new_folder
 from keras_transformer.models import Seq2Seq
-from keras_transformer.models.saving import check_not_quantized
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
 

@@ -157,7 +157,7 @@ class _DecoderStep(keras.Model):
         ]
         past = ops.shape(inputs["past_keys_0"])[3]
         position = ops.reshape(past, (1,))
-        x = model._embed_target(inputs["token_ids"], position, training=False)
+        x = model.embed_target(inputs["token_ids"], position, training=False)
         x, caches = model.decoder.step(
             x,
             caches,
@@ -168,7 +168,7 @@ class _DecoderStep(keras.Model):
             cache_positions=ops.arange(past + 1, dtype="int32"),
         )
         own = _named([cache for cache, _ in caches], "")
-        return {"logits": model._logits(x)[:, 0], **own}
+        return {"logits": model.compute_logits(x)[:, 0], **own}
 
 
 class _GrowingKeyValues(KeyValues):

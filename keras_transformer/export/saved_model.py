@@ -19,7 +19,7 @@ from keras_transformer.export.signatures import describe_signatures
 from keras_transformer.export.warmup import check_warmup, write_warmup
 from keras_transformer.export.writing import in_tensorflow
 from keras_transformer.files import new_folder
-from keras_transformer.inference.request import Request, check_request
+from keras_transformer.inference.generation import Request, check_request
 from keras_transformer.models import Seq2Seq
 
 WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))

@@ -8,8 +8,8 @@ import tensorflow as tf
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.quantization import StoredWeights
-from keras_transformer.inference.alignment import Alignment, attend
-from keras_transformer.inference.request import Request
+from keras_transformer.inference.alignment import Alignment, align_batch
+from keras_transformer.inference.generation import Request
 from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.models import Seq2Seq
@@ -63,11 +63,13 @@ class Served(tf.Module):
         def search(token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
             return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
 
-        def score(*batch: Any) -> Any:
-            return token_log_probabilities(model, *batch)
+        def score(sources: Any, targets: Any, labels: Any) -> Any:
+            inputs = {"encoder_token_ids": sources, "decoder_token_ids": targets}
+            return token_log_probabilities(model, inputs, labels)
 
         def align(sources: Any, targets: Any) -> Alignment:
-            return attend(model, sources, targets)
+            inputs = {"encoder_token_ids": sources, "decoder_token_ids": targets}
+            return align_batch(model, inputs)
 
         def attention_scores(sources: Any, targets: Any) -> Any:
             inputs = {"encoder_token_ids": sources, "decoder_token_ids": targets}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_transformer.backend.quantized import check_not_quantized
 from keras_transformer.export.checking import check_has_tokenizers
 from keras_transformer.files import checked_file, new_folder, read_json, write_json
 from keras_transformer.interoperability.files import (
@@ -31,7 +32,6 @@ from keras_transformer.interoperability.marian_weights import (
 )
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Seq2Seq
-from keras_transformer.models.saving import check_not_quantized
 from keras_transformer.text import MarianTokenizer
 
 WEIGHTS = "model.safetensors"

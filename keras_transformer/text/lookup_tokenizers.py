@@ -96,12 +96,12 @@ class _LookupTokenizer(Tokenizer):
     def get_config(self) -> dict[str, Any]:
         return {"vocabulary": self.get_vocabulary(), "lowercase": self._lowercase}
 
-    def _encode(self, texts):
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return tf.ragged.map_flat_values(
             self._table.lookup, self._split(texts, self._lowercase)
         )
 
-    def _decode(self, token_ids):
+    def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         tokens = tf.gather(self._tokens, token_ids)
         return tf.strings.reduce_join(tokens, axis=-1, separator=self._separator)
 
@@ -133,7 +133,7 @@ class CharacterTokenizer(_LookupTokenizer):
     _separator = ""
 
     @staticmethod
-    def _split_texts(texts):
+    def _split_texts(texts: tf.Tensor) -> tf.RaggedTensor:
         return tf.strings.unicode_split(texts, "UTF-8")
 
 
@@ -164,7 +164,7 @@ class WordTokenizer(_LookupTokenizer):
     _separator = " "
 
     @staticmethod
-    def _split_texts(texts):
+    def _split_texts(texts: tf.Tensor) -> tf.RaggedTensor:
         return tf.strings.split(texts)
 
 

@@ -91,7 +91,7 @@ class MarianTokenizer(Tokenizer):
         proto = base64.b64encode(self._proto).decode()
         return {"proto": proto, "vocabulary": self.get_vocabulary()}
 
-    def _encode(self, texts):
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         rest = tf.strings.regex_replace(texts, LANGUAGE_TOKEN, "", replace_global=False)
         size = tf.strings.length(texts) - tf.strings.length(rest)
         language = tf.strings.substr(texts, tf.zeros_like(size), size)[:, None]
@@ -99,7 +99,7 @@ class MarianTokenizer(Tokenizer):
         tokens = tf.concat([language, self._model.tokenize(rest)], axis=1)
         return tf.ragged.map_flat_values(self._table.lookup, tokens)
 
-    def _decode(self, token_ids):
+    def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         known = tf.ragged.boolean_mask(token_ids, token_ids != self.unknown_token_id)
         texts = self._model.detokenize(tf.gather(self._tokens, known))
         # A token that is not a piece of this language still has its mark.

@@ -184,13 +184,13 @@ class SentencePieceTokenizer(Tokenizer):
     def get_config(self) -> dict[str, Any]:
         return {"proto": base64.b64encode(self._proto).decode()}
 
-    def _encode(self, texts):
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if not tf.executing_eagerly():
             return self._model.tokenize(texts)
         # Outside graphs, sentencepiece itself is twice as fast.
         return _ragged(self._processor.encode(texts.numpy().tolist()))
 
-    def _decode(self, token_ids):
+    def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         return self._model.detokenize(token_ids)
 
 

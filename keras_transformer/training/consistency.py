@@ -5,6 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.training.losses import flatten_tokens
+from keras_transformer.types import Tensor
 
 
 def consistency_loss(
@@ -53,7 +54,8 @@ def consistency_loss(
 def _divergence(first: Any, second: Any) -> Any:
     """Computes float32 `(tokens,)` from two float32 `(tokens, vocabulary_size)`."""
 
-    def gradient(*args, upstream=None):  # torch names it, the others do not
+    # PyTorch passes the gradient by name, the other backends by position.
+    def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
         upstream = args[0] if upstream is None else upstream
         scale = upstream[:, None] / 2
         p, q = ops.softmax(first), ops.softmax(second)

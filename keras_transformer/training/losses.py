@@ -1,6 +1,7 @@
 """Cross-entropy of logits with integer targets, averaged over the real tokens."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras_transformer.backend.cross_entropy import (
     cross_entropy_gradient,
     logsumexp,
 )
+from keras_transformer.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -189,12 +191,13 @@ def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
     """
 
     @ops.custom_gradient
-    def cross_entropy(logits):
+    def cross_entropy(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         expected = (1 - label_smoothing) * pick(logits, targets)
         if label_smoothing:  # 0 * -inf, of a masked logit, would be NaN
             expected += label_smoothing * ops.mean(logits, axis=-1)
 
-        def gradient(*args, upstream=None):  # torch names it, the others do not
+        # PyTorch passes the gradient by name, the other backends by position.
+        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
             upstream = args[0] if upstream is None else upstream
             return cross_entropy_gradient(logits, targets, label_smoothing, upstream)
 

@@ -11,7 +11,7 @@ from keras_transformer.export.quantization import (
     round_numbers,
     rounded,
 )
-from keras_transformer.inference.request import Request
+from keras_transformer.inference.generation import Request
 from keras_transformer.text import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdefg"])

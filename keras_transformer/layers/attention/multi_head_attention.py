@@ -354,7 +354,7 @@ class MultiHeadAttention(keras.layers.Layer):
             attended, scores = zero_masked_queries(attended, scores, query_mask)
         if self.use_gate:
             attended = attended * self._gate_dense(query)
-        outputs = (self._output_dense(attended), scores, cache)
+        outputs: tuple[Any, ...] = (self._output_dense(attended), scores, cache)
         outputs = tuple(output for output in outputs if output is not None)
         return outputs if len(outputs) > 1 else outputs[0]
 

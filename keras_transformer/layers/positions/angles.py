@@ -25,6 +25,6 @@ def position_angles(positions: Any, dim: int, max_wavelength: float) -> Any:
     >>> ops.convert_to_numpy(angles).tolist()
     [[0.0, 0.0], [5.0, 0.5]]
     """
-    rates = np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
-    rates = ops.convert_to_tensor(rates, dtype="float32")
+    frequencies = np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
+    rates = ops.convert_to_tensor(frequencies, dtype="float32")
     return ops.cast(positions, "float32")[..., None] * rates
