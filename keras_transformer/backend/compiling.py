@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import keras
 
-from keras_transformer.backend.fusion import under_xla
-from keras_transformer.backend.looping import recording
+from keras_transformer.backend.while_loop import recording
+from keras_transformer.backend.xla_barriers import under_xla
 
 
 class HasWeights(Protocol):

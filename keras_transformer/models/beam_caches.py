@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Self
 
 from keras import ops
 
-from keras_transformer.backend.writing_in_place import write_slice
+from keras_transformer.backend.slice_update import slice_update
 from keras_transformer.layers import DecoderStack
 from keras_transformer.types import Mask, Size, Tensor
 
@@ -104,7 +104,7 @@ class BeamCaches(NamedTuple):
         identity = ops.broadcast_to(
             ops.eye(num_beams, dtype="bool"), (batch, num_beams, num_beams)
         )
-        ancestors = write_slice(self.ancestors, identity, index * num_beams, axis=2)
+        ancestors = slice_update(self.ancestors, identity, index * num_beams, axis=2)
         x, blocks, *scores = decoder.step(
             x,
             self.blocks,

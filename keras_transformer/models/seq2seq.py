@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints, check_rates
-from keras_transformer.backend.few_rows import times_transposed
+from keras_transformer.backend.tied_logits import tied_logits
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import (
     DecoderStack,
@@ -415,7 +415,7 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
         if self.output_dense is not None:
             return self.output_dense(decoded)
         embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
-        logits = times_transposed(decoded, embeddings, kernel)
+        logits = tied_logits(decoded, embeddings, kernel)
         if self.tied_output_bias is None:
             return logits
         return logits + ops.cast(self.tied_output_bias, logits.dtype)
