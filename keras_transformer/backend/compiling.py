@@ -48,7 +48,7 @@ def compile_function(function: Callable[..., Any], model: HasWeights) -> Any:
 def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Any:
     import tensorflow as tf
 
-    weights: list[Any] = []
+    weights: Sequence[Any] = []
     traced: Any = None
 
     @functools.wraps(function)
@@ -94,7 +94,7 @@ def _jax(function: Callable[..., Any], model: HasWeights) -> Any:
 def _torch(function: Callable[..., Any], model: HasWeights) -> Any:
     import torch
 
-    weights: list[Any] = []
+    weights: Sequence[Any] = []
     recordings: dict[Any, Any] = {}
 
     @torch.no_grad()
