@@ -38,7 +38,9 @@ MAY_IMPORT = {
     "backend": {"keras"},
     "files": set(),
     "hub": set(),
-    "text": {"files", "keras", "sentencepiece", "tensorflow", "tensorflow_text"},
+    "text": {
+        *("files", "keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"),
+    },
     "dataset": {"arguments", "numpy", "tensorflow", "text"},
     "layers": {"arguments", "backend", "keras", "numpy"},
     "training": {"arguments", "backend", "files", "keras", "numpy"},
