@@ -1,39 +1,78 @@
-"""Sequence-to-sequence Transformers in Keras 3, from text to SavedModel.
+"""Transformers in Keras 3, from text to SavedModel.
 
-The package in the order in which data passes through it:
+The public names, by where they are:
 
-- `text`: strings to token ids and back, inside the TensorFlow graph
-- `dataset`: parallel lines to bucketed, shifted `tf.data` batches
-- `layers`: attention, positions, encoder and decoder blocks
-- `models`: the model
-- `training`: schedule, loss, metrics for `compile` and `fit`
-- `decoding`: greedy and beam search and sampling over a step function, with rules
-- `inference`: from texts to a compiled search and back: one or a whole file, scores,
-  alignments, a choice among candidates
-- `evaluation`: BLEU, chrF, error rates
-- `export`: the SavedModel and the CTranslate2 model, strings in, strings out; ONNX
-- `interoperability`: models of Marian (OPUS-MT) and CTranslate2, read and written
-- `recipe`: all of this as one run, by its options
-- `serving`: a server of SavedModels, and a page to try them
+- **Top level** (`import keras_transformer as kt`): everything that a program needs to
+  build, train, load and decode a model: layers, models, tokenizers, datasets, losses,
+  metrics, callbacks, searches, and the functions that take a model. Methods of a model
+  cover the rest: `model.generate`, `model.save`, `model.export`.
+- **Documented modules**, which are attributes of the package: `kt.evaluation` (BLEU,
+  chrF, error rates), `kt.plotting` (figures), `kt.recipe` (a whole training run, also
+  the command `keras-transformer train`), `kt.export` (the functions behind
+  `model.export`), `kt.interoperability`, `kt.decoding` (to decode a model of your own)
+  and `kt.serving`. Each needs further packages or serves fewer programs.
+
+The packages, in the order of imports; each imports only those after it:
+
 - `command_line`: the command `keras-transformer`
-- `plotting`: pictures of attention, positions and schedules
-- `backend`: what only a backend's own API can do
+- `serving`: a server of SavedModels, and a page to try them
+- `recipe`: a training run, described by its options
+- `interoperability`: models of Marian (OPUS-MT) and CTranslate2, loaded
+- `models`: `Seq2Seq`, `Ensemble` and their base classes
+- `export`: SavedModel, ONNX, CTranslate2 and Marian, written from any model that
+  follows the protocol
+- `inference`: texts to a compiled search and back, one or a whole file; scores,
+  alignments; the protocol of the models that it takes
+- `dataset`: parallel lines to bucketed, shifted `tf.data` batches
+- `training`: schedule, loss, metrics and callbacks for `compile` and `fit`
+- `decoding`: greedy and beam search and sampling over the steps of a model
+- `layers`: attention, positions, encoder and decoder blocks and stacks
+- `text`: strings to token ids and back, inside the TensorFlow graph
+- `backend`: APIs of a single backend, and private APIs of dependencies
+- `evaluation`, `plotting`, `files`, `hub`, `arguments`, `types`: modules that import
+  none of the others
 
-Layers, model, training and decoding are here at once, on every backend. What
-needs TensorFlow, sacreBLEU or Matplotlib is imported when it is first used.
+The import loads the layers, the models, training and decoding. Names that need
+TensorFlow or optional packages are imported at their first use.
 """
 
 import pathlib
 import sys
+import sysconfig
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# The command answers `--help` and finds wrong arguments before Keras is there.
-_IS_COMMAND = pathlib.PurePath(sys.argv[0]).stem == "keras-transformer" or (
-    sys.orig_argv[1:3] == ["-m", "keras_transformer"]
-)
+if TYPE_CHECKING:
+    from keras_transformer.dataset import parallel_dataset
+    from keras_transformer.inference.bayes_risk import minimum_bayes_risk
+    from keras_transformer.inference.file_translation import translate_file
+    from keras_transformer.inference.unknown_words import replace_unknowns
+    from keras_transformer.interoperability import load_ctranslate2, load_marian
+    from keras_transformer.text import (
+        CharacterTokenizer,
+        MarianTokenizer,
+        SentencePieceTokenizer,
+        Tokenizer,
+        WordTokenizer,
+    )
 
-if TYPE_CHECKING or not _IS_COMMAND:
+
+def _is_command() -> bool:
+    """Returns whether Python runs the installed command `keras-transformer`.
+
+    The command parses its arguments before it loads Keras. All names are the same.
+    """
+    if sys.orig_argv[1:3] == ["-m", "keras_transformer"]:
+        return True
+    program = pathlib.Path(sys.argv[0])
+    scripts = pathlib.Path(sysconfig.get_path("scripts"))
+    return program.name == "keras-transformer" and (
+        program.resolve().parent == scripts.resolve()
+    )
+
+
+if TYPE_CHECKING or not _is_command():
     from keras_transformer.decoding import (
         BannedSequences,
         BeamSearch,
@@ -51,7 +90,7 @@ if TYPE_CHECKING or not _IS_COMMAND:
     )
     from keras_transformer.inference.alignment import Alignment
     from keras_transformer.inference.scoring import ScoreResult
-    from keras_transformer.inference.search_tree import SearchTree
+    from keras_transformer.inference.streaming import SearchTree
     from keras_transformer.layers import (
         AlibiBias,
         AttentionPattern,
@@ -88,20 +127,57 @@ if TYPE_CHECKING or not _IS_COMMAND:
 
 __version__ = "0.1.0"
 
+# Names that are imported at their first use, with their modules.
 _LAZY = {
     "CharacterTokenizer": "text",
     "MarianTokenizer": "text",
     "SentencePieceTokenizer": "text",
-    "WordTokenizer": "text",
     "Tokenizer": "text",
-    "parallel_dataset": "dataset",
-    "export_saved_model": "export",
+    "WordTokenizer": "text",
     "load_ctranslate2": "interoperability",
     "load_marian": "interoperability",
-    "save_marian": "interoperability",
     "minimum_bayes_risk": "inference.bayes_risk",
+    "parallel_dataset": "dataset",
     "replace_unknowns": "inference.unknown_words",
     "translate_file": "inference.file_translation",
+}
+# The modules of all other names, for the command.
+_MODULES = (
+    "decoding",
+    "inference.alignment",
+    "inference.scoring",
+    "inference.streaming",
+    "layers",
+    "models",
+    "training",
+)
+# Documented modules.
+_SUBMODULES = (
+    "dataset",
+    "decoding",
+    "evaluation",
+    "export",
+    "inference",
+    "interoperability",
+    "layers",
+    "models",
+    "plotting",
+    "recipe",
+    "serving",
+    "text",
+    "training",
+)
+# Deprecated names, with their modules and what replaces them.
+_DEPRECATED = {
+    "export_saved_model": (
+        "export",
+        "`model.export(path)` or `keras_transformer.export.export_saved_model`",
+    ),
+    "save_marian": (
+        "interoperability",
+        '`model.export(path, format="marian")` or '
+        "`keras_transformer.export.export_marian`",
+    ),
 }
 
 __all__ = [
@@ -154,14 +230,12 @@ __all__ = [
     "WarmupInverseSquareRoot",
     "WordTokenizer",
     "average_checkpoints",
-    "export_saved_model",
     "freeze",
     "load_ctranslate2",
     "load_marian",
     "minimum_bayes_risk",
     "parallel_dataset",
     "replace_unknowns",
-    "save_marian",
     "scaled_dot_product_attention",
     "translate_file",
 ]
@@ -170,8 +244,22 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(f"keras_transformer.{_LAZY[name]}"), name)
+    if name in _SUBMODULES:
+        return import_module(f"keras_transformer.{name}")
+    if name in __all__:  # of the command, which has imported nothing
+        modules = [import_module(f"keras_transformer.{m}") for m in _MODULES]
+        return next(getattr(m, name) for m in modules if hasattr(m, name))
+    if name in _DEPRECATED:
+        module, replacement = _DEPRECATED[name]
+        warnings.warn(
+            f"`keras_transformer.{name}` is deprecated and will be removed in the next "
+            f"version. Use {replacement} instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return getattr(import_module(f"keras_transformer.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})

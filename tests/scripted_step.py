@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import Sentences, StepModel, run
+from keras_transformer.decoding import DecodingModel, SearchInputs, run_search
 
 PAD, END, START = 0, 1, 2
 TOKENS = {"pad_token_id": PAD, "end_token_id": END, "start_token_id": START}
@@ -55,26 +55,43 @@ class ScriptedStep:
         limits = np.broadcast_to(np.asarray(limits, "int32"), (self.batch,))
         max_length = int(limits.max()) if max_length is None else max_length
         tokens = {**TOKENS, **tokens}
-        run_search = _compiled(search, max_length, room, tuple(tokens.items()))
+        compiled = _compiled(search, max_length, room, tuple(tokens.items()))
         if prefixes is None:
             prefixes = np.zeros((self.batch, 0), "int32")
         if attention is None:
             attention = np.ones((self.batch, self.vocabulary_size, 1))
-        sentences = Sentences(
+        inputs = SearchInputs(
             limits=limits,
             min_lengths=np.broadcast_to(np.asarray(min_lengths, "int32"), limits.shape),
             prefixes=np.asarray(prefixes, "int32"),
             source_mask=np.any(attention > 0, axis=1),
             keys=(1000 * self.logits[:, 0].sum(axis=1)).astype("int32") + seed,
         )
-        tensors = map(ops.convert_to_tensor, sentences)
+        tensors = map(ops.convert_to_tensor, inputs)
         attention = ops.convert_to_tensor(np.asarray(attention, "float32"))
         table = ops.convert_to_tensor(self.logits)
         _calls.clear()
-        result = run_search(table, attention, Sentences(*tensors))
+        result = compiled(table, attention, SearchInputs(*tensors))
         result = type(result)(*map(ops.convert_to_numpy, result))
         self.calls = list(_calls)
         return result
+
+    def states(self, search: Any, max_length: int) -> list[Any]:
+        """Returns the state of a search after each step, for the first sentence."""
+        model = ScriptedModel(**TOKENS)
+        inputs = SearchInputs.of_batch(1, max_length)
+        nodes = ops.zeros((1, search.num_beams), "int32")
+        state = {
+            "nodes": nodes,
+            "table": ops.convert_to_tensor(self.logits[:1]),
+            "attends": ops.ones((1, self.vocabulary_size, 1)),
+            "attention": ops.ones((1, search.num_beams, 1)),
+        }
+        now, states = search.start(model, inputs, state, max_length), []
+        while not ops.convert_to_numpy(now.done).all():
+            now = search.advance(model, inputs, now)
+            states.append(now)
+        return states
 
     def log_probs(self, row: int, history: tuple[int, ...]) -> np.ndarray:
         """The float64 log-probabilities of the token after a history."""
@@ -98,42 +115,44 @@ class ScriptedStep:
 
 @functools.cache
 def _compiled(search: Any, max_length: int, room: int | None, tokens: tuple) -> Any:
-    model = StepModel(
-        _step, _reorder, lambda state, length: state, _take, **dict(tokens)
-    )
+    model = ScriptedModel(**dict(tokens))
 
-    def run_search(table: Any, attention: Any, sentences: Any) -> Any:
+    def search_table(table: Any, attention: Any, inputs: Any) -> Any:
         nodes = ops.zeros((table.shape[0], search.num_beams), "int32")
         state = {"nodes": nodes, "table": table, "attends": attention}
         seen = ops.shape(attention)[2]
         state["attention"] = ops.zeros((*nodes.shape, seen), "float32")
-        first = search.start(model, sentences, state, max_length)
-        return run(search, model, sentences, first, room, max_length)
+        return run_search(search, model, inputs, state, max_length, room)
 
     if keras.backend.backend() == "jax":
         import jax
 
-        return jax.jit(run_search)
-    return run_search
+        return jax.jit(search_table)
+    return search_table
 
 
-def _step(token_ids: Any, index: Any, state: dict[str, Any]) -> tuple[Any, Any]:
-    _note_call(token_ids.shape[0])
-    _, num_nodes, vocabulary_size = state["table"].shape
-    children = state["nodes"] * vocabulary_size + 1 + token_ids
-    nodes = ops.where(index > 0, ops.minimum(children, num_nodes - 1), 0)
-    logits = ops.take_along_axis(state["table"], nodes[:, :, None], axis=1)
-    attention = ops.take_along_axis(state["attends"], token_ids[:, :, None], axis=1)
-    return logits, {**state, "nodes": nodes, "attention": attention}
+class ScriptedModel(DecodingModel):
+    """The model of a `ScriptedStep`, whose table is part of the state."""
 
+    def __init__(self, **tokens: int):
+        self.pad_token_id = tokens["pad_token_id"]
+        self.end_token_id = tokens["end_token_id"]
+        self.start_token_id = tokens["start_token_id"]
 
-def _reorder(state: dict[str, Any], parents: Any) -> dict[str, Any]:
-    nodes = ops.take_along_axis(state["nodes"], parents, axis=1)
-    return {**state, "nodes": nodes}
+    def decode_step(
+        self, token_ids: Any, index: Any, state: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        _note_call(token_ids.shape[0])
+        _, num_nodes, vocabulary_size = state["table"].shape
+        children = state["nodes"] * vocabulary_size + 1 + token_ids
+        nodes = ops.where(index > 0, ops.minimum(children, num_nodes - 1), 0)
+        logits = ops.take_along_axis(state["table"], nodes[:, :, None], axis=1)
+        attention = ops.take_along_axis(state["attends"], token_ids[:, :, None], axis=1)
+        return logits, {**state, "nodes": nodes, "attention": attention}
 
-
-def _take(state: dict[str, Any], rows: Any) -> dict[str, Any]:
-    return {name: ops.take(value, rows, axis=0) for name, value in state.items()}
+    def reorder_state(self, state: dict[str, Any], parents: Any) -> dict[str, Any]:
+        nodes = ops.take_along_axis(state["nodes"], parents, axis=1)
+        return {**state, "nodes": nodes}
 
 
 def _note_call(sentences: int) -> None:

@@ -1,18 +1,21 @@
-"""Searches for the best output of a model known only by its step function.
+"""Searches for the most probable outputs of a model.
 
-A strategy (`GreedySearch`, `BeamSearch`, `Sampling`) composes with rules for what may
-come next (`logits_processors`), penalties, least and greatest lengths, and prefixes.
+A search (`GreedySearch`, `BeamSearch`, `Sampling`) decodes any `DecodingModel`. It
+combines with logits processors, length penalties, least and greatest lengths, and
+prefixes. `run_search` runs it; `keras_transformer.Seq2Seq.generate` calls `run_search`.
 """
 
 from keras_transformer.decoding.beam_search import BeamSearch
+from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.greedy import GreedySearch
+from keras_transformer.decoding.independent_search import IndependentSearch
 from keras_transformer.decoding.length_penalties import (
     GNMTLengthPenalty,
     LengthPenalty,
     PowerLengthPenalty,
     coverage_penalty,
 )
-from keras_transformer.decoding.lengths import RelativeLength
+from keras_transformer.decoding.lengths import OutputLength, RelativeLength
 from keras_transformer.decoding.logits_processors import (
     BannedSequences,
     History,
@@ -21,28 +24,37 @@ from keras_transformer.decoding.logits_processors import (
     RepetitionPenalty,
     SuppressTokens,
 )
-from keras_transformer.decoding.loop import run
+from keras_transformer.decoding.loop import run_search
 from keras_transformer.decoding.sampling import Sampling
-from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepModel
+from keras_transformer.decoding.search import (
+    Search,
+    SearchInputs,
+    SearchResult,
+    SearchState,
+)
 
 __all__ = [
     "BannedSequences",
     "BeamSearch",
+    "DecodingModel",
     "GNMTLengthPenalty",
     "GreedySearch",
     "History",
+    "IndependentSearch",
     "LengthPenalty",
     "LogitsProcessor",
-    "StepModel",
+    "ModelState",
     "NoRepeatNGram",
+    "OutputLength",
     "PowerLengthPenalty",
     "RelativeLength",
     "RepetitionPenalty",
     "Sampling",
     "Search",
+    "SearchInputs",
     "SearchResult",
-    "Sentences",
+    "SearchState",
     "SuppressTokens",
     "coverage_penalty",
-    "run",
+    "run_search",
 ]

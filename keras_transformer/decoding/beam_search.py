@@ -1,16 +1,17 @@
-"""Beam search, exact where it stops and the same for every batch mate."""
+"""Beam search, which proves that no better hypothesis remains before it stops."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras import ops
 
 from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.length_penalties import (
     LengthPenalty,
     as_length_penalty,
@@ -19,69 +20,71 @@ from keras_transformer.decoding.length_penalties import (
 from keras_transformer.decoding.logits_processors import (
     History,
     LogitsProcessor,
-    as_rules,
-    process,
+    as_logits_processors,
+    process_logits,
 )
-from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
+from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.wide_top_k import top_candidates
+from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
 
-class Beams(NamedTuple):
-    """The state between two steps; the hypotheses of a sentence come best first."""
+class BeamState(NamedTuple):
+    """The state between two steps; the hypotheses of a sequence are best first."""
 
-    index: Any  # int32 (), position of the next token
-    done: Any  # bool (batch,), sentences whose search is over
-    token_ids: Any  # int32 (batch, num_beams, max_length), unfinished hypotheses
-    log_probs: Any  # float32 (batch, num_beams), their log-probabilities
-    tokens: Any  # int32 (batch, num_beams), the newest token of each
-    coverage: Any  # float32 (batch, num_beams, source_length), attention so far
-    finished_ids: Any  # int32 (batch, num_hypotheses, max_length), the best that ended
-    finished_lengths: Any  # int32 (batch, num_hypotheses)
-    finished_scores: Any  # float32 (batch, num_hypotheses), -inf where there is none
-    num_finished: Any  # int32 (batch,), how many have ended so far
-    state: Any  # the model's
+    index: Tensor  # type: ignore[assignment]  # int32 (), position of the next token
+    done: Mask  # bool (batch,), the finished searches
+    token_ids: TokenIds  # int32 (batch, num_beams, max_length), unfinished hypotheses
+    log_probs: Tensor  # float32 (batch, num_beams), their log-probabilities
+    tokens: TokenIds  # int32 (batch, num_beams), their newest tokens
+    coverage: Tensor  # float32 (batch, num_beams, source_length), summed attention
+    finished_ids: TokenIds  # int32 (batch, num_hypotheses, max_length), best first
+    finished_lengths: Tensor  # int32 (batch, num_hypotheses)
+    finished_scores: Tensor  # float32 (batch, num_hypotheses), -inf = no hypothesis
+    num_finished: Tensor  # int32 (batch,), number of finished hypotheses
+    state: ModelState
 
 
 class Candidates(NamedTuple):
-    """Hypotheses one token longer, `(batch, candidates)`, best first."""
+    """Continuations by one token, `(batch, candidates)`, best first."""
 
-    log_probs: Any  # float32
-    parents: Any  # int32, the beams they continue
-    tokens: Any  # int32, their newest tokens
-    ended: Any  # bool, whether that is the end token
+    log_probs: Tensor  # float32, of the whole hypothesis
+    parents: Tensor  # int32, the continued beams
+    tokens: TokenIds  # int32, the new tokens
+    ended: Mask  # bool, whether the new token is the end token
 
 
 @dataclass(frozen=True)
 class BeamSearch:
     """Keeps the `num_beams` most probable unfinished hypotheses at every step.
 
-    A hypothesis is finished when the end token is among the `num_beams` best
-    continuations; it is then frozen and another one takes its place. The search
-    of a sentence is over as soon as no unfinished one can get among the
-    `num_hypotheses` best, at any length; once `num_beams * patience` hypotheses
-    have finished, as soon as none could by ending at the next token. Nothing in
-    it depends on the other sentences of the batch.
+    A hypothesis is finished when its end token is among the `num_beams` best
+    continuations. The search keeps it and continues with `num_beams` unfinished
+    hypotheses. The search of a sequence stops when no unfinished hypothesis can become
+    one of the `num_hypotheses` best at any length. When `num_beams * patience`
+    hypotheses are finished, it stops when none can become one of the best by ending at
+    the next token. The result does not depend on the other sequences of the batch.
 
-    A finished hypothesis scores its log-probability, divided by the length penalty,
-    plus the coverage penalty.
+    The score of a finished hypothesis is its log-probability, divided by the length
+    penalty, plus the coverage penalty.
 
     Args:
-        num_beams: int, unfinished hypotheses kept at each step.
+        num_beams: int, number of unfinished hypotheses in each step.
         length_penalty: a `LengthPenalty`, or a float, the α of
-            `GNMTLengthPenalty`: `((5 + length) / 6) ** α`; 0 = none, larger values
-            favour longer output.
-        num_hypotheses: int, how many finished hypotheses are returned (n-best),
-            at most `num_beams`.
-        patience: positive float; `inf` = the search goes on until no unfinished
-            hypothesis can win at any length.
-        early_stopping: whether the search of a sentence is over as soon as
-            `num_beams * patience` hypotheses have finished, and `num_hypotheses`, even
-            if the next could be better; faster, and what other toolkits do.
-        coverage_penalty: float of at least 0, the β of `coverage_penalty`: what is
-            taken off for each part of the source that got little attention, in the
-            decoder's last block on the mean over its heads.
+            `GNMTLengthPenalty`: `((5 + length) / 6) ** α`; 0 = no penalty, larger
+            values favour longer output.
+        num_hypotheses: int, number of finished hypotheses in the result (n-best), at
+            most `num_beams`.
+        patience: positive float; with `inf` the search stops only when no unfinished
+            hypothesis can become one of the best at any length.
+        early_stopping: whether the search of a sequence stops as soon as
+            `num_beams * patience` hypotheses, and at least `num_hypotheses`, are
+            finished, even if an unfinished one may be better. It is faster, and the
+            default of other toolkits.
+        coverage_penalty: float of at least 0, the β of the coverage penalty, which
+            lowers the score for each source token with little attention. The attention
+            is the mean over the heads of the decoder's last block.
         logits_processors: rules that change the scores of the next token
-            (`LogitsProcessor`), in their order.
+            (`LogitsProcessor`), in the order of their application.
         processors: deprecated name of `logits_processors`.
 
     Raises:
@@ -110,10 +113,10 @@ class BeamSearch:
     processors: InitVar[Sequence[LogitsProcessor] | None] = None
 
     def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
-        rules = renamed_argument(
+        given = renamed_argument(
             "processors", processors, "logits_processors", self.logits_processors
         )
-        object.__setattr__(self, "logits_processors", as_rules(rules))
+        object.__setattr__(self, "logits_processors", as_logits_processors(given))
         check_ints(1, num_beams=self.num_beams, num_hypotheses=self.num_hypotheses)
         penalty = self.length_penalty
         is_finite = isinstance(penalty, Real) and math.isfinite(penalty)
@@ -140,19 +143,23 @@ class BeamSearch:
 
     @property
     def needs_attention(self) -> bool:
-        """The coverage penalty goes by it."""
+        """Whether the search has a coverage penalty, which depends on the attention."""
         return self.coverage_penalty > 0
 
     def start(
-        self, model: StepModel, sentences: Sentences, state: Any, max_length: Any
-    ) -> Beams:
-        """Makes the state before the first step; see `Search`."""
-        batch, source_length = ops.shape(sentences.source_mask)
+        self,
+        model: DecodingModel,
+        inputs: SearchInputs,
+        state: ModelState,
+        max_length: Size,
+    ) -> BeamState:
+        """Creates the state before the first step; see `Search.start`."""
+        batch, source_length = ops.shape(inputs.source_mask)
         beams, kept = self.num_beams, self.num_hypotheses
         first = ops.equal(ops.arange(beams, dtype="int32"), 0)
         pad = model.pad_token_id
-        seen = source_length if self.needs_attention else 0
-        return Beams(
+        covered = source_length if self.needs_attention else 0
+        return BeamState(
             index=ops.convert_to_tensor(0, "int32"),
             done=ops.zeros((batch,), "bool"),
             token_ids=ops.full((batch, beams, max_length), pad, "int32"),
@@ -160,7 +167,7 @@ class BeamSearch:
                 first, 0.0, ops.full((batch, beams), -float("inf"), "float32")
             ),
             tokens=ops.full((batch, beams), model.start_token_id, "int32"),
-            coverage=ops.zeros((batch, beams, seen), "float32"),
+            coverage=ops.zeros((batch, beams, covered), "float32"),
             finished_ids=ops.full((batch, kept, max_length), pad, "int32"),
             finished_lengths=ops.zeros((batch, kept), "int32"),
             finished_scores=ops.full((batch, kept), -float("inf"), "float32"),
@@ -168,36 +175,45 @@ class BeamSearch:
             state=state,
         )
 
-    def advance(self, model: StepModel, sentences: Sentences, progress: Beams) -> Beams:
-        """Makes one step; see `Search`."""
-        logits, state = model.step(progress.tokens, progress.index, progress.state)
-        beams = progress._replace(state=state)
+    def advance(
+        self, model: DecodingModel, inputs: SearchInputs, search_state: BeamState
+    ) -> BeamState:
+        """Computes one step; see `Search.advance`."""
+        beams = search_state
+        logits, state = model.decode_step(beams.tokens, beams.index, beams.state)
+        beams = beams._replace(state=state)
         if self.needs_attention:
-            newest = ops.cast(state["attention"], "float32")
-            beams = beams._replace(coverage=beams.coverage + newest)
-        candidates = self._candidates(beams, logits, model, sentences)
-        token_ids = _extend(beams.token_ids, candidates, beams.index)
-        beams = self._finish(beams, candidates, token_ids, model, sentences)
+            attention = ops.cast(state["attention"], "float32")
+            beams = beams._replace(coverage=beams.coverage + attention)
+        candidates = self._candidates(beams, logits, model, inputs)
+        token_ids = _append(beams.token_ids, candidates, beams.index)
+        beams = self._add_finished(beams, candidates, token_ids, model, inputs)
         beams = self._continue(beams, candidates, token_ids, model)
-        return self._mark_done(beams, sentences.limits)
+        return self._mark_done(beams, inputs.limits)
 
-    def result(self, model: StepModel, progress: Beams) -> SearchResult:
-        """Returns the finished hypotheses; see `Search`."""
+    def result(self, model: DecodingModel, search_state: BeamState) -> SearchResult:
+        """Returns the finished hypotheses; see `Search.result`."""
         return SearchResult(
-            progress.finished_ids, progress.finished_lengths, progress.finished_scores
+            search_state.finished_ids,
+            search_state.finished_lengths,
+            search_state.finished_scores,
         )
 
     def _candidates(
-        self, beams: Beams, logits: Any, model: StepModel, sentences: Sentences
+        self,
+        beams: BeamState,
+        logits: Tensor,
+        model: DecodingModel,
+        inputs: SearchInputs,
     ) -> Candidates:
-        """Finds the best `2 * num_beams` continuations of all beams.
+        """Returns the best `2 * num_beams` continuations of all beams.
 
-        At most `num_beams` of them end, so that enough are left to go on.
+        At most `num_beams` of them end, so that at least `num_beams` continue.
         """
         logits = ops.cast(logits, "float32")
         normalizer = log_normalizer(logits)
         history = History(beams.token_ids, beams.index, normalizer)
-        logits = process(logits, history, self.logits_processors, model, sentences)
+        logits = process_logits(logits, history, self.logits_processors, model, inputs)
         total = self.num_beams * logits.shape[-1]
         log_probs, parents, tokens = top_candidates(
             beams.log_probs - normalizer[:, :, 0],
@@ -207,16 +223,16 @@ class BeamSearch:
         ended = ops.equal(tokens, model.end_token_id)
         return Candidates(log_probs, parents, tokens, ended)
 
-    def _finish(
+    def _add_finished(
         self,
-        beams: Beams,
+        beams: BeamState,
         candidates: Candidates,
-        token_ids: Any,
-        model: StepModel,
-        sentences: Sentences,
-    ) -> Beams:
-        """Takes the ended ones among the first `num_beams` candidates in."""
-        # Not by a slice of them: XLA then sorts all that they were chosen from.
+        token_ids: TokenIds,
+        model: DecodingModel,
+        inputs: SearchInputs,
+    ) -> BeamState:
+        """Adds the ended hypotheses among the first `num_beams` candidates."""
+        # A mask, as XLA sorts all logits if the candidates are sliced.
         first = ops.arange(candidates.ended.shape[1]) < self.num_beams
         log_probs = candidates.log_probs
         ended = ops.logical_and(candidates.ended, first)
@@ -227,7 +243,7 @@ class BeamSearch:
         if self.needs_attention:
             parents = candidates.parents[:, :, None]
             coverage = ops.take_along_axis(beams.coverage, parents, axis=1)
-            mask, beta = sentences.source_mask, self.coverage_penalty
+            mask, beta = inputs.source_mask, self.coverage_penalty
             scores = scores + coverage_penalty(coverage, mask, beta)
         scores = ops.where(ended, scores, -float("inf"))
         lengths = ops.where(ended, length, 0)
@@ -246,11 +262,15 @@ class BeamSearch:
         )
 
     def _continue(
-        self, beams: Beams, candidates: Candidates, token_ids: Any, model: StepModel
-    ) -> Beams:
-        """Goes on with the best `num_beams` candidates that have not ended."""
-        open_ = ops.where(candidates.ended, -float("inf"), candidates.log_probs)
-        log_probs, best = top_k(open_, self.num_beams)
+        self,
+        beams: BeamState,
+        candidates: Candidates,
+        token_ids: TokenIds,
+        model: DecodingModel,
+    ) -> BeamState:
+        """Continues with the best `num_beams` candidates that have not ended."""
+        log_probs = ops.where(candidates.ended, -float("inf"), candidates.log_probs)
+        log_probs, best = top_k(log_probs, self.num_beams)
         parents = ops.take_along_axis(candidates.parents, best, axis=1)
         coverage = ops.take_along_axis(beams.coverage, parents[:, :, None], axis=1)
         return beams._replace(
@@ -259,39 +279,40 @@ class BeamSearch:
             log_probs=log_probs,
             tokens=ops.take_along_axis(candidates.tokens, best, axis=1),
             coverage=coverage,
-            state=model.reorder(beams.state, parents),
+            state=model.reorder_state(beams.state, parents),
         )
 
-    def _mark_done(self, beams: Beams, limits: Any) -> Beams:
-        """Ends the search of each sentence that nothing can improve any more.
+    def _mark_done(self, beams: BeamState, limits: Tensor) -> BeamState:
+        """Stops the search of each sequence whose result cannot improve.
 
-        An unfinished hypothesis only loses log-probability, unless a rule may raise
-        it; of all lengths it may still reach, the next or the last one has the
-        kindest penalty. A coverage penalty would only make it worse.
+        The log-probability of an unfinished hypothesis only falls, unless a logits
+        processor can raise it. Length penalties are monotonic, so the greatest
+        divisor is that of the next length or that of the limit. A coverage penalty
+        can only lower the score.
         """
-        soonest = self._length_penalty(beams.index + 1)
-        latest = self._length_penalty(limits)
-        wanted = max(self.num_beams * self.patience, self.num_hypotheses)
-        enough = ops.cast(beams.num_finished, "float32") >= wanted
-        kindest = ops.where(enough, soonest, ops.maximum(soonest, latest))
-        hope = beams.log_probs[:, 0] / kindest
-        if not all(
-            getattr(rule, "only_lowers", False) for rule in self.logits_processors
-        ):
-            hope = ops.where(enough, hope, float("inf"))
+        next_divisor = self._length_penalty(beams.index + 1)
+        last_divisor = self._length_penalty(limits)
+        required = max(self.num_beams * self.patience, self.num_hypotheses)
+        enough = ops.cast(beams.num_finished, "float32") >= required
+        greatest = ops.maximum(next_divisor, last_divisor)
+        divisor = ops.where(enough, next_divisor, greatest)
+        upper_bound = beams.log_probs[:, 0] / divisor
+        rules = self.logits_processors
+        if not all(getattr(rule, "only_lowers", False) for rule in rules):
+            upper_bound = ops.where(enough, upper_bound, float("inf"))
         done = ops.logical_or(
-            hope <= beams.finished_scores[:, -1], beams.index >= limits
+            upper_bound <= beams.finished_scores[:, -1], beams.index >= limits
         )
         if self.early_stopping:
             done = ops.logical_or(done, enough)
         return beams._replace(done=ops.logical_or(beams.done, done))
 
-    def _length_penalty(self, length: Any) -> Any:
+    def _length_penalty(self, length: Size) -> Tensor:
         return as_length_penalty(self.length_penalty)(length)
 
 
-def _extend(token_ids: Any, candidates: Candidates, index: Any) -> Any:
-    """Appends each candidate's token to the hypothesis it continues."""
+def _append(token_ids: TokenIds, candidates: Candidates, index: Tensor) -> TokenIds:
+    """Appends the token of each candidate to the hypothesis of its parent."""
     parents = candidates.parents[:, :, None]
     histories = ops.take_along_axis(token_ids, parents, axis=1)
     return ops.slice_update(histories, (0, 0, index), candidates.tokens[:, :, None])

@@ -1,24 +1,26 @@
-"""What the log-probability of a hypothesis is divided by, and what is taken off."""
+"""Length and coverage penalties of the score of a hypothesis."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from keras import ops
 
+from keras_transformer.types import Mask, Size, Tensor
+
 
 class LengthPenalty(Protocol):
-    """A divisor that only grows, or only falls, with the length.
+    """The divisor of a log-probability, monotonic in the length of the hypothesis."""
 
-    Args:
-        length: number or int tensor of any shape, tokens in the hypothesis, the
-            end token included.
+    def __call__(self, length: Size) -> Tensor:
+        """Computes the divisor.
 
-    Returns:
-        Positive float32 tensor of the shape of `length`.
-    """
+        Args:
+            length: int or int tensor of any shape, number of tokens of the
+                hypothesis, the end token included.
 
-    def __call__(self, length: Any) -> Any:
-        """Computes the divisor."""
+        Returns:
+            Positive float32 tensor of the shape of `length`.
+        """
         ...
 
 
@@ -40,16 +42,16 @@ class GNMTLengthPenalty:
 
     alpha: float
 
-    def __call__(self, length: Any) -> Any:
+    def __call__(self, length: Size) -> Tensor:
         """Computes the divisor of each length."""
         return ops.power((5.0 + ops.cast(length, "float32")) / 6.0, self.alpha)
 
 
 @dataclass(frozen=True)
 class PowerLengthPenalty:
-    """`length ** power`; with power 1 a score is a mean over the tokens.
+    """`length ** power`; with power 1 the score is the mean over the tokens.
 
-    It is what fairseq, CTranslate2 and Hugging Face call the length penalty.
+    It is the length penalty of fairseq, CTranslate2 and Hugging Face transformers.
 
     Args:
         power: float; 0 = no penalty, larger values favour longer hypotheses.
@@ -62,27 +64,27 @@ class PowerLengthPenalty:
 
     power: float
 
-    def __call__(self, length: Any) -> Any:
+    def __call__(self, length: Size) -> Tensor:
         """Computes the divisor of each length."""
         return ops.power(ops.cast(length, "float32"), self.power)
 
 
 def as_length_penalty(penalty: float | LengthPenalty) -> LengthPenalty:
-    """Reads a number as the α of `GNMTLengthPenalty`."""
+    """Returns a `GNMTLengthPenalty` for a float, and a callable as it is."""
     return penalty if callable(penalty) else GNMTLengthPenalty(float(penalty))
 
 
-def coverage_penalty(coverage: Any, source_mask: Any, beta: float) -> Any:
-    """Computes `beta * sum(log(min(coverage, 1)))` over the source's real tokens.
+def coverage_penalty(coverage: Tensor, source_mask: Mask, beta: float) -> Tensor:
+    """Computes `beta * sum(log(min(coverage, 1)))` over the real source tokens.
 
     Args:
         coverage: float32 tensor `(batch, num_beams, source_length)`, the attention
-            that each source position got from all tokens of a hypothesis.
+            to each source token, summed over the tokens of a hypothesis.
         source_mask: boolean tensor `(batch, source_length)`.
         beta: float of at least 0.
 
     Returns:
-        float32 tensor `(batch, num_beams)`, at most 0, to be added to the score.
+        float32 tensor `(batch, num_beams)`, at most 0, a summand of the score.
 
     Example:
 
@@ -93,6 +95,6 @@ def coverage_penalty(coverage: Any, source_mask: Any, beta: float) -> Any:
     References:
         - [Wu et al., 2016](https://arxiv.org/abs/1609.08144), equation 14
     """
-    seen = ops.log(ops.clip(coverage, 1e-30, 1.0))
+    covered = ops.log(ops.clip(coverage, 1e-30, 1.0))
     real = ops.cast(source_mask, "float32")[:, None, :]
-    return beta * ops.sum(seen * real, axis=-1)
+    return beta * ops.sum(covered * real, axis=-1)

@@ -1,24 +1,26 @@
-"""How long an output may be, or has to be, by the length of its source."""
+"""Lengths of outputs, absolute or relative to the length of the source."""
 
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import overload
 
 import numpy as np
 from keras import ops
 
+from keras_transformer.types import Tensor
+
 
 @dataclass(frozen=True)
 class RelativeLength:
-    """`factor * source_length + extra` tokens, rounded down.
+    """A length of `factor * source_length + extra` tokens, rounded down.
 
     Args:
-        factor: float of at least 0.
-        extra: float.
+        factor: float, at least 0.
+        extra: float, number of tokens.
 
     Raises:
-        ValueError: if `factor` is negative or a number is not finite.
+        ValueError: if `factor` is negative, or `factor` or `extra` is not finite.
 
     Example:
 
@@ -33,30 +35,38 @@ class RelativeLength:
     def __post_init__(self) -> None:
         if not (0 <= self.factor < math.inf and math.isfinite(self.extra)):
             raise ValueError(
-                "`factor` must be at least 0, and it and `extra` finite; received "
+                "`factor` must be a number of at least 0 and `extra` finite; received "
                 f"`factor={self.factor}`, `extra={self.extra}`."
             )
 
+
+OutputLength = int | RelativeLength
 
 # Section 6.1 of Vaswani et al., 2017.
 DEFAULT_MAX_LENGTH = RelativeLength(1.0, 50.0)
 
 
-def lengths_of(length: int | RelativeLength, source_lengths: Any) -> Any:
-    """Resolves a length.
+@overload
+def output_lengths(length: OutputLength, source_lengths: int) -> int: ...
+@overload
+def output_lengths(length: OutputLength, source_lengths: Tensor) -> Tensor: ...
+def output_lengths(length: OutputLength, source_lengths: int | Tensor) -> int | Tensor:
+    """Computes the lengths of outputs from the lengths of their sources.
 
     Args:
         length: int or `RelativeLength`.
         source_lengths: int or int32 tensor of any shape.
 
     Returns:
-        An int for an int, an int32 tensor for a tensor of its shape, at least 1.
+        int or int32 tensor of the shape of `source_lengths`; at least 1 for a
+        `RelativeLength`.
     """
     if isinstance(source_lengths, int):
         if not isinstance(length, RelativeLength):
             return operator.index(length)
-        own = np.float32(source_lengths) * np.float32(length.factor)  # as for a tensor
-        return max(1, math.floor(own + np.float32(length.extra)))
+        # In float32, as for a tensor.
+        product = np.float32(source_lengths) * np.float32(length.factor)
+        return max(1, math.floor(product + np.float32(length.extra)))
     if not isinstance(length, RelativeLength):
         return ops.zeros_like(source_lengths) + operator.index(length)
     lengths = ops.cast(source_lengths, "float32") * length.factor + length.extra

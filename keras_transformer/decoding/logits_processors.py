@@ -1,34 +1,43 @@
-"""What may come next, and how gladly: rules that change the logits of a step."""
+"""Logits processors: rules that change the scores of the next token."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.decoding.search import Sentences, StepModel
+from keras_transformer.decoding.decoding_model import DecodingModel
+from keras_transformer.decoding.search import SearchInputs
+from keras_transformer.types import Mask, Tensor, TokenIds
 
 
 class History(NamedTuple):
-    """What a rule can go by.
+    """The hypotheses before a step.
 
     Attributes:
-        token_ids: int32 tensor `(batch, num_beams, max_length)`, each hypothesis so
-            far; what stands from `index` on means nothing.
-        index: int32 scalar tensor, how many tokens that is.
-        normalizer: float32 tensor `(batch, num_beams, 1)`; a logit less this is a
-            log-probability.
+        token_ids: int32 tensor `(batch, num_beams, max_length)`, the tokens of each
+            hypothesis; entries from `index` on are undefined.
+        index: int32 scalar tensor, number of tokens.
+        normalizer: float32 tensor `(batch, num_beams, 1)`; a logit minus the
+            normalizer is a log-probability.
     """
 
-    token_ids: Any
-    index: Any
-    normalizer: Any
+    token_ids: TokenIds
+    index: Tensor  # type: ignore[assignment]
+    normalizer: Tensor
 
-    def last(self, count: int) -> Any:
-        """The last tokens, int32 `(batch, num_beams, count)`, -1 before the first."""
+    def last(self, count: int) -> TokenIds:
+        """Returns the last `count` tokens of each hypothesis.
+
+        Args:
+            count: int, number of tokens.
+
+        Returns:
+            int32 tensor `(batch, num_beams, count)`, -1 before the first token.
+        """
         batch, num_beams, _ = ops.shape(self.token_ids)
         before = ops.full((batch, num_beams, count), -1, "int32")
         token_ids = ops.concatenate([before, self.token_ids], axis=2)
@@ -37,35 +46,37 @@ class History(NamedTuple):
 
 
 class LogitsProcessor(Protocol):
-    """A rule; hashable, as a search with other rules is compiled anew.
+    """A rule that changes the logits of the next token.
 
-    Args:
-        logits: float32 tensor `(batch, num_beams, vocabulary_size)`, those of the
-            next tokens; `-inf` bans one.
-        history: a `History`.
-
-    Returns:
-        The changed logits. They are not normalised again: the score of a token is
-        its changed logit less the normaliser of the model's own.
-
-    A rule that never raises a logit may say so by an attribute `only_lowers = True`:
-    `BeamSearch` can then prove sooner that nothing better is to come.
+    It must be hashable, since compiled searches are cached by their arguments.
+    If it never raises a logit, set the attribute `only_lowers = True`:
+    `BeamSearch` can then stop earlier with the same result.
     """
 
-    def __call__(self, logits: Any, history: History) -> Any:
-        """Changes the logits."""
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
+        """Changes the logits.
+
+        Args:
+            logits: float32 tensor `(batch, num_beams, vocabulary_size)`, the logits of
+                the next token; `-inf` bans a token.
+            history: a `History`.
+
+        Returns:
+            The changed logits. They are not normalised again: the score of a token is
+            its changed logit minus the normalizer of the logits of the model.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class SuppressTokens:
-    """Bans tokens everywhere.
+    """Bans tokens at all positions.
 
     Args:
-        token_ids: ints, the tokens.
+        token_ids: list of ints, the banned tokens.
 
     Raises:
-        ValueError: if there are none, or, when it is used, if one is not in the
+        ValueError: if `token_ids` is empty. In a search: if a token is not in the
             vocabulary.
 
     Example:
@@ -82,9 +93,9 @@ class SuppressTokens:
     def __post_init__(self) -> None:
         object.__setattr__(self, "token_ids", tuple(map(int, self.token_ids)))
         if not self.token_ids:
-            raise ValueError("`token_ids` must name at least one token; received none.")
+            raise ValueError("`token_ids` must have at least one token; received none.")
 
-    def __call__(self, logits: Any, history: History) -> Any:
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Changes the logits; see `LogitsProcessor`."""
         size = logits.shape[-1]
         _check_vocabulary("token_ids", self.token_ids, size)
@@ -94,14 +105,14 @@ class SuppressTokens:
 
 @dataclass(frozen=True)
 class BannedSequences:
-    """Bans sequences of tokens: the last token of each where the others have come.
+    """Bans sequences of tokens: the last token of each, after the others.
 
     Args:
-        sequences: lists of ints.
+        sequences: list of lists of ints, the banned sequences.
 
     Raises:
-        ValueError: if there are none, one is empty, or, when it is used, if a token
-            is not in the vocabulary.
+        ValueError: if `sequences` or one of them is empty. In a search: if a token is
+            not in the vocabulary.
 
     Example:
 
@@ -119,11 +130,11 @@ class BannedSequences:
         object.__setattr__(self, "sequences", sequences)
         if not sequences or not all(sequences):
             raise ValueError(
-                "`sequences` must hold at least one sequence, and each at least one "
-                f"token; received `sequences={sequences}`."
+                "`sequences` must have at least one sequence of at least one token "
+                f"each; received `sequences={sequences}`."
             )
 
-    def __call__(self, logits: Any, history: History) -> Any:
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Changes the logits; see `LogitsProcessor`."""
         size, longest = logits.shape[-1], max(map(len, self.sequences))
         ends = np.array([sequence[-1] for sequence in self.sequences], "int32")
@@ -133,9 +144,9 @@ class BannedSequences:
             row[longest - len(sequence) + 1 :] = sequence[:-1]
         last = history.last(longest)[:, :, None, :]
         fits = ops.logical_or(beginnings < 0, ops.equal(last, beginnings))
-        come = ops.cast(ops.all(fits, axis=-1), "float32")
+        matches = ops.cast(ops.all(fits, axis=-1), "float32")
         bans = (ends[:, None] == np.arange(size)).astype("float32")
-        return ops.where(ops.matmul(come, bans) > 0, -float("inf"), logits)
+        return ops.where(ops.matmul(matches, bans) > 0, -float("inf"), logits)
 
 
 @dataclass(frozen=True)
@@ -143,10 +154,10 @@ class NoRepeatNGram:
     """Bans every token that would repeat `size` tokens of the same hypothesis.
 
     Args:
-        size: int of at least 1; 1 = no token comes twice.
+        size: int, at least 1; with 1 no token occurs twice.
 
     Raises:
-        ValueError: if `size` is no int or below 1.
+        ValueError: if `size` is not an int of at least 1.
 
     Example:
 
@@ -164,28 +175,28 @@ class NoRepeatNGram:
     def __post_init__(self) -> None:
         check_ints(1, size=self.size)
 
-    def __call__(self, logits: Any, history: History) -> Any:
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Changes the logits; see `LogitsProcessor`."""
         before = self.size - 1
         followers = history.token_ids[:, :, before:]
         count = ops.shape(followers)[2]
-        come = ops.arange(count, dtype="int32") + before < history.index
-        repeats = ops.broadcast_to(come, ops.shape(followers))
+        generated = ops.arange(count, dtype="int32") + before < history.index
+        repeats = ops.broadcast_to(generated, ops.shape(followers))
         last = history.last(before)
         for offset in range(before):
-            then = history.token_ids[:, :, offset : offset + count]
-            now = last[:, :, offset : offset + 1]
-            repeats = ops.logical_and(repeats, ops.equal(then, now))
-        banned = _marked(followers, repeats, logits.shape[-1])
+            earlier = history.token_ids[:, :, offset : offset + count]
+            newest = last[:, :, offset : offset + 1]
+            repeats = ops.logical_and(repeats, ops.equal(earlier, newest))
+        banned = _mark_tokens(followers, repeats, logits.shape[-1])
         return ops.where(banned, -float("inf"), logits)
 
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Multiplies the log-probability of each token that has come already.
+    """Multiplies the log-probability of each token that has been generated.
 
     Args:
-        factor: positive float; above 1 repetition becomes rarer, below more often.
+        factor: positive float; values above 1 make repetition less probable.
 
     Raises:
         ValueError: if `factor` is not positive.
@@ -211,106 +222,103 @@ class RepetitionPenalty:
 
     @property
     def only_lowers(self) -> bool:
-        """Whether repetition becomes rarer."""
+        """Whether the factor makes repetition less probable."""
         return self.factor >= 1
 
-    def __call__(self, logits: Any, history: History) -> Any:
+    def __call__(self, logits: Tensor, history: History) -> Tensor:
         """Changes the logits; see `LogitsProcessor`."""
         positions = ops.arange(ops.shape(history.token_ids)[2], dtype="int32")
-        come = ops.broadcast_to(positions < history.index, ops.shape(history.token_ids))
-        come = _marked(history.token_ids, come, logits.shape[-1])
+        shape = ops.shape(history.token_ids)
+        generated = ops.broadcast_to(positions < history.index, shape)
+        repeated = _mark_tokens(history.token_ids, generated, logits.shape[-1])
         log_probs = logits - history.normalizer
-        return ops.where(come, log_probs * self.factor + history.normalizer, logits)
+        return ops.where(repeated, log_probs * self.factor + history.normalizer, logits)
 
 
-def as_rules(logits_processors: Any) -> tuple[LogitsProcessor, ...]:
-    """Makes a tuple of the rules that a search is given.
+def as_logits_processors(
+    logits_processors: Sequence[LogitsProcessor],
+) -> tuple[LogitsProcessor, ...]:
+    """Checks the argument `logits_processors` of a search.
 
     Args:
-        logits_processors: the argument of that name.
+        logits_processors: the argument.
 
     Returns:
-        The rules, in order.
+        The logits processors as a tuple, which is hashable.
 
     Raises:
-        ValueError: if it is no sequence of functions of logits and history.
+        ValueError: if it is not a sequence of callables.
     """
-    rules = (
-        tuple(logits_processors) if hasattr(logits_processors, "__iter__") else (None,)
-    )
-    if not all(map(callable, rules)):
+    is_sequence = hasattr(logits_processors, "__iter__")
+    if not (is_sequence and all(map(callable, logits_processors))):
         raise ValueError(
             "`logits_processors` must be a list of rules such as `[NoRepeatNGram(3)]`; "
             f"received `logits_processors={logits_processors!r}`."
         )
-    return rules
+    return tuple(logits_processors)
 
 
-def process(
-    logits: Any,
+def process_logits(
+    logits: Tensor,
     history: History,
     logits_processors: Sequence[LogitsProcessor],
-    model: StepModel,
-    sentences: Sentences,
-) -> Any:
-    """Applies the rules, the given ones and those that no search is without.
+    model: DecodingModel,
+    inputs: SearchInputs,
+) -> Tensor:
+    """Applies the logits processors and the constraints of the search.
 
-    The latter are the stronger: at its limit a hypothesis ends, in its prefix it
-    goes on with that, and elsewhere there is no padding, and no end token before
-    the least length.
+    The constraints take precedence: a hypothesis ends at its limit and begins with its
+    prefix; padding is banned, and so is the end token before the least length.
 
     Args:
         logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
-        history: the hypotheses so far.
-        logits_processors: the rules, in order.
-        model: for the special tokens.
-        sentences: for limits, least lengths and prefixes.
+        history: the hypotheses before the step.
+        logits_processors: the logits processors, in the order of their application.
+        model: the model, which has the special token ids.
+        inputs: the constraints.
 
     Returns:
         The changed logits.
     """
-    own = logits
+    processed = logits
     for processor in logits_processors:
-        logits = processor(logits, history)
-    bounds, forced = _fixed_rules(logits.shape[-1], history.index, model, sentences)
+        processed = processor(processed, history)
+    bounds, forced = _constraints(logits.shape[-1], history.index, model, inputs)
     if logits_processors:
-        logits = ops.where(forced, own, logits)
-    return ops.minimum(logits, bounds)
+        processed = ops.where(forced, logits, processed)
+    return ops.minimum(processed, bounds)
 
 
-def _fixed_rules(
-    vocabulary_size: int, index: Any, model: StepModel, sentences: Sentences
-) -> tuple[Any, Any]:
-    """How high each logit may be, `inf` or `-inf`; boolean, where a token must come.
+def _constraints(
+    vocabulary_size: int, index: Tensor, model: DecodingModel, inputs: SearchInputs
+) -> tuple[Tensor, Mask]:
+    """Returns upper bounds of the logits, and whether the next token is determined.
 
-    Of shapes `(batch, 1, vocabulary_size)` and `(batch, 1, 1)`. A sentence takes its
-    row of a small table, as to compare and choose takes longer than to copy.
+    The bounds are `inf` or `-inf`, `(batch, 1, vocabulary_size)`; the mask is
+    `(batch, 1, 1)`. Each sequence gathers a row of a small table, which is faster than
+    a comparison of all token ids.
     """
     token_ids = np.arange(vocabulary_size)
     ends = token_ids == model.end_token_id
     real = token_ids != model.pad_token_id
-    early, in_time, at_limit = _bounds(real & ~ends), _bounds(real), _bounds(ends)
-    table = ops.convert_to_tensor(np.stack([early, in_time, at_limit]))
-    forced = index + 1 >= sentences.limits
-    late = ops.cast(index + 1 >= sentences.min_lengths, "int32")
-    bounds = ops.take(table, ops.where(forced, 2, late), axis=0)[:, None, :]
+    rows = [real & ~ends, real, ends]  # below the least length, above it, at the limit
+    table = ops.convert_to_tensor(np.where(rows, np.inf, -np.inf).astype("float32"))
+    forced = index + 1 >= inputs.limits
+    may_end = ops.cast(index + 1 >= inputs.min_lengths, "int32")
+    bounds = ops.take(table, ops.where(forced, 2, may_end), axis=0)[:, None, :]
     forced = forced[:, None, None]
-    if sentences.prefixes.shape[1] != 0:
-        wanted = _token_at(index, sentences.prefixes, model.pad_token_id)
-        within = ops.not_equal(wanted, model.pad_token_id)
+    if inputs.prefixes.shape[1] != 0:
+        token = _token_at(index, inputs.prefixes, model.pad_token_id)
+        within = ops.not_equal(token, model.pad_token_id)
         within = ops.logical_and(within, ops.logical_not(forced))
-        only = ops.where(ops.equal(token_ids, wanted), float("inf"), -float("inf"))
+        only = ops.where(ops.equal(token_ids, token), float("inf"), -float("inf"))
         bounds = ops.where(within, only, bounds)
         forced = ops.logical_or(forced, within)
     return bounds, forced
 
 
-def _bounds(allowed: np.ndarray) -> np.ndarray:
-    return np.where(allowed, np.inf, -np.inf).astype("float32")
-
-
-def _token_at(index: Any, rows: Any, pad_token_id: int) -> Any:
-    """Int32 `(batch, 1, 1)`, padding from the end of `rows (batch, length)` on."""
+def _token_at(index: Tensor, rows: TokenIds, pad_token_id: int) -> TokenIds:
+    """Returns the tokens `rows[:, index]`, `(batch, 1, 1)`; padding after the end."""
     batch, length = ops.shape(rows)
     rows = ops.concatenate([rows, ops.full((batch, 1), pad_token_id, "int32")], axis=1)
     place = ops.broadcast_to(
@@ -319,13 +327,14 @@ def _token_at(index: Any, rows: Any, pad_token_id: int) -> Any:
     return ops.take_along_axis(rows, place, axis=1)[:, :, None]
 
 
-def _marked(token_ids: Any, chosen: Any, vocabulary_size: int) -> Any:
-    """Boolean `(batch, num_beams, vocabulary_size)`: which tokens are chosen.
+def _mark_tokens(token_ids: TokenIds, mask: Mask, vocabulary_size: int) -> Mask:
+    """Returns which tokens of the vocabulary occur where `mask` is `True`.
 
-    Both arguments are `(batch, num_beams, any)`.
+    `token_ids` and `mask` are `(batch, num_beams, count)`, the result is
+    `(batch, num_beams, vocabulary_size)`.
     """
     batch, num_beams, count = ops.shape(token_ids)
-    columns = ops.reshape(ops.where(chosen, token_ids, vocabulary_size), (-1,))
+    columns = ops.reshape(ops.where(mask, token_ids, vocabulary_size), (-1,))
     rows = ops.repeat(ops.arange(batch * num_beams, dtype="int32"), count)
     marks = ops.zeros((batch * num_beams, vocabulary_size + 1), "float32")
     places = ops.stack([rows, columns], axis=1)
@@ -338,6 +347,6 @@ def _check_vocabulary(name: str, token_ids: Sequence[int], size: int) -> None:
     outside = sorted({token for token in token_ids if not 0 <= token < size})
     if outside:
         raise ValueError(
-            f"`{name}` must hold token ids from 0 to {size - 1}, those of the target "
-            f"vocabulary; received {outside}."
+            f"`{name}` must hold token ids of the target vocabulary, from 0 to "
+            f"{size - 1}; received {outside}."
         )

@@ -1,121 +1,137 @@
-"""Runs a search to its end."""
+"""The loop of a search."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from keras import ops
 
-from keras_transformer.backend.looping import while_loop
-from keras_transformer.decoding.search import Search, SearchResult, Sentences, StepModel
+from keras_transformer.backend.while_loop import while_loop
+from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
+from keras_transformer.decoding.search import (
+    Search,
+    SearchInputs,
+    SearchResult,
+    SearchState,
+)
+from keras_transformer.types import Mask, Size, Tensor
 
-# The part of a batch that goes on by itself when the rest of it is done.
+StateT = TypeVar("StateT", bound=SearchState)
+
+# When at most this part of a batch is unfinished, it continues in a smaller batch.
 LAST_PART = 4
 
 
-def run(
-    search: Search,
-    model: StepModel,
-    sentences: Sentences,
-    first: Any,
-    room: Any = None,
-    most: Any = None,
+def run_search(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    state: ModelState,
+    max_length: Size,
+    capacity: Size | None = None,
 ) -> SearchResult:
-    """Searches until every sentence is done.
+    """Searches until every sequence of the batch is finished.
 
-    A step costs what the model's state has room for and what the batch has sentences,
-    those that are done included; most sentences are done long before the last one is.
-    So when there is no room left, or few of the sentences go on, they do so by
-    themselves, with room for all steps.
+    The cost of a step grows with the capacity of the model's state and with the size
+    of the batch, finished sequences included, and most sequences finish long before
+    the last one. So when the capacity is used up, or a quarter of the batch is
+    unfinished, the unfinished sequences continue in smaller batches with the full
+    capacity.
 
     Args:
-        search: the strategy.
+        search: the search.
         model: the model.
-        sentences: what is asked for.
-        first: the `Progress` before the first step, from `search.start`.
-        room: int or int scalar tensor, the steps that the model's state has room for;
-            `None` = as many as there can be.
-        most: int or int scalar tensor, the steps that there can be; needed if there is
-            a `room`.
+        inputs: the constraints.
+        state: a nest of tensors, the state of the model before the first step.
+        max_length: int or int32 scalar tensor, at least the greatest limit.
+        capacity: int or int32 scalar tensor, number of steps that `state` has room
+            for; `None` = `max_length`.
 
     Returns:
         A `SearchResult`.
     """
-    if room is None:
-        last = _advance(search, model, sentences, first)
-        return search.result(model, last)
-    few = ops.shape(sentences.limits)[0] // LAST_PART
-    last = _advance(search, model, sentences, first, room, few)
-    return search.result(model, _finish(search, model, sentences, last, few, most))
+    first = search.start(model, inputs, model.prepare_state(state), max_length)
+    if capacity is None:
+        return search.result(model, _advance(search, model, inputs, first))
+    count = ops.shape(inputs.limits)[0] // LAST_PART
+    last = _advance(search, model, inputs, first, capacity, count)
+    last = _finish(search, model, inputs, last, count, max_length)
+    return search.result(model, last)
 
 
 def _advance(
-    search: Search,
-    model: StepModel,
-    sentences: Sentences,
-    progress: Any,
-    room: Any = None,
-    few: Any = 0,
-) -> Any:
-    """Makes steps while there is room and more than `few` sentences go on."""
-    kind = type(progress)
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    first: StateT,
+    capacity: Size | None = None,
+    count: Size = 0,
+) -> StateT:
+    """Computes steps while more than `count` sequences are unfinished."""
+    kind: Callable[..., StateT] = type(first)
 
-    def goes_on(*values: Any) -> Any:
-        now = kind(*values)
-        many = ops.sum(ops.cast(_unfinished(now), "int32")) > few
-        return many if room is None else ops.logical_and(many, now.index < room)
+    def continues(*fields: Tensor) -> Tensor:
+        now = kind(*fields)
+        unfinished = ops.sum(ops.cast(_unfinished(now), "int32")) > count
+        if capacity is None:
+            return unfinished
+        return ops.logical_and(unfinished, now.index < capacity)
 
-    def advance(sentences: Sentences, *values: Any) -> Any:
-        return search.advance(model, sentences, kind(*values))
+    def advance(inputs: SearchInputs, *fields: Tensor) -> StateT:
+        return search.advance(model, inputs, kind(*fields))
 
-    return kind(*while_loop(goes_on, advance, tuple(progress), sentences))
+    return kind(*while_loop(continues, advance, tuple(first), inputs))
 
 
 def _finish(
-    search: Search,
-    model: StepModel,
-    sentences: Sentences,
-    last: Any,
-    few: Any,
-    most: Any,
-) -> Any:
-    """Lets the sentences that go on do so to their ends, `few` at a time."""
-    kind = type(last)
-    state, index = last.state, last.index
-    few = max(few, 1) if isinstance(few, int) else ops.maximum(few, 1)
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    last: StateT,
+    count: Size,
+    max_length: Size,
+) -> StateT:
+    """Continues the unfinished sequences to their ends, `count` at a time."""
+    kind: Callable[..., StateT] = type(last)
+    *own, state = last
+    index = last.index
+    count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 
-    def goes_on(*values: Any) -> Any:
-        return ops.any(_unfinished(kind(*values, state)))
+    def continues(*fields: Tensor) -> Tensor:
+        return ops.any(_unfinished(kind(*fields, state)))
 
-    def advance(*values: Any) -> Any:
-        done = ops.logical_not(_unfinished(kind(*values, state)))
-        rows = ops.argsort(ops.cast(done, "int32"))[:few]
-        own = model.extend(model.take(state, rows), most)
+    def advance(*fields: Tensor) -> tuple[Tensor, ...]:
+        done = ops.logical_not(_unfinished(kind(*fields, state)))
+        rows = ops.argsort(ops.cast(done, "int32"))[:count]
+        extended = model.extend_state(model.take_state(state, rows), max_length)
         part = kind(
-            index, *(ops.take(value, rows, axis=0) for value in values[1:]), own
+            index, *(ops.take(field, rows, axis=0) for field in fields[1:]), extended
         )
-        asked = Sentences(*(ops.take(value, rows, axis=0) for value in sentences))
-        found = _advance(search, model, asked, part)
-        unfinished = _unfinished(part)  # the others only fill the part up
+        part_inputs = SearchInputs(*(ops.take(x, rows, axis=0) for x in inputs))
+        found = _advance(search, model, part_inputs, part)
+        unfinished = _unfinished(part)  # finished sequences only fill the batch
         return index, *(
-            _put(value, rows, _where(unfinished, new, old))
-            for value, new, old in zip(values[1:], found[1:-1], part[1:-1], strict=True)
+            _scatter(field, rows, _where(unfinished, new, old))
+            for field, new, old in zip(
+                fields[1:], tuple(found)[1:-1], tuple(part)[1:-1], strict=True
+            )
         )
 
-    return kind(*ops.while_loop(goes_on, advance, last[:-1]), state)
+    return kind(*ops.while_loop(continues, advance, tuple(own)), state)
 
 
-def _where(rows: Any, new: Any, old: Any) -> Any:
-    """The rows of one tensor where it is so, and of another one elsewhere."""
+def _where(rows: Mask, new: Tensor, old: Tensor) -> Tensor:
+    """Selects rows of `new` where `rows` is `True`, and rows of `old` elsewhere."""
     return ops.where(ops.reshape(rows, (-1, *(len(new.shape) - 1) * (1,))), new, old)
 
 
-def _put(values: Any, rows: Any, new: Any) -> Any:
-    """Writes rows into a tensor; TensorFlow cannot if there is nothing in them."""
+def _scatter(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    """Replaces rows of a tensor; TensorFlow cannot update an empty tensor."""
     if 0 in values.shape:
         return values
     return ops.scatter_update(values, ops.expand_dims(rows, 1), new)
 
 
-def _unfinished(progress: Any) -> Any:
-    """Which sentences go on, bool `(batch,)`."""
-    axes = tuple(range(1, len(progress.done.shape)))
-    return ops.logical_not(ops.all(progress.done, axis=axes))
+def _unfinished(search_state: SearchState) -> Mask:
+    """Returns the unfinished sequences, boolean `(batch,)`."""
+    axes = tuple(range(1, len(search_state.done.shape)))
+    return ops.logical_not(ops.all(search_state.done, axis=axes))

@@ -1,29 +1,30 @@
-"""Random numbers that are a function of what they are for, alike on every backend.
+"""Random numbers from keys, the same on every backend.
 
-A backend's generator gives numbers to positions of a batch, so that what a sentence
-draws would depend on its batch mates, on padding and on the backend.
+The random generator of a backend assigns numbers to the positions of a batch, so
+samples would depend on the other sequences of the batch, on padding and on the
+backend.
 """
-
-from typing import Any
 
 from keras import ops
 
+from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
-def combine(key: Any, value: Any) -> Any:
-    """Makes a new key of a key and a value.
+
+def combine(key: Tensor, value: Size) -> Tensor:
+    """Computes a new key from a key and a value.
 
     Args:
         key: int32 tensor.
-        value: int32 tensor; the two are broadcast.
+        value: int or int32 tensor, broadcast with `key`.
 
     Returns:
-        int32 tensor of their common shape.
+        int32 tensor of the broadcast shape.
     """
     return _mix(ops.bitwise_xor(_mix(key), value + _int32(0x9E3779B9)))
 
 
-def uniform(key: Any) -> Any:
-    """Makes a number between 0 and 1, neither of them included, of each key.
+def uniform(key: Tensor) -> Tensor:
+    """Computes a uniform random number in the open interval (0, 1) from each key.
 
     Args:
         key: int32 tensor from `combine`.
@@ -34,12 +35,12 @@ def uniform(key: Any) -> Any:
     return (ops.cast(_shift(key, 9), "float32") + 0.5) * 2.0**-23
 
 
-def key_of_tokens(token_ids: Any, mask: Any) -> Any:
-    """Makes a key of a sentence, the same however it is padded.
+def key_of_tokens(token_ids: TokenIds, mask: Mask) -> Tensor:
+    """Computes a key from the tokens of a sequence, independent of its padding.
 
     Args:
         token_ids: int32 tensor `(batch, length)`.
-        mask: boolean tensor `(batch, length)`, the tokens that count.
+        mask: boolean tensor `(batch, length)`, the real tokens.
 
     Returns:
         int32 tensor `(batch,)`.
@@ -49,15 +50,15 @@ def key_of_tokens(token_ids: Any, mask: Any) -> Any:
     return ops.sum(ops.where(mask, keys, 0), axis=1)
 
 
-def _mix(x: Any) -> Any:
-    """The finaliser of MurmurHash3 (Appleby): every bit changes every other."""
+def _mix(x: Tensor) -> Tensor:
+    """Computes the finaliser of MurmurHash3 (Appleby)."""
     x = ops.bitwise_xor(x, _shift(x, 16)) * _int32(0x85EBCA6B)
     x = ops.bitwise_xor(x, _shift(x, 13)) * _int32(0xC2B2AE35)
     return ops.bitwise_xor(x, _shift(x, 16))
 
 
-def _shift(x: Any, bits: int) -> Any:
-    """Shifts to the right and fills with zeros, whatever the sign."""
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Shifts to the right without sign extension."""
     return ops.bitwise_and(ops.right_shift(x, bits), 2 ** (32 - bits) - 1)
 
 

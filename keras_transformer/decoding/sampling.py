@@ -1,46 +1,51 @@
-"""Sampling: tokens are drawn from the model's distribution, or the best part of it."""
+"""Sampling: tokens are drawn from the distribution of the model."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from keras import ops
 
 from keras_transformer.arguments import check_ints, renamed_argument
-from keras_transformer.decoding import walk
-from keras_transformer.decoding.logits_processors import LogitsProcessor, as_rules
+from keras_transformer.decoding.independent_search import IndependentSearch
+from keras_transformer.decoding.logits_processors import (
+    LogitsProcessor,
+    as_logits_processors,
+)
 from keras_transformer.decoding.random_numbers import combine, uniform
-from keras_transformer.decoding.search import SearchResult, Sentences, StepModel
-from keras_transformer.decoding.wide_top_k import highest
+from keras_transformer.decoding.search import SearchInputs
+from keras_transformer.decoding.wide_top_k import argmax
+from keras_transformer.types import Tensor, TokenIds
 
-COLDEST = 1e-6
+LOWEST_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(IndependentSearch):
     """Draws every token at random, in proportion to its probability.
 
-    The filters apply in the order of the arguments, each to what the one before has
-    left; of equally probable tokens at the border all stay. A score is the sum of
-    the model's own log-probabilities, whatever the filters and the temperature.
+    The filters are applied in the order of the arguments, each to the tokens that the
+    previous one keeps. Equally probable tokens at the threshold are all kept. The
+    score is the sum of the log-probabilities of the model, without filters and
+    temperature.
 
-    Draws are a function of the seed given to `generate`, the source's tokens, the
-    number of the sample and the position: a sentence gets the same samples whatever
-    stands beside it, on every backend and in a SavedModel.
+    Samples depend only on the seed of `generate`, the tokens of the source, the number
+    of the sample and the position. So they do not depend on the other sequences of the
+    batch, and are the same on every backend and in a SavedModel.
 
     Args:
-        num_samples: int, hypotheses of each sentence, drawn independently; the most
-            probable comes first.
-        temperature: positive float, what logits are divided by; below 1 the probable
-            tokens become more so.
-        top_k: int, how many of the most probable tokens may be drawn; `None` = all.
-        top_p: float in (0, 1], the least probability of the smallest set of most
-            probable tokens that may be drawn; 1 = all.
-        min_p: float in [0, 1), the least probability of a token that may be drawn,
+        num_samples: int, number of samples of each sequence, drawn independently; the
+            most probable sample is the first.
+        temperature: positive float, divisor of the logits; values below 1 increase the
+            probability of the most probable tokens.
+        top_k: int, keeps the `top_k` most probable tokens; `None` = all.
+        top_p: float in (0, 1], keeps the smallest set of most probable tokens whose
+            probabilities sum to at least `top_p`; 1 = all.
+        min_p: float in [0, 1), keeps the tokens whose probability is at least `min_p`
             times that of the most probable token.
         logits_processors: rules that change the scores of the next token
-            (`LogitsProcessor`), in their order.
+            (`LogitsProcessor`), in the order of their application.
         processors: deprecated name of `logits_processors`.
 
     Raises:
@@ -69,19 +74,19 @@ class Sampling:
     needs_attention: ClassVar[bool] = False
 
     def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
-        rules = renamed_argument(
+        given = renamed_argument(
             "processors", processors, "logits_processors", self.logits_processors
         )
-        object.__setattr__(self, "logits_processors", as_rules(rules))
+        object.__setattr__(self, "logits_processors", as_logits_processors(given))
         check_ints(1, num_samples=self.num_samples)
         check_ints(1, optional=True, top_k=self.top_k)
         in_range = {
-            "temperature": COLDEST <= self.temperature < float("inf"),
+            "temperature": LOWEST_TEMPERATURE <= self.temperature < float("inf"),
             "top_p": 0 < self.top_p <= 1,
             "min_p": 0 <= self.min_p < 1,
         }
         ranges = {
-            "temperature": f"a number of at least {COLDEST}",
+            "temperature": f"a number of at least {LOWEST_TEMPERATURE}",
             "top_p": "above 0 and at most 1",
             "min_p": "at least 0 and below 1",
         }
@@ -94,44 +99,32 @@ class Sampling:
 
     @property
     def num_beams(self) -> int:
-        """One for each sample."""
+        """Number of samples."""
         return self.num_samples
 
     @property
     def num_hypotheses(self) -> int:
-        """All samples are returned."""
+        """Number of samples."""
         return self.num_samples
 
-    def start(
-        self, model: StepModel, sentences: Sentences, state: Any, max_length: Any
-    ) -> walk.Walk:
-        """Makes the state before the first step; see `Search`."""
-        return walk.start(model, sentences, state, max_length, self.num_beams)
+    def choose(self, logits: Tensor, index: Tensor, inputs: SearchInputs) -> TokenIds:
+        """Draws the next tokens with the Gumbel-max trick."""
+        samples = ops.arange(self.num_samples, dtype="int32")
+        tokens = ops.arange(logits.shape[-1], dtype="int32")
+        keys = combine(combine(inputs.keys[:, None], samples), index)
+        noise = uniform(combine(keys[:, :, None], tokens))
+        gumbel = -ops.log(-ops.log(noise))
+        return argmax(self.filter(logits) + gumbel)
 
-    def advance(
-        self, model: StepModel, sentences: Sentences, progress: walk.Walk
-    ) -> walk.Walk:
-        """Makes one step; see `Search`."""
-
-        def draw(logits: Any, index: Any) -> Any:
-            samples = ops.arange(self.num_samples, dtype="int32")
-            tokens = ops.arange(logits.shape[-1], dtype="int32")
-            keys = combine(combine(sentences.keys[:, None], samples), index)
-            noise = uniform(combine(keys[:, :, None], tokens))
-            gumbel = -ops.log(-ops.log(noise))
-            return highest(self.filter(logits) + gumbel)
-
-        return walk.advance(model, sentences, progress, self.logits_processors, draw)
-
-    def filter(self, logits: Any) -> Any:
-        """Applies temperature and filters.
+    def filter(self, logits: Tensor) -> Tensor:
+        """Applies the temperature and the filters.
 
         Args:
             logits: float32 tensor `(…, vocabulary_size)`.
 
         Returns:
-            Tensor of the same shape, `-inf` for what may not be drawn; its softmax
-            is what tokens are drawn from.
+            Tensor of the same shape, `-inf` for filtered tokens. Its softmax is the
+            distribution of the samples.
         """
         logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
@@ -145,13 +138,9 @@ class Sampling:
             logits = ops.where(logits >= lowest, logits, -float("inf"))
         return logits
 
-    def result(self, model: StepModel, progress: walk.Walk) -> SearchResult:
-        """Returns the hypotheses; see `Search`."""
-        return walk.result(model, progress)
 
-
-def _lowest_of_nucleus(probabilities: Any, top_p: float) -> Any:
-    """The lowest probability of the smallest set that sums to `top_p`."""
+def _lowest_of_nucleus(probabilities: Tensor, top_p: float) -> Tensor:
+    """Returns the lowest probability in the smallest set that sums to `top_p`."""
     ordered = ops.flip(ops.sort(probabilities, axis=-1), axis=-1)
     before = ops.cumsum(ordered, axis=-1) - ordered
     return ops.min(ops.where(before < top_p, ordered, 1.0), axis=-1, keepdims=True)

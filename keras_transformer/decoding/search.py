@@ -1,57 +1,55 @@
-"""What every search shares: the step contract, the inputs, the result."""
+"""The protocol of a search, its inputs and its result."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+from keras import ops
 
-class StepModel(NamedTuple):
-    """All that a search knows of a model.
-
-    Attributes:
-        step: `step(token_ids, index, state) -> (logits, state)`, one step of the
-            model: the newest tokens int32 `(batch, num_beams)`, their position
-            (int32 scalar tensor, the start token's is 0), and the model's state;
-            returns the next tokens' logits `(batch, num_beams, vocabulary_size)`.
-        reorder: `reorder(state, parents) -> state`, lets beam `i` go on from what
-            was beam `parents[:, i]`; `parents` int32 `(batch, num_beams)`.
-        extend: `extend(state, length) -> state`, makes room for that many steps.
-        take: `take(state, rows) -> state`, that of some of the sentences; `rows` int32
-            `(count,)`.
-        start_token_id: int, the token every hypothesis starts from.
-        end_token_id: int, the token that ends a hypothesis.
-        pad_token_id: int, fills the result; never chosen.
-    """
-
-    step: Callable[[Any, Any, Any], tuple[Any, Any]]
-    reorder: Callable[[Any, Any], Any]
-    extend: Callable[[Any, Any], Any]
-    take: Callable[[Any, Any], Any]
-    start_token_id: int
-    end_token_id: int
-    pad_token_id: int
+from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
+from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
 
-class Sentences(NamedTuple):
-    """What a search is asked for, sentence by sentence.
+class SearchInputs(NamedTuple):
+    """The constraints of a search, a row for each sequence of the batch.
 
     Attributes:
-        limits: int32 tensor `(batch,)`, the greatest length, the end token
-            included: the token at the limit is always the end token.
-        min_lengths: int32 tensor `(batch,)`, the least length, the end token
-            included; where it is above the limit, the limit holds.
+        limits: int32 tensor `(batch,)`, the greatest lengths, the end token included:
+            the token at the limit is always the end token.
+        min_lengths: int32 tensor `(batch,)`, the least lengths, the end token
+            included. `limits` takes precedence.
         prefixes: int32 tensor `(batch, prefix_length)`, the first tokens of every
             hypothesis, then padding.
-        source_mask: boolean tensor `(batch, source_length)`, the source's real
-            tokens.
-        keys: int32 tensor `(batch,)`, what tells the random numbers of a sentence
-            from those of another.
+        source_mask: boolean tensor `(batch, source_length)`, the real tokens of the
+            sources.
+        keys: int32 tensor `(batch,)`, the keys of the random numbers.
     """
 
-    limits: Any
-    min_lengths: Any
-    prefixes: Any
-    source_mask: Any
-    keys: Any
+    limits: Tensor
+    min_lengths: Tensor
+    prefixes: TokenIds
+    source_mask: Mask
+    keys: Tensor
+
+    @classmethod
+    def of_batch(cls, batch_size: int, max_length: int, seed: int = 0) -> Self:
+        """Creates the inputs of a search without other constraints than the length.
+
+        Args:
+            batch_size: int, number of sequences.
+            max_length: int, greatest length, the end token included.
+            seed: int, seed of the random numbers, which differ between the rows.
+
+        Returns:
+            `SearchInputs`, with sources of length 0.
+        """
+        rows = ops.arange(batch_size, dtype="int32")
+        return cls(
+            limits=ops.full((batch_size,), max_length, "int32"),
+            min_lengths=ops.zeros((batch_size,), "int32"),
+            prefixes=ops.zeros((batch_size, 0), "int32"),
+            source_mask=ops.zeros((batch_size, 0), "bool"),
+            keys=rows + seed,
+        )
 
 
 class SearchResult(NamedTuple):
@@ -59,71 +57,111 @@ class SearchResult(NamedTuple):
 
     Attributes:
         token_ids: int32 tensor `(batch, num_hypotheses, max_length)`, each
-            hypothesis up to and with its end token, then padding.
-        lengths: int32 tensor `(batch, num_hypotheses)`, tokens in each, the end
-            token included, the start token not; 0 where there are fewer
-            hypotheses than asked for.
+            hypothesis with its end token, then padding.
+        lengths: int32 tensor `(batch, num_hypotheses)`, number of tokens of each, the
+            end token included, the start token not; 0 where the search found fewer
+            hypotheses.
         scores: float32 tensor `(batch, num_hypotheses)`, sum of the
-            log-probabilities of those tokens, divided by the length penalty;
-            `-inf` where there is no hypothesis.
+            log-probabilities of the tokens, divided by the length penalty; `-inf`
+            where there is no hypothesis.
     """
 
-    token_ids: Any
-    lengths: Any
-    scores: Any
+    token_ids: TokenIds
+    lengths: Tensor
+    scores: Tensor
 
 
-class Progress(Protocol):
-    """The state of a search between two steps: a tuple of tensors, with more in it.
+class SearchState(Protocol):
+    """The state of a search between two steps: a NamedTuple of tensors.
 
-    `index` comes first and the model's state last; the first axis of all others is the
-    batch.
+    `index` is the first field and `state` the last. The first axis of all other fields
+    is the batch.
     """
 
-    index: Any  # int32 (), position of the next token
-    done: Any  # bool (batch, ...), what is finished
-    state: Any  # the model's
+    def __iter__(self) -> Iterator[Any]:
+        """Returns an iterator of the fields."""
+        ...
+
+    @property
+    def index(self) -> Tensor:
+        """Int32 scalar tensor, the position of the next token."""
+        ...
+
+    @property
+    def done(self) -> Mask:
+        """Boolean tensor `(batch, ...)`, the finished parts of the search."""
+        ...
+
+    @property
+    def state(self) -> ModelState:
+        """The state of the model."""
+        ...
 
 
-class Search(Protocol):
-    """A way to find the output of a model that is known only by its step."""
+StateT = TypeVar("StateT", bound=SearchState)
+
+
+class Search(Protocol[StateT]):
+    """A search for the most probable outputs of a `DecodingModel`."""
 
     @property
     def num_beams(self) -> int:
-        """How many hypotheses of a sentence are kept at each step."""
+        """Number of hypotheses of a sequence in each step."""
         ...
 
     @property
     def num_hypotheses(self) -> int:
-        """How many finished hypotheses of a sentence the result holds."""
+        """Number of finished hypotheses of a sequence in the result."""
         ...
 
     @property
     def needs_attention(self) -> bool:
-        """Whether `state["attention"]` must be there.
-
-        It is float `(batch, num_beams, source_length)`: what the newest tokens
-        attended to.
-        """
+        """Whether the search reads `state["attention"]`; see `DecodingModel`."""
         ...
 
     def start(
-        self, model: StepModel, sentences: Sentences, state: Any, max_length: Any
-    ) -> Any:
-        """Makes the `Progress` before the first step.
+        self,
+        model: DecodingModel,
+        inputs: SearchInputs,
+        state: ModelState,
+        max_length: Size,
+    ) -> StateT:
+        """Creates the state before the first step.
 
         Args:
             model: the model.
-            sentences: what is asked for.
-            state: a nest of tensors, the model's state before the first step.
-            max_length: int or int scalar tensor, at least the greatest limit.
+            inputs: the constraints.
+            state: a nest of tensors, the state of the model before the first step.
+            max_length: int or int32 scalar tensor, at least the greatest limit.
+
+        Returns:
+            A `SearchState`.
         """
         ...
 
-    def advance(self, model: StepModel, sentences: Sentences, progress: Any) -> Any:
-        """Makes one step; returns the next `Progress`."""
+    def advance(
+        self, model: DecodingModel, inputs: SearchInputs, search_state: StateT
+    ) -> StateT:
+        """Computes one step.
+
+        Args:
+            model: the model.
+            inputs: the constraints.
+            search_state: the state before the step.
+
+        Returns:
+            The state after the step.
+        """
         ...
 
-    def result(self, model: StepModel, progress: Any) -> SearchResult:
-        """Returns the hypotheses found so far."""
+    def result(self, model: DecodingModel, search_state: StateT) -> SearchResult:
+        """Returns the hypotheses of a state.
+
+        Args:
+            model: the model.
+            search_state: the state after a step.
+
+        Returns:
+            A `SearchResult`.
+        """
         ...

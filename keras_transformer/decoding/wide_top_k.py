@@ -1,20 +1,28 @@
-"""The best few of very many candidates, without looking at each of them twice."""
+"""The best candidates in a large vocabulary, found by blocks."""
 
-from typing import Any
+from typing import NamedTuple
 
 from keras import ops
 
 from keras_transformer.backend.top_k import top_k
+from keras_transformer.types import Tensor
 
 BLOCK = 32
 
 
-def top_candidates(offsets: Any, values: Any, k: int) -> tuple[Any, Any, Any]:
-    """Finds the highest sums of a row's offset and one of its values.
+class TopCandidates(NamedTuple):
+    """The highest sums, all `(batch, k)`, highest first."""
 
-    The `k` highest are in the `k` blocks of values with the highest maxima, so that
-    only these are sorted. Of equal sums the first row comes first, and of one row the
-    first column.
+    sums: Tensor  # float
+    rows: Tensor  # int32
+    columns: Tensor  # int32
+
+
+def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
+    """Returns the highest sums of the offset of a row and a value of the row.
+
+    The `k` highest sums are in the `k` blocks of values with the highest maxima, so
+    only these blocks are sorted. Equal sums are ordered by row, then by column.
 
     Args:
         offsets: float tensor `(batch, rows)`.
@@ -22,7 +30,7 @@ def top_candidates(offsets: Any, values: Any, k: int) -> tuple[Any, Any, Any]:
         k: int, at most `rows * columns`.
 
     Returns:
-        The sums, and their int32 rows and columns, `(batch, k)`, highest first.
+        `TopCandidates`.
 
     Example:
 
@@ -37,7 +45,7 @@ def top_candidates(offsets: Any, values: Any, k: int) -> tuple[Any, Any, Any]:
     blocks = maxima.shape[-1]
     maxima = ops.reshape(maxima + offsets[:, :, None], (batch, rows * blocks))
     _, best = top_k(maxima, min(k, rows * blocks))
-    best = ops.sort(best, axis=-1)  # of equal sums the first is to come first
+    best = ops.sort(best, axis=-1)  # orders equal sums
     row = best // blocks
     column = (best % blocks * BLOCK)[:, :, None] + ops.arange(BLOCK, dtype="int32")
     exists = column < columns
@@ -46,15 +54,15 @@ def top_candidates(offsets: Any, values: Any, k: int) -> tuple[Any, Any, Any]:
     places = ops.reshape(places, (batch, candidates))
     values = ops.reshape(values, (batch, rows * columns))
     sums = ops.take_along_axis(values, places, axis=1)
-    own = ops.repeat(ops.take_along_axis(offsets, row, axis=1), BLOCK, axis=1)
+    added = ops.repeat(ops.take_along_axis(offsets, row, axis=1), BLOCK, axis=1)
     exists = ops.reshape(exists, (batch, candidates))
-    sums, chosen = top_k(ops.where(exists, sums + own, -float("inf")), k)
+    sums, chosen = top_k(ops.where(exists, sums + added, -float("inf")), k)
     places = ops.take_along_axis(places, chosen, axis=1)
-    return sums, places // columns, places % columns
+    return TopCandidates(sums, places // columns, places % columns)
 
 
-def highest(values: Any) -> Any:
-    """Finds the column of the highest value of each row, of equal ones the first.
+def argmax(values: Tensor) -> Tensor:
+    """Returns the column of the highest value of each row; of equal values the first.
 
     Args:
         values: float tensor `(batch, rows, columns)`.
@@ -64,17 +72,17 @@ def highest(values: Any) -> Any:
 
     Example:
 
-    >>> ops.convert_to_numpy(highest(np.array([[[1.0, 3.0, 3.0]]], "float32"))).tolist()
+    >>> ops.convert_to_numpy(argmax(np.array([[[1.0, 3.0, 3.0]]], "float32"))).tolist()
     [[1]]
     """
     batch, rows, columns = ops.shape(values)
     values = ops.reshape(values, (batch * rows, 1, columns))
-    _, _, column = top_candidates(ops.zeros((batch * rows, 1)), values, 1)
-    return ops.reshape(column, (batch, rows))
+    best = top_candidates(ops.zeros((batch * rows, 1)), values, 1)
+    return ops.reshape(best.columns, (batch, rows))
 
 
-def _maxima_of_blocks(values: Any) -> Any:
-    """The highest of each `BLOCK` columns; the last block may be shorter."""
+def _maxima_of_blocks(values: Tensor) -> Tensor:
+    """Returns the maxima of every `BLOCK` columns; the last block may be shorter."""
     batch, rows, columns = ops.shape(values)
     whole = columns // BLOCK * BLOCK
     maxima = []

@@ -1,7 +1,10 @@
-"""What a trained model is used for: texts or token ids in, texts or figures out.
+"""Inference with a trained model: texts or token ids to texts, scores and alignments.
 
-- `generation` decodes with a compiled search, `streaming` token by token,
-  `file_translation` whole files; `search_tree` keeps what a search looked at
-- `scoring` says how probable pairs are, `alignment` what comes from where
-- `bayes_risk` chooses among candidates, `unknown_words` replaces unknown ones
+- `protocols`: the protocol of the models that these modules use
+- `generation`: batches decoded with a compiled search
+- `streaming`: one output, token by token; the tree of a search
+- `scoring`, `alignment`: log-probabilities and alignments of given pairs
+- `file_translation`: files and pipes of any size
+- `bayes_risk`: minimum-Bayes-risk decoding
+- `unknown_words`: replacement of unknown words
 """

@@ -1,172 +1,126 @@
-"""Which source token each target token comes from, by the cross-attention."""
+"""Alignments of target tokens with source tokens, from the cross-attention."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.inference.token_pairs import pair_batches, pair_rows
+from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
+from keras_transformer.inference.token_ids import Sequences, pair_batches, token_pairs
 from keras_transformer.layers import padding_mask
+from keras_transformer.types import Tensor
 
 
 class Alignment(NamedTuple):
-    """The alignment of one pair.
+    """The alignment of a target with its source.
 
     Attributes:
-        attention: float32 array `(target_length, source_length)`, how much each target
-            token attends to each source token when it is predicted, the mean of all
-            heads; a row's sum is 1. End tokens are included.
-        positions: int32 array `(target_length,)`, for each target token the source
-            token with most attention, the end token apart.
+        attention: float32 array `(target_length, source_length)`, the attention to
+            each source token in the prediction of each target token, a mean over the
+            heads; the sum of a row is 1. End tokens are included.
+        positions: int32 array `(target_length,)`, for each target token the position
+            of the source token with the most attention, except the end token.
     """
 
     attention: np.ndarray
     positions: np.ndarray
 
 
-def align(
-    model: Any,
-    sources: Any,
-    targets: Any,
-    layer: int | None = None,
-    batch_size: int = 64,
-) -> list[Alignment]:
-    """Aligns each target with its source by the cross-attention of one layer.
+class BatchAlignment(NamedTuple):
+    """The alignments of a batch.
 
-    The alignment of one pair does not depend on the others. That of an `Ensemble` is by
-    the mean of what its models attend to.
-
-    Args:
-        model: the `Seq2Seq` or `Ensemble`.
-        sources: a text or a list of texts, if the model has tokenizers; or token
-            ids, each with its end token: a list of lists of ints, or an int array
-            `(batch, source_length)` with padding.
-        targets: as many texts or lists of token ids, likewise; the start token is
-            not one of them.
-        layer: int, which decoder block's attention, counted as list items are. `None` =
-            the last but one (or the only one): of a trained Transformer's it agrees
-            best with alignments made by hand (Garg et al., 2019).
-        batch_size: int, pairs aligned together.
-
-    Returns:
-        A list with one `Alignment` a pair.
-
-    Raises:
-        ValueError: if there are more sources or targets, the model cannot take one, a
-            source has no token, or there is no such layer.
-
-    Example:
-
-    ```python
-    (alignment,) = model.align(["A man sleeps."], ["Ein Mann schläft."])
-    target_length, source_length = alignment.attention.shape
-    print(len(alignment.positions) == target_length)  # True
-    ```
-
-    References:
-        - [Garg et al., 2019](https://arxiv.org/abs/1909.02074)
+    Attributes:
+        attention: float32 tensor `(batch, target_length, source_length)`.
+        positions: int32 tensor `(batch, target_length)`.
     """
-    return model._aligner(sources, targets, layer, batch_size)
+
+    attention: Tensor
+    positions: Tensor
 
 
 class Aligner:
-    """Aligns with one model; keeps what it has compiled.
+    """Aligns pairs with one model, and caches the compiled functions.
 
     Args:
-        model: a `Seq2Seq` or an `Ensemble`.
+        model: the model.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: SequenceModel):
         self._model = model
-        self._compiled: dict[int | None, Any] = {}
+        self._compiled: dict[int | None, Callable[..., BatchAlignment]] = {}
 
-    def __call__(
-        self, sources: Any, targets: Any, layer: int | None, batch_size: int
+    def align(
+        self,
+        sources: Sequences,
+        targets: Sequences,
+        layer: int | None,
+        batch_size: int,
     ) -> list[Alignment]:
-        """Aligns; see `Seq2Seq.align`."""
-        compiled = self._compiled_attention(layer)
-        sources, targets = pair_rows(self._model, sources, targets)
-        if not all(sources):
-            raise ValueError(
-                "`sources` must have a token each, the end token at least; received "
-                f"none in row {sources.index([])}."
-            )
-        found = {}
-        for chosen, batch in pair_batches(self._model, sources, targets, batch_size):
-            both = map(ops.convert_to_numpy, compiled(*batch[:2]))
-            for i, attention, positions in zip(chosen, *both, strict=False):
-                rows, columns = len(targets[i]), len(sources[i])
-                found[i] = Alignment(
-                    attention[:rows, :columns].copy(), positions[:rows].copy()
-                )
-        return [found[i] for i in range(len(sources))]
+        """Aligns pairs; see `GenerativeModel.align`.
 
-    def _compiled_attention(self, layer: int | None) -> Any:
+        Args:
+            sources: texts or token ids.
+            targets: texts or token ids.
+            layer: int or `None`.
+            batch_size: int.
+
+        Returns:
+            A list of `Alignment`s.
+        """
+        compiled = self._compile(layer)
+        pairs = token_pairs(self._model, sources, targets)
+        if not all(pairs.sources):
+            raise ValueError(
+                "`sources` must have at least one token each, the end token; received "
+                f"no token in row {pairs.sources.index([])}."
+            )
+        found: dict[int, Alignment] = {}
+        for batch in pair_batches(self._model, pairs, batch_size):
+            attention, positions = map(ops.convert_to_numpy, compiled(batch.inputs))
+            for row, number in enumerate(batch.numbers):
+                length = len(pairs.targets[number])
+                width = len(pairs.sources[number])
+                found[number] = Alignment(
+                    attention[row, :length, :width].copy(),
+                    positions[row, :length].copy(),
+                )
+        return [found[number] for number in range(len(pairs.sources))]
+
+    def _compile(self, layer: int | None) -> Callable[..., BatchAlignment]:
         model = self._model
         if layer not in self._compiled:
-            self._compiled[layer] = compile_function(
-                lambda sources, targets: attend(model, sources, targets, layer), model
-            )
+
+            def align(inputs: SequenceInputs) -> BatchAlignment:
+                return align_batch(model, inputs, layer)
+
+            self._compiled[layer] = compile_function(align, model)
         return self._compiled[layer]
 
 
-def cross_attention(
-    model: Any, encoder_token_ids: Any, decoder_token_ids: Any, layer: int | None = None
-) -> Any:
-    """Says what each target token attends to; can be traced by every backend.
-
-    Args:
-        model: the `Seq2Seq`.
-        encoder_token_ids: int tensor `(batch, source_length)`, padded.
-        decoder_token_ids: int tensor `(batch, target_length)`, the targets behind the
-            start token.
-        layer: int, which decoder block's attention; see `align`.
-
-    Returns:
-        float32 tensor `(batch, target_length, source_length)`, a mean over the heads.
-
-    Raises:
-        ValueError: if there is no such layer.
-    """
-    inputs = {
-        "encoder_token_ids": encoder_token_ids,
-        "decoder_token_ids": decoder_token_ids,
-    }
-    chosen = _checked_layer(layer, model.num_decoder_layers)
-    _, scores = model(inputs, training=False, return_attention_scores=True)
-    return ops.mean(ops.cast(scores["cross"][chosen], "float32"), axis=1)
-
-
-def attend(
-    model: Any, encoder_token_ids: Any, decoder_token_ids: Any, layer: int | None = None
-) -> Alignment:
+def align_batch(
+    model: SequenceModel, inputs: SequenceInputs, layer: int | None = None
+) -> BatchAlignment:
     """Aligns a batch; can be traced by every backend.
 
-    The arguments are those of `cross_attention`.
+    Args:
+        model: the model.
+        inputs: token ids of the sources, and of the targets after the start token.
+        layer: int, the decoder block whose attention is used; see
+            `GenerativeModel.align`.
 
     Returns:
-        An `Alignment` of tensors `(batch, target_length, source_length)` and
-        `(batch, target_length)`.
+        A `BatchAlignment`.
     """
-    attention = model.cross_attention(encoder_token_ids, decoder_token_ids, layer)
-    is_token = padding_mask(encoder_token_ids, model.pad_token_id)
-    places = ops.arange(ops.shape(encoder_token_ids)[1])
+    token_ids = inputs["encoder_token_ids"]
+    attention = model.cross_attention(token_ids, inputs["decoder_token_ids"], layer)
+    is_token = padding_mask(token_ids, model.pad_token_id)
+    places = ops.arange(ops.shape(token_ids)[1])
     last = ops.sum(ops.cast(is_token, places.dtype), axis=1, keepdims=True) - 1
-    ends = ops.logical_and(encoder_token_ids == model.end_token_id, places == last)
+    ends = ops.logical_and(ops.equal(token_ids, model.end_token_id), places == last)
     words = ops.logical_or(
-        ops.logical_and(is_token, ops.logical_not(ends)), places == 0
+        ops.logical_and(is_token, ops.logical_not(ends)), ops.equal(places, 0)
     )
     positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
-    return Alignment(attention, ops.cast(positions, "int32"))
-
-
-def _checked_layer(layer: int | None, count: int) -> int:
-    if layer is None:
-        return max(count - 2, 0)
-    if not -count <= layer < count:
-        raise ValueError(
-            f"`layer` must be from {-count} to {count - 1}, as the decoder has "
-            f"{count} layers; received `layer={layer}`."
-        )
-    return layer
+    return BatchAlignment(attention, ops.cast(positions, "int32"))

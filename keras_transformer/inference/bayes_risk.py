@@ -1,8 +1,8 @@
-"""Chooses the candidate that agrees best with all candidates."""
+"""Minimum-Bayes-risk decoding: the candidate that agrees best with all others."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from sacrebleu.metrics.bleu import BLEU
@@ -13,11 +13,11 @@ Utility: TypeAlias = Callable[[str, str], float]
 
 
 class BayesRiskResult(NamedTuple):
-    """What `minimum_bayes_risk` chose.
+    """The candidates that `minimum_bayes_risk` chooses.
 
     Attributes:
         texts: list of str, the chosen candidate of each sentence.
-        utilities: float64 array `(batch,)`, its expected utility.
+        utilities: float64 array `(batch,)`, the expected utility of each.
     """
 
     texts: list[str]
@@ -27,36 +27,36 @@ class BayesRiskResult(NamedTuple):
 def minimum_bayes_risk(
     hypotheses: Sequence[Sequence[str]],
     utility: str | Utility = "chrf",
-    scores: Any = None,
+    scores: Sequence[Sequence[float] | np.ndarray] | np.ndarray | None = None,
 ) -> BayesRiskResult:
-    """Chooses of each sentence's candidates the one with the best expected utility.
+    """Chooses the candidate of each sentence with the greatest expected utility.
 
-    The expected utility of a candidate is its mean utility with each of the candidates
-    in turn taken for the right answer:
+    The expected utility of a candidate is its mean utility with each candidate as the
+    reference:
 
         U(h) = Σᵣ P(r) u(h, r)
 
-    Samples of a model are each as probable, P = 1 / n, and one that was drawn twice
-    counts twice. The candidates of a beam search are not; with their `scores`, P is
-    the softmax of these. The most probable output is often not the one that most of
-    the probability mass agrees on. With n candidates, n² utilities are computed.
+    Samples of a model have equal probabilities, P = 1 / n, and equal samples count
+    several times. For the candidates of a beam search, P is the softmax of their
+    `scores`. The most probable output is often not the one that most of the
+    probability mass agrees on. With n candidates, n² utilities are computed.
 
     Args:
         hypotheses: the candidates of each sentence, list of lists of str, such as
             `generate` returns for a search of several hypotheses.
         utility: `"chrf"` or `"bleu"` (sentence-level chrF2 and BLEU as sacreBLEU
             defines them, 0 to 100), or a function `utility(hypothesis, reference)`
-            that returns a float, higher is better.
-        scores: log-probability of each candidate, which `generate` returns with
-            `length_penalty=0.0`: `(batch, num_hypotheses)`, or as many lists. `-inf` =
-            no candidate.
+            that returns a float; higher is better.
+        scores: log-probabilities of the candidates, which `generate` returns with
+            `length_penalty=0.0`: `(batch, num_hypotheses)`, or lists. `-inf` = no
+            candidate.
 
     Returns:
-        A `BayesRiskResult`. Of candidates that are equally good the first is chosen.
+        A `BayesRiskResult`. Of candidates of equal utility, it has the first.
 
     Raises:
-        ValueError: if a sentence has no candidate, `scores` are not one for each, or
-            there is no such utility.
+        ValueError: if a sentence has no candidates, `scores` does not have one entry
+            for each candidate, or there is no such utility.
 
     Example:
 
@@ -70,11 +70,11 @@ def minimum_bayes_risk(
         - [Eikema and Aziz, 2020](https://arxiv.org/abs/2005.10283)
     """
     utilities = _utility_function(utility)
-    scores = [np.zeros(len(c)) for c in hypotheses] if scores is None else scores
-    _check_candidates(hypotheses, scores)
+    rows = [np.zeros(len(c)) for c in hypotheses] if scores is None else [*scores]
+    _check_candidates(hypotheses, rows)
     chosen = [
         _choose(candidates, np.asarray(row, "float64"), utilities)
-        for candidates, row in zip(hypotheses, scores, strict=True)
+        for candidates, row in zip(hypotheses, rows, strict=True)
     ]
     return BayesRiskResult(
         [text for text, _ in chosen], np.array([value for _, value in chosen])
@@ -86,7 +86,7 @@ def _choose(
     scores: np.ndarray,
     utilities: Callable[[list[str]], np.ndarray],
 ) -> tuple[str, float]:
-    """The best candidate and its expected utility."""
+    """Returns the best candidate and its expected utility."""
     weights = np.exp(scores - scores.max())
     mass = Counter[str]()
     for text, weight in zip(candidates, weights, strict=True):
@@ -99,7 +99,7 @@ def _choose(
 
 
 def _utility_function(utility: str | Utility) -> Callable[[list[str]], np.ndarray]:
-    """A function of n texts to the utility of each with each, float `(n, n)`."""
+    """Returns a function from n texts to the utilities of all pairs, `(n, n)`."""
     if callable(utility):
         return lambda texts: np.array([[utility(h, r) for r in texts] for h in texts])
     if utility not in _UTILITIES:
@@ -111,7 +111,7 @@ def _utility_function(utility: str | Utility) -> Callable[[list[str]], np.ndarra
 
 
 def _chrf(texts: list[str]) -> np.ndarray:
-    """Sentence-level chrF2 of each text with each: float `(n, n)`."""
+    """Computes the sentence-level chrF2 of all pairs, float `(n, n)`."""
     orders = [
         extract_all_char_ngrams(text, CHRF.CHAR_ORDER, include_whitespace=False)
         for text in texts
@@ -131,7 +131,7 @@ def _chrf(texts: list[str]) -> np.ndarray:
 
 
 def _bleu(texts: list[str]) -> np.ndarray:
-    """Sentence-level BLEU of each text with each: float `(n, n)`."""
+    """Computes the sentence-level BLEU of all pairs, float `(n, n)`."""
     metric = BLEU(effective_order=True)
     texts = [metric.tokenizer(text.rstrip()) for text in texts]
     lengths = [len(text.split()) for text in texts]
@@ -164,16 +164,16 @@ _UTILITIES = {"bleu": _bleu, "chrf": _chrf}
 
 
 def _matches(ngrams: Sequence[Counter]) -> tuple[np.ndarray, np.ndarray]:
-    """How many n-grams each text has in common with each, and how many it has.
+    """Counts the n-grams that texts have in common, and those of each text.
 
-    The lesser of two counts is the number of levels that both reach, so that a matrix
-    product for each level counts the matches of all pairs.
+    The smaller of two counts is the number of levels that both reach, so the matches
+    of all pairs are the sum of a matrix product for each level.
 
     Args:
-        ngrams: The n-grams of each text with their counts.
+        ngrams: the n-grams of each text with their counts.
 
     Returns:
-        Float arrays `(n, n)` and `(n,)`.
+        float arrays `(n, n)` and `(n,)`.
     """
     columns = {ngram: i for i, ngram in enumerate(set().union(*ngrams))}
     counts = np.zeros((len(ngrams), len(columns)), "float32")
@@ -188,7 +188,9 @@ def _matches(ngrams: Sequence[Counter]) -> tuple[np.ndarray, np.ndarray]:
     return matches, totals
 
 
-def _check_candidates(hypotheses: Any, scores: Any) -> None:
+def _check_candidates(
+    hypotheses: Sequence[Sequence[str]], scores: Sequence[Sequence[float] | np.ndarray]
+) -> None:
     if len(hypotheses) != len(scores):
         raise ValueError(
             "`scores` must have a row for each sentence; received "
@@ -197,13 +199,13 @@ def _check_candidates(hypotheses: Any, scores: Any) -> None:
     for number, (candidates, row) in enumerate(zip(hypotheses, scores, strict=True)):
         if isinstance(candidates, str) or not len(candidates):
             raise ValueError(
-                "`hypotheses` must hold a list of candidates for each sentence, of at "
-                f"least one; received `hypotheses[{number}]={candidates!r}`. Search "
+                "`hypotheses` must be a list of at least one candidate for each "
+                f"sentence; received `hypotheses[{number}]={candidates!r}`. Search "
                 "with `num_hypotheses` above 1."
             )
         if len(row) != len(candidates) or not np.max(row) > -np.inf:
             raise ValueError(
-                "`scores` must have a number for each candidate, one of them at least "
-                f"finite; received `scores[{number}]={row!r}` for {len(candidates)} "
-                "candidates."
+                "`scores` must have a number for each candidate, of which at least one "
+                f"is finite; received `scores[{number}]={row!r}` for "
+                f"{len(candidates)} candidates."
             )

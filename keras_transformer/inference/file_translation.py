@@ -1,4 +1,4 @@
-"""Translates texts of any size, in files or in pipes; a killed run goes on."""
+"""Translation of files and pipes of any size, which resumes after a stop."""
 
 import contextlib
 import gzip
@@ -9,35 +9,54 @@ import os
 import pathlib
 import warnings
 from collections.abc import Iterator
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
 import keras
 import numpy as np
 from tqdm.auto import tqdm
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.decoding import BeamSearch, RelativeLength, Search
+from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.files import written_whole
+from keras_transformer.inference.generation import Request, check_request, check_seed
 from keras_transformer.inference.line_windows import (
-    ArrivingLines,
     FileLines,
-    Side,
-    Window,
+    LineWindow,
+    ModelSide,
+    PipeLines,
 )
-from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.unfinished_file import UnfinishedFile
 
-Hypotheses = list[tuple[str, float]]
+
+class Hypothesis(NamedTuple):
+    """A translation of a line, and its score."""
+
+    text: str
+    score: float
+
+
+Hypotheses: TypeAlias = list[Hypothesis]
+
+
+class _Options(NamedTuple):
+    """The arguments of `generate`."""
+
+    search: Search
+    max_length: OutputLength | None = None
+    min_length: OutputLength = 0
+    seed: int | None = None
+    batch_size: int = 64
 
 
 def translate_file(
-    model: Any,
+    model: SequenceModel,
     source: str | os.PathLike,
     target: str | os.PathLike,
     search: Search | None = None,
     *,
-    max_length: int | RelativeLength | None = None,
-    min_length: int | RelativeLength = 0,
+    max_length: OutputLength | None = None,
+    min_length: OutputLength = 0,
     seed: int | None = None,
     batch_size: int = 64,
     window: int = 10_000,
@@ -48,41 +67,41 @@ def translate_file(
 ) -> None:
     """Translates a text file of any size, one text a line.
 
-    Line n of `target` is the translation of line n of `source`; that of a line without
-    words is empty. What would end a line within a translation becomes a space.
+    Line n of `target` is the translation of line n of `source`; the translation of a
+    line without words is empty. Line breaks within a translation become spaces.
 
     The file is read in windows, whose lines are sorted by length and translated in
-    batches: memory does not grow with the file. What is done is in
-    `<target>.unfinished` until all of it is and takes the name `target`. After a run
-    was killed, the same call goes on behind the last finished window; how far it was,
-    and with which text, model and search, is in `<target>.unfinished.json`.
+    batches, so memory does not grow with the file. Finished windows are written to
+    `<target>.unfinished`, which is renamed to `target` at the end. After a stop, the
+    same call resumes after the last finished window; `<target>.unfinished.json` has
+    the number of finished lines, and identifies the text, the model and the search.
 
     Args:
-        model: a `Seq2Seq` with tokenizers.
+        model: a model with tokenizers, such as `Seq2Seq`.
         source: path of the text, UTF-8, plain or gzip (`.gz`).
         target: path of the file to write; compressed if it ends in `.gz`.
-        search: how to search; `BeamSearch()` if `None`. Unfinished work knows it by its
-            `repr`.
+        search: the search; `BeamSearch()` if `None`. Unfinished work identifies it by
+            its `repr`.
         max_length: int or `RelativeLength`, greatest output length in tokens, the end
-            token included; 50 more than the source's if `None`.
+            token included; `None` = the length of the source plus 50.
         min_length: int or `RelativeLength`, least output length likewise.
-        seed: int of 32 bits, where `Sampling` starts; drawn at random if `None`.
-        batch_size: int, texts decoded together.
-        window: int, lines from one finished part to the next. More of them make
-            batches of more equal lengths, and more to do again after a stop.
+        seed: int of 32 bits, seed of `Sampling`; random if `None`.
+        batch_size: int, number of texts decoded together.
+        window: int, number of lines of a window. With more lines, the lengths in a
+            batch are more equal, and a stop loses more work.
         n_best: whether to write every hypothesis of the search, best first, each on a
             line `line_number ||| text ||| score`, as Moses does: numbers count from 0.
-        too_long: what becomes of lines of more than `max_source_length` tokens:
-            `"error"`, before anything is translated, or `"empty"`, which leaves their
+        too_long: treatment of lines of more than `max_source_length` tokens:
+            `"error"` raises an error before the translation, `"empty"` leaves their
             translations empty and warns of their number at the end.
-        overwrite: whether to replace `target` if it exists, and to give up unfinished
+        overwrite: whether to replace an existing `target`, and to discard unfinished
             work of a call with other arguments.
-        verbose: 1 for a progress bar, 0 for none.
+        verbose: 1 for a progress bar, 0 for no output.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
             source is empty or has a line that is not UTF-8 or too long, or there is
-            unfinished work of other text, model, search or options.
+            unfinished work of another text, model, search or options.
         FileExistsError: if `target` exists and may not be replaced.
         OSError: if a file cannot be read or written.
 
@@ -97,23 +116,21 @@ def translate_file(
     check_seed(seed)
     _check_arguments(window, too_long)
     _check_target(target, source, overwrite)
-    text = FileLines(source, Side(model))
-    options = {
-        "search": search,
-        "max_length": max_length,
-        "min_length": min_length,
-        "seed": seed,
-    }
-    settings = {name: repr(value) for name, value in options.items()} | {
+    text = FileLines(source, ModelSide(model))
+    settings = {
+        "search": repr(search),
+        "max_length": repr(max_length),
+        "min_length": repr(min_length),
+        "seed": repr(seed),
         "source": text.digest(),
         "model": _model_digest(model),
         "n_best": repr(n_best),
     }
-    options["batch_size"] = batch_size
+    options = _Options(search, max_length, min_length, seed, batch_size)
     with UnfinishedFile(target, settings, overwrite) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
-            text.refuse_long_lines(done, window)
+            text.check_lengths(done, window)
         with tqdm(
             total=text.lines, initial=done, unit=" sentences", disable=not verbose
         ) as bar:
@@ -125,7 +142,7 @@ def translate_file(
 
 
 def translate_stream(
-    model: Any,
+    model: SequenceModel,
     source: str | os.PathLike | BinaryIO,
     target: BinaryIO,
     search: Search | None = None,
@@ -136,28 +153,28 @@ def translate_stream(
     too_long: str = "error",
     verbose: int = 0,
 ) -> None:
-    """Translates a text into a pipe, or what comes from one, as `translate_file` does.
+    """Translates from a pipe, or into a pipe, as `translate_file` does.
 
-    Lines that have come are translated together, and written at once. A line of a pipe
-    that is too long is an error when its turn comes; in a file it is one before
-    anything is translated.
+    The lines that have arrived are translated together and written at once. A line of
+    a pipe that is too long raises an error after the lines before it are written; a
+    line of a file does so before the translation.
 
     Args:
-        model: a `Seq2Seq` with tokenizers.
-        source: the text, a line each: a buffered binary file such as
+        model: a model with tokenizers, such as `Seq2Seq`.
+        source: the texts, one a line: a buffered binary file such as
             `sys.stdin.buffer`, or a path.
-        target: binary file that gets the translations, such as `sys.stdout.buffer`.
-        search: how to search; `BeamSearch()` if `None`.
-        batch_size: int, texts decoded together.
-        window: int, most lines that wait for each other; fewer, where fewer have come.
+        target: binary file for the translations, such as `sys.stdout.buffer`.
+        search: the search; `BeamSearch()` if `None`.
+        batch_size: int, number of texts decoded together.
+        window: int, greatest number of lines translated together.
         n_best: see `translate_file`.
         too_long: see `translate_file`.
-        verbose: 1 for a progress bar, 0 for none.
+        verbose: 1 for a progress bar, 0 for no output.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
             source has a line that is not UTF-8 or too long, or is an empty file.
-        OSError: if the source cannot be read, or nobody reads the target any more.
+        OSError: if the source cannot be read, or the target is a closed pipe.
 
     Example:
 
@@ -172,15 +189,15 @@ def translate_stream(
     search = search or BeamSearch()
     check_request(Request(search, None, 0), batch_size)
     _check_arguments(window, too_long)
-    text: FileLines | ArrivingLines
-    refuses = too_long == "error"
+    text: FileLines | PipeLines
+    side, check_lengths = ModelSide(model), too_long == "error"
     if isinstance(source, str | os.PathLike):
-        text = FileLines(source, Side(model))
-        if refuses:
-            text.refuse_long_lines(0, window)
+        text = FileLines(source, side)
+        if check_lengths:
+            text.check_lengths(0, window)
     else:
-        text = ArrivingLines(source, "standard input", Side(model), refuses)
-    options = {"search": search, "batch_size": batch_size}
+        text = PipeLines(source, "standard input", side, check_lengths)
+    options = _Options(search, batch_size=batch_size)
     left_empty = 0
     with tqdm(total=text.lines, unit=" sentences", disable=not verbose) as bar:
         parts = text.windows(0, window)
@@ -195,13 +212,13 @@ def translate_stream(
 def written_at_once(
     target: str | os.PathLike, source: str | os.PathLike | None, overwrite: bool
 ) -> Iterator[BinaryIO]:
-    """Opens a file for a translation that cannot go on after a stop.
+    """Opens a file for a translation that does not resume after a stop.
 
     Args:
-        target: the file, which is there once it is whole; compressed if it ends in
-            `.gz`.
-        source: the file that is translated, if it is one.
-        overwrite: whether `target` is replaced if it exists.
+        target: path of the file, which exists once it is complete; compressed if it
+            ends in `.gz`.
+        source: path of the translated file, or `None`.
+        overwrite: whether to replace an existing `target`.
 
     Yields:
         The file to write to.
@@ -233,27 +250,27 @@ def _check_target(
 ) -> None:
     if target.exists() and source is not None and os.path.samefile(source, target):
         raise ValueError(
-            "`target` must be another file than `source`; received "
+            "`target` must not be the file `source`; received "
             f"`target={str(target)!r}`."
         )
     if target.exists() and not overwrite:
         raise FileExistsError(
-            f"`target` must not exist; received `target={str(target)!r}`, which does. "
-            "Choose another name, or replace it with `overwrite=True`."
+            f"`target` must not exist; received `target={str(target)!r}`. Choose "
+            "another name, or replace the file with `overwrite=True`."
         )
 
 
-def _warn_of_empty_lines(count: int, text: FileLines | ArrivingLines) -> None:
+def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
     if count:
         warnings.warn(
-            f"Translations of `{text.path}` that are left empty, as the lines have "
-            f"more than `max_source_length={text.side.limit}` tokens: {count}.",
+            f"Empty translations in `{text.path}`, for lines of more than "
+            f"`max_source_length={text.side.limit}` tokens: {count}.",
             stacklevel=3,
         )
 
 
-def _model_digest(model: Any) -> str:
-    """Tells a model from others by its weights and its configuration."""
+def _model_digest(model: SequenceModel) -> str:
+    """Returns a digest of the weights and the configuration of a model."""
     config = keras.saving.serialize_keras_object(model.get_config())
     digest = hashlib.sha256(json.dumps(_without_names(config), sort_keys=True).encode())
     for weight in model.weights:
@@ -261,8 +278,8 @@ def _model_digest(model: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def _without_names(config: Any) -> Any:
-    """Keras numbers the names that it gives, in one process after the other."""
+def _without_names(config: object) -> object:
+    """Removes names, since Keras numbers default names in each process."""
     if isinstance(config, dict):
         return {k: _without_names(v) for k, v in config.items() if k != "name"}
     if isinstance(config, list | tuple):
@@ -271,13 +288,13 @@ def _without_names(config: Any) -> Any:
 
 
 def _translated(
-    model: Any,
-    parts: Iterator[Window],
-    options: dict[str, Any],
+    model: SequenceModel,
+    parts: Iterator[LineWindow],
+    options: _Options,
     n_best: bool,
     bar: tqdm,
-) -> Iterator[tuple[Window, str]]:
-    """Each window with the lines to write of it."""
+) -> Iterator[tuple[LineWindow, str]]:
+    """Yields each window with its translations, as lines of text."""
     write = _n_best_lines if n_best else _best_line
     for part in parts:
         hypotheses = _translate(model, part, options, bar)
@@ -285,30 +302,30 @@ def _translated(
 
 
 def _translate(
-    model: Any, window: Window, options: dict[str, Any], bar: tqdm
+    model: SequenceModel, window: LineWindow, options: _Options, bar: tqdm
 ) -> list[Hypotheses]:
-    """The hypotheses of each line, best first; one empty one where there is no text."""
-    hypotheses: list[Hypotheses] = [[("", 0.0)] for _ in window.lines]
+    """Returns the hypotheses of each line, best first; an empty one without words."""
+    hypotheses = [[Hypothesis("", 0.0)] for _ in window.lines]
     chosen = np.flatnonzero((window.lengths > 1) & ~window.too_long)
     bar.update(len(hypotheses) - len(chosen))
     if not chosen.size:
         return hypotheses
     order = chosen[np.argsort(window.lengths[chosen], kind="stable")]
-    size = options["batch_size"]
-    # The last part takes in what would be a small batch, of a shape of its own.
+    size = options.batch_size
+    # The last batch is larger than `size`, since a smaller one has another shape.
     for part in np.split(order, range(size, len(order) - size + 1, size)):
         lines = [window.lines[place] for place in part]
-        found, scores = model.generate(lines, return_scores=True, **options)
-        scores = scores.reshape(len(part), options["search"].num_hypotheses).tolist()
+        found, scores = model.generate(lines, return_scores=True, **options._asdict())
+        scores = scores.reshape(len(part), options.search.num_hypotheses).tolist()
         for place, texts, row in zip(part, found, scores, strict=True):
             texts = [texts] if isinstance(texts, str) else texts
-            hypotheses[place] = list(zip(texts, row, strict=True))
+            hypotheses[place] = list(map(Hypothesis, texts, row))
         bar.update(len(part))
     return hypotheses
 
 
 def _best_line(number: int, hypotheses: Hypotheses) -> str:
-    return f"{_one_line(hypotheses[0][0])}\n"
+    return f"{_one_line(hypotheses[0].text)}\n"
 
 
 def _n_best_lines(number: int, hypotheses: Hypotheses) -> str:

@@ -1,175 +1,216 @@
-"""From a user's texts or token ids to compiled searches and back."""
+"""Texts or token ids to a compiled search, and its result back to texts."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple, TypeVar
 
 import keras
 import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import (
-    BeamSearch,
+    OutputLength,
     RelativeLength,
     Search,
     SearchResult,
 )
-from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.token_ids import (
+    Rows,
+    Sequences,
+    as_entries,
     check_rows,
-    entries,
+    is_text,
     pad_prefixes,
     pad_rows,
     power_of_two,
     token_rows,
 )
+from keras_transformer.types import TokenIds
+
+T = TypeVar("T")
 
 
-def generate(
-    model: Any,
-    inputs: Any,
-    search: Search | None = None,
-    max_length: int | RelativeLength | None = None,
-    batch_size: int = 64,
-    return_scores: bool = False,
-    *,
-    return_alignments: bool = False,
-    min_length: int | RelativeLength = 0,
-    prefix: Any = None,
-    seed: int | None = None,
-) -> Any:
-    """Decodes texts or token ids with the compiled search.
+class Request(NamedTuple):
+    """The arguments of `generate` that a compiled search depends on."""
 
-    The result of one input does not depend on the others. An empty text
-    gives an empty text.
+    search: Search
+    max_length: OutputLength | None = None
+    min_length: OutputLength = 0
+
+
+def check_request(request: Request, batch_size: int = 1) -> None:
+    """Checks the arguments of `generate`.
 
     Args:
-        model: the `Seq2Seq`.
-        inputs: a text or a list of texts, if the model has tokenizers; or
-            token ids, each with its end token: a list of lists of ints, or
-            an int array `(batch, source_length)` with padding.
-        search: how to search; `BeamSearch()` (4 beams, length penalty 0.6)
-            if `None`.
-        max_length: int or `RelativeLength`, greatest output length in tokens,
-            the end token included; 50 more than the source's if `None`.
-        batch_size: int, inputs decoded together.
-        return_scores: for texts, whether to return the scores as well.
-        return_alignments: whether to return for each hypothesis an `Alignment` of
-            its tokens with the input's; see `Seq2Seq.align`.
-        min_length: int or `RelativeLength`, least output length likewise.
-        prefix: what each output begins with: a text for a text; or one entry
-            for each input, texts or token ids without end token, empty for
-            none. The scores are those of the whole output.
-        seed: int from -2**31 to 2**31 - 1, where `Sampling` starts; drawn at random
-            if `None`, by NumPy, so that `keras.utils.set_random_seed` fixes it.
-
-    Returns:
-        For token ids a `SearchResult` of NumPy arrays. For texts a list of
-        texts (for a single text, a text), or of lists of texts if the
-        search returns several hypotheses. With `return_scores=True` a float32
-        array of scores `(batch,)` or `(batch, num_hypotheses)` comes behind it,
-        with `return_alignments=True` a list of `Alignment`s, or of lists of
-        them, comes last: a tuple.
+        request: the arguments that a compiled search depends on.
+        batch_size: int, number of inputs decoded together.
 
     Raises:
-        ValueError: if a token id is not in the vocabulary, a source is
-            longer than `max_source_length`, texts come to a model without
-            tokenizers, an argument is out of its range, or alignments are asked
-            for an input without a token.
-
-    Example:
-
-    ```python
-    model.generate(["A man sleeps.", "Two dogs run."])
-    model.generate("A man sleeps.", prefix="Ein Mann")
-    model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
-    text, alignment = model.generate("A man sleeps.", return_alignments=True)
-    ```
+        ValueError: if `search` is not a search, or a number has another type or is out
+            of range.
     """
-    request = Request(search or BeamSearch(), max_length, min_length)
-    wanted = return_scores, return_alignments
-    return model._generator(inputs, request, prefix, seed, batch_size, *wanted)
+    search = request.search
+    try:
+        hash(request)
+    except TypeError as error:
+        raise ValueError(
+            "`search` must be hashable, since compiled searches are cached by it: use "
+            "frozen dataclasses with tuples instead of lists as logits processors and "
+            f"length penalties; received `search={search!r}`."
+        ) from error
+    if isinstance(search, type) or not hasattr(search, "num_hypotheses"):
+        raise ValueError(
+            "`search` must be a search such as `GreedySearch()` or `BeamSearch()`; "
+            f"received `search={search!r}`."
+        )
+    shortest, longest = request.min_length, request.max_length
+    _check_number("batch_size", batch_size, 1)
+    if longest is not None:
+        _check_number("max_length", longest, 1, RelativeLength)
+    _check_number("min_length", shortest, 0, RelativeLength)
+    are_ints = isinstance(shortest, Integral) and isinstance(longest, Integral)
+    if are_ints and int(shortest) > int(longest):  # type: ignore[arg-type]
+        raise ValueError(
+            "`min_length` must be at most `max_length`; received "
+            f"`min_length={shortest}`, `max_length={longest}`."
+        )
+
+
+def _check_number(name: str, number: object, least: int, *others: type) -> None:
+    if isinstance(number, others):
+        return
+    if not isinstance(number, Integral):
+        kinds = " or ".join(["an int", *(f"`{kind.__name__}`" for kind in others)])
+        raise ValueError(f"`{name}` must be {kinds}; received `{name}={number!r}`.")
+    if int(number) < least:
+        raise ValueError(
+            f"`{name}` must be at least {least}; received `{name}={number}`."
+        )
+
+
+def check_seed(seed: int | None) -> None:
+    """Checks that a seed has 32 bits, as a compiled search requires.
+
+    Args:
+        seed: int, or `None` for a random seed.
+
+    Raises:
+        ValueError: if it is out of range.
+    """
+    if seed is None or isinstance(seed, Integral) and -(2**31) <= seed < 2**31:
+        return
+    raise ValueError(
+        "`seed` must be an int from -2**31 to 2**31 - 1; received "
+        f"`seed={seed!r}`. Pass `seed % 2**31` instead of a larger seed."
+    )
+
+
+def seed_or_random(seed: int | None) -> np.int32:
+    """Returns a seed, drawn by NumPy if it is `None`.
+
+    Args:
+        seed: int or `None`.
+
+    Returns:
+        int32 scalar.
+    """
+    return np.int32(np.random.randint(2**31 - 1) if seed is None else seed)
+
+
+class Generation(NamedTuple):
+    """The outputs of a batch, a row for each input.
+
+    Attributes:
+        result: token ids, lengths and scores, as NumPy arrays.
+        texts: lists of texts, a text for each hypothesis; `None` if the inputs are
+            token ids.
+        alignments: lists of alignments, likewise; `None` if they are not requested.
+    """
+
+    result: SearchResult
+    texts: list[list[str]] | None
+    alignments: list[list[Alignment]] | None
 
 
 class Generator:
-    """Decodes with one model; keeps what it has compiled.
+    """Decodes with one model, and caches the compiled searches.
 
-    Inputs are sorted by length and decoded in batches of few sizes: powers of two
-    and, for the length, `length_buckets`. Few shapes are ever compiled.
+    Inputs are sorted by length and decoded in batches of few shapes: the sizes are
+    powers of two, the lengths are those of `length_buckets`.
 
     Args:
-        model: a `Seq2Seq`.
+        model: the model.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: SequenceModel):
         self._model = model
-        self._compiled: dict[Request, Any] = {}
+        self._compiled: dict[Request, Callable[..., SearchResult]] = {}
 
-    def __call__(
+    def generate(
         self,
-        inputs: Any,
+        inputs: Sequences,
         request: Request,
-        prefix: Any,
+        prefix: Sequences | None,
         seed: int | None,
         batch_size: int,
-        return_scores: bool,
         return_alignments: bool,
-    ) -> Any:
-        """Decodes; see `Seq2Seq.generate`."""
+    ) -> Generation:
+        """Decodes a batch; see `GenerativeModel.generate`.
+
+        Args:
+            inputs: texts or token ids.
+            request: the search and the lengths.
+            prefix: the beginnings of the outputs, or `None`.
+            seed: int or `None`.
+            batch_size: int.
+            return_alignments: whether to align the hypotheses with the inputs.
+
+        Returns:
+            A `Generation`.
+        """
         check_request(request, batch_size)
         check_seed(seed)
-        model = self._model
-        single = isinstance(inputs, str | bytes)
-        inputs = entries(inputs, "inputs")
-        prefix = [prefix] if single and isinstance(prefix, str | bytes) else prefix
-        are_texts = _are_texts(inputs, model)
+        model, pad = self._model, self._model.pad_token_id
+        entries = as_entries(inputs, "inputs")
+        are_texts = self._are_texts(entries)
         tokenizer = model.source_tokenizer if are_texts else None
-        rows = token_rows(inputs, "inputs", tokenizer, model.pad_token_id)
+        rows = token_rows(entries, "inputs", tokenizer, pad)
         if return_alignments:
-            _check_alignable(rows)
-        prefixes = self.prefixes(prefix, rows, request)
-        result = self._ids(rows, prefixes, request, seed, batch_size)
-        outputs: list[Any] = [result]
+            _check_not_empty(rows)
+        prefixes = self.prefix_rows(prefix, rows, request)
+        result = self._search(rows, prefixes, request, seed, batch_size)
+        texts = alignments = None
         if are_texts:
-            result = _nothing_of_nothing(result, rows, model.pad_token_id)
-            outputs = [_best(self._texts(result).tolist())]
-            if return_scores:
-                outputs.append(_best(result.scores))
+            result = _empty_outputs(result, rows, pad)
+            texts = self._detokenize(result)
         if return_alignments:
-            outputs.append(_best(self._alignments(rows, result, batch_size)))
-        if single:
-            outputs = [output[0] for output in outputs]
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+            alignments = self._align(rows, result, batch_size)
+        return Generation(result, texts, alignments)
 
-    def _texts(self, result: SearchResult) -> np.ndarray:
-        count, hypotheses, length = result.token_ids.shape
-        token_ids = result.token_ids.reshape(count * hypotheses, length)
-        flat = self._model.target_tokenizer.detokenize(token_ids).numpy()
-        flat = np.array([text.decode("utf-8") for text in flat], dtype=object)
-        return flat.reshape(count, hypotheses)
+    def prefix_rows(
+        self, prefix: Sequences | None, rows: Rows, request: Request
+    ) -> Rows:
+        """Converts prefixes to lists of token ids, and checks them.
 
-    def _alignments(
-        self, rows: list[list[int]], result: SearchResult, batch_size: int
-    ) -> list[list[Any]]:
-        sources, targets = [], []
-        for row, *hypotheses in zip(
-            rows, result.token_ids, result.lengths, strict=True
-        ):
-            for token_ids, length in zip(*hypotheses, strict=True):
-                sources.append(row)
-                targets.append(token_ids[:length].tolist())
-        flat = self._model.align(sources, targets, batch_size=batch_size)
-        size = result.lengths.shape[1]
-        return [flat[i : i + size] for i in range(0, len(flat), size)]
+        Args:
+            prefix: texts or token ids, one for each input, or `None`.
+            rows: token ids of the inputs.
+            request: the search and the lengths.
 
-    def prefixes(
-        self, prefix: Any, rows: list[list[int]], request: Request
-    ) -> list[list[int]]:
-        """Makes the token ids that each output begins with, and checks them."""
+        Returns:
+            Lists of ints, one for each input.
+
+        Raises:
+            ValueError: if their number is not that of the inputs, a token id is not in
+                the vocabulary, or one is too long.
+        """
         if prefix is None:
             return [[] for _ in rows]
         model = self._model
-        tokenizer = model.target_tokenizer
         prefixes = token_rows(
-            prefix, "prefix", tokenizer, model.pad_token_id, add_end=False
+            prefix, "prefix", model.target_tokenizer, model.pad_token_id, add_end=False
         )
         if len(prefixes) != len(rows):
             raise ValueError(
@@ -179,93 +220,111 @@ class Generator:
         size, longest = model.target_vocabulary_size, model.max_target_length
         check_rows(prefixes, "prefix", "target", size, longest)
         for number, (row, source) in enumerate(zip(prefixes, rows, strict=True)):
-            most = model.max_steps(len(source), request.max_length)
-            if model.end_token_id in row or len(row) >= most:
+            steps = model.max_steps(len(source), request.max_length)
+            if model.end_token_id in row or len(row) >= steps:
                 raise ValueError(
                     "`prefix` must be shorter than the greatest output length and "
                     f"without the end token; received {len(row)} tokens in row "
-                    f"{number}, whose output has at most {most}: {row}."
+                    f"{number}, whose output has at most {steps}: {row}."
                 )
         return prefixes
 
-    def _ids(
+    def _are_texts(self, entries: Sequence[Any]) -> bool:
+        """Returns whether the inputs are texts; if there are none, by the model."""
+        if len(entries) > 0:
+            return any(map(is_text, entries))
+        are_ints = "int" in str(getattr(entries, "dtype", ""))
+        return not are_ints and self._model.source_tokenizer is not None
+
+    def _search(
         self,
-        rows: list[list[int]],
-        prefixes: list[list[int]],
+        rows: Rows,
+        prefixes: Rows,
         request: Request,
         seed: int | None,
         batch_size: int,
     ) -> SearchResult:
         if not rows:
-            return _no_result(request.search.num_hypotheses)
+            return _no_results(request.search.num_hypotheses)
         model = self._model
         limit, pad = model.max_source_length, model.pad_token_id
         check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
-        compiled = self._compiled_search(request)
-        seed = int(np.random.randint(2**31 - 1)) if seed is None else seed
+        compiled, seed_value = self._compile(request), seed_or_random(seed)
         order = np.argsort([len(row) for row in rows], kind="stable")
         size = min(batch_size, power_of_two(len(rows)))
         results = []
-        for start in range(0, len(rows), size):
-            chosen = order[start : start + size]
-            batch = pad_rows([rows[i] for i in chosen], size, limit, pad)
-            begin = pad_prefixes([prefixes[i] for i in chosen], size, pad)
-            arguments = (batch, begin, np.int32(seed))
-            result = compiled(*map(keras.ops.convert_to_tensor, arguments))
-            results.append(
-                [keras.ops.convert_to_numpy(part)[: len(chosen)] for part in result]
+        for start in range(0, len(order), size):
+            numbers = order[start : start + size]
+            batch = pad_rows([rows[i] for i in numbers], size, limit, pad)
+            begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
+            found = compiled(
+                keras.ops.convert_to_tensor(batch),
+                keras.ops.convert_to_tensor(begin),
+                keras.ops.convert_to_tensor(seed_value),
             )
-        return _join(results, np.argsort(order), pad)
+            arrays = map(keras.ops.convert_to_numpy, found)
+            results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
+        return _concatenate(results, np.argsort(order), pad)
 
-    def _compiled_search(self, request: Request) -> Any:
+    def _compile(self, request: Request) -> Callable[..., SearchResult]:
         if request not in self._compiled:
             model = self._model
 
-            def run(encoder_token_ids: Any, prefixes: Any, seed: Any) -> SearchResult:
-                return model.search(
-                    encoder_token_ids, *request, prefixes=prefixes, seed=seed
-                )
+            def search(
+                token_ids: TokenIds, prefixes: TokenIds, seed: Any
+            ) -> SearchResult:
+                return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
 
-            self._compiled[request] = compile_function(run, model)
+            self._compiled[request] = compile_function(search, model)
         return self._compiled[request]
 
+    def _detokenize(self, result: SearchResult) -> list[list[str]]:
+        tokenizer = self._model.target_tokenizer
+        assert tokenizer is not None  # `Seq2Seq` has both tokenizers or none
+        token_ids = np.asarray(result.token_ids)
+        count, hypotheses, length = token_ids.shape
+        token_ids = token_ids.reshape(count * hypotheses, length)
+        texts = [text.decode() for text in tokenizer.detokenize(token_ids).numpy()]
+        return _group(texts, hypotheses)
 
-def _are_texts(inputs: Any, model: Any) -> bool:
-    """Tells texts from token ids; nothing is what the model takes, but an int array."""
-    if len(inputs) > 0:
-        return any(isinstance(entry, str | bytes) for entry in inputs)
-    are_ints = "int" in str(getattr(inputs, "dtype", ""))
-    return not are_ints and model.source_tokenizer is not None
+    def _align(
+        self, rows: Rows, result: SearchResult, batch_size: int
+    ) -> list[list[Alignment]]:
+        sources, targets = [], []
+        token_ids, lengths = np.asarray(result.token_ids), np.asarray(result.lengths)
+        for row, hypotheses, sizes in zip(rows, token_ids, lengths, strict=True):
+            for hypothesis, size in zip(hypotheses, sizes, strict=True):
+                sources.append(row)
+                targets.append(hypothesis[:size].tolist())
+        alignments = self._model.align(sources, targets, batch_size=batch_size)
+        return _group(alignments, lengths.shape[1])
 
 
-def _check_alignable(rows: list[list[int]]) -> None:
+def _check_not_empty(rows: Rows) -> None:
     if not all(rows):
         raise ValueError(
-            "`inputs` must have a token each, the end token at least, to be aligned; "
-            f"received none in row {rows.index([])}."
+            "`inputs` must have at least one token each, the end token, to be aligned; "
+            f"received no token in row {rows.index([])}."
         )
 
 
-def _nothing_of_nothing(
-    result: SearchResult, rows: list[list[int]], pad_token_id: int
-) -> SearchResult:
-    """Gives an empty text, of which there is but the end token, an empty output."""
+def _empty_outputs(result: SearchResult, rows: Rows, pad_token_id: int) -> SearchResult:
+    """Replaces the outputs of empty texts, which have only the end token."""
     empty = np.array([len(row) == 1 for row in rows], dtype=bool)[:, None]
     return SearchResult(
-        token_ids=np.where(empty[..., None], np.int32(pad_token_id), result.token_ids),
-        lengths=np.where(empty, np.int32(0), result.lengths),
-        scores=np.where(empty, np.float32(0), result.scores),
+        token_ids=np.where(
+            empty[..., None], np.int32(pad_token_id), np.asarray(result.token_ids)
+        ),
+        lengths=np.where(empty, np.int32(0), np.asarray(result.lengths)),
+        scores=np.where(empty, np.float32(0), np.asarray(result.scores)),
     )
 
 
-def _best(outputs: Any) -> Any:
-    """Of lists or an array with one hypothesis an input, the hypotheses themselves."""
-    if isinstance(outputs, np.ndarray):
-        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
-    return [row[0] if len(row) == 1 else row for row in outputs]
+def _group(values: Sequence[T], size: int) -> list[list[T]]:
+    return [list(values[i : i + size]) for i in range(0, len(values), size)]
 
 
-def _no_result(num_hypotheses: int) -> SearchResult:
+def _no_results(num_hypotheses: int) -> SearchResult:
     return SearchResult(
         token_ids=np.zeros((0, num_hypotheses, 0), "int32"),
         lengths=np.zeros((0, num_hypotheses), "int32"),
@@ -273,18 +332,17 @@ def _no_result(num_hypotheses: int) -> SearchResult:
     )
 
 
-def _join(
-    results: list[list[np.ndarray]], order: np.ndarray, pad_token_id: int
+def _concatenate(
+    results: list[SearchResult], order: np.ndarray, pad_token_id: int
 ) -> SearchResult:
-    longest = max(int(lengths.max()) for _, lengths, _ in results)
-    token_ids = [
-        np.pad(
-            ids[:, :, :longest],
-            ((0, 0), (0, 0), (0, max(0, longest - ids.shape[2]))),
-            constant_values=pad_token_id,
-        )
-        for ids, _, _ in results
-    ]
-    lengths = np.concatenate([lengths for _, lengths, _ in results])
-    scores = np.concatenate([scores for _, _, scores in results])
+    """Joins the results of batches, and restores the order of the inputs."""
+    longest = max(int(np.asarray(result.lengths).max()) for result in results)
+    token_ids = []
+    for result in results:
+        missing = max(0, longest - result.token_ids.shape[2])
+        padding = ((0, 0), (0, 0), (0, missing))
+        cut = np.asarray(result.token_ids)[:, :, :longest]
+        token_ids.append(np.pad(cut, padding, constant_values=pad_token_id))
+    lengths = np.concatenate([np.asarray(result.lengths) for result in results])
+    scores = np.concatenate([np.asarray(result.scores) for result in results])
     return SearchResult(np.concatenate(token_ids)[order], lengths[order], scores[order])

@@ -1,4 +1,4 @@
-"""Lines of text to translate, window by window: of a file, or as they come."""
+"""Lines of text to translate, in windows: from a file or a pipe."""
 
 import dataclasses
 import hashlib
@@ -8,21 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.text import LineIndex, LineReader, decode_line
 
-_READ = 1 << 16  # Bytes; what a pipe holds at most.
+_READ = 1 << 16  # bytes, the capacity of a pipe
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
-    """Lines that follow each other.
+class LineWindow:
+    """Consecutive lines.
 
     Attributes:
-        start: Number of the first, counted from 0.
-        lines: The texts.
-        lengths: Tokens of each, the end token included, int `(lines,)`; 1 for a line
-            without words.
-        too_long: Whether they are too many for the model, boolean `(lines,)`.
+        start: int, number of the first line, counted from 0.
+        lines: list of str.
+        lengths: int array `(lines,)`, number of tokens of each line, the end token
+            included; 1 for a line without words.
+        too_long: boolean array `(lines,)`, whether the length exceeds the limit of the
+            model.
     """
 
     start: int
@@ -31,44 +33,59 @@ class Window:
     too_long: np.ndarray
 
 
-class Side:
-    """What a model takes on one side.
+class ModelSide:
+    """The source side or the target side of a model: its tokenizer and its limit.
 
     Args:
-        model: a `Seq2Seq` with tokenizers.
+        model: a model with tokenizers.
         name: `"source"` or `"target"`.
 
     Attributes:
-        limit: `max_source_length` or `max_target_length`.
+        limit: int, `max_source_length` or `max_target_length`, or `None`.
 
     Raises:
         ValueError: if the model has no tokenizers.
     """
 
-    def __init__(self, model: Any, name: str = "source"):
+    def __init__(self, model: SequenceModel, name: str = "source"):
         self._name = name
-        self._tokenizer = getattr(model, f"{name}_tokenizer")
-        self.limit: int | None = getattr(model, f"max_{name}_length")
-        if self._tokenizer is None:
+        is_source = name == "source"
+        self.limit = model.max_source_length if is_source else model.max_target_length
+        tokenizer = model.source_tokenizer if is_source else model.target_tokenizer
+        if tokenizer is None:
             raise ValueError(
                 "`model` must have tokenizers to translate texts; received a model "
-                f"without `{name}_tokenizer`. Give it tokenizers when you build it."
+                f"without `{name}_tokenizer`. Pass tokenizers when you build it."
             )
+        self._tokenizer = tokenizer
 
-    def window(self, start: int, lines: list[str]) -> Window:
-        """Measures lines."""
+    def window(self, start: int, lines: list[str]) -> LineWindow:
+        """Counts the tokens of lines.
+
+        Args:
+            start: int, number of the first line.
+            lines: list of str.
+
+        Returns:
+            A `LineWindow`.
+        """
         lengths = self._tokenizer.tokenize(lines, add_end=True).row_lengths().numpy()
         lengths = np.where([not line.strip() for line in lines], 1, lengths)
-        return Window(start, lines, lengths, lengths > (self.limit or np.inf))
+        return LineWindow(start, lines, lengths, lengths > (self.limit or np.inf))
 
-    def refuse_long_lines(self, window: Window, path: Any) -> None:
-        """Raises an error if there is a line that is too long."""
+    def check_lengths(self, window: LineWindow, path: str | os.PathLike) -> None:
+        """Raises a `ValueError` if a line is too long for the model.
+
+        Args:
+            window: the lines.
+            path: path of their file, for the error message.
+        """
         for place in np.flatnonzero(window.too_long):
             raise ValueError(
                 f"`{self._name}` must have at most `max_{self._name}_length="
                 f"{self.limit}` tokens a line; received {window.lengths[place]} tokens "
                 f"in line {window.start + place + 1} of `{path}`. Shorten or split it, "
-                'or go on without it: `too_long="empty"`.'
+                'or leave its translation empty with `too_long="empty"`.'
             )
 
 
@@ -76,59 +93,59 @@ class FileLines:
     """The lines of a file, which is read once before, to count and check them.
 
     Args:
-        path: The file, plain or gzip (`.gz`).
-        side: What the model takes.
+        path: path of the file, plain or gzip (`.gz`).
+        side: the source side of the model.
 
     Attributes:
-        lines: How many there are.
+        lines: int, number of lines.
 
     Raises:
-        ValueError: if the file is empty, compressed and damaged, or not UTF-8.
+        ValueError: if the file is empty, a damaged gzip file, or not UTF-8.
     """
 
-    def __init__(self, path: str | os.PathLike, side: Side):
+    def __init__(self, path: str | os.PathLike, side: ModelSide):
         self.path = path
         self.side = side
         self._index = LineIndex.of(path)
         self.lines = self._index.lines
 
     def digest(self) -> str:
-        """Tells one content from another."""
+        """Returns a digest of the content of the file."""
         with open(self.path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
-    def windows(self, start: int, size: int) -> Iterator[Window]:
-        """The lines from `start` on, so many at a time."""
+    def windows(self, start: int, size: int) -> Iterator[LineWindow]:
+        """Yields the lines from number `start` on, `size` at a time."""
         reader = LineReader(self.path, self._index)
         for first in range(start, self.lines, size):
             lines = reader.read(first, min(first + size, self.lines))
             yield self.side.window(first, lines)
 
-    def refuse_long_lines(self, start: int, size: int) -> None:
-        """Raises an error if a line from `start` on is too long for the model."""
+    def check_lengths(self, start: int, size: int) -> None:
+        """Raises a `ValueError` if a line from number `start` on is too long."""
         for window in self.windows(start, size) if self.side.limit else ():
-            self.side.refuse_long_lines(window, self.path)
+            self.side.check_lengths(window, self.path)
 
 
-class ArrivingLines:
-    """The lines of a pipe, or those that a person types.
+class PipeLines:
+    """The lines of a pipe, or those typed in a terminal.
 
     Args:
-        file: Where they come from: a buffered binary file, with `read1`.
-        name: What it is called in errors.
-        side: What the model takes.
-        refuses: Whether a line that is too long is an error.
+        file: a buffered binary file with the method `read1`.
+        name: name of the pipe in error messages.
+        side: the source side of the model.
+        check_lengths: whether a line that is too long raises an error.
     """
 
-    def __init__(self, file: Any, name: str, side: Side, refuses: bool):
+    def __init__(self, file: Any, name: str, side: ModelSide, check_lengths: bool):
         self._file = file
         self.path = name
         self.side = side
-        self.lines = None  # nobody knows
-        self._refuses = refuses
+        self.lines = None  # unknown before the end
+        self._check_lengths = check_lengths
 
-    def windows(self, start: int, size: int) -> Iterator[Window]:
-        """Those that have come, at least one and at most so many at a time."""
+    def windows(self, start: int, size: int) -> Iterator[LineWindow]:
+        """Yields the lines that have arrived, at least one and at most `size`."""
         for lines in self._arrived(size):
             numbers = range(start + 1, start + len(lines) + 1)
             texts = [
@@ -136,16 +153,16 @@ class ArrivingLines:
                 for number, line in zip(numbers, lines, strict=True)
             ]
             window = self.side.window(start, texts)
-            if self._refuses:
-                self.side.refuse_long_lines(window, self.path)
+            if self._check_lengths:
+                self.side.check_lengths(window, self.path)
             yield window
             start += len(lines)
 
-    def _arrived(self, most: int) -> Iterator[list[bytes]]:
+    def _arrived(self, size: int) -> Iterator[list[bytes]]:
         rest = b""
         while data := self._file.read1(_READ):
             *lines, rest = (rest + data).split(b"\n")
-            for first in range(0, len(lines), most):
-                yield lines[first : first + most]
+            for first in range(0, len(lines), size):
+                yield lines[first : first + size]
         if rest:
             yield [rest]

@@ -1,161 +1,259 @@
-"""One output, token by token, as it is decoded."""
+"""A search for one input, step by step: streams of tokens and search trees."""
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import BeamSearch, GreedySearch, Search
-from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.decoding import (
+    BeamSearch,
+    SearchInputs,
+    SearchResult,
+    SearchState,
+)
+from keras_transformer.decoding.beam_search import BeamState
+from keras_transformer.decoding.independent_search import DecodingState
+from keras_transformer.inference.generation import (
+    Generator,
+    Request,
+    check_request,
+    check_seed,
+    seed_or_random,
+)
+from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.token_ids import (
     check_rows,
+    is_text,
     pad_prefixes,
     pad_rows,
     token_rows,
 )
+from keras_transformer.types import TokenIds
 
-REPLACEMENT = "\ufffd"  # of bytes that are not yet a whole character
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
+
+REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
 
 
-def stream(
-    model: Any,
-    inputs: Any,
-    search: Search | None = None,
-    max_length: Any = None,
-    *,
-    min_length: Any = 0,
-    prefix: Any = None,
-    seed: int | None = None,
-) -> Iterator[Any]:
-    """Decodes one input and yields its output piece by piece.
+class SearchTree(NamedTuple):
+    """The hypotheses of a beam search, which `plotting.plot_search_tree` draws.
 
-    The pieces of a text, joined, are what `generate` gives, unless the rules of the
-    search leave a hypothesis nothing to go on with, of which `generate` gives nothing.
-    The search and each of its steps are compiled once.
-
-    Args:
-        model: the `Seq2Seq`.
-        inputs: a text, if the model has tokenizers; or a list of token ids with its
+    Attributes:
+        paths: list of tuples, the tokens of each hypothesis that the search kept at
+            some step, as texts if the input is a text. Finished hypotheses have the
             end token.
-        search: a search of one hypothesis that never takes a token back:
-            `GreedySearch()` if `None`, or `Sampling()`.
-        max_length: see `generate`.
-        min_length: see `generate`.
-        prefix: a text, or a list of token ids, that the output begins with.
-        seed: see `generate`.
-
-    Yields:
-        For a text, texts; for token ids, ints, the end token last.
-
-    Raises:
-        ValueError: if the search is one by beams, or an argument is out of its range.
-
-    Example:
-
-    ```python
-    for piece in model.stream("A man sleeps."):
-        print(piece, end="", flush=True)
-    ```
+        scores: list of floats, one for each path: the log-probability of an
+            unfinished hypothesis, the score of a finished one.
+        best: list of ints, the indices of the paths of the result, best first.
     """
-    search = search or GreedySearch()
-    request = Request(search, max_length, min_length)
-    check_request(request)
-    if search.num_beams != 1 or isinstance(search, BeamSearch):
-        raise ValueError(
-            "`search` must have one output and take no token of it back; received "
-            f"`search={search}`. Stream with `GreedySearch()` or `Sampling()`."
-        )
-    is_text = isinstance(inputs, str | bytes)
-    steps = model._stepper(inputs, request, prefix, seed)
-    tokens = (int(ops.convert_to_numpy(step.tokens)[0, 0]) for step in steps)
-    if not is_text:
-        return tokens
-    if is_empty_text(model, inputs):
-        return iter(())
-    return _texts(tokens, model.target_tokenizer)
+
+    paths: list[tuple[Any, ...]]
+    scores: list[float]
+    best: list[int]
 
 
 class Stepper:
-    """Searches for one output step by step; keeps what it has compiled.
+    """Searches for one output step by step, and caches the compiled steps.
 
     Args:
-        model: a `Seq2Seq`.
+        model: the model.
+        generator: the generator of the model, which checks prefixes.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: SequenceModel, generator: Generator):
         self._model = model
-        self._compiled: dict[Request, tuple[Any, Any]] = {}
+        self._generator = generator
+        self._compiled: dict[Request, tuple[Callable[..., Any], ...]] = {}
 
-    def __call__(
+    def stream(
         self, inputs: Any, request: Request, prefix: Any, seed: int | None
     ) -> Iterator[Any]:
-        """Checks the arguments, which are those of `stream`.
+        """Yields the tokens of one output; see `GenerativeModel.stream`.
+
+        Args:
+            inputs: a text or a list of token ids.
+            request: the search and the lengths.
+            prefix: a text, a list of token ids or `None`.
+            seed: int or `None`.
 
         Returns:
-            An iterator of the search's `Progress` after each step.
+            An iterator of texts for a text, of ints for token ids.
         """
-        model = self._model
+        states = self.steps(inputs, request, prefix, seed)
+        tokens = self._final_tokens(request, states)
+        tokenizer = self._model.target_tokenizer
+        if not is_text(inputs) or tokenizer is None:
+            return tokens
+        return iter(()) if self._is_empty(inputs) else _pieces(tokens, tokenizer)
+
+    def _final_tokens(self, request: Request, states: Iterator[Any]) -> Iterator[int]:
+        """Yields each token as soon as all hypotheses that can win agree on it."""
+        count, state = 0, None
+        for state in states:
+            agreed = os.path.commonprefix(_possible_outputs(state))
+            yield from agreed[count:]
+            count = max(count, len(agreed))
+        if state is not None:
+            result = request.search.result(self._model, state)
+            token_ids, lengths, _ = (ops.convert_to_numpy(x)[0, 0] for x in result)
+            yield from token_ids[count:lengths].tolist()
+
+    def search_tree(self, inputs: Any, request: Request, prefix: Any) -> SearchTree:
+        """Returns the hypotheses of a search; see `GenerativeModel.search_tree`.
+
+        Args:
+            inputs: a text or a list of token ids.
+            request: the search and the lengths.
+            prefix: a text, a list of token ids or `None`.
+
+        Returns:
+            A `SearchTree`.
+        """
+        search, model = request.search, self._model
+        if not isinstance(search, BeamSearch):
+            raise ValueError(
+                "`search` must be a `BeamSearch`, since other searches have no tree; "
+                f"received `search={search}`."
+            )
+        states = self.steps(inputs, request, prefix, seed=0)
+        if self._is_empty(inputs):
+            return SearchTree([], [], [])
+        scores: dict[tuple[int, ...], float] = {}
+        finished: dict[tuple[int, ...], float] = {}
+        for state in states:
+            scores |= _unfinished_paths(state)
+            finished = _finished_paths(search.result(model, state))
+            scores |= finished
+        paths = list(scores)
+        best = [paths.index(path) for path in finished]
+        named: list[tuple[Any, ...]] = [*paths]
+        if is_text(inputs) and model.target_tokenizer is not None:
+            vocabulary = dict(enumerate(model.target_tokenizer.get_vocabulary()))
+            unknown = vocabulary[model.target_tokenizer.unknown_token_id]
+            named = [tuple(vocabulary.get(i, unknown) for i in path) for path in paths]
+        return SearchTree(named, list(scores.values()), best)
+
+    def steps(
+        self, inputs: Any, request: Request, prefix: Any, seed: int | None
+    ) -> Iterator[Any]:
+        """Checks the arguments, and returns the states of the search.
+
+        Args:
+            inputs: a text or a list of token ids.
+            request: the search and the lengths.
+            prefix: a text, a list of token ids or `None`.
+            seed: int or `None`.
+
+        Returns:
+            An iterator of the `SearchState` after each step.
+        """
         check_request(request)
         check_seed(seed)
+        model = self._model
         pad, limit = model.pad_token_id, model.max_source_length
         rows = token_rows([inputs], "inputs", model.source_tokenizer, pad)
         check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
         given = None if prefix is None else [prefix]
-        prefixes = model._generator.prefixes(given, rows, request)
+        prefixes = self._generator.prefix_rows(given, rows, request)
         arguments = (
             pad_rows(rows, 1, limit, pad),
             pad_prefixes(prefixes, 1, pad),
-            np.int32(np.random.randint(2**31 - 1) if seed is None else seed),
+            seed_or_random(seed),
         )
-        return self._steps(request, arguments)
+        return self._run(request, arguments)
 
-    def _steps(self, request: Request, arguments: tuple[Any, ...]) -> Iterator[Any]:
+    def _run(self, request: Request, arguments: Iterable[Any]) -> Iterator[Any]:
         if request not in self._compiled:
             self._compiled[request] = self._compile(request)
-        begin, advance = self._compiled[request]
-        sentences, progress = begin(*map(ops.convert_to_tensor, arguments))
-        while not ops.convert_to_numpy(progress.done).all():
-            progress = advance(sentences, progress)
-            yield progress
+        start, advance = self._compiled[request]
+        inputs, state = start(*map(ops.convert_to_tensor, arguments))
+        while not ops.convert_to_numpy(state.done).all():
+            state = advance(inputs, state)
+            yield state
 
-    def _compile(self, request: Request) -> tuple[Any, Any]:
-        model, search = self._model, request.search
+    def _compile(self, request: Request) -> tuple[Callable[..., Any], ...]:
+        model, (search, max_length, min_length) = self._model, request
 
-        def begin(token_ids: Any, prefixes: Any, seed: Any) -> Any:
-            return model.begin_search(token_ids, *request, prefixes, seed)
+        def start(
+            token_ids: TokenIds, prefixes: TokenIds, seed: Any
+        ) -> tuple[SearchInputs, SearchState]:
+            steps = model.max_steps(ops.shape(token_ids)[1], max_length)
+            inputs = model.search_inputs(
+                token_ids, max_length, min_length, prefixes, seed
+            )
+            state = model.start_decoding(
+                token_ids, search.num_beams, steps, search.needs_attention
+            )
+            return inputs, search.start(model, inputs, state, steps)
 
-        def advance(sentences: Any, progress: Any) -> Any:
-            return search.advance(model.step_model(), sentences, progress)
+        def advance(inputs: SearchInputs, state: Any) -> SearchState:
+            return search.advance(model, inputs, state)
 
-        return compile_function(begin, model), compile_function(advance, model)
+        return compile_function(start, model), compile_function(advance, model)
 
-
-def is_empty_text(model: Any, inputs: Any) -> bool:
-    """Whether an input is a text without a token, of which `generate` makes nothing.
-
-    Args:
-        model: a `Seq2Seq`.
-        inputs: a text or token ids.
-
-    Returns:
-        bool.
-    """
-    if not isinstance(inputs, str | bytes):
-        return False
-    return not model.source_tokenizer.tokenize([inputs]).row_lengths().numpy()[0]
+    def _is_empty(self, inputs: Any) -> bool:
+        """Returns whether an input is a text without tokens, whose output is empty."""
+        tokenizer = self._model.source_tokenizer
+        if not is_text(inputs) or tokenizer is None:
+            return False
+        return not tokenizer.tokenize([inputs]).row_lengths().numpy()[0]
 
 
-def _texts(tokens: Iterator[int], tokenizer: Any) -> Iterator[str]:
-    """What each token adds to the text; half a character waits for its other half."""
+def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:
+    """Yields the text of each token, once its last character is complete."""
     token_ids: list[int] = []
-    said = ""
+    yielded = ""
     for token in tokens:
         token_ids.append(token)
         text = tokenizer.detokenize([token_ids]).numpy()[0].decode("utf-8", "replace")
         ended = token == tokenizer.end_token_id
-        if text.startswith(said) and (ended or not text.endswith(REPLACEMENT)):
-            if len(text) > len(said):
-                yield text[len(said) :]
-            said = text
+        if text.startswith(yielded) and (ended or not text.endswith(REPLACEMENT)):
+            if len(text) > len(yielded):
+                yield text[len(yielded) :]
+            yielded = text
+
+
+def _possible_outputs(state: BeamState | DecodingState) -> list[list[int]]:
+    """Returns the hypotheses that the best output is equal to or begins with."""
+    token_ids = ops.convert_to_numpy(state.token_ids)[0].tolist()
+    if isinstance(state, DecodingState):
+        lengths = ops.convert_to_numpy(state.lengths)[0].tolist()
+        return [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
+    length = int(ops.convert_to_numpy(state.index))
+    log_probs = ops.convert_to_numpy(state.log_probs)[0].tolist()
+    rows = [
+        row[:length]
+        for row, log_prob in zip(token_ids, log_probs, strict=True)
+        if log_prob > -np.inf
+    ]
+    if ops.convert_to_numpy(state.finished_scores)[0, 0] > -np.inf:
+        best = ops.convert_to_numpy(state.finished_ids)[0, 0]
+        rows.append(best[: ops.convert_to_numpy(state.finished_lengths)[0, 0]].tolist())
+    return rows
+
+
+def _unfinished_paths(state: BeamState) -> dict[tuple[int, ...], float]:
+    length = int(ops.convert_to_numpy(state.index))
+    rows = ops.convert_to_numpy(state.token_ids)[0, :, :length].tolist()
+    scores = ops.convert_to_numpy(state.log_probs)[0].tolist()
+    return _found_paths(rows, scores)
+
+
+def _finished_paths(result: SearchResult) -> dict[tuple[int, ...], float]:
+    token_ids, lengths, scores = (ops.convert_to_numpy(part)[0] for part in result)
+    rows = [
+        row[:length].tolist() for row, length in zip(token_ids, lengths, strict=True)
+    ]
+    return _found_paths(rows, scores.tolist())
+
+
+def _found_paths(
+    rows: list[list[int]], scores: list[float]
+) -> dict[tuple[int, ...], float]:
+    """Removes the entries without a hypothesis, whose score is `-inf`."""
+    pairs = zip(map(tuple, rows), scores, strict=True)
+    return {path: score for path, score in pairs if score > -np.inf}

@@ -1,14 +1,40 @@
-"""A user's texts or token ids, as rows of ids and in batches of few shapes."""
+"""Texts or token ids of a user, as rows of ids and in batches of few shapes."""
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
+from keras import ops
+
+from keras_transformer.arguments import check_ints
+from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
+from keras_transformer.types import TokenIds
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
 SMALLEST_LENGTH = 16
 
+# Lists of token ids without padding.
+Rows: TypeAlias = list[list[int]]
+# Texts, lists of token ids, or an int array `(batch, length)` with padding.
+Sequences: TypeAlias = str | bytes | Iterable[Any]
 
-def entries(inputs: Any, argument: str) -> Any:
-    """Makes a list of a user's batch, whatever holds it.
+
+def is_text(value: Any) -> bool:
+    """Returns whether a value is a text.
+
+    Args:
+        value: any object.
+
+    Returns:
+        bool.
+    """
+    return isinstance(value, str | bytes)
+
+
+def as_entries(inputs: Sequences, argument: str) -> Sequence[Any]:
+    """Converts a batch of a user to a list.
 
     Args:
         inputs: a text; or texts or token ids in a list, an array, a column of a table
@@ -16,15 +42,17 @@ def entries(inputs: Any, argument: str) -> Any:
         argument: name of the argument, for error messages.
 
     Returns:
-        A list, or `inputs` themselves if they are ints.
+        A list, or `inputs` if they are an int array.
 
     Raises:
-        ValueError: if `inputs` hold nothing that one could go through.
+        ValueError: if `inputs` cannot be iterated over.
     """
     if isinstance(inputs, str | bytes):
         return [inputs]
-    if "int" in str(getattr(inputs, "dtype", "")) and len(inputs.shape):
+    if isinstance(inputs, Sequence):
         return inputs
+    if "int" in str(getattr(inputs, "dtype", "")) and getattr(inputs, "shape", None):
+        return cast(Sequence[Any], inputs)
     try:
         return list(inputs)
     except TypeError as error:
@@ -35,64 +63,67 @@ def entries(inputs: Any, argument: str) -> Any:
 
 
 def token_rows(
-    inputs: Any,
+    inputs: Sequences,
     argument: str,
-    tokenizer: Any,
+    tokenizer: "Tokenizer | None",
     pad_token_id: int,
     add_end: bool = True,
-) -> list[list[int]]:
-    """Makes lists of token ids, without padding, of what the user gave.
+) -> Rows:
+    """Converts texts or token ids to lists of token ids without padding.
 
     Args:
         inputs: a text or a list of texts; or token ids: a list of lists of ints, or
             an int array `(batch, length)` with padding.
         argument: name of the argument, for error messages.
         tokenizer: tokenizer of the texts or `None`.
-        pad_token_id: int, what is left out.
-        add_end: whether those of texts end with the end token.
+        pad_token_id: int, the id of padding, which is removed.
+        add_end: whether to append the end token to the ids of texts.
 
     Returns:
         Lists of ints.
 
     Raises:
-        ValueError: if `inputs` are something else, or texts without a tokenizer.
+        ValueError: if `inputs` are neither texts nor token ids, or texts without a
+            tokenizer.
     """
-    inputs = entries(inputs, argument)
-    if any(isinstance(entry, str | bytes) for entry in inputs):
+    rows = as_entries(inputs, argument)
+    if any(map(is_text, rows)):
         if tokenizer is None:
             raise ValueError(
                 f"`{argument}` must be token ids for a model without tokenizers; "
-                "received texts. Give the model `source_tokenizer` and "
-                "`target_tokenizer`."
+                "received texts. Pass `source_tokenizer` and `target_tokenizer` to "
+                "the model."
             )
-        for number, entry in enumerate(inputs):
-            if not isinstance(entry, str | bytes):
+        for number, row in enumerate(rows):
+            if not is_text(row):
                 raise ValueError(
-                    f"`{argument}` must have a text in every row if there is one in "
-                    f"any; received {entry!r} in row {number}."
+                    f"`{argument}` must have a text in every row if any row is a text; "
+                    f"received {row!r} in row {number}."
                 )
-        return tokenizer.tokenize(inputs, add_end=add_end).to_list()
-    rows = [np.asarray(row) for row in inputs]
-    for row in rows:
-        if row.ndim != 1 or (row.size and not np.issubdtype(row.dtype, np.integer)):
+        token_ids: Rows = tokenizer.tokenize(rows, add_end=add_end).to_list()
+        return token_ids
+    arrays = [np.asarray(row) for row in rows]
+    for array in arrays:
+        is_int = not array.size or np.issubdtype(array.dtype, np.integer)
+        if array.ndim != 1 or not is_int:
             raise ValueError(
                 f"`{argument}` must be texts, lists of int token ids or an int array "
-                f"(batch, length); received a row {row!r}."
+                f"(batch, length); received a row {array!r}."
             )
-    return [row[row != pad_token_id].tolist() for row in rows]
+    return [array[array != pad_token_id].tolist() for array in arrays]
 
 
 def check_rows(
-    rows: list[list[int]], argument: str, side: str, size: int, limit: int | None
+    rows: Rows, argument: str, side: str, size: int, limit: int | None
 ) -> None:
-    """Makes sure that a model can take the rows.
+    """Checks token ids against the vocabulary and the greatest length of a model.
 
     Args:
         rows: lists of token ids.
         argument: name of the argument, for error messages.
         side: `"source"` or `"target"`.
-        size: int, size of the side's vocabulary.
-        limit: int, greatest length of the side, or `None`.
+        size: int, size of the vocabulary.
+        limit: int, greatest length, or `None`.
 
     Raises:
         ValueError: if a token id is not in the vocabulary, or a row is too long.
@@ -100,7 +131,7 @@ def check_rows(
     for number, row in enumerate(rows):
         if row and not 0 <= min(row) <= max(row) < size:
             raise ValueError(
-                f"`{argument}` must hold token ids from 0 to {size - 1} (the {side} "
+                f"`{argument}` must have token ids from 0 to {size - 1} (the {side} "
                 f"vocabulary has {size} entries); received "
                 f"{[t for t in row if not 0 <= t < size]} in row {number}."
             )
@@ -126,13 +157,13 @@ def power_of_two(number: int, smallest: int = 1) -> int:
 
 
 def length_buckets(longest: int) -> list[int]:
-    """The lengths that sources are padded to, up to the first that has room.
+    """Returns the lengths to which sources are padded, up to the first that fits.
 
-    They are powers of two and the middles between them: few are ever compiled, and
-    beyond 16 less than a third of a batch's longest row is padding.
+    They are powers of two and the means of neighbouring powers: few shapes are
+    compiled, and above 16 less than a third of the longest row of a batch is padding.
 
     Args:
-        longest: int, the greatest length there must be room for.
+        longest: int, the length that the last bucket must fit.
 
     Returns:
         Ints, ascending.
@@ -150,40 +181,132 @@ def length_buckets(longest: int) -> list[int]:
 
 
 def pad_rows(
-    rows: list[list[int]], batch: int, limit: int | None, pad_token_id: int
+    rows: Rows, batch_size: int, limit: int | None, pad_token_id: int
 ) -> np.ndarray:
-    """Makes a batch whose length is of `length_buckets`, or `limit` if that is less.
+    """Pads rows to a batch whose length is one of `length_buckets`, or `limit`.
 
     Args:
         rows: lists of token ids.
-        batch: int, rows of the batch; those that are missing are padding.
+        batch_size: int, rows of the batch; missing rows are padding.
         limit: int, greatest length, or `None`.
         pad_token_id: int, fills the rows.
 
     Returns:
-        int32 array `(batch, length)`.
+        int32 array `(batch_size, length)`.
     """
     length = length_buckets(max(map(len, rows)))[-1]
-    padded = np.full((batch, min(length, limit or length)), pad_token_id, "int32")
+    padded = np.full((batch_size, min(length, limit or length)), pad_token_id, "int32")
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
     return padded
 
 
-def pad_prefixes(prefixes: list[list[int]], size: int, pad_token_id: int) -> np.ndarray:
-    """Makes a batch of prefixes.
+def pad_prefixes(prefixes: Rows, batch_size: int, pad_token_id: int) -> np.ndarray:
+    """Pads prefixes to a batch.
 
     Args:
         prefixes: lists of token ids.
-        size: int, rows of the batch.
+        batch_size: int, rows of the batch.
         pad_token_id: int, fills the rows.
 
     Returns:
-        int32 array `(size, prefix_length)`, whose length is 0 or a power of two.
+        int32 array `(batch_size, prefix_length)`; the length is 0 or a power of two.
     """
     longest = max(map(len, prefixes))
-    shape = (size, power_of_two(longest, 4) if longest else 0)
+    shape = (batch_size, power_of_two(longest, 4) if longest else 0)
     padded = np.full(shape, pad_token_id, "int32")
     for row, prefix in zip(padded, prefixes, strict=False):
         row[: len(prefix)] = prefix
     return padded
+
+
+class Pairs(NamedTuple):
+    """Sources and targets as lists of token ids without padding."""
+
+    sources: Rows
+    targets: Rows
+
+
+class PairBatch(NamedTuple):
+    """A batch of pairs.
+
+    Attributes:
+        numbers: list of ints, the numbers of the pairs in the first rows; the other
+            rows are padding.
+        inputs: the inputs of the model.
+        target_token_ids: int32 tensor `(batch, target_length)`, padded.
+    """
+
+    numbers: list[int]
+    inputs: SequenceInputs
+    target_token_ids: TokenIds
+
+
+def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) -> Pairs:
+    """Converts sources and targets to lists of token ids, and checks them.
+
+    Args:
+        model: the model.
+        sources: a text or a list of texts, if the model has tokenizers; or token ids:
+            a list of lists of ints, or an int array `(batch, source_length)` with
+            padding.
+        targets: as many, likewise.
+
+    Returns:
+        `Pairs`; the ids of texts end with the end token.
+
+    Raises:
+        ValueError: if the model does not accept them, or their numbers differ.
+    """
+    pad, limit = model.pad_token_id, model.max_source_length
+    source_rows = token_rows(sources, "sources", model.source_tokenizer, pad)
+    check_rows(source_rows, "sources", "source", model.source_vocabulary_size, limit)
+    limit = model.max_target_length
+    target_rows = token_rows(targets, "targets", model.target_tokenizer, pad)
+    check_rows(target_rows, "targets", "target", model.target_vocabulary_size, limit)
+    if len(source_rows) != len(target_rows):
+        raise ValueError(
+            "`targets` must have one entry for each source; received "
+            f"{len(target_rows)} targets and {len(source_rows)} sources."
+        )
+    return Pairs(source_rows, target_rows)
+
+
+def pair_batches(
+    model: SequenceModel, pairs: Pairs, batch_size: int
+) -> Iterator[PairBatch]:
+    """Groups pairs of similar lengths into batches, whose sizes are powers of two.
+
+    Args:
+        model: the model.
+        pairs: the token ids.
+        batch_size: int, greatest number of pairs of a batch.
+
+    Yields:
+        `PairBatch`es.
+
+    Raises:
+        ValueError: if `batch_size` is not an int of at least 1.
+    """
+    check_ints(1, batch_size=batch_size)
+    sources, targets = pairs
+    order = sorted(
+        range(len(targets)), key=lambda i: (len(targets[i]), len(sources[i]))
+    )
+    size = min(batch_size, power_of_two(len(order)))
+    pad = model.pad_token_id
+
+    def padded(rows: Rows, limit: int | None) -> TokenIds:
+        return ops.convert_to_tensor(pad_rows(rows, size, limit, pad))
+
+    for start in range(0, len(order), size):
+        numbers = order[start : start + size]
+        chosen = [targets[i] for i in numbers]
+        shifted = [[model.start_token_id, *row][: len(row)] for row in chosen]
+        inputs: SequenceInputs = {
+            "encoder_token_ids": padded(
+                [sources[i] for i in numbers], model.max_source_length
+            ),
+            "decoder_token_ids": padded(shifted, model.max_target_length),
+        }
+        yield PairBatch(numbers, inputs, padded(chosen, model.max_target_length))

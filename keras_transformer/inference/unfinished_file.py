@@ -1,52 +1,71 @@
-"""A file that is made part by part, in several runs if need be."""
+"""Files that are written part by part, and resumed after a stop."""
 
 import dataclasses
 import gzip
 import os
 import pathlib
-from typing import Any, Self
+import re
+from types import TracebackType
+from typing import Self
 
 from keras_transformer.files import lock, read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far the work on a file has come, and what it depends on."""
+class FileProgress:
+    """The finished part of a file, and the settings that its content depends on.
+
+    Attributes:
+        settings: dictionary of str.
+        lines: int, number of finished lines of the source.
+        size: int, number of bytes written.
+        left_empty: int, number of lines that were too long.
+    """
 
     settings: dict[str, str]
     lines: int = 0
-    size: int = 0  # bytes written
-    left_empty: int = 0  # lines that were too long
+    size: int = 0
+    left_empty: int = 0
 
 
 def record_path(target: pathlib.Path) -> pathlib.Path:
-    """The file that says how far the work on another has come.
+    """Returns the path of the file that records the progress on another file.
 
     Args:
-        target: the file that is made.
+        target: path of the other file.
 
     Returns:
-        Its path; it exists once a part is finished, until all are.
+        The path; the file exists from the first finished part to the last.
     """
     return target.with_name(f"{target.name}.unfinished.json")
 
 
-class UnfinishedFile:
-    """A file that is made part by part, in several runs if need be.
+def _read_progress(path: pathlib.Path) -> FileProgress:
+    """Reads a record, with the present names of arguments in the settings."""
+    progress = FileProgress(**read_json(path))
+    settings = {
+        name: re.sub(r"\bprocessors=", "logits_processors=", value)
+        for name, value in progress.settings.items()
+    }
+    return dataclasses.replace(progress, settings=settings)
 
-    As a context manager it gives the file its name at the end, unless there was an
-    error.
+
+class UnfinishedFile:
+    """A file that is written part by part, and resumed after a stop.
+
+    It is a context manager, which renames the file to `target` at the end unless there
+    is an error.
 
     Args:
-        target: the file once it is whole.
-        settings: what its content depends on.
-        overwrite: whether to begin anew if there is work with other settings.
+        target: path of the complete file.
+        settings: dictionary of str, the settings that its content depends on.
+        overwrite: whether to discard unfinished work with other settings.
 
     Attributes:
-        progress: the `Progress` so far, that of earlier runs included.
+        progress: the `FileProgress`, with that of earlier runs.
 
     Raises:
-        ValueError: on entry, if another process is at work on the file, or there is
+        ValueError: on entry, if another process writes the file, or there is
             unfinished work that is damaged or has other settings.
     """
 
@@ -57,43 +76,44 @@ class UnfinishedFile:
         self._settings = settings
         self._overwrite = overwrite
 
-    def _found(self) -> Progress | None:
-        """The progress of an earlier run, if it can be used."""
+    def _find_progress(self) -> FileProgress | None:
+        """Returns the progress of an earlier run with the same settings."""
         settings, overwrite = self._settings, self._overwrite
         if not (self._record.exists() and self._path.stat().st_size):
             return None
         try:
-            progress = Progress(**read_json(self._record))
+            progress = _read_progress(self._record)
             whole = self._path.stat().st_size >= progress.size
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError):
             whole = False
         if not whole:
             if overwrite:
                 return None
             raise ValueError(
-                f"`{self._path}` must be as `{self._record}` says, to go on with this "
-                "unfinished work; one of them is damaged. Begin anew with "
+                f"`{self._path}` must agree with `{self._record}` to resume the "
+                "unfinished work; one of them is damaged. Start again with "
                 "`overwrite=True`."
             )
         for name, value in settings.items():
-            other = progress.settings.get(name)
+            other = _renamed(progress.settings.get(name))
             if other != value and not overwrite:
                 raise ValueError(
                     f"`{name}` must be that of the unfinished work in `{self._path}`, "
-                    f"`{name}={other}`; received `{name}={value}`. Go on with the same "
-                    "arguments, or begin anew with `overwrite=True`."
+                    f"`{name}={other}`; received `{name}={value}`. Resume with the "
+                    "same arguments, or start again with `overwrite=True`."
                 )
-        return progress if progress.settings == settings else None
+        same = {name: _renamed(v) for name, v in progress.settings.items()} == settings
+        return progress if same else None
 
     def __enter__(self) -> Self:
         self._file = open(self._path, "ab")
         try:
             if not lock(self._file):
                 raise ValueError(
-                    "`target` must not be made by another process; received "
-                    f"`target={str(self._target)!r}`, which one is at work on."
+                    "`target` must not be written by another process; received "
+                    f"`target={str(self._target)!r}`, which another process writes."
                 )
-            self.progress = self._found() or Progress(self._settings)
+            self.progress = self._find_progress() or FileProgress(self._settings)
         except ValueError:
             self._file.close()
             raise
@@ -103,12 +123,12 @@ class UnfinishedFile:
         return self
 
     def append(self, text: str, lines: int, left_empty: int) -> None:
-        """Adds a part, which stays, whatever happens afterwards.
+        """Appends a part and records the progress.
 
         Args:
-            text: what to write.
-            lines: how many lines of the source it is from.
-            left_empty: how many of these were too long.
+            text: str, the part.
+            lines: int, number of lines of the source that it contains.
+            left_empty: int, number of these lines that were too long.
         """
         data = text.encode()
         if self._target.suffix == ".gz":
@@ -125,10 +145,20 @@ class UnfinishedFile:
         )
         write_json(self._record, dataclasses.asdict(self.progress))
 
-    def __exit__(self, error_type: Any, error: Any, traceback: Any) -> None:
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._file.close()
         if error is None:
             os.replace(self._path, self._target)
             self._record.unlink()
         elif not self.progress.lines:
             self._path.unlink()
+
+
+def _renamed(setting: str | None) -> str | None:
+    """Renames arguments in the `repr` of a search that version 0.1.0 recorded."""
+    return setting and setting.replace(" processors=", " logits_processors=")

@@ -1,39 +1,43 @@
-"""Puts words in the place of the unknown ones that a model gave."""
+"""Replacement of the unknown words in the outputs of a model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
+from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.text import WordTokenizer
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
 
 def replace_unknowns(
-    model: Any,
+    model: SequenceModel,
     sources: Sequence[str],
     outputs: Sequence[str],
     alignments: Sequence[Sequence[int]],
     dictionary: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Replaces each unknown word of an output by what it is aligned with.
+    """Replaces each unknown word of an output with the source word aligned with it.
 
-    A model of words writes `<unk>` for a word that its vocabulary lacks. In its place
-    comes the dictionary's entry for the source word, or the source word as it stands,
-    which is right for most names and numbers.
+    A model of words outputs `<unk>` for a word that is not in its vocabulary. The
+    function replaces it with the dictionary's entry for the source word, or with the
+    source word, which is correct for most names and numbers.
 
     Args:
-        model: a `Seq2Seq` with a `WordTokenizer` on either side.
+        model: a model with a `WordTokenizer` on both sides.
         sources: list of str.
-        outputs: list of str, what `model.generate(sources)` gave.
+        outputs: list of str, the outputs of `model.generate(sources)`.
         alignments: for each output the number of the source word that each of its
-            words comes from: int array or list `(target_length,)`, such as the
-            `positions` that `generate` gives with `return_alignments=True`.
+            words is aligned with: int array or list `(target_length,)`, such as the
+            `positions` that `generate` returns with `return_alignments=True`.
         dictionary: translations of source words.
 
     Returns:
         List of str, the outputs without unknown words.
 
     Raises:
-        ValueError: if a tokenizer is of another kind, there are more sources, outputs
-            or alignments, or an unknown word is aligned with nothing.
+        ValueError: if a tokenizer is not a `WordTokenizer`, the numbers of sources,
+            outputs and alignments differ, or an unknown word is not aligned.
 
     Example:
 
@@ -49,15 +53,13 @@ def replace_unknowns(
         - [Luong et al., 2015](https://arxiv.org/abs/1410.8206)
         - [Jean et al., 2015](https://arxiv.org/abs/1412.2007)
     """
-    for side in ("source", "target"):
-        _check_tokenizer(side, getattr(model, f"{side}_tokenizer"))
+    _check_tokenizer("source", model.source_tokenizer)
+    tokenizer = _check_tokenizer("target", model.target_tokenizer)
     if not len(sources) == len(outputs) == len(alignments):
         raise ValueError(
-            "`sources`, `outputs` and `alignments` must have an entry each for the "
-            f"same texts; received {len(sources)}, {len(outputs)} and "
-            f"{len(alignments)} entries."
+            "`sources`, `outputs` and `alignments` must have one entry for each text; "
+            f"received {len(sources)}, {len(outputs)} and {len(alignments)} entries."
         )
-    tokenizer = model.target_tokenizer
     unknown = tokenizer.id_to_token(tokenizer.unknown_token_id)
     texts = []
     for number, output in enumerate(outputs):
@@ -75,24 +77,24 @@ def _aligned_word(
 ) -> str:
     if place >= len(positions) or not 0 <= positions[place] < len(source):
         raise ValueError(
-            "`alignments` must name a source word for each unknown word; received "
-            f"`alignments[{number}]={positions!r}`, which names none of the "
-            f"{len(source)} source words for word {place} of the output. Take the "
-            "alignments of these very texts."
+            "`alignments` must have the number of a source word for each unknown word; "
+            f"received `alignments[{number}]={positions!r}`, which has none of the "
+            f"{len(source)} source words for word {place} of the output. Pass the "
+            "alignments of the same texts."
         )
     return source[positions[place]]
 
 
-def _check_tokenizer(side: str, tokenizer: Any) -> None:
+def _check_tokenizer(side: str, tokenizer: "Tokenizer | None") -> WordTokenizer:
     if not isinstance(tokenizer, WordTokenizer):
         raise ValueError(
-            f"`model` must have a `WordTokenizer` as `{side}_tokenizer`, whose unknown "
-            f"token stands for a word; received a `{type(tokenizer).__name__}`. "
-            "Subwords and characters spell any word, so that there are no unknown "
-            "words to replace."
+            f"`model` must have a `WordTokenizer` as `{side}_tokenizer`; received a "
+            f"`{type(tokenizer).__name__}`. Subwords and characters spell any word, so "
+            "their outputs have no unknown words to replace."
         )
+    return tokenizer
 
 
 def _words(text: str) -> list[str]:
-    """Splits as the tokenizer does: at white space of ASCII alone."""
+    """Splits a text at ASCII white space, as the tokenizer does."""
     return [word.decode() for word in text.encode().split()]

@@ -1,7 +1,9 @@
-"""The model: embed, encode, decode, logits; one decoding step; named sizes."""
+"""Models: `Seq2Seq`, `Ensemble`, their base classes and named sizes."""
 
+from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.ensemble import Ensemble
+from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.presets import PRESETS
 from keras_transformer.models.seq2seq import Seq2Seq
 
-__all__ = ["PRESETS", "Ensemble", "Seq2Seq"]
+__all__ = ["PRESETS", "EncoderDecoder", "Ensemble", "GenerativeModel", "Seq2Seq"]

@@ -1,13 +1,15 @@
 """Several models that decode together."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self, TypedDict
 
 import keras
 from keras import ops
 
-from keras_transformer.models.decoding_methods import DecodingMethods
-from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.decoding import ModelState
+from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.models.generative_model import GenerativeModel
+from keras_transformer.types import Config, Size, Tensor, TokenIds
 
 SHARED = (
     "source_vocabulary_size",
@@ -18,18 +20,24 @@ SHARED = (
 )
 
 
-@keras.saving.register_keras_serializable("keras_transformer")
-class Ensemble(DecodingMethods, keras.Model):
-    """Trained models that share a vocabulary, and decode as one.
+class EnsembleState(TypedDict, total=False):
+    """The states of all models, and the mean of their attention."""
 
-    The probability of a token is the mean of the models' own. Everything that decodes a
-    `Seq2Seq` decodes an ensemble: every search with every option, `score`, `align`,
-    `stream`, `save` and `export` to a SavedModel. It costs what its models cost
-    together.
+    models: list[ModelState]
+    attention: Tensor
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Ensemble(GenerativeModel):
+    """Trained models with the same vocabularies, which decode as one.
+
+    The probability of a token is the mean of its probabilities in the models. An
+    ensemble decodes with every search and option, and has `score`, `align`, `stream`,
+    `save` and `export` to a SavedModel. Its cost is the sum of the costs of the models.
 
     Args:
-        models: list of `Seq2Seq`, of whatever sizes and designs, such as the same
-            recipe from several seeds.
+        models: list of `Seq2Seq`, of any sizes and designs, such as one recipe
+            trained with several seeds.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
     Call arguments:
@@ -38,11 +46,11 @@ class Ensemble(DecodingMethods, keras.Model):
 
     Returns:
         Log-probabilities, float32 `(batch, target_length, vocabulary_size)`: logits
-        whose softmax is the mean of the models'.
+        whose softmax is the mean of those of the models.
 
     Raises:
-        ValueError: if there is no model, or they do not share vocabularies and special
-            tokens.
+        ValueError: if there are no models, or their vocabularies or special token ids
+            differ.
 
     Example:
 
@@ -55,7 +63,7 @@ class Ensemble(DecodingMethods, keras.Model):
         - [Sutskever et al., 2014](https://arxiv.org/abs/1409.3215), section 3.6
     """
 
-    def __init__(self, models: Sequence[Seq2Seq], **kwargs: Any):
+    def __init__(self, models: Sequence[GenerativeModel], **kwargs: Any):
         super().__init__(**kwargs)
         _check(models)
         self.models = list(models)
@@ -64,119 +72,133 @@ class Ensemble(DecodingMethods, keras.Model):
             setattr(self, name, getattr(first, name))
         self.source_tokenizer = first.source_tokenizer
         self.target_tokenizer = first.target_tokenizer
-        self.max_source_length = _least("max_source_length", self.models)
-        self.max_target_length = _least("max_target_length", self.models)
-        self._keep_what_is_compiled()
+        self.max_source_length = _least(
+            [model.max_source_length for model in self.models]
+        )
+        self.max_target_length = _least(
+            [model.max_target_length for model in self.models]
+        )
+        self._cache_compiled_functions()
         self.built = True
 
-    def call(self, inputs: dict[str, Any], training: bool | None = None) -> Any:
+    def call(self, inputs: SequenceInputs, training: bool | None = None) -> Tensor:
         return _mean([model(inputs, training=training) for model in self.models])
 
     def start_decoding(
         self,
-        encoder_token_ids: Any,
+        encoder_token_ids: TokenIds,
         num_beams: int,
-        max_length: Any,
+        max_length: Size,
         return_attention: bool = False,
-    ) -> dict[str, Any]:
-        """Makes the states of all models; see `Seq2Seq.start_decoding`."""
-        arguments = (encoder_token_ids, num_beams, max_length, return_attention)
-        return _together([model.start_decoding(*arguments) for model in self.models])
+    ) -> EnsembleState:
+        """Encodes the sources; see `GenerativeModel.start_decoding`."""
+        return _join(
+            [
+                model.start_decoding(
+                    encoder_token_ids, num_beams, max_length, return_attention
+                )
+                for model in self.models
+            ]
+        )
 
     def decode_step(
-        self, token_ids: Any, index: Any, state: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
-        """Computes the log-probabilities of the next tokens; see `Seq2Seq`."""
-        pairs = zip(self.models, state["models"], strict=True)
-        steps = [model.decode_step(token_ids, index, own) for model, own in pairs]
-        logits, states = zip(*steps, strict=True)
-        return _mean(logits), _together(list(states))
+        self, token_ids: TokenIds, index: Tensor, state: EnsembleState
+    ) -> tuple[Tensor, EnsembleState]:
+        """Computes the log-probabilities of the next tokens."""
+        steps = [
+            model.decode_step(token_ids, index, own)
+            for model, own in zip(self.models, state["models"], strict=True)
+        ]
+        return _mean([logits for logits, _ in steps]), _join([own for _, own in steps])
 
-    def reorder_state(self, state: dict[str, Any], parents: Any) -> dict[str, Any]:
-        """Lets each beam go on from another one; see `Seq2Seq.reorder_state`."""
+    def prepare_state(self, state: EnsembleState) -> EnsembleState:
+        """Prepares the state of each model; see `DecodingModel.prepare_state`."""
         pairs = zip(self.models, state["models"], strict=True)
-        return _together([model.reorder_state(own, parents) for model, own in pairs])
+        return _join([model.prepare_state(own) for model, own in pairs])
 
-    def prepare_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Adds what the steps of a loop share; see `Seq2Seq.prepare_state`."""
+    def reorder_state(self, state: EnsembleState, parents: Tensor) -> EnsembleState:
+        """Reorders the state of each model; see `DecodingModel.reorder_state`."""
         pairs = zip(self.models, state["models"], strict=True)
-        return _together([model.prepare_state(own) for model, own in pairs])
+        return _join([model.reorder_state(own, parents) for model, own in pairs])
 
-    def extend_state(self, state: dict[str, Any], max_length: Any) -> dict[str, Any]:
-        """Makes room for more steps; see `Seq2Seq.extend_state`."""
+    def extend_state(self, state: EnsembleState, max_length: Size) -> EnsembleState:
+        """Extends the state of each model; see `DecodingModel.extend_state`."""
         pairs = zip(self.models, state["models"], strict=True)
-        return _together([model.extend_state(own, max_length) for model, own in pairs])
+        return _join([model.extend_state(own, max_length) for model, own in pairs])
 
-    def take_state(self, state: dict[str, Any], rows: Any) -> dict[str, Any]:
-        """Leaves sentences out; see `Seq2Seq.take_state`."""
+    def take_state(self, state: EnsembleState, rows: Tensor) -> EnsembleState:
+        """Selects rows of each state; see `DecodingModel.take_state`."""
         pairs = zip(self.models, state["models"], strict=True)
-        return _together([model.take_state(own, rows) for model, own in pairs])
+        return _join([model.take_state(own, rows) for model, own in pairs])
 
     def cross_attention(
-        self, encoder_token_ids: Any, decoder_token_ids: Any, layer: int | None = None
-    ) -> Any:
-        """The mean of what the models attend to; see `Seq2Seq.cross_attention`."""
-        arguments = (encoder_token_ids, decoder_token_ids, layer)
-        attention = [model.cross_attention(*arguments) for model in self.models]
+        self,
+        encoder_token_ids: TokenIds,
+        decoder_token_ids: TokenIds,
+        layer: int | None = None,
+    ) -> Tensor:
+        """Computes the mean of the attention of the models to the source."""
+        attention = [
+            model.cross_attention(encoder_token_ids, decoder_token_ids, layer)
+            for model in self.models
+        ]
         return ops.mean(ops.stack(attention, axis=0), axis=0)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         serialize = keras.saving.serialize_keras_object
         models = [serialize(model) for model in self.models]
         return {**super().get_config(), "models": models}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
+        """Creates an ensemble from the result of `get_config`."""
         deserialize = keras.saving.deserialize_keras_object
         models = [deserialize(model, custom_objects) for model in config["models"]]
         return cls(**{**config, "models": models})
 
 
-def _mean(logits: Sequence[Any]) -> Any:
-    """The logarithm of the mean of the probabilities."""
+def _mean(logits: Sequence[Tensor]) -> Tensor:
+    """Returns the logarithm of the mean of the probabilities."""
     log_probs = [ops.log_softmax(ops.cast(x, "float32"), axis=-1) for x in logits]
     total = ops.logsumexp(ops.stack(log_probs, axis=0), axis=0)
     return total - ops.log(ops.cast(len(log_probs), "float32"))
 
 
-def _together(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """The states of all models, with the mean of what they attended to."""
-    together: dict[str, Any] = {"models": states}
+def _join(states: list[ModelState]) -> EnsembleState:
+    joined: EnsembleState = {"models": states}
     if "attention" in states[0]:
-        attended = ops.stack([state["attention"] for state in states], axis=0)
-        together["attention"] = ops.mean(attended, axis=0)
-    return together
+        attention = ops.stack([state["attention"] for state in states], axis=0)
+        joined["attention"] = ops.mean(attention, axis=0)
+    return joined
 
 
-def _least(name: str, models: list[Seq2Seq]) -> int | None:
-    limits = [getattr(model, name) for model in models]
+def _least(limits: list[int | None]) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _check(models: Any) -> None:
+def _check(models: Sequence[GenerativeModel]) -> None:
     is_list = isinstance(models, Sequence) and not isinstance(models, str)
-    if not (is_list and models and all(isinstance(m, Seq2Seq) for m in models)):
+    if not (is_list and models and all(isinstance(m, GenerativeModel) for m in models)):
         raise ValueError(
-            "`models` must be a list of at least one `Seq2Seq`; received "
+            "`models` must be a list of at least one model such as `Seq2Seq`; received "
             f"`models={models!r}`."
         )
     for name in SHARED:
         values = [getattr(model, name) for model in models]
         if len(set(values)) > 1:
             raise ValueError(
-                f"`models` must share their `{name}`; received {values}. Train them "
+                f"`models` must have the same `{name}`; received {values}. Train them "
                 "with the same tokenizers."
             )
     for side in ("source_tokenizer", "target_tokenizer"):
-        tokenizers = [getattr(model, side) for model in models]
-        known = [tokenizer and _whole(tokenizer) for tokenizer in tokenizers]
-        if any(other != known[0] for other in known):
+        configs = [_tokenizer_config(getattr(model, side)) for model in models]
+        if any(config != configs[0] for config in configs):
             raise ValueError(
-                f"`models` must share their `{side}`; received {len(models)} models "
-                "whose tokenizers differ. Train them with the same ones."
+                f"`models` must have the same `{side}`; received {len(models)} models "
+                "whose tokenizers differ. Train them with the same tokenizers."
             )
 
 
-def _whole(tokenizer: Any) -> tuple[type, dict[str, Any]]:
-    """Not the vocabulary alone: it may be split into in more than one way."""
-    return type(tokenizer), tokenizer.get_config()
+def _tokenizer_config(tokenizer: Any) -> tuple[type, Config] | None:
+    """Returns all that determines the tokens of a text, not only the vocabulary."""
+    return None if tokenizer is None else (type(tokenizer), tokenizer.get_config())

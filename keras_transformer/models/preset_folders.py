@@ -1,20 +1,23 @@
-"""A trained model in a folder of files that a person, or another program, can open."""
+"""Folders of trained models, in files that other software can read."""
 
 import datetime
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from keras_transformer import hub
+from keras_transformer.backend.quantized import check_not_quantized
 from keras_transformer.files import checked_file, new_folder, read_json, write_json
-from keras_transformer.layers.block import deserialize_design
-from keras_transformer.models.saving import check_not_quantized
+from keras_transformer.layers.block_arguments import deserialize_objects
+from keras_transformer.types import Config
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
 HUB = "hf://"
 CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
-SEQ2SEQ = "keras_transformer>Seq2Seq"
-# The tokenizers' files and the arguments that they are.
+# The files of tokenizers, and the arguments of the model that they are read into.
 TOKENIZERS = {
     "tokenizer.json": "source_tokenizer",
     "source_tokenizer.json": "source_tokenizer",
@@ -22,71 +25,70 @@ TOKENIZERS = {
 }
 
 
-def save_to_preset(model: Any, preset_dir: Any) -> None:
-    """Writes the model to a folder for `Seq2Seq.from_preset`, whole or not at all.
-
-    The folder has `config.json` (the design), `model.weights.h5`, `metadata.json`
-    (versions, date, number of parameters, names of the tokenizers' files) and the
-    tokenizers: `tokenizer.json`, or `source_tokenizer.json` and
-    `target_tokenizer.json`, and beside each the SentencePiece model in `.model`, if it
-    is one. The optimizer is left out.
+def save_preset(model: Any, preset_dir: Any) -> None:
+    """Writes a model to a folder; see `PresetModel.save_to_preset`.
 
     Args:
-        model: the `Seq2Seq`.
-        preset_dir: path of the folder; it must not exist or be empty.
-
-    Raises:
-        FileExistsError: if the folder is there and not empty.
-        TypeError: if the model is an `Ensemble`.
-        ValueError: if it is quantized.
+        model: a model whose class has `presets`.
+        preset_dir: path of the folder.
     """
-    serialized = keras.saving.serialize_keras_object(model)
-    if serialized["registered_name"] != SEQ2SEQ:
+    if not model.presets:
         raise TypeError(
-            "`save_to_preset` is for a Seq2Seq; received one of the class "
-            f"{type(model).__name__}. Save each of its `models`, or all by `save`."
+            "`save_to_preset` requires a model with named sizes, such as `Seq2Seq`; "
+            f"received a model of the class {type(model).__name__}. Save each of its "
+            "`models`, or use `save`."
         )
+    serialized = keras.saving.serialize_keras_object(model)
     check_not_quantized(model)
     config = serialized["config"]
+    name = serialized["registered_name"]
     with new_folder(preset_dir, "preset_dir") as folder:
         folder.mkdir()
-        for name, tokenizer in _tokenizers(model).items():
-            tokenizer.save_assets(folder / name)
+        for file, tokenizer in _tokenizers(model).items():
+            tokenizer.save_assets(folder / file)
         config.pop("source_tokenizer", None)
         config.pop("target_tokenizer", None)
-        write_json(folder / CONFIG, {"registered_name": SEQ2SEQ, "config": config})
-        # Read and written again, Keras's file is without optimizer and LoRA.
+        write_json(folder / CONFIG, {"registered_name": name, "config": config})
+        # The file of a compiled model or one with LoRA has more weights than a new
+        # model, so a new model reads and writes it again.
         model.save_weights(folder / WEIGHTS)
-        alone = type(model).from_config(config)
-        write_json(folder / METADATA, _metadata(model, alone.count_params()))
-        alone.load_weights(folder / WEIGHTS)
-        alone.save_weights(folder / WEIGHTS, overwrite=True)
+        plain = type(model).from_config(config)
+        write_json(folder / METADATA, _metadata(model, plain.count_params()))
+        plain.load_weights(folder / WEIGHTS)
+        plain.save_weights(folder / WEIGHTS, overwrite=True)
 
 
-def read_preset(
-    cls: Any, folder: pathlib.Path, load_weights: bool, overrides: dict[str, Any]
-) -> Any:
-    """Builds the model that a folder describes.
+def load_preset(cls: Any, preset: str, load_weights: bool, overrides: Config) -> Any:
+    """Builds the model that a folder describes; see `PresetModel.from_preset`.
 
     Args:
-        cls: `Seq2Seq`.
-        folder: the folder.
-        load_weights: whether it gets the weights in the folder.
-        overrides: dictionary of constructor arguments that replace those there.
+        cls: class of the model.
+        preset: path of the folder, or `"hf://user/name"`.
+        load_weights: whether to load the weights.
+        overrides: dictionary of constructor arguments that replace those of the folder.
 
     Returns:
-        A `Seq2Seq`.
+        A model of the class.
 
     Raises:
-        ValueError: if a file is damaged, of a newer version, or does not fit the
-            others, or if an override needs other weights.
+        ValueError: if there is no such folder, a file is damaged, written by a newer
+            version or does not belong to the others, or if an override needs other
+            weights.
         FileNotFoundError: if a file is missing.
     """
+    is_handle = str(preset).startswith(HUB)
+    folder = download_preset(preset) if is_handle else pathlib.Path(preset)
+    if not folder.is_dir():
+        raise ValueError(
+            f"`preset` must be one of {', '.join(map(repr, cls.presets))}, a folder "
+            "that `save_to_preset` wrote, or 'hf://user/name'; received "
+            f"`preset={preset!r}`."
+        )
     metadata = read_json(checked_file(folder / METADATA, "preset"))
     _check_version(metadata, folder)
     _check_tokenizers(metadata, folder)
     versions = _keras_versions(metadata)
-    arguments = _arguments(folder, versions)
+    arguments = _arguments(cls, folder, versions)
     if not load_weights and overrides:
         return cls(**{**arguments, **overrides})
     model = _build(cls, arguments, folder, versions)
@@ -102,31 +104,31 @@ def read_preset(
 
 
 def download_preset(handle: str) -> pathlib.Path:
-    """Gets a folder from the Hugging Face Hub, or what is there of it already.
+    """Downloads a folder from the Hugging Face Hub, unless it is in the cache.
 
     Args:
         handle: `"hf://user/name"`.
 
     Returns:
-        The folder, which has a preset's files and no others.
+        Path of the folder, which has only the files of a preset.
 
     Raises:
-        ValueError: if there can be no such name on the Hub.
+        ValueError: if the name is not valid on the Hub.
         ImportError: if the package `huggingface_hub` is missing.
     """
     patterns = [CONFIG, METADATA, WEIGHTS, "*tokenizer.json", "*tokenizer.model"]
     return hub.download(handle.removeprefix(HUB), patterns, f"`preset={handle!r}`")
 
 
-def _tokenizers(model: Any) -> dict[str, Any]:
-    """The tokenizers by the names of their files."""
-    own = model._own_tokenizers()
-    if len(own) == 1:
+def _tokenizers(model: Any) -> "dict[str, Tokenizer]":
+    """Returns the tokenizers by the names of their files."""
+    tokenizers = model.own_tokenizers()
+    if len(tokenizers) == 1:
         return {"tokenizer.json": model.source_tokenizer}
-    return {f"{name}.json": tokenizer for name, tokenizer in own.items()}
+    return {f"{name}.json": tokenizer for name, tokenizer in tokenizers.items()}
 
 
-def _metadata(model: Any, parameter_count: int) -> dict[str, Any]:
+def _metadata(model: Any, parameter_count: int) -> Config:
     from keras_transformer import __version__
 
     return {
@@ -138,7 +140,7 @@ def _metadata(model: Any, parameter_count: int) -> dict[str, Any]:
     }
 
 
-def _check_version(metadata: dict[str, Any], folder: pathlib.Path) -> None:
+def _check_version(metadata: Config, folder: pathlib.Path) -> None:
     from keras_transformer import __version__
 
     version = metadata.get("keras_transformer_version")
@@ -152,7 +154,7 @@ def _check_version(metadata: dict[str, Any], folder: pathlib.Path) -> None:
     if newer:
         raise ValueError(
             f"{folder} was saved by keras_transformer {version}, and this is "
-            f"{__version__}, which does not know its format. Upgrade keras_transformer."
+            f"{__version__}, which cannot read its format. Upgrade keras_transformer."
         )
 
 
@@ -161,42 +163,43 @@ def _major_and_minor(version: Any) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _keras_versions(metadata: dict[str, Any]) -> str:
-    """What to add where Keras could not read what Keras wrote."""
+def _keras_versions(metadata: Config) -> str:
+    """Returns the versions of Keras, for errors of reading files of Keras."""
     saved = metadata.get("keras_version", "an unknown version")
     return f"(Saved with Keras {saved}; this is Keras {keras.__version__}.)"
 
 
-def _check_tokenizers(metadata: dict[str, Any], folder: pathlib.Path) -> None:
-    """Makes sure that all tokenizers are there; older folders do not list them."""
+def _check_tokenizers(metadata: Config, folder: pathlib.Path) -> None:
+    """Checks that all tokenizers exist; older folders do not list them."""
     names = metadata.get("tokenizers", [])
     if not isinstance(names, list) or any(name not in [*TOKENIZERS] for name in names):
         raise ValueError(
-            f"`tokenizers` in {folder / METADATA} must be a list of names out of "
+            f"`tokenizers` in {folder / METADATA} must be a list of names from "
             f"{', '.join(TOKENIZERS)}; received {names!r:.80}."
         )
     for name in names:
         checked_file(folder / name, "preset")
 
 
-def _arguments(folder: pathlib.Path, versions: str) -> dict[str, Any]:
-    """The constructor's arguments, tokenizers included."""
+def _arguments(cls: type, folder: pathlib.Path, versions: str) -> Config:
+    """Returns the constructor's arguments, tokenizers included."""
     path = checked_file(folder / CONFIG, "preset")
     content = read_json(path)
     config = content.get("config")
-    if content.get("registered_name") != SEQ2SEQ or not isinstance(config, dict):
+    expected = keras.saving.get_registered_name(cls)
+    if content.get("registered_name") != expected or not isinstance(config, dict):
         raise ValueError(
-            f"{path} must describe a Seq2Seq; received "
+            f"{path} must describe a {cls.__name__}; received "
             f"`registered_name={content.get('registered_name')!r}`."
         )
     try:
-        design = deserialize_design(config)
+        design = deserialize_objects(config)
     except Exception as error:  # a damaged configuration can raise almost anything
         raise ValueError(f"{path} is damaged: {error} {versions}") from error
     return {**design, **_read_tokenizers(folder)}
 
 
-def _read_tokenizers(folder: pathlib.Path) -> dict[str, Any]:
+def _read_tokenizers(folder: pathlib.Path) -> "dict[str, Tokenizer]":
     tokenizers = {}
     for name, argument in TOKENIZERS.items():
         if (file := folder / name).is_file():
@@ -206,15 +209,13 @@ def _read_tokenizers(folder: pathlib.Path) -> dict[str, Any]:
     return tokenizers
 
 
-def _build(
-    cls: Any, arguments: dict[str, Any], folder: pathlib.Path, versions: str
-) -> Any:
+def _build(cls: Any, arguments: Config, folder: pathlib.Path, versions: str) -> Any:
     try:
         return cls(**arguments)
     except Exception as error:
         raise ValueError(
-            f"{folder / CONFIG} must describe a Seq2Seq that can be built, and it does "
-            f"not: {error} {versions}"
+            f"{folder / CONFIG} must describe a {cls.__name__}, which cannot be built: "
+            f"{error} {versions}"
         ) from error
 
 
@@ -224,22 +225,21 @@ def _load_weights(
     path = folder / WEIGHTS
     if not path.is_file():
         raise FileNotFoundError(
-            f"`preset` must have the file {WEIGHTS}; there is none in {folder}. "
-            "`load_weights=False` does without."
+            f"`preset` must have the file {WEIGHTS}, which {folder} lacks. Pass "
+            "`load_weights=False` for a model without its weights."
         )
     if model.count_params() != parameter_count:
         raise ValueError(
-            f"{folder} must have files of one model; {METADATA} says that it has "
-            f"{parameter_count} parameters, {CONFIG} that it has "
-            f"{model.count_params()}."
+            f"{folder} must have files of one model; received {parameter_count} "
+            f"parameters in {METADATA}, {model.count_params()} in {CONFIG}."
         )
     try:
-        _check_size(path, parameter_count)  # Keras passes over what it has no use for
+        _check_size(path, parameter_count)  # Keras ignores excess weights
         model.load_weights(path)
     except Exception as error:  # a damaged HDF5 file can raise almost anything
         raise ValueError(
-            f"{path} must have the weights of the model in {CONFIG}, and is of "
-            f"another one or damaged: {error} {versions}"
+            f"{path} must have the weights of the model in {CONFIG}; it belongs to "
+            f"another model or is damaged: {error} {versions}"
         ) from error
 
 
@@ -250,16 +250,14 @@ def _check_size(path: pathlib.Path, parameter_count: int) -> None:
     with h5py.File(path) as file:
         file.visititems(lambda name, item: sizes.append(getattr(item, "size", 0)))
     if sum(sizes) != parameter_count:
-        raise ValueError(
-            f"it has {sum(sizes)} numbers in the place of {parameter_count}"
-        )
+        raise ValueError(f"it has {sum(sizes)} numbers instead of {parameter_count}")
 
 
-def _check_same_weights(model: Any, changed: Any, overrides: dict[str, Any]) -> None:
+def _check_same_weights(model: Any, changed: Any, overrides: Config) -> None:
     ours, theirs = ([w.shape for w in each.weights] for each in (model, changed))
     if ours != theirs:
         raise ValueError(
-            "`overrides` must leave the shapes of trained weights as they are; "
-            f"received `overrides` of {', '.join(overrides)}. With "
-            "`load_weights=False` they may be anything."
+            "`overrides` must keep the shapes of trained weights; received "
+            f"`overrides` of {', '.join(overrides)}. Pass `load_weights=False` to "
+            "change the shapes."
         )

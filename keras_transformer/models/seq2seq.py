@@ -1,13 +1,13 @@
 """The encoder-decoder Transformer."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints, check_rates
-from keras_transformer.backend.few_rows import times_transposed
-from keras_transformer.inference import alignment
+from keras_transformer.arguments import check_ints
+from keras_transformer.backend.tied_logits import tied_logits
+from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import (
     DecoderStack,
     Dropout,
@@ -16,81 +16,91 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
-from keras_transformer.layers.block import deserialize_design, serialize_design
+from keras_transformer.layers.block_arguments import (
+    BlockArguments,
+    deserialize_objects,
+)
 from keras_transformer.layers.embedding import Embedding
-from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
+from keras_transformer.layers.positions.scheme import copy_scheme
 from keras_transformer.layers.projection import Dense
-from keras_transformer.models import presets, stepping
-from keras_transformer.models.decoding_methods import DecodingMethods
-from keras_transformer.models.limits import check_limit
+from keras_transformer.models.encoder_decoder import (
+    AttentionScores,
+    EncoderDecoder,
+    OutputsWithScores,
+)
+from keras_transformer.models.presets import PRESETS
 from keras_transformer.models.vocabularies import (
     check_tying,
     find_sizes,
     find_special_ids,
 )
 from keras_transformer.training.token_trainer import TokenTrainer
+from keras_transformer.types import Config, Shape, Tensor, TokenIds
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Seq2Seq(DecodingMethods, TokenTrainer):
+class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     """Encoder-decoder Transformer, from token ids (or text) to token ids.
 
-    Token embeddings times √hidden_dim plus sinusoidal positions, a stack of
-    encoder blocks, a stack of decoder blocks, a linear layer to the logits. It
-    is an ordinary Keras model: `compile`, `fit`, `evaluate`, `predict`, `save`.
-    `generate` decodes and `export` writes it for others to use.
+    It consists of token embeddings times √hidden_dim plus sinusoidal positions, a
+    stack of encoder blocks, a stack of decoder blocks, and a linear layer to the
+    logits. It is a Keras model with `compile`, `fit`, `evaluate`, `predict` and
+    `save`. `generate` decodes, and `export` writes it for other software.
 
-    Masks are computed once, from the token ids, where they equal
-    `pad_token_id`.
+    The padding masks are computed from the token ids: padding equals `pad_token_id`.
 
     Args:
-        num_layers: int, blocks in the encoder and blocks in the decoder (N in
+        num_layers: int, number of blocks in the encoder and in the decoder (N in
             the paper).
-        num_decoder_layers: int, blocks in the decoder where they are not
-            `num_layers`; few of them decode faster.
+        num_decoder_layers: int, number of blocks in the decoder; `num_layers` if
+            `None`. Fewer blocks decode faster.
         hidden_dim: int, width of the model (d_model); divisible by `num_heads`.
         intermediate_dim: int, width of the feed-forward networks (d_ff).
         num_heads: int, number of attention heads (h).
         vocabulary_size: int, size of one vocabulary shared by source and
             target. Not needed with tokenizers.
-        source_vocabulary_size: int, size of the source's own vocabulary.
-        target_vocabulary_size: int, size of the target's own vocabulary.
-        tie_embeddings: which matrices are one and the same: `"all"` (source
+        source_vocabulary_size: int, size of a separate vocabulary of the source.
+        target_vocabulary_size: int, size of a separate vocabulary of the target.
+        tie_embeddings: the matrices that share their weights: `"all"` (source
             embedding, target embedding, output), `"target"` (target embedding
-            and output) or `"none"`. `None` means `"all"` with a shared
-            vocabulary, `"target"` with two.
+            and output) or `"none"`. `None` = `"all"` with a shared vocabulary,
+            `"target"` with two.
         scale_embeddings: whether token embeddings are multiplied by
             √hidden_dim, as in the paper.
-        output_bias: whether the logits have a bias. `None` means they have one
-            where the output's matrix is its own (`tie_embeddings="none"`).
+        output_bias: whether the logits have a bias. `None` = only with
+            `tie_embeddings="none"`.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs (P_drop).
         activation: activation of the feed-forward networks.
         normalize_first: whether blocks normalise their inputs (pre-norm; each
             stack then ends with a normalisation) rather than their outputs.
         layer_norm_epsilon: float, epsilon of the layer normalisations.
-        positions: a `PositionScheme` to copy, for the encoder and for the
-            decoder: an encoding is added to the embeddings, any other scheme
-            acts in every self-attention. `PositionalEncoding()` if `None`.
+        positions: a `PositionScheme`, copied for the encoder and the decoder: an
+            encoding is added to the embeddings, any other scheme is applied in
+            every self-attention. `PositionalEncoding()` if `None`.
         attention_options: dictionary of further arguments of every
-            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
-            its own, or a `pattern` (for self-attention alone).
+            `MultiHeadAttention`, such as `num_key_value_heads`, another `dropout`,
+            or a `pattern` (of self-attention).
         feed_forward_options: dictionary of further arguments of every
-            `FeedForward`, such as `gated` or a `dropout` of its own.
+            `FeedForward`, such as `gated` or another `dropout`.
         residual_options: dictionary of further arguments of every `Residual`,
-            such as `normalization` or `stochastic_depth` (of the last blocks; it
-            rises linearly from the first).
-        rematerialize: whether training keeps the inputs of the blocks alone and
-            computes what is in them again for the gradient, to save memory.
-        max_source_length: int, longest source in tokens, the end token
-            included; a longer one is refused. `None` = the limit of
-            `positions`, if it has one.
-        max_target_length: int, longest output in tokens, the end token
+            such as `normalization` or `stochastic_depth` (the rate of the last block;
+            it rises linearly from the first).
+        rematerialize: whether training keeps only the inputs of the blocks and
+            computes the values inside again for the gradient, to save memory.
+        kernel_initializer: initializer of the kernels of all blocks.
+        bias_initializer: initializer of the biases of all blocks.
+        max_source_length: int, greatest length of a source in tokens, the end token
+            included. `None` = the limit of `positions`, if it has one.
+        max_target_length: int, greatest length of an output in tokens, the end token
             included. `None` = the limit of `positions`, if it has one.
         pad_token_id: int, fills short rows of a batch.
-        start_token_id: int, what the decoder starts from; it may be the padding.
-        end_token_id: int, ends sources and outputs; it may not be the padding. The
-            three come from the target tokenizer if there is one.
+        start_token_id: int, the first input of the decoder; it may be the padding.
+        end_token_id: int, ends sources and outputs; it must not be the padding. The
+            target tokenizer, if there is one, determines the three ids.
         source_tokenizer: tokenizer of the source texts (see
             `keras_transformer.text`), saved with the model.
         target_tokenizer: tokenizer of the target texts; `source_tokenizer` if
@@ -106,14 +116,14 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
 
     Returns:
         Logits `(batch, target_length, vocabulary_size)` of each next token; with
-        `return_attention_scores=True` the pair of them and a dictionary of
-        lists with one tensor a layer: `"encoder"`
+        `return_attention_scores=True` a pair of the logits and a dictionary of
+        lists with one tensor for each layer: `"encoder"`
         `(batch, num_heads, source_length, source_length)`, `"decoder"`
         `(batch, num_heads, target_length, target_length)` and `"cross"`
         `(batch, num_heads, target_length, source_length)`.
 
     Raises:
-        ValueError: if an argument is missing, out of range, or does not fit
+        ValueError: if an argument is missing, out of range, or does not agree with
             another one.
 
     Example:
@@ -142,6 +152,9 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
           layers)
     """
 
+    presets = PRESETS
+    positions: PositionScheme
+
     def __init__(
         self,
         *,
@@ -165,23 +178,19 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         feed_forward_options: dict[str, Any] | None = None,
         residual_options: dict[str, Any] | None = None,
         rematerialize: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
         max_source_length: int | None = None,
         max_target_length: int | None = None,
         pad_token_id: int = 0,
         start_token_id: int = 2,
         end_token_id: int = 3,
-        source_tokenizer: Any = None,
-        target_tokenizer: Any = None,
+        source_tokenizer: "Tokenizer | None" = None,
+        target_tokenizer: "Tokenizer | None" = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_ints(
-            1,
-            num_layers=num_layers,
-            hidden_dim=hidden_dim,
-            intermediate_dim=intermediate_dim,
-            num_heads=num_heads,
-        )
+        check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)
         check_ints(
             1,
             optional=True,
@@ -192,26 +201,29 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             max_source_length=max_source_length,
             max_target_length=max_target_length,
         )
-        check_rates(dropout=dropout)
+        self.set_block_arguments(
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+            dropout=dropout,
+            activation=activation,
+            layer_norm_epsilon=layer_norm_epsilon,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            normalize_first=normalize_first,
+            positions=positions or PositionalEncoding(),
+            attention_options=attention_options,
+            feed_forward_options=feed_forward_options,
+            residual_options=residual_options,
+        )
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
-        self.intermediate_dim = intermediate_dim
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.activation = keras.activations.get(activation)
-        self.normalize_first = normalize_first
-        self.layer_norm_epsilon = layer_norm_epsilon
-        keep_untracked(self, positions or PositionalEncoding())
-        self.attention_options = attention_options or {}
-        self.feed_forward_options = feed_forward_options or {}
-        self.residual_options = residual_options or {}
         self.rematerialize = rematerialize
         longest = self.positions.max_length
-        self.max_source_length = check_limit(
+        self.max_source_length = _check_limit(
             max_source_length, longest, "max_source_length"
         )
-        self.max_target_length = check_limit(
+        self.max_target_length = _check_limit(
             max_target_length, longest, "max_target_length"
         )
         self.source_tokenizer = source_tokenizer
@@ -229,9 +241,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         untied = self.tie_embeddings == "none"
         self.output_bias = untied if output_bias is None else output_bias
         self._build_layers()
-        self._keep_what_is_compiled()
-
-    from_preset = classmethod(presets.from_preset)
+        self._cache_compiled_functions()
 
     def _build_layers(self) -> None:
         shape = (None, None, self.hidden_dim)
@@ -240,7 +250,7 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
         self._build_output(shape)
         self.built = True
 
-    def _build_embeddings(self, shape: tuple[int | None, ...]) -> None:
+    def _build_embeddings(self, shape: Shape) -> None:
         policy = self.dtype_policy
         self.target_embedding = self._embedding("target", self.target_vocabulary_size)
         self.source_embedding = self.target_embedding
@@ -257,27 +267,20 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             self.target_encoding.build(shape)
         self.embedding_dropout = Dropout(self.dropout, dtype=policy)
 
-    def _build_stacks(self, shape: tuple[int | None, ...]) -> None:
+    def _build_stacks(self, shape: Shape) -> None:
         stack = {
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            "positions": None if self.positions.added_to_inputs else self.positions,
-            "attention_options": self.attention_options,
-            "feed_forward_options": self.feed_forward_options,
-            "residual_options": self.residual_options,
+            **self.get_block_arguments(),
             "rematerialize": self.rematerialize,
             "dtype": self.dtype_policy,
         }
+        if self.positions.added_to_inputs:  # to the embeddings, by the model
+            stack["positions"] = None
         self.encoder = EncoderStack(self.num_layers, **stack, name="encoder")
         self.encoder.build(shape)
         self.decoder = DecoderStack(self.num_decoder_layers, **stack, name="decoder")
         self.decoder.build(shape, shape)
 
-    def _build_output(self, shape: tuple[int | None, ...]) -> None:
+    def _build_output(self, shape: Shape) -> None:
         self.output_dense = None
         self.tied_output_bias = None
         if self.tie_embeddings == "none":
@@ -312,56 +315,72 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
 
     def call(
         self,
-        inputs: dict[str, Any],
+        inputs: SequenceInputs,
         training: bool | None = None,
         return_attention_scores: bool = False,
-    ) -> Any:
+    ) -> Tensor | OutputsWithScores:
         options = {
             "training": training,
             "return_attention_scores": return_attention_scores,
         }
         source_mask = padding_mask(inputs["encoder_token_ids"], self.pad_token_id)
-        source = self._embed_source(inputs["encoder_token_ids"], training)
-        target = self._embed_target(inputs["decoder_token_ids"], training=training)
+        source = self.embed_source(inputs["encoder_token_ids"], training)
+        target = self.embed_target(inputs["decoder_token_ids"], training=training)
         encoded = self.encoder(source, padding_mask=source_mask, **options)
         if not return_attention_scores:
             decoded = self.decoder(target, encoded, source_mask, **options)
-            return self._logits(decoded)
+            return self.compute_logits(decoded)
         encoded, encoder_scores = encoded
-        decoded, scores = self.decoder(target, encoded, source_mask, **options)
-        return self._logits(decoded), {
+        decoded, decoder_scores = self.decoder(target, encoded, source_mask, **options)
+        scores: AttentionScores = {
             "encoder": encoder_scores,
-            "decoder": [block["self_attention"] for block in scores],
-            "cross": [block["cross_attention"] for block in scores],
+            "decoder": [block["self_attention"] for block in decoder_scores],
+            "cross": [block["cross_attention"] for block in decoder_scores],
         }
+        return OutputsWithScores(self.compute_logits(decoded), scores)
 
-    def _embed_source(self, token_ids: Any, training: bool | None) -> Any:
-        x = self._scaled(self.source_embedding(token_ids))
+    def embed_source(self, token_ids: TokenIds, training: bool | None = None) -> Tensor:
+        """Embeds source tokens and adds their positions.
+
+        Args:
+            token_ids: int tensor `(batch, source_length)`.
+            training: whether dropout is applied.
+
+        Returns:
+            Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
+        """
+        x = self._scale(self.source_embedding(token_ids))
         if self.source_encoding is not None:
             x = self.source_encoding(x)
         return self.embedding_dropout(x, training=training)
 
-    def _embed_target(
-        self, token_ids: Any, positions: Any = None, training: bool | None = None
-    ) -> Any:
-        x = self._scaled(self.target_embedding(token_ids))
+    def embed_target(
+        self,
+        token_ids: TokenIds,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Embeds target tokens and adds their positions.
+
+        Args:
+            token_ids: int tensor `(batch, target_length)`.
+            positions: int tensor `(target_length,)`; `None` = from 0.
+            training: whether dropout is applied.
+
+        Returns:
+            Tensor `(batch, target_length, hidden_dim)` in the compute dtype.
+        """
+        x = self._scale(self.target_embedding(token_ids))
         if self.target_encoding is not None:
             x = self.target_encoding(x, positions=positions)
         return self.embedding_dropout(x, training=training)
 
-    def _scaled(self, embedded: Any) -> Any:
+    def _scale(self, embedded: Tensor) -> Tensor:
         return embedded * self.hidden_dim**0.5 if self.scale_embeddings else embedded
 
-    def _logits(self, decoded: Any, kernel: Any = None) -> Any:
-        if self.output_dense is not None:
-            return self.output_dense(decoded)
-        embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
-        logits = times_transposed(decoded, embeddings, kernel)
-        if self.tied_output_bias is None:
-            return logits
-        return logits + ops.cast(self.tied_output_bias, logits.dtype)
-
-    def encode(self, encoder_token_ids: Any, training: bool | None = None) -> Any:
+    def encode(
+        self, encoder_token_ids: TokenIds, training: bool | None = None
+    ) -> Tensor:
         """Runs the encoder.
 
         Args:
@@ -372,33 +391,39 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
         """
         return self.encoder(
-            self._embed_source(encoder_token_ids, training),
+            self.embed_source(encoder_token_ids, training),
             padding_mask=padding_mask(encoder_token_ids, self.pad_token_id),
             training=training,
         )
 
-    start_decoding = stepping.start_decoding
-    decode_step = stepping.decode_step
-    reorder_state = stepping.reorder_state
-    prepare_state = stepping.prepare_state
-    extend_state = stepping.extend_state
-    take_state = stepping.take_state
-    cross_attention = alignment.cross_attention
+    def compute_logits(self, decoded: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Computes the logits from the outputs of the decoder.
 
-    def get_config(self) -> dict[str, Any]:
+        Args:
+            decoded: tensor `(batch, target_length, hidden_dim)`.
+            kernel: tensor `(hidden_dim, vocabulary_size)`, the transposed embeddings,
+                if they have been transposed; see `prepare_state`.
+
+        Returns:
+            Tensor `(batch, target_length, vocabulary_size)` in the compute dtype.
+        """
+        if self.output_dense is not None:
+            return self.output_dense(decoded)
+        embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
+        logits = tied_logits(decoded, embeddings, kernel)
+        if self.tied_output_bias is None:
+            return logits
+        return logits + ops.cast(self.tied_output_bias, logits.dtype)
+
+    def get_config(self) -> Config:
         names = (
             "num_layers",
             "num_decoder_layers",
             "hidden_dim",
-            "intermediate_dim",
-            "num_heads",
             "vocabulary_size",
             "tie_embeddings",
             "scale_embeddings",
             "output_bias",
-            "dropout",
-            "normalize_first",
-            "layer_norm_epsilon",
             "rematerialize",
             "max_source_length",
             "max_target_length",
@@ -407,33 +432,51 @@ class Seq2Seq(DecodingMethods, TokenTrainer):
             "end_token_id",
         )
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
-        config["activation"] = keras.activations.serialize(self.activation)
+        config.update(self.get_block_config())
         if self.vocabulary_size is None:
             config["source_vocabulary_size"] = self.source_vocabulary_size
             config["target_vocabulary_size"] = self.target_vocabulary_size
-        config.update(serialize_design(self))
-        for name, tokenizer in self._own_tokenizers().items():
+        for name, tokenizer in self.own_tokenizers().items():
             config[name] = keras.saving.serialize_keras_object(tokenizer)
         return config
 
-    def _own_tokenizers(self) -> dict[str, Any]:
-        if self.source_tokenizer is None:
+    def own_tokenizers(self) -> "dict[str, Tokenizer]":
+        """Returns the tokenizers by argument name, a shared tokenizer only once.
+
+        Returns:
+            A dictionary with the keys `"source_tokenizer"` and, if it is another
+            object, `"target_tokenizer"`; empty without tokenizers.
+        """
+        source, target = self.source_tokenizer, self.target_tokenizer
+        if source is None or target is None:
             return {}
-        if self.source_tokenizer is self.target_tokenizer:
-            return {"source_tokenizer": self.source_tokenizer}
-        return {
-            "source_tokenizer": self.source_tokenizer,
-            "target_tokenizer": self.target_tokenizer,
-        }
+        if source is target:
+            return {"source_tokenizer": source}
+        return {"source_tokenizer": source, "target_tokenizer": target}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        config = deserialize_design(config)
+    def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
+        """Creates a model from the result of `get_config`."""
+        config = deserialize_objects(config)
         for name in ("source_tokenizer", "target_tokenizer"):
             if config.get(name) is not None:
-                from keras_transformer import text  # noqa: F401 (registers them)
+                from keras_transformer import text  # noqa: F401 (registers tokenizers)
 
                 config[name] = keras.saving.deserialize_keras_object(
                     config[name], custom_objects
                 )
         return cls(**config)
+
+
+def _check_limit(
+    limit: int | None, longest_position: int | None, name: str
+) -> int | None:
+    """Returns the smaller of the limit of an argument and that of the positions."""
+    if longest_position is not None and (limit or 0) > longest_position:
+        raise ValueError(
+            f"`{name}` must not be greater than `max_length` of `positions`; received "
+            f"`{name}={limit}`, `max_length={longest_position}`. Pass positions with a "
+            "greater `max_length`."
+        )
+    limit = limit or longest_position
+    return None if limit is None else int(limit)

@@ -11,7 +11,7 @@ from keras_transformer.decoding import (
     RelativeLength,
     coverage_penalty,
 )
-from keras_transformer.decoding.lengths import lengths_of
+from keras_transformer.decoding.lengths import output_lengths
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_coverage_goes_with_the_hypothesis_when_beams_change_places():
 
 def test_relative_lengths():
     lengths = np.array([1, 4, 7], "int32")
-    found = lengths_of(RelativeLength(1.5, -3), lengths)
+    found = output_lengths(RelativeLength(1.5, -3), lengths)
     assert ops.convert_to_numpy(found).tolist() == [1, 3, 7]
-    assert [lengths_of(RelativeLength(1.5, -3), n) for n in (1, 4, 7)] == [1, 3, 7]
-    assert ops.convert_to_numpy(lengths_of(5, lengths)).tolist() == [5, 5, 5]
-    assert lengths_of(5, 9) == 5
+    assert [output_lengths(RelativeLength(1.5, -3), n) for n in (1, 4, 7)] == [1, 3, 7]
+    assert ops.convert_to_numpy(output_lengths(5, lengths)).tolist() == [5, 5, 5]
+    assert output_lengths(5, 9) == 5
 
 
 @pytest.mark.parametrize(("factor", "length"), [(2.3, 100), (2.3, 50), (2.1, 50)])
@@ -93,8 +93,8 @@ def test_a_length_is_the_same_for_a_number_and_a_tensor(factor, length):
     """As float64 has it, 2.3 * 100 is below 230."""
     relative = RelativeLength(factor)
     tensor = ops.convert_to_tensor([length], "int32")
-    expected = int(ops.convert_to_numpy(lengths_of(relative, tensor))[0])
-    assert lengths_of(relative, length) == expected
+    expected = int(ops.convert_to_numpy(output_lengths(relative, tensor))[0])
+    assert output_lengths(relative, length) == expected
 
 
 @pytest.mark.parametrize("numbers", [(-1, 0), (1, float("nan")), (float("inf"), 0)])

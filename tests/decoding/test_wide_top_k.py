@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding.wide_top_k import BLOCK, highest, top_candidates
+from keras_transformer.decoding.wide_top_k import BLOCK, argmax, top_candidates
 
 RNG = np.random.default_rng(7)
 
@@ -47,7 +47,7 @@ def test_banned_values_come_last():
 
 
 @pytest.mark.parametrize("columns", [3 * BLOCK + 5, 4])
-def test_highest(columns):
+def test_argmax(columns):
     values = RNG.integers(0, 5, (4, 6, columns)).astype("float32")
-    found = ops.convert_to_numpy(highest(ops.convert_to_tensor(values)))
+    found = ops.convert_to_numpy(argmax(ops.convert_to_tensor(values)))
     np.testing.assert_array_equal(found, values.argmax(axis=-1))

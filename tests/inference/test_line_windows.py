@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from keras_transformer.inference.line_windows import ArrivingLines, FileLines, Side
+from keras_transformer.inference.line_windows import FileLines, ModelSide, PipeLines
 from keras_transformer.text import CharacterTokenizer
 
 pytestmark = pytest.mark.once
@@ -27,54 +27,56 @@ class Pipe:
 
 
 def arriving(*pieces, size=100, refuses=False):
-    lines = ArrivingLines(Pipe(*pieces), "a pipe", Side(MODEL), refuses)
+    lines = PipeLines(Pipe(*pieces), "a pipe", ModelSide(MODEL), refuses)
     return [(window.start, window.lines) for window in lines.windows(0, size)]
 
 
 def test_lines_are_measured():
-    window = Side(MODEL).window(7, ["ab", "", "abca", "abcab", "      ", "\u3000\t"])
+    window = ModelSide(MODEL).window(
+        7, ["ab", "", "abca", "abcab", "      ", "\u3000\t"]
+    )
     assert window.start == 7
     assert window.lengths.tolist() == [3, 1, 5, 6, 1, 1]
     assert window.too_long.tolist() == [False] * 3 + [True] + [False] * 2
 
 
 def test_a_side_without_a_limit():
-    assert not Side(MODEL, "target").window(0, ["abc" * 99]).too_long.any()
+    assert not ModelSide(MODEL, "target").window(0, ["abc" * 99]).too_long.any()
 
 
 def test_a_line_that_is_too_long_is_named():
-    side = Side(
+    side = ModelSide(
         types.SimpleNamespace(**vars(MODEL) | {"max_target_length": 3}), "target"
     )
-    side.refuse_long_lines(side.window(0, ["ab"]), "b.de")
+    side.check_lengths(side.window(0, ["ab"]), "b.de")
     message = (
         "`target` must have at most `max_target_length=3` tokens a line; received 4 "
         "tokens in line 12 of `b.de`. "
     )
     with pytest.raises(ValueError, match=message):
-        side.refuse_long_lines(side.window(10, ["a", "abc", "abcabc"]), "b.de")
+        side.check_lengths(side.window(10, ["a", "abc", "abcabc"]), "b.de")
 
 
 def test_a_model_without_tokenizers():
     model = types.SimpleNamespace(target_tokenizer=None, max_target_length=None)
     message = "`model` must have tokenizers .* without `target_tokenizer`"
     with pytest.raises(ValueError, match=message):
-        Side(model, "target")
+        ModelSide(model, "target")
 
 
 def test_a_file(tmp_path):
     path = tmp_path / "text"
     path.write_text("a\nabcabc\n\nc")
-    text = FileLines(path, Side(MODEL))
+    text = FileLines(path, ModelSide(MODEL))
     assert text.lines == 4
     windows = [(window.start, window.lines) for window in text.windows(1, 2)]
     assert windows == [(1, ["abcabc", ""]), (3, ["c"])]
-    text.refuse_long_lines(2, 2)
+    text.check_lengths(2, 2)
     with pytest.raises(ValueError, match="7 tokens in line 2 of"):
-        text.refuse_long_lines(0, 1)
+        text.check_lengths(0, 1)
     before = text.digest()
     path.write_text("a\nabcabc\n\nb")
-    assert FileLines(path, Side(MODEL)).digest() != before
+    assert FileLines(path, ModelSide(MODEL)).digest() != before
 
 
 def test_lines_that_have_come_go_together():
@@ -96,7 +98,7 @@ def test_lines_at_the_end_and_no_lines():
 
 def test_nothing_is_read_before_what_came_is_used():
     pipe = Pipe(b"a\n", b"b\n")
-    windows = ArrivingLines(pipe, "a pipe", Side(MODEL), False).windows(0, 9)
+    windows = PipeLines(pipe, "a pipe", ModelSide(MODEL), False).windows(0, 9)
     assert next(windows).lines == ["a"]
     assert pipe.pieces == [b"b\n"]
 

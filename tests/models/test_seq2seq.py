@@ -351,14 +351,13 @@ def test_the_search_is_that_of_all_steps_one_by_one(search):
     most = source_length + 11  # more than there is room for at first
     limits = {"max_length": most, "min_length": most - 1}
     found = model.search(SOURCE, search, **limits)
-    known = model.step_model()
-    sentences, progress = model.begin_search(
-        SOURCE, search, **limits, prefixes=None, seed=0
-    )
-    while not to_numpy(progress.done).all():
-        progress = search.advance(known, sentences, progress)
-    assert int(progress.index) >= most - 1
-    for one, other in zip(found, search.result(known, progress), strict=True):
+    inputs = model.search_inputs(SOURCE, **limits)
+    state = model.start_decoding(SOURCE, search.num_beams, most)
+    state = search.start(model, inputs, state, most)
+    while not to_numpy(state.done).all():
+        state = search.advance(model, inputs, state)
+    assert int(state.index) >= most - 1
+    for one, other in zip(found, search.result(model, state), strict=True):
         np.testing.assert_allclose(to_numpy(one), to_numpy(other), atol=1e-4)
 
 

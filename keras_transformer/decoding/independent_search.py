@@ -1,0 +1,122 @@
+"""Decoding without beams: each hypothesis is independent."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_transformer.backend.cross_entropy import log_normalizer
+from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
+from keras_transformer.decoding.logits_processors import (
+    History,
+    LogitsProcessor,
+    process_logits,
+)
+from keras_transformer.decoding.search import SearchInputs, SearchResult
+from keras_transformer.types import Mask, Size, Tensor, TokenIds
+
+
+class DecodingState(NamedTuple):
+    """The state between two steps of an `IndependentSearch`."""
+
+    index: Tensor  # type: ignore[assignment]  # int32 (), position of the next token
+    done: Mask  # bool (batch, num_beams), the finished hypotheses
+    token_ids: TokenIds  # int32 (batch, num_beams, max_length)
+    tokens: TokenIds  # int32 (batch, num_beams), the newest tokens
+    lengths: Tensor  # int32 (batch, num_beams)
+    log_probs: Tensor  # float32 (batch, num_beams)
+    state: ModelState
+
+
+class IndependentSearch:
+    """Base class of searches that extend each hypothesis by one token a step.
+
+    Subclasses define `num_beams`, `logits_processors` and `choose`.
+    """
+
+    logits_processors: Sequence[LogitsProcessor]
+
+    @property
+    def num_beams(self) -> int:
+        """Number of hypotheses of a sequence."""
+        return 1
+
+    def choose(self, logits: Tensor, index: Tensor, inputs: SearchInputs) -> TokenIds:
+        """Chooses the next tokens.
+
+        Args:
+            logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
+            index: int32 scalar tensor, position of the tokens.
+            inputs: the constraints of the search.
+
+        Returns:
+            int32 tensor `(batch, num_beams)`. A token whose logit is `-inf` is chosen
+            only if all logits are `-inf`.
+        """
+        raise TypeError(f"{type(self).__name__} must define `choose`.")
+
+    def start(
+        self,
+        model: DecodingModel,
+        inputs: SearchInputs,
+        state: ModelState,
+        max_length: Size,
+    ) -> DecodingState:
+        """Creates the state before the first step; see `Search.start`."""
+        shape = (ops.shape(inputs.limits)[0], self.num_beams)
+        return DecodingState(
+            index=ops.convert_to_tensor(0, "int32"),
+            done=ops.zeros(shape, "bool"),
+            token_ids=ops.full((*shape, max_length), model.pad_token_id, "int32"),
+            tokens=ops.full(shape, model.start_token_id, "int32"),
+            lengths=ops.zeros(shape, "int32"),
+            log_probs=ops.zeros(shape, "float32"),
+            state=state,
+        )
+
+    def advance(
+        self, model: DecodingModel, inputs: SearchInputs, search_state: DecodingState
+    ) -> DecodingState:
+        """Computes one step; see `Search.advance`.
+
+        A hypothesis that the logits processors leave no token ends with the
+        log-probability `-inf`.
+        """
+        before = search_state
+        logits, state = model.decode_step(before.tokens, before.index, before.state)
+        logits = ops.cast(logits, "float32")
+        normalizer = log_normalizer(logits)
+        history = History(before.token_ids, before.index, normalizer)
+        logits = process_logits(logits, history, self.logits_processors, model, inputs)
+        best = self.choose(logits, before.index, inputs)
+        logit = ops.take_along_axis(logits, best[:, :, None], axis=2)
+        banned = ops.equal(logit[:, :, 0], -float("inf"))  # so are all other tokens
+        tokens = ops.where(banned, model.end_token_id, best)
+        tokens = ops.where(before.done, model.pad_token_id, tokens)
+        log_probs = ops.where(before.done, 0.0, (logit - normalizer)[:, :, 0])
+        return DecodingState(
+            index=before.index + 1,
+            done=ops.logical_or(before.done, ops.equal(tokens, model.end_token_id)),
+            token_ids=ops.slice_update(
+                before.token_ids, (0, 0, before.index), tokens[:, :, None]
+            ),
+            tokens=tokens,
+            lengths=ops.where(before.done, before.lengths, before.index + 1),
+            log_probs=before.log_probs + log_probs,
+            state=state,
+        )
+
+    def result(self, model: DecodingModel, search_state: DecodingState) -> SearchResult:
+        """Returns the hypotheses, best first; see `Search.result`."""
+        scores, order = top_k(search_state.log_probs, self.num_beams)
+        lengths = ops.take_along_axis(search_state.lengths, order, axis=1)
+        token_ids = ops.take_along_axis(
+            search_state.token_ids, order[:, :, None], axis=1
+        )
+        found = scores > -float("inf")
+        return SearchResult(
+            ops.where(found[:, :, None], token_ids, model.pad_token_id),
+            ops.where(found, lengths, 0),
+            scores,
+        )

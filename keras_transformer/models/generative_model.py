@@ -1,0 +1,486 @@
+"""The base class of models that decode: generate, stream, score and align."""
+
+import abc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from keras import ops
+
+from keras_transformer.decoding import (
+    BeamSearch,
+    ModelState,
+    OutputLength,
+    Search,
+    SearchInputs,
+    SearchResult,
+    run_search,
+)
+from keras_transformer.decoding.lengths import DEFAULT_MAX_LENGTH, output_lengths
+from keras_transformer.decoding.random_numbers import combine, key_of_tokens
+from keras_transformer.inference.alignment import Aligner, Alignment
+from keras_transformer.inference.generation import Generator, Request
+from keras_transformer.inference.scoring import Scorer, ScoreResult
+from keras_transformer.inference.streaming import SearchTree, Stepper
+from keras_transformer.inference.token_ids import Sequences, is_text
+from keras_transformer.layers import padding_mask
+from keras_transformer.models.saving import PresetModel
+from keras_transformer.types import Size, Tensor, TokenIds
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
+
+
+class GenerativeModel(PresetModel):
+    """Base class of models from sequences to sequences of tokens.
+
+    A subclass sets the attributes, defines the call and the steps of decoding
+    (`start_decoding`, `decode_step`, …), and calls `_cache_compiled_functions` at the
+    end of its `__init__`. It then follows the protocol
+    `keras_transformer.inference.protocols.SequenceModel`: every search decodes it, and
+    every function of `keras_transformer.inference` and `keras_transformer.export`
+    takes it.
+
+    Attributes:
+        source_tokenizer: tokenizer of the sources, or `None`.
+        target_tokenizer: tokenizer of the targets, or `None`.
+        source_vocabulary_size: int.
+        target_vocabulary_size: int.
+        max_source_length: int, greatest length of a source in tokens, or `None`.
+        max_target_length: int, greatest length of a target in tokens, or `None`.
+        pad_token_id: int.
+        start_token_id: int.
+        end_token_id: int.
+    """
+
+    source_tokenizer: "Tokenizer | None"
+    target_tokenizer: "Tokenizer | None"
+    source_vocabulary_size: int
+    target_vocabulary_size: int
+    max_source_length: int | None
+    max_target_length: int | None
+    pad_token_id: int
+    start_token_id: int
+    end_token_id: int
+
+    def _cache_compiled_functions(self) -> None:
+        self._generator = Generator(self)
+        self._stepper = Stepper(self, self._generator)
+        self._scorer = Scorer(self)
+        self._aligner = Aligner(self)
+
+    # The steps of decoding, which subclasses define.
+
+    @abc.abstractmethod
+    def start_decoding(
+        self,
+        encoder_token_ids: TokenIds,
+        num_beams: int,
+        max_length: Size,
+        return_attention: bool = False,
+    ) -> ModelState:
+        """Encodes the sources and creates the state of the first decoding step.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            num_beams: int, number of hypotheses of each source.
+            max_length: int or int32 scalar tensor, number of steps that the state has
+                room for.
+            return_attention: whether each step adds the attention of the newest tokens
+                to the state.
+
+        Returns:
+            A nest of tensors; with `return_attention=True` a dictionary with the key
+            `"attention"`, float32 `(batch, num_beams, source_length)`: the
+            cross-attention of the last block, a mean over its heads.
+        """
+
+    @abc.abstractmethod
+    def decode_step(
+        self, token_ids: TokenIds, index: Tensor, state: ModelState
+    ) -> tuple[Tensor, ModelState]:
+        """Computes the logits of the next tokens.
+
+        Args:
+            token_ids: int tensor `(batch, num_beams)`, the newest tokens.
+            index: int32 scalar tensor, their position; that of the start token is 0.
+            state: the state of the model.
+
+        Returns:
+            Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
+        """
+
+    @abc.abstractmethod
+    def prepare_state(self, state: ModelState) -> ModelState:
+        """Adds tensors for all steps; see `DecodingModel.prepare_state`."""
+
+    @abc.abstractmethod
+    def reorder_state(self, state: ModelState, parents: Tensor) -> ModelState:
+        """Replaces the history of each beam; see `DecodingModel.reorder_state`."""
+
+    @abc.abstractmethod
+    def extend_state(self, state: ModelState, max_length: Size) -> ModelState:
+        """Makes room for more steps; see `DecodingModel.extend_state`."""
+
+    @abc.abstractmethod
+    def take_state(self, state: ModelState, rows: Tensor) -> ModelState:
+        """Selects rows of the batch; see `DecodingModel.take_state`."""
+
+    @abc.abstractmethod
+    def cross_attention(
+        self,
+        encoder_token_ids: TokenIds,
+        decoder_token_ids: TokenIds,
+        layer: int | None = None,
+    ) -> Tensor:
+        """Computes the attention of each target token to the source tokens.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            decoder_token_ids: int tensor `(batch, target_length)`, the targets after
+                the start token.
+            layer: int, index of the decoder block, as of a list; see `align`.
+
+        Returns:
+            float32 tensor `(batch, target_length, source_length)`, a mean over the
+            heads.
+
+        Raises:
+            ValueError: if there is no such layer.
+        """
+
+    # Decoding.
+
+    def generate(
+        self,
+        inputs: Sequences,
+        search: Search | None = None,
+        max_length: OutputLength | None = None,
+        batch_size: int = 64,
+        return_scores: bool = False,
+        *,
+        return_alignments: bool = False,
+        min_length: OutputLength = 0,
+        prefix: Sequences | None = None,
+        seed: int | None = None,
+    ) -> Any:
+        """Decodes texts or token ids with a compiled search.
+
+        The result of one input does not depend on the others. The output of an empty
+        text is an empty text.
+
+        Args:
+            inputs: a text or a list of texts, if the model has tokenizers; or
+                token ids, each with its end token: a list of lists of ints, or
+                an int array `(batch, source_length)` with padding.
+            search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
+                if `None`.
+            max_length: int or `RelativeLength`, greatest output length in tokens,
+                the end token included; `None` = the length of the source plus 50.
+            batch_size: int, number of inputs decoded together.
+            return_scores: for texts, whether to return the scores as well.
+            return_alignments: whether to return an `Alignment` of each hypothesis with
+                its input; see `align`.
+            min_length: int or `RelativeLength`, least output length likewise.
+            prefix: the beginning of each output: a text for a text; or one entry
+                for each input, texts or token ids without end token, which may be
+                empty. The scores are those of the whole output.
+            seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
+                draws it, so `keras.utils.set_random_seed` determines it.
+
+        Returns:
+            For token ids a `SearchResult` of NumPy arrays. For texts a list of
+            texts (for a single text, a text), or of lists of texts if the
+            search returns several hypotheses. With `return_scores=True` a tuple with a
+            float32 array of scores `(batch,)` or `(batch, num_hypotheses)`; with
+            `return_alignments=True` a tuple with a list of `Alignment`s, or of lists
+            of them, as the last entry.
+
+        Raises:
+            ValueError: if a token id is not in the vocabulary, a source is
+                longer than `max_source_length`, the inputs are texts and the model has
+                no tokenizers, an argument is out of range, or an input to align has no
+                tokens.
+
+        Example:
+
+        ```python
+        model.generate(["A man sleeps.", "Two dogs run."])
+        model.generate("A man sleeps.", prefix="Ein Mann")
+        model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
+        text, alignment = model.generate("A man sleeps.", return_alignments=True)
+        ```
+        """
+        request = Request(search or BeamSearch(), max_length, min_length)
+        single = is_text(inputs)
+        prefix = [prefix] if single and is_text(prefix) else prefix
+        result, texts, alignments = self._generator.generate(
+            inputs, request, prefix, seed, batch_size, return_alignments
+        )
+        outputs: list[Any] = [result]
+        if texts is not None:
+            outputs = [_squeeze(texts)]
+            if return_scores:
+                one = result.scores.shape[1] == 1
+                outputs.append(result.scores[:, 0] if one else result.scores)
+        if alignments is not None:
+            outputs.append(_squeeze(alignments))
+        if single:
+            outputs = [output[0] for output in outputs]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def stream(
+        self,
+        inputs: Any,
+        search: Search | None = None,
+        max_length: OutputLength | None = None,
+        *,
+        min_length: OutputLength = 0,
+        prefix: Any = None,
+        seed: int | None = None,
+    ) -> Iterator[Any]:
+        """Decodes one input and yields its output piece by piece.
+
+        A token is yielded as soon as all hypotheses that can become the output agree
+        on it: at once with `GreedySearch` and `Sampling`, a few steps later with
+        `BeamSearch`. The pieces of a text, joined, are the output of `generate`,
+        unless the logits processors leave a greedy hypothesis no token: the output of
+        `generate` is then empty. The search and its step are compiled once.
+
+        Args:
+            inputs: a text, if the model has tokenizers; or a list of token ids with
+                its end token.
+            search: the search; `BeamSearch()` if `None`, as in `generate`.
+            max_length: see `generate`.
+            min_length: see `generate`.
+            prefix: a text, or a list of token ids, the beginning of the output.
+            seed: see `generate`.
+
+        Yields:
+            For a text, texts; for token ids, ints, of which the end token is the last.
+
+        Raises:
+            ValueError: if an argument is out of range.
+
+        Example:
+
+        ```python
+        for piece in model.stream("A man sleeps."):
+            print(piece, end="", flush=True)
+        ```
+        """
+        request = Request(search or BeamSearch(), max_length, min_length)
+        return self._stepper.stream(inputs, request, prefix, seed)
+
+    def search_tree(
+        self,
+        inputs: Any,
+        search: BeamSearch | None = None,
+        max_length: OutputLength | None = None,
+        *,
+        min_length: OutputLength = 0,
+        prefix: Any = None,
+    ) -> SearchTree:
+        """Decodes one input and returns all hypotheses of the beam search.
+
+        The search is that of `generate`. The tree of an empty text is empty.
+
+        Args:
+            inputs: a text, if the model has tokenizers; or a list of token ids with
+                its end token.
+            search: a `BeamSearch`, `BeamSearch()` if `None`.
+            max_length: see `generate`.
+            min_length: see `generate`.
+            prefix: a text, or a list of token ids, the beginning of the output.
+
+        Returns:
+            A `SearchTree`.
+
+        Raises:
+            ValueError: if the search is not a `BeamSearch`, or an argument is out of
+                range.
+
+        Example:
+
+        ```python
+        from keras_transformer import plotting
+
+        tree = model.search_tree("A man sleeps.", BeamSearch(num_beams=3))
+        plotting.plot_search_tree(*tree).savefig("search.png")
+        ```
+        """
+        request = Request(search or BeamSearch(), max_length, min_length)
+        return self._stepper.search_tree(inputs, request, prefix)
+
+    def search(
+        self,
+        encoder_token_ids: TokenIds,
+        search: Search,
+        max_length: OutputLength | None = None,
+        min_length: OutputLength = 0,
+        prefixes: TokenIds | None = None,
+        seed: Size = 0,
+    ) -> SearchResult:
+        """Decodes a batch of token ids; can be traced by every backend.
+
+        `generate` compiles this method and `export` traces it.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            search: the search.
+            max_length: int or `RelativeLength`, greatest output length in tokens, the
+                end token included. `None` = 50 more than the length of the source, as
+                in section 6.1 of the paper. `max_target_length` is a limit as well.
+            min_length: int or `RelativeLength`, least output length.
+            prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
+                outputs, padded; `None` = no prefixes.
+            seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
+
+        Returns:
+            A `SearchResult` of tensors.
+        """
+        source_length = ops.shape(encoder_token_ids)[1]
+        steps = self.max_steps(source_length, max_length)
+        capacity = _smaller(source_length + 8, steps)  # few outputs are longer
+        inputs = self.search_inputs(
+            encoder_token_ids, max_length, min_length, prefixes, seed
+        )
+        state = self.start_decoding(
+            encoder_token_ids, search.num_beams, capacity, search.needs_attention
+        )
+        return run_search(search, self, inputs, state, steps, capacity)
+
+    def search_inputs(
+        self,
+        encoder_token_ids: TokenIds,
+        max_length: OutputLength | None = None,
+        min_length: OutputLength = 0,
+        prefixes: TokenIds | None = None,
+        seed: Size = 0,
+    ) -> SearchInputs:
+        """Returns the constraints of a search; the arguments are those of `search`.
+
+        Returns:
+            `SearchInputs`.
+        """
+        token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
+        real = padding_mask(token_ids, self.pad_token_id)
+        lengths = ops.sum(ops.cast(real, "int32"), axis=1)
+        batch, source_length = ops.shape(token_ids)
+        if prefixes is None:
+            prefixes = ops.zeros((batch, 0), "int32")
+        steps = self.max_steps(source_length, max_length)
+        limits = ops.minimum(self.max_steps(lengths, max_length), steps)
+        return SearchInputs(
+            limits=ops.where(lengths > 0, limits, 1),
+            min_lengths=output_lengths(min_length, lengths),
+            prefixes=prefixes,
+            source_mask=real,
+            keys=combine(key_of_tokens(token_ids, real), seed),
+        )
+
+    def max_steps(
+        self, source_lengths: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the greatest output lengths, as `max_target_length` limits them.
+
+        Args:
+            source_lengths: int or int32 tensor, lengths of sources in tokens.
+            max_length: int or `RelativeLength`; see `search`.
+
+        Returns:
+            int or int32 tensor, of the type and shape of `source_lengths`.
+        """
+        max_length = DEFAULT_MAX_LENGTH if max_length is None else max_length
+        steps = output_lengths(max_length, source_lengths)
+        limit = self.max_target_length
+        return steps if limit is None else _smaller(steps, limit)
+
+    # Scores and alignments of given pairs.
+
+    def score(
+        self, sources: Sequences, targets: Sequences, batch_size: int = 64
+    ) -> ScoreResult:
+        """Computes the log-probability of each target, given its source.
+
+        The score of one pair does not depend on the others. It has no label
+        smoothing and no length penalty.
+
+        Args:
+            sources: a text or a list of texts, if the model has tokenizers; or token
+                ids, each with its end token: a list of lists of ints, or an int array
+                `(batch, source_length)` with padding.
+            targets: as many texts or lists of token ids, likewise, without the start
+                token. `generate(ids).token_ids[:, 0]` has this form.
+            batch_size: int, number of pairs scored together.
+
+        Returns:
+            A `ScoreResult` of NumPy arrays, with the `perplexity` of the corpus.
+
+        Raises:
+            ValueError: if the numbers of sources and targets differ, a token id is not
+                in the vocabulary, a row is longer than `max_source_length` or
+                `max_target_length`, or the inputs are texts and the model has no
+                tokenizers.
+
+        Example:
+
+        ```python
+        result = model.score(["A man sleeps."], ["Ein Mann schläft."])
+        print(result.scores.shape, result.perplexity > 1)  # (1,) True
+        print(len(result.token_scores[0]) == result.lengths[0])  # True
+        ```
+        """
+        return self._scorer.score(sources, targets, batch_size)
+
+    def align(
+        self,
+        sources: Sequences,
+        targets: Sequences,
+        layer: int | None = None,
+        batch_size: int = 64,
+    ) -> list[Alignment]:
+        """Aligns each target with its source by the cross-attention of one layer.
+
+        The alignment of one pair does not depend on the others. An `Ensemble` aligns
+        with the mean of the attention of its models.
+
+        Args:
+            sources: a text or a list of texts, if the model has tokenizers; or token
+                ids, each with its end token: a list of lists of ints, or an int array
+                `(batch, source_length)` with padding.
+            targets: as many texts or lists of token ids, likewise, without the start
+                token.
+            layer: int, index of the decoder block, as of a list. `None` = the
+                second-to-last (or the only) block, which agrees best with alignments
+                by hand (Garg et al., 2019).
+            batch_size: int, number of pairs aligned together.
+
+        Returns:
+            A list with one `Alignment` a pair.
+
+        Raises:
+            ValueError: if the numbers of sources and targets differ, the model does not
+                accept one, a source has no tokens, or there is no such layer.
+
+        Example:
+
+        ```python
+        (alignment,) = model.align(["A man sleeps."], ["Ein Mann schläft."])
+        target_length, source_length = alignment.attention.shape
+        print(len(alignment.positions) == target_length)  # True
+        ```
+
+        References:
+            - [Garg et al., 2019](https://arxiv.org/abs/1909.02074)
+        """
+        return self._aligner.align(sources, targets, layer, batch_size)
+
+
+def _squeeze(rows: list[list[Any]]) -> list[Any]:
+    """Replaces lists of one hypothesis with the hypothesis."""
+    return [row[0] if len(row) == 1 else row for row in rows]
+
+
+def _smaller(size: Any, limit: Any) -> Any:
+    are_ints = isinstance(size, int) and isinstance(limit, int)
+    return min(size, limit) if are_ints else ops.minimum(size, limit)
