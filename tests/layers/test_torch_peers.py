@@ -1,6 +1,6 @@
-"""Weights of `torch.nn` carried over: the same outputs, the same gradients.
+"""Outputs and gradients equal those of `torch.nn` with the same weights.
 
-PyTorch computes in float64, so that what differs is the rounding of ours alone.
+PyTorch computes in float64, so that only the layers of this library round.
 """
 
 import keras
@@ -45,7 +45,7 @@ each_setting = pytest.mark.parametrize(
 
 
 def attention_weights(state, name=""):
-    """Ours of those of `torch.nn.MultiheadAttention`, in order; so below."""
+    """Weights of `MultiHeadAttention` from those of `torch.nn.MultiheadAttention`."""
     heads = NUM_HEADS, KEY_DIM
     kernels = [state.get(f"{name}{part}_proj_weight") for part in "qkv"]
     if kernels[0] is None:
@@ -98,7 +98,7 @@ def arrays(tensors):
 
 
 def torch_mask(mask):
-    """PyTorch's masks say what is not attended to."""
+    """PyTorch's masks are `True` where attention is not allowed."""
     return None if mask is None else torch.tensor(~mask)
 
 

@@ -1,20 +1,13 @@
 """Multi-head attention."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.layers.attention.axes import (
-    fold,
-    fold_attention_mask,
-    fold_mask,
-    standardize,
-    unfold,
-    unfold_scores,
-)
+from keras_transformer.layers.attention.axes import Masks, call_over_axes
 from keras_transformer.layers.attention.implementations import attend
 from keras_transformer.layers.attention.key_values import (
     Cache,
@@ -54,15 +47,6 @@ from keras_transformer.layers.sub_layers import (
     serialize_weight_options,
 )
 from keras_transformer.types import Config, Mask, Shape, Size, Tensor
-
-
-class _Masks(NamedTuple):
-    """Masks of a call."""
-
-    query_mask: Mask | None
-    value_mask: Mask | None
-    key_mask: Mask | None
-    attention_mask: Mask | None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -340,8 +324,9 @@ class MultiHeadAttention(keras.layers.Layer):
                 query_positions=query_positions,
                 key_positions=key_positions,
             )
-            masks = _Masks(query_mask, value_mask, key_mask, attention_mask)
-            return self._call_over_axes(query, value, key, masks, options)
+            masks = Masks(query_mask, value_mask, key_mask, attention_mask)
+            axes = self.attention_axes
+            return call_over_axes(self.call, query, value, key, masks, axes, **options)
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
         query_heads = self._rotate(self._query_dense(query), query_positions)
@@ -415,34 +400,6 @@ class MultiHeadAttention(keras.layers.Layer):
             return heads
         positions = sequence_positions(heads) if positions is None else positions
         return self.positions.rotate(heads, positions)
-
-    def _call_over_axes(
-        self,
-        query: Tensor,
-        value: Tensor,
-        key: Tensor,
-        masks: _Masks,
-        options: dict[str, Any],
-    ) -> Any:
-        """Folds the inputs to three axes, calls the layer and unfolds the outputs."""
-        axes = standardize(self.attention_axes, len(query.shape))
-        attention_mask = masks.attention_mask
-        if attention_mask is not None:
-            attention_mask = fold_attention_mask(attention_mask, axes, query, key)
-        folded = self.call(
-            fold(query, axes),
-            fold(value, axes),
-            fold(key, axes),
-            query_mask=fold_mask(masks.query_mask, axes),
-            value_mask=fold_mask(masks.value_mask, axes),
-            key_mask=fold_mask(masks.key_mask, axes),
-            attention_mask=attention_mask,
-            **options,
-        )
-        if not options["return_attention_scores"]:
-            return unfold(folded, axes, like=query)
-        output, scores = folded
-        return unfold(output, axes, query), unfold_scores(scores, axes, query, key)
 
     def compute_cache(
         self,
