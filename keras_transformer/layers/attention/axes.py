@@ -23,9 +23,7 @@ class Masks(NamedTuple):
 
 def call_over_axes(
     call: Callable[..., Any],
-    query: Tensor,
-    value: Tensor,
-    key: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor],
     masks: Masks,
     attention_axes: int | Sequence[int] | None,
     *,
@@ -36,9 +34,7 @@ def call_over_axes(
 
     Args:
         call: the `call` of the layer for inputs with three axes.
-        query: float tensor `(batch, …, features)`.
-        value: float tensor `(batch, …, features)`.
-        key: float tensor `(batch, …, features)`.
+        inputs: query, value and key, float tensors `(batch, …, features)`.
         masks: masks of the call.
         attention_axes: int or ints, or `None` for all axes but the first and the
             last.
@@ -49,6 +45,7 @@ def call_over_axes(
         The unfolded output. With `return_attention_scores=True`, a pair of the output
         and the scores.
     """
+    query, value, key = inputs
     axes = standardize(attention_axes, len(query.shape))
     attention_mask = masks.attention_mask
     if attention_mask is not None:

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.layers.attention.axes import Masks, call_over_axes
-from keras_transformer.layers.attention.implementations import attend
+from keras_transformer.layers.attention.implementations import are_same_tokens, attend
 from keras_transformer.layers.attention.key_values import (
     Cache,
     KeyValues,
@@ -325,8 +325,10 @@ class MultiHeadAttention(keras.layers.Layer):
                 key_positions=key_positions,
             )
             masks = Masks(query_mask, value_mask, key_mask, attention_mask)
-            axes = self.attention_axes
-            return call_over_axes(self.call, query, value, key, masks, axes, **options)
+            inputs = query, value, key
+            return call_over_axes(
+                self.call, inputs, masks, self.attention_axes, **options
+            )
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
         query_heads = self._rotate(self._query_dense(query), query_positions)
@@ -352,7 +354,7 @@ class MultiHeadAttention(keras.layers.Layer):
             **options,
             query_positions=query_positions,
             key_positions=key_positions,
-            is_self_attention=cache is None and _are_same_tokens(query, key),
+            is_self_attention=cache is None and are_same_tokens(query, key),
         )
         if query_mask is not None:
             attended, scores = zero_masked_queries(attended, scores, query_mask)
@@ -499,9 +501,3 @@ class MultiHeadAttention(keras.layers.Layer):
         for name in ("pattern", "positions"):
             config[name] = deserialize(config.get(name))
         return cls(**config)
-
-
-def _are_same_tokens(query: Tensor, key: Tensor) -> bool:
-    if None in (query.shape[1], key.shape[1]):
-        return query is key
-    return query.shape[1] == key.shape[1]
