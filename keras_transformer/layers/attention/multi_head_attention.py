@@ -57,11 +57,10 @@ class MultiHeadAttention(keras.layers.Layer):
     `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`. Constructor, call, names of
     sub-layers and weight order are those of the Keras layer, so either class replaces
     the other, and `set_weights` copies weights between them. In addition, the layer
-    has a key-value cache, grouped-query attention, position schemes, and attention
-    patterns with a cost that grows linearly with the length. The scores and weighted
-    sums of queries without any key to attend to are zero instead of an average over
-    padding, an explicit `query_mask` is applied, and inference uses the fused kernel
-    for any dropout rate.
+    has a key-value cache, grouped-query attention, position schemes and attention
+    patterns. The scores and weighted sums of queries without any key to attend to are
+    zero, an explicit `query_mask` is applied, and inference uses the fused kernel for
+    any dropout rate.
 
     Args:
         num_heads: int, number of attention heads (h in the paper).
@@ -92,8 +91,7 @@ class MultiHeadAttention(keras.layers.Layer):
             `num_heads`. 1 is multi-query attention, other numbers below `num_heads`
             are grouped-query attention. Defaults to `num_heads`.
         pattern: `AttentionPattern`, such as `LocalWindow(64)`, or `None`. If
-            scores are not requested, self-attention over long sequences is then
-            computed blockwise.
+            scores are not requested, long self-attention is computed blockwise.
         positions: `PositionScheme` to copy that acts in attention, such as
             `RotaryEmbedding()`, or `None`.
         **kwargs: `name`, `dtype` and the other arguments of
@@ -187,13 +185,7 @@ class MultiHeadAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_ints(1, num_heads=num_heads, key_dim=key_dim)
-        check_ints(
-            1,
-            optional=True,
-            value_dim=value_dim,
-            sliding_window=sliding_window,
-            num_key_value_heads=num_key_value_heads,
-        )
+        check_ints(1, optional=True, value_dim=value_dim, sliding_window=sliding_window)
         check_dropout(dropout, flash_attention)
         check_key_value_heads(num_heads, num_key_value_heads)
         check_attention_scheme(positions)
