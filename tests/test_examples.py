@@ -83,7 +83,7 @@ def test_pronounce_splits_the_dictionary():
 
 def test_translate(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
-    monkeypatch.setattr("keras_transformer.recipe.run.LENGTH_PENALTIES", (0.6,))
+    monkeypatch.setattr("keras_transformer.recipe.result.LENGTH_PENALTIES", (0.6,))
     text = tmp_path / "text.tsv"
     text.write_text("".join(f"ka lo {n}\t{n} LO KA\n" for n in range(97)), "utf-8")
     files = ["--train", str(text), "--valid", str(text), "--output", str(tmp_path)]

@@ -1,16 +1,30 @@
 """The one place that knows how each backend compiles a function of tensors."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import keras
 
-from keras_transformer.backend.fusion import under_xla
-from keras_transformer.backend.looping import recording
+from keras_transformer.backend.while_loop import recording
+from keras_transformer.backend.xla_barriers import under_xla
 
 
-def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
+class HasWeights(Protocol):
+    """A model whose weights a compiled function reads."""
+
+    @property
+    def weights(self) -> Sequence[Any]:
+        """The weights."""
+        ...
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The weights and all other variables."""
+        ...
+
+
+def compile_function(function: Callable[..., Any], model: HasWeights) -> Any:
     """Compiles a function that calls `model`, for inference.
 
     Each new shape of the arguments is compiled once; the weights are read anew
@@ -31,10 +45,10 @@ def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
     return compilers[keras.backend.backend()](function, model)
 
 
-def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
+def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Any:
     import tensorflow as tf
 
-    weights: list[Any] = []
+    weights: Sequence[Any] = []
     traced: Any = None
 
     @functools.wraps(function)
@@ -62,7 +76,7 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
     return compiled
 
 
-def _jax(function: Callable[..., Any], model: keras.Model) -> Any:
+def _jax(function: Callable[..., Any], model: HasWeights) -> Any:
     import jax
 
     @jax.jit
@@ -77,10 +91,10 @@ def _jax(function: Callable[..., Any], model: keras.Model) -> Any:
     return compiled
 
 
-def _torch(function: Callable[..., Any], model: keras.Model) -> Any:
+def _torch(function: Callable[..., Any], model: HasWeights) -> Any:
     import torch
 
-    weights: list[Any] = []
+    weights: Sequence[Any] = []
     recordings: dict[Any, Any] = {}
 
     @torch.no_grad()
