@@ -37,7 +37,7 @@ def write_pairs(path, count, seed):
 @pytest.fixture
 def options(tmp_path, monkeypatch):
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
-    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.0, 0.6))
+    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.6,))
     for seed, (part, count) in enumerate({"train": 199, "valid": 7, "test": 5}.items()):
         write_pairs(tmp_path / f"{part}.tsv", count, seed)
     return {
@@ -61,7 +61,8 @@ def read_history(folder):
         return list(csv.DictReader(history))
 
 
-def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
+def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.0, 0.6))
     results = tmp_path / "results"
     _, search, figures = train(Recipe(**options, epochs=1))
     assert figures.sentences == 5 and 0 <= figures.bleu <= 100
@@ -88,6 +89,7 @@ def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
         train(Recipe(**options, label_smoothing=0.2))
 
 
+@pytest.mark.once
 def test_a_run_that_has_ended_is_not_made_again(options, tmp_path, monkeypatch):
     results = tmp_path / "results"
     model, search, figures = train(Recipe(**options, epochs=1))
@@ -105,6 +107,7 @@ def test_a_run_that_has_ended_is_not_made_again(options, tmp_path, monkeypatch):
     assert read_options(results / "options.toml")["epochs"] == 2
 
 
+@pytest.mark.once
 def test_a_run_whose_export_was_cut_off_has_not_ended(options, monkeypatch):
     exported = []
 
@@ -120,6 +123,7 @@ def test_a_run_whose_export_was_cut_off_has_not_ended(options, monkeypatch):
     assert len(exported) == 2
 
 
+@pytest.mark.once
 def test_a_run_that_is_to_end_where_it_is(options, tmp_path):
     results = tmp_path / "results"
     train(Recipe(**options, epochs=2))
@@ -154,6 +158,7 @@ def test_a_trained_model_to_begin_with(options, tmp_path):
     assert isinstance(model, Seq2Seq)
 
 
+@pytest.mark.once
 def test_a_model_that_no_run_can_begin_with(options, tmp_path):
     del options["vocabulary_size"]
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
@@ -171,6 +176,7 @@ def test_a_model_that_no_run_can_begin_with(options, tmp_path):
         train(Recipe(**options, init=tmp_path / "short.keras"))
 
 
+@pytest.mark.once
 def test_no_lower_validation_loss_ends_a_run(options, tmp_path):
     options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2}
     for _ in range(2):  # it has ended: the second time nothing is trained
@@ -178,6 +184,7 @@ def test_no_lower_validation_loss_ends_a_run(options, tmp_path):
         assert len(read_history(tmp_path / "results")) == 3
 
 
+@pytest.mark.once
 def test_a_warmup_that_never_ends(options):
     options |= {"warmup_steps": 1000, "epochs": 1}
     with pytest.warns(UserWarning, match="`warmup_steps=1000` is greater than .* "):
@@ -186,6 +193,7 @@ def test_a_warmup_that_never_ends(options):
     train(Recipe(**options))  # It has its rates behind it.
 
 
+@pytest.mark.once
 def test_text_that_is_not_normalized_and_bleu_of_characters(
     options, tmp_path, monkeypatch
 ):
@@ -223,6 +231,7 @@ def test_a_progress_bar_is_for_a_terminal(options, monkeypatch, is_terminal, ver
     assert run._verbosity(Recipe(**options)) == 0
 
 
+@pytest.mark.once
 def test_a_run_that_never_began_may_begin_with_other_options(
     options, tmp_path, monkeypatch
 ):
@@ -239,6 +248,7 @@ def test_a_run_that_never_began_may_begin_with_other_options(
         assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == size
 
 
+@pytest.mark.once
 def test_figures_of_some_epochs_alone(options, tmp_path):
     for epochs in (1, 3):
         train(Recipe(**options, epochs=epochs, bleu_every=2))
@@ -248,6 +258,7 @@ def test_figures_of_some_epochs_alone(options, tmp_path):
     assert all(float(row["val_perplexity"]) > 1 for row in rows)
 
 
+@pytest.mark.once
 def test_rows_of_epochs_that_are_made_again_are_replaced(tmp_path):
     path = tmp_path / "history.csv"
     for epoch, loss in [(0, 5.0), (1, 4.0), (2, 3.0), (1, 2.5)]:
@@ -255,6 +266,7 @@ def test_rows_of_epochs_that_are_made_again_are_replaced(tmp_path):
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,2.5"]
 
 
+@pytest.mark.once
 def test_rows_of_earlier_versions_count_from_0(tmp_path):
     path = tmp_path / "history.csv"
     path.write_text("epoch,loss\n0,5.0\n1,4.0\n2,3.0\n")
@@ -262,6 +274,7 @@ def test_rows_of_earlier_versions_count_from_0(tmp_path):
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0", "3,2.5"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["valid", "test"])
 def test_a_line_that_is_too_long_is_found_first(options, tmp_path, name):
     path = pathlib.Path(options[name][0])
@@ -272,12 +285,14 @@ def test_a_line_that_is_too_long_is_found_first(options, tmp_path, name):
     assert not (tmp_path / "results/checkpoints").exists()
 
 
+@pytest.mark.once
 def test_a_missing_test_text_is_found_first(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(Recipe(**{**options, "test": ["nowhere.tsv"]}))
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.once
 def test_a_model_that_cannot_be_judged_is_kept(options, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "evaluate_model", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -314,6 +329,7 @@ def test_half_precision_ends_in_a_float32_model(options, tmp_path, dtype):
     assert perplexity == pytest.approx(validated, rel=0.01)
 
 
+@pytest.mark.once
 def test_a_history_that_cannot_be_written_ends_no_run(tmp_path):
     history = HistoryFile(tmp_path / "missing" / "history.csv")
     with pytest.warns(UserWarning, match="Epoch 1 is missing in .* continues"):
@@ -327,6 +343,7 @@ def test_a_history_that_cannot_be_written_ends_no_run(tmp_path):
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name, value", [("preset", "tiny"), ("dtype", "float16")])
 def test_an_unknown_name_is_found_first(options, name, value, tmp_path):
     with pytest.raises(

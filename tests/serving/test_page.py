@@ -476,7 +476,9 @@ def test_pointing_at_the_text_shades_who_looked_at_it(page):
     token(page, "source", 4).hover()
     assert figures(page, "target") == ["", "1.00", "", "", "", "", ""]
     assert figures(page) == [""] * 7
-    assert plain(page.inner_text("#description")) == "“five” is attended to by “TWO” 1.00"
+    assert (
+        plain(page.inner_text("#description")) == "“five” is attended to by “TWO” 1.00"
+    )
 
 
 def test_layers_and_heads(page):
