@@ -1,8 +1,8 @@
 """The one place that knows how each backend compiles a function of tensors."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import keras
 
@@ -10,7 +10,21 @@ from keras_transformer.backend.fusion import under_xla
 from keras_transformer.backend.looping import recording
 
 
-def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
+class HasWeights(Protocol):
+    """A model whose weights a compiled function reads."""
+
+    @property
+    def weights(self) -> Sequence[Any]:
+        """The weights."""
+        ...
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The weights and all other variables."""
+        ...
+
+
+def compile_function(function: Callable[..., Any], model: HasWeights) -> Any:
     """Compiles a function that calls `model`, for inference.
 
     Each new shape of the arguments is compiled once; the weights are read anew
@@ -31,7 +45,7 @@ def compile_function(function: Callable[..., Any], model: keras.Model) -> Any:
     return compilers[keras.backend.backend()](function, model)
 
 
-def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
+def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Any:
     import tensorflow as tf
 
     weights: list[Any] = []
@@ -62,7 +76,7 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Any:
     return compiled
 
 
-def _jax(function: Callable[..., Any], model: keras.Model) -> Any:
+def _jax(function: Callable[..., Any], model: HasWeights) -> Any:
     import jax
 
     @jax.jit
@@ -77,7 +91,7 @@ def _jax(function: Callable[..., Any], model: keras.Model) -> Any:
     return compiled
 
 
-def _torch(function: Callable[..., Any], model: keras.Model) -> Any:
+def _torch(function: Callable[..., Any], model: HasWeights) -> Any:
     import torch
 
     weights: list[Any] = []

@@ -131,7 +131,7 @@ def inspect_command(
 
 def describe_keras_model(path: pathlib.Path) -> Mapping[str, object]:
     """Returns the properties of a `.keras` file or a preset by name."""
-    from keras_transformer.export.card import describe_model
+    from keras_transformer.export import describe_model
 
     path = find_model(path)
     facts: dict[str, object] = {**describe_model(load_trained_model(path))}
@@ -144,7 +144,7 @@ def describe_keras_model(path: pathlib.Path) -> Mapping[str, object]:
 
 def describe_saved_model(path: pathlib.Path) -> Mapping[str, object]:
     """Returns the properties of a SavedModel by name."""
-    from keras_transformer.export.signatures import describe_signatures
+    from keras_transformer.export import describe_signatures
 
     size = _megabytes(path.rglob("*"))
     return {"class": "SavedModel", "megabytes": size, **describe_signatures(path)}

@@ -16,7 +16,10 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
-from keras_transformer.layers.block import deserialize_design, serialize_design
+from keras_transformer.layers.block_arguments import (
+    deserialize_objects,
+    serialize_objects,
+)
 from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
 from keras_transformer.layers.projection import Dense
@@ -443,7 +446,7 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
         if self.vocabulary_size is None:
             config["source_vocabulary_size"] = self.source_vocabulary_size
             config["target_vocabulary_size"] = self.target_vocabulary_size
-        config.update(serialize_design(self))
+        config.update(serialize_objects(self))
         for name, tokenizer in self.own_tokenizers().items():
             config[name] = keras.saving.serialize_keras_object(tokenizer)
         return config
@@ -465,7 +468,7 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
     @classmethod
     def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
         """Creates a model from the result of `get_config`."""
-        config = deserialize_design(config)
+        config = deserialize_objects(config)
         for name in ("source_tokenizer", "target_tokenizer"):
             if config.get(name) is not None:
                 from keras_transformer import text  # noqa: F401 (registers tokenizers)

@@ -129,7 +129,7 @@ def compile_model(
         loss=LabelSmoothedCrossEntropy(recipe.label_smoothing),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
         micro_batches=recipe.micro_batches,
-        consistency=recipe.r_drop,
+        r_drop=recipe.r_drop,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import keras
 
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
-from keras_transformer.dataset.pairs import open_corpora
+from keras_transformer.dataset.text_pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
 from keras_transformer.evaluation import check_tokenize
 from keras_transformer.files import written_whole
@@ -29,7 +29,7 @@ from keras_transformer.training import (
     TranslationQuality,
     average_checkpoints,
 )
-from keras_transformer.training.quality import check_lengths
+from keras_transformer.training.translation_quality import check_source_lengths
 
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -91,8 +91,8 @@ def train(recipe: Recipe) -> TrainingResult:
     train_data = _dataset(recipe.train, model, recipe, recipe.subword_sampling)
     valid_data = _dataset(recipe.valid, model, recipe, shuffle=False)
     compile_model(model, recipe, train_data.batches_per_epoch)
-    check_lengths(model, "valid", valid_text.sources, "max_length")
-    check_lengths(model, "test", test_text.sources, "max_length")
+    check_source_lengths(model, "valid", valid_text.sources, "max_length")
+    check_source_lengths(model, "test", test_text.sources, "max_length")
     if _verbosity(recipe):
         print(f"training data\n{train_data}\nvalidation data\n{valid_data}")
         model.summary()

@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer.export.warmup import warmup_requests
+from keras_transformer.export import warmup_requests
 from keras_transformer.serving.rest import Columns, Signature, TensorSpec
 
 # The axes after the first that are padded to the longest text of a batch. The padding
