@@ -106,6 +106,10 @@ def test_the_command_line_comes_before_the_file(recipes, tmp_path):
             "Stopped. Run the same command to resume at epoch 4, batch 501.",
         ),
         (
+            "epoch-0004-after-batch-000500.npz",
+            "Stopped. Run the same command to resume at epoch 4, batch 501.",
+        ),
+        (
             "epoch-0003.npz",
             "Stopped. Run the same command to resume at epoch 4, batch 1.",
         ),

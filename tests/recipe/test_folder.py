@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from keras_transformer.recipe import Recipe, folder
-from keras_transformer.recipe.folder import next_version, trained_part
+from keras_transformer.recipe.folder import latest_position, next_version
 
 pytestmark = pytest.mark.once
 
@@ -36,9 +36,9 @@ def begin(output, done, **options):
 
 
 def test_how_far_a_run_is(tmp_path):
-    assert trained_part(str(tmp_path)) is None
+    assert latest_position(str(tmp_path)) is None
     begin(tmp_path / "run", 3)
-    assert trained_part(str(tmp_path / "run")) == (3, 0)
+    assert latest_position(str(tmp_path / "run")) == (3, 0)
 
 
 def test_a_run_cannot_go_on_to_where_it_has_been(tmp_path):
