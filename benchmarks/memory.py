@@ -110,7 +110,7 @@ def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        from keras_transformer.backend.fusion import under_xla, without_xla
+        from keras_transformer.backend.xla_barriers import under_xla, without_xla
 
         is_xla = os.environ["WITH_XLA"] == "True"
         kind = under_xla if is_xla else without_xla

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import keras
 
-from keras_transformer.backend.fusion import under_xla
-from keras_transformer.backend.looping import recording
+from keras_transformer.backend.while_loop import recording
+from keras_transformer.backend.xla_barriers import under_xla
 
 
 class HasWeights(Protocol):
@@ -48,7 +48,7 @@ def compile_function(function: Callable[..., Any], model: HasWeights) -> Any:
 def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Any:
     import tensorflow as tf
 
-    weights: list[Any] = []
+    weights: Sequence[Any] = []
     traced: Any = None
 
     @functools.wraps(function)
@@ -94,7 +94,7 @@ def _jax(function: Callable[..., Any], model: HasWeights) -> Any:
 def _torch(function: Callable[..., Any], model: HasWeights) -> Any:
     import torch
 
-    weights: list[Any] = []
+    weights: Sequence[Any] = []
     recordings: dict[Any, Any] = {}
 
     @torch.no_grad()

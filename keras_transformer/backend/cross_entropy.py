@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.backend.fusion import is_without_xla
+from keras_transformer.backend.xla_barriers import is_without_xla
 
 CHUNK = 2**18  # logits at a time
 

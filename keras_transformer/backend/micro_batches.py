@@ -62,9 +62,8 @@ def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
 
 def _log(model: Any, loss: Any, weight: Any, rows: Any) -> Any:
     """Adds the loss of the whole batch to its metric, as Keras does."""
-    model._loss_tracker.update_state(
-        ops.divide_no_nan(loss, weight), sample_weight=rows
-    )
+    tracker = model.metrics[0]  # The mean of the loss; `fit` shows it as "loss".
+    tracker.update_state(ops.divide_no_nan(loss, weight), sample_weight=rows)
     return model.get_metrics_result()
 
 

@@ -1,9 +1,11 @@
 """Quantized layers, which Keras cannot restore from a file."""
 
-from typing import Any
+import keras
+
+from keras_transformer.backend.keras_internals import flatten_layers
 
 
-def check_not_quantized(model: Any) -> None:
+def check_not_quantized(model: keras.Model) -> None:
     """Checks that no layer is quantized, since a file of such a model is unreadable.
 
     Args:
@@ -12,7 +14,7 @@ def check_not_quantized(model: Any) -> None:
     Raises:
         ValueError: if a layer is quantized.
     """
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from keras import ops
 
-from keras_transformer.backend.looping import while_loop
+from keras_transformer.backend.while_loop import while_loop
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.search import (
     Search,

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.backend.fusion import apart
-from keras_transformer.backend.products import product
+from keras_transformer.backend.matmul import matmul
+from keras_transformer.backend.xla_barriers import fusion_barrier
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -24,9 +24,9 @@ class Projection(keras.layers.EinsumDense):
         free = self.kernel.shape[bound:]
         width = math.prod(self.kernel.shape[:bound])
         tokens = ops.reshape(inputs, (-1, width))
-        kernel = apart(ops.reshape(self.kernel, (width, math.prod(free))))
+        kernel = fusion_barrier(ops.reshape(self.kernel, (width, math.prod(free))))
         bias = None if self.bias is None else ops.reshape(self.bias, (-1,))
-        output = product(tokens, kernel, bias)
+        output = matmul(tokens, kernel, bias)
         if self.activation is not None:
             output = self.activation(output)
         return ops.reshape(output, (*ops.shape(inputs)[:2], *free))
@@ -41,7 +41,7 @@ class Dense(keras.layers.Dense):
     """`keras.layers.Dense` with the fastest product that the backend has."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        output = product(inputs, self.kernel, self.bias)
+        output = matmul(inputs, self.kernel, self.bias)
         return output if self.activation is None else self.activation(output)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
