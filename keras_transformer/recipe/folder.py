@@ -108,8 +108,8 @@ def can_resume(recipe: Recipe) -> bool:
     if recipe.epochs < position.epochs:
         raise ValueError(
             f"`epochs` must be at least {position.epochs}, the number of complete "
-            f"epochs in {recipe.output}; received `epochs={recipe.epochs}`. Choose another "
-            "`output` for a run of fewer epochs."
+            f"epochs in {recipe.output}; received `epochs={recipe.epochs}`. Choose "
+            "another `output` for a run of fewer epochs."
         )
     _warn_of_another_cooldown(
         recipe, began.epochs, position.epochs + bool(position.batches)
