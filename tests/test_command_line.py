@@ -159,7 +159,9 @@ def test_translate_lines_that_are_too_long(folder):
     path, long = folder / "model.keras", "abc\nabcdefabc\n"
     result = run("translate", path, "--quiet", pipe=long)
     assert "in line 2 of `standard input`" in str(result.exception)
-    with pytest.warns(UserWarning, match="of `standard input` .*left empty.*: 1"):
+    with pytest.warns(
+        UserWarning, match="in `standard input`, for lines of more .*: 1"
+    ):
         result = run("translate", path, "--too-long", "empty", pipe=long)
     assert result.exit_code == 0 and result.stdout.endswith("\n\n")
 
