@@ -36,7 +36,7 @@ def original():
         source_tokenizer=CharacterTokenizer([*SPECIAL, *"abcdef"]),
         target_tokenizer=CharacterTokenizer([*SPECIAL, *"UVWXYZ"]),
     )
-    rng = np.random.default_rng(1)  # the outputs differ
+    rng = np.random.default_rng(1)  # so that the outputs differ
     model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
     return model
 
@@ -81,7 +81,7 @@ def run(*arguments, pipe=None):
 
 @pytest.fixture
 def failure(monkeypatch, capsys):
-    """What the whole command says when it fails, on standard error."""
+    """Returns a function that runs a failing command and returns its message."""
 
     def failure(*arguments):
         monkeypatch.setattr(sys, "argv", ["", *map(str, arguments)])
@@ -94,7 +94,7 @@ def failure(monkeypatch, capsys):
 
 
 def outcome(*arguments):
-    """What the whole command leaves: exit code, standard output and error."""
+    """Runs the command in a process: exit code, standard output and error."""
     process = subprocess.run(
         [sys.executable, "-m", "keras_transformer", *map(str, arguments)],
         capture_output=True,
@@ -127,7 +127,7 @@ def test_translate_n_best(model, folder, tmp_path):
 
 @pytest.mark.once
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-", "-")])
-def test_translate_a_pipe(arguments, model, folder):
+def test_translate_standard_input(arguments, model, folder):
     lines = "".join(f"{text}\n" for text in TEXTS)
     result = run("translate", folder / "model.keras", *arguments, pipe=lines)
     assert result.exit_code == 0, result.output
@@ -136,12 +136,12 @@ def test_translate_a_pipe(arguments, model, folder):
 
 
 @pytest.mark.once
-def test_translate_a_file_to_a_pipe_and_back(model, folder, tmp_path):
+def test_translate_between_files_and_pipes(model, folder, tmp_path):
     path, target = folder / "model.keras", tmp_path / "target.gz"
     options = ["--n-best", 2, "--num-beams", 3, "--quiet"]
     result = run("translate", path, folder / "source", *options)
     assert result.exit_code == 0 and not result.stderr
-    assert len(result.stdout.splitlines()) == 5  # one of the empty text
+    assert len(result.stdout.splitlines()) == 5  # one for the empty text
     (expected, *_), *_ = model.generate(TEXTS, BeamSearch(3, num_hypotheses=2))
     assert result.stdout.startswith(f"0 ||| {expected} ||| ")
     again = run("translate", path, "-", target, *options, pipe="\n".join(TEXTS))
@@ -155,7 +155,7 @@ def test_translate_a_file_to_a_pipe_and_back(model, folder, tmp_path):
 
 
 @pytest.mark.once
-def test_translate_lines_that_are_too_long(folder):
+def test_translate_too_long_lines(folder):
     path, long = folder / "model.keras", "abc\nabcdefabc\n"
     result = run("translate", path, "--quiet", pipe=long)
     assert "in line 2 of `standard input`" in str(result.exception)
@@ -168,7 +168,7 @@ def test_translate_lines_that_are_too_long(folder):
 
 @pytest.mark.once
 @pytest.mark.parametrize("pipes", [True, False])
-def test_a_stop(pipes, folder, tmp_path, monkeypatch):
+def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
@@ -195,7 +195,7 @@ def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
 
 
 @pytest.mark.once
-def test_a_source_that_is_a_pipe_of_a_name(folder, tmp_path):
+def test_translate_refuses_a_named_pipe(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     files = folder / "model.keras", tmp_path / "pipe", tmp_path / "target"
     result = run("translate", *files)
@@ -214,7 +214,7 @@ def test_a_source_that_is_a_pipe_of_a_name(folder, tmp_path):
         (["run/config.json"], "must have the file "),
     ],
 )
-def test_what_is_no_model(files, message, tmp_path):
+def test_paths_that_are_not_models(files, message, tmp_path):
     for name in files:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def test_evaluate(model, folder):
 
 
 @pytest.mark.once
-def test_evaluate_as_sacrebleu_is_told_to(model, folder, tmp_path):
+def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     outputs = model.generate(TEXTS, BeamSearch(2))
     (tmp_path / "references").write_text("\n".join(outputs).lower())
     (tmp_path / "source.gz").write_bytes(gzip.compress("\n".join(TEXTS).encode()))
@@ -254,7 +254,7 @@ def test_evaluate_as_sacrebleu_is_told_to(model, folder, tmp_path):
 
 
 @pytest.mark.once
-def test_evaluate_lines_that_are_too_long(model, folder, tmp_path):
+def test_evaluate_too_long_lines(model, folder, tmp_path):
     files = [folder / "model.keras", tmp_path / "source", tmp_path / "references"]
     sources, references = ["abc", "abcdefabc", "d"], ["UVWX", "X", "UVWXYZ"]
     files[1].write_text("\n".join(sources))
@@ -274,7 +274,7 @@ def test_evaluate_lines_that_are_too_long(model, folder, tmp_path):
 
 
 @pytest.mark.once
-def test_evaluate_looks_at_all_first(folder, tmp_path, failure):
+def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
     model, source = folder / "model.keras", folder / "source"
     error = failure("evaluate", model, source, source, "--bleu-tokenize", "14a")
     assert "error: `--bleu-tokenize` must be one of sacreBLEU's" in error
@@ -302,7 +302,7 @@ def test_export_and_inspect(folder, tmp_path):
 
 
 @pytest.mark.once
-def test_import_of_what_was_exported(model, folder, tmp_path, monkeypatch, failure):
+def test_import_an_exported_model(model, folder, tmp_path, monkeypatch, failure):
     new = tmp_path / "1"
     options = ["--format", "ctranslate2"]
     result = run("export", folder / "model.keras", new, *options)
@@ -339,7 +339,7 @@ def test_inspect_a_model(model, folder):
 
 
 @pytest.mark.once
-def test_a_preset_is_a_model_too(model, folder, tmp_path):
+def test_the_folder_of_a_preset_is_a_model(model, folder, tmp_path):
     model.save_to_preset(tmp_path / "preset")
     output = run("inspect", tmp_path / "preset").output
     assert "Seq2Seq" in output and f"{model.count_params():,}" in output
@@ -357,7 +357,7 @@ def test_inspect_an_ensemble(model, tmp_path):
 
 
 def refusal(*arguments):
-    """What is printed about wrong usage, in one line and without its frame."""
+    """Returns the message for wrong usage, in one line and without its frame."""
     result = run(*arguments)
     assert result.exit_code == 2
     return " ".join(result.output.replace("│", " ").split())
@@ -388,7 +388,7 @@ def test_errors_have_no_traceback(folder, tmp_path):
 
 
 @pytest.mark.once
-def test_warnings_are_lines_too(folder, monkeypatch, capsys):
+def test_warnings_name_options(folder, monkeypatch, capsys):
     def warn(app):
         warnings.simplefilter("default")
         warnings.warn("`num_beams=9` is a lot", stacklevel=1)
@@ -446,7 +446,7 @@ def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
         ),
     ],
 )
-def test_errors_are_lines(error, line, failure, monkeypatch):
+def test_errors_are_printed(error, line, failure, monkeypatch):
     def fail(app):
         raise error
 
@@ -456,7 +456,7 @@ def test_errors_are_lines(error, line, failure, monkeypatch):
 
 
 @pytest.mark.once
-def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
+def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     served = []
     monkeypatch.setattr("keras_transformer.serving.serve", served.append)
     releases = [tmp_path / name / "en-de" for name in ("a", "b")]
@@ -478,7 +478,7 @@ def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
 
 
 @pytest.mark.once
-def test_serve_says_what_is_wrong(tmp_path, failure):
+def test_serve_errors(tmp_path, failure):
     version = tmp_path / "runs/en-de/saved_model/1"
     version.mkdir(parents=True)
     (version / "saved_model.pb").touch()
@@ -497,7 +497,7 @@ def test_serve_says_what_is_wrong(tmp_path, failure):
 
 @pytest.mark.once
 def test_the_search_of_a_run(model, folder, tmp_path):
-    """The folder of a run has a search of its own; its file and what is typed not."""
+    """The folder of a run selects the search, unless options do; a file does not."""
     shutil.copy(folder / "model.keras", tmp_path)
     recipe = Recipe(train=["a"], valid=["b"], output=str(tmp_path), num_beams=3)
     (tmp_path / "options.toml").write_text(recipe.to_toml())

@@ -21,7 +21,7 @@ def replica():
     return Replica(FOLDER, batch_sizes=(4,))
 
 
-def test_requests_together_and_alone(replica):
+def test_a_batch_equals_separate_requests(replica):
     requests = [{"text": ["knight"]}, {"text": ["", "queue"]}]
     together = replica.predict("serving_default", requests)
     texts = ["knight", "", "queue", "a"]
@@ -35,7 +35,7 @@ def test_requests_together_and_alone(replica):
         np.testing.assert_allclose(alone["score"], found["score"], atol=1e-4)
 
 
-def test_a_bad_text_harms_only_its_own_request(replica):
+def test_an_invalid_text_fails_only_its_request(replica):
     requests = [{"text": ["knight"]}, {"text": ["a", TOO_LONG]}, {"text": ["queue"]}]
     good, bad, other = replica.predict("serving_default", requests)
     assert good["text"] == ["N AY T"] and len(other["text"]) == 1
@@ -81,8 +81,8 @@ def test_attention_has_no_padding(replica):
         assert {len(row) for row in rows} == {len(sources)}
 
 
-def test_a_hypothesis_that_there_is_not_has_no_score(replica):
-    """There is room for the end token alone behind this prefix."""
+def test_a_missing_hypothesis_has_no_score(replica):
+    """Only the end token fits after this prefix."""
     request = {"text": ["a"], "prefix": [" ".join(["AH"] * 51)], "seed": [0]}
     (found,) = replica.predict("nbest", [request])
     (scores,), (lengths,) = found["score"], found["length"]

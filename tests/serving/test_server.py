@@ -117,7 +117,7 @@ def many(server, count):
     assert found == [WORDS[word] for word in asked]
 
 
-def test_it_answers(server):
+def test_predict(server):
     many(server, 16)
     status, answer = server.ask("/v1/models/pronounce/metadata")
     assert status == 200 and answer["model_spec"]["version"] == "1"
@@ -134,11 +134,11 @@ def test_metrics_count_the_replicas(server):
     assert 'replicas{model="pronounce",version="1"} 2.0' in text
 
 
-def test_what_was_compiled_is_kept(server):
+def test_the_cache_has_compiled_code(server):
     assert list((server.models.parent / "what is compiled").iterdir())
 
 
-def test_a_killed_replica_costs_no_answer(server):
+def test_a_killed_replica_loses_no_request(server):
     with concurrent.futures.ThreadPoolExecutor(1) as background:
         answered = background.submit(many, server, 60)
         victim, other = server.replicas(1)
@@ -172,7 +172,7 @@ def ends(server, processes):
     return not alive
 
 
-def test_it_ends_when_it_has_answered(server):
+def test_sigterm_finishes_requests(server):
     """It ends while one version processes requests and another one is loading."""
     copy = server.models / "copying"
     copy_model(copy)
