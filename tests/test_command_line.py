@@ -421,7 +421,7 @@ def test_other_models_are_refused(tmp_path, failure):
 def test_inspect_a_damaged_saved_model(content, tmp_path, failure):
     (tmp_path / "saved_model.pb").write_bytes(content)
     error = failure("inspect", tmp_path)
-    assert "saved_model.pb must be of a SavedModel; it is dam" in error
+    assert "saved_model.pb must be a SavedModel; it is damaged" in error
 
 
 @pytest.mark.once
