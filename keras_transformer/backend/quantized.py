@@ -4,6 +4,8 @@ import keras
 
 from keras_transformer.backend.keras_internals import flatten_layers
 
+from keras_transformer.backend.nested_layers import nested_layers
+
 
 def check_not_quantized(model: keras.Model) -> None:
     """Checks that no layer is quantized, since a file of such a model is unreadable.
@@ -14,7 +16,7 @@ def check_not_quantized(model: keras.Model) -> None:
     Raises:
         ValueError: if a layer is quantized.
     """
-    for layer in flatten_layers(model):
+    for layer in nested_layers(model):
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(
