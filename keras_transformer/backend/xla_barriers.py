@@ -100,4 +100,4 @@ def materialization_barrier(x: Tensor) -> Tensor:
 
     if jax.default_backend() != "cpu":
         return x
-    return x / jax.lax.optimization_barrier(jax.numpy.ones((), x.dtype))
+    return x / jax.lax.optimization_barrier(jax.numpy.ones_like(x, shape=()))
