@@ -1,33 +1,33 @@
-r"""Trains the Transformer with one thing changed at a time, and other architectures.
+r"""Trains ablations of the Transformer, and other architectures.
 
-A table like table 3 of Vaswani et al. (2017), for its direction only: a few epochs on
-little text, and one seed (the row `another-seed` tells how much that is worth). The
-first row, `base`, is the README's recipe: `transformer_tiny` with pre-norm, dropout
-0.3, none of the attention scores, label smoothing 0.1; but half of the steps warm up,
-as there are so few. The others change the number of heads or layers, dropout, label
-smoothing, positions, or leave out the residual connections or the layer
-normalisations; `r-drop` trains with `consistency=5`, two passes a step.
+The ablations are those of table 3 of Vaswani et al. (2017), at a small scale: few
+epochs, little text and one seed. The row `another-seed` shows the variance. The first
+row, `base`, is the recipe of the README: `transformer_tiny` with pre-norm, dropout 0.3,
+no attention dropout and label smoothing 0.1, with a warm-up in half of the steps. The
+other rows change the number of heads or layers, dropout, label smoothing or positions,
+or remove the residual connections or layer normalisations. `r-drop` trains with R-Drop
+(α = 5), which evaluates the model twice per step.
 
-Rows `lstm` and `convolution` are for the paper's claim that attention is all you need:
-models of stock Keras layers (`ablation_models/`) with as many parameters, trained by
-`fit` on the same batches with the same loss and optimizer, their gradients clipped. As
-the best learning rate is not the same for all, rows that end in `-slow` have a quarter
-of it, and the better row stands for its architecture.
+The rows `lstm` and `convolution` are models of Keras layers (`ablation_models/`) with
+as many parameters, trained by `fit` on the same batches with the same loss and
+optimizer, with gradient clipping. They test the claim of the paper that attention is
+all you need. The best learning rate differs between architectures: rows that end in
+`-slow` have a quarter of the learning rate, and the better row represents its
+architecture.
 
-Figures are those of the validation set after the last epoch: cross-entropy without
-smoothing in nats a token, perplexity, accuracy of the next token, and BLEU of greedy
-translations. Seconds are those of a training epoch, the median of all, validation and
-(from three epochs on) compilation apart: by the wall, and of all processor cores in
-use together, which others on the machine disturb less. Those to a perplexity are so
-many of the latter for each epoch; between epochs its logarithm is interpolated.
+The figures are those of the validation set after the last epoch: cross-entropy without
+label smoothing in nats per token, perplexity, accuracy of the next token, and BLEU of
+greedy search. Seconds are the median of the training epochs without validation and,
+with three or more epochs, without compilation: wall time, and processor time of all
+cores, which other processes affect less. The time to a perplexity is processor time;
+the logarithm of the perplexity is interpolated between epochs.
 
     python benchmarks/ablations.py --train train.en train.de --valid val.en val.de \
         --lowercase --output runs/ablations --plot runs/ablations.png
 
-A run that was stopped goes on at the last whole epoch of its row when the same command
-is given again. `--rows` trains some rows only; several processes may share the work in
-one folder, each with rows of its own. With `--rows` alone nothing is trained, but the
-tables are printed.
+The same command resumes a stopped run after the last complete epoch of its row.
+`--rows` trains some of the rows only. Several processes can train different rows in one
+folder. `--rows` without names prints the tables and trains nothing.
 """
 
 import argparse
@@ -56,12 +56,12 @@ from keras_transformer.files import written_whole
 
 
 def main() -> None:
-    """Trains what is missing, prints the tables and draws the picture."""
+    """Trains the missing rows, prints the tables and plots the figure."""
     parser = make_parser()
     options = parser.parse_args()
     if not (options.train and options.valid and options.output):
         parser.print_usage()
-        print("Nothing to do without --train, --valid and --output.")
+        print("Requires --train, --valid and --output.")
         return
     folder = pathlib.Path(options.output)
     recipe = keep_recipe(options, folder)
@@ -80,8 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
     files: dict[str, Any] = {"nargs": 2, "metavar": ("SOURCE", "TARGET")}
     parser.add_argument("--train", **files)
     parser.add_argument("--valid", **files)
-    parser.add_argument("--output", metavar="FOLDER", help="what is finished, as JSON")
-    parser.add_argument("--lowercase", action="store_true", help="ignore case")
+    parser.add_argument("--output", metavar="FOLDER", help="results as JSON")
+    parser.add_argument("--lowercase", action="store_true", help="lower-case all text")
     parser.add_argument("--vocabulary-size", type=int, default=8000, metavar="N")
     parser.add_argument("--tokens-per-batch", type=int, default=2048, metavar="N")
     parser.add_argument("--epochs", type=int, default=8, metavar="N")
@@ -92,17 +92,17 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--perplexity",
         type=float,
-        help="of the validation set, to time; if not given, the lowest that all reach",
+        help="perplexity of the time column; default: the lowest that all reach",
     )
     parser.add_argument(
-        "--plot", metavar="FILE", help="picture to write, once `base` is finished"
+        "--plot", metavar="FILE", help="figure to write, if `base` is finished"
     )
     parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=2)
     return parser
 
 
 def keep_recipe(options: argparse.Namespace, folder: pathlib.Path) -> Recipe:
-    """Refuses a folder with rows that were trained in another way."""
+    """Returns the recipe, or exits if the rows of the folder have another one."""
     values = {**vars(options), "backend": keras.backend.backend()}
     names = [field.name for field in dataclasses.fields(Recipe)]
     recipe = Recipe(**{name: values[name] for name in names})
@@ -111,9 +111,9 @@ def keep_recipe(options: argparse.Namespace, folder: pathlib.Path) -> Recipe:
         kept = Recipe(**json.loads(path.read_text()))
         if kept != recipe:
             sys.exit(
-                "`--output` must be a folder whose rows are trained alike; received "
-                f"`--output {folder}`, where they have {kept}, not {recipe}. Take "
-                "another folder."
+                "`--output` must be a folder of rows with the same recipe; received "
+                f"`--output {folder}`, whose recipe is {kept} instead of {recipe}. "
+                "Choose another folder."
             )
     write_json(path, dataclasses.asdict(recipe))
     return recipe
@@ -137,7 +137,7 @@ def train_rows(
 
 
 def read_figures(folder: pathlib.Path) -> dict[str, Figures]:
-    """The figures of the rows that are finished, in the order of the table."""
+    """Returns the figures of the finished rows, in the order of the table."""
     paths = {name: result_path(folder, name) for name in ROWS}
     return {
         name: json.loads(path.read_text())
@@ -157,7 +157,7 @@ def result_path(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-    """Whole or not at all."""
+    """Writes a JSON file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as file:
         file.write(json.dumps(value, indent=1).encode())

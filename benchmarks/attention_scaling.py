@@ -1,18 +1,19 @@
-"""Times attention patterns, and measures their memory, as the sequence grows.
+"""Measures time and memory of attention patterns by sequence length.
 
-Each route stands alone in a Keras model of width 64, so that the projections are
-small beside 8 heads of 64: dense attention (its scores are asked for, and so
-built), fused attention (`keras.layers.MultiHeadAttention`, which calls
-`keras.ops.dot_product_attention`), and the patterns, computed in blocks: a
-position sees 128 others, 64 under the causal mask, and the global ones. A step is
-`train_on_batch`: forward, backward and a plain SGD update, compiled as `fit` does
-it on the backend (by XLA on JAX and TensorFlow, not at all on torch).
+Each model has a single attention layer. With a width of 64 and 8 heads of 64, the
+projections take a small part of the time. The benchmark compares dense attention, which
+returns its scores; fused attention (`keras.layers.MultiHeadAttention`, which calls
+`keras.ops.dot_product_attention`); and the patterns, which are computed in blocks. With
+a pattern, a position attends to 128 others (64 with a causal mask) and to the global
+positions. A step is `train_on_batch`: forward
+pass, backward pass and an SGD update, compiled as in `fit` (with XLA on JAX and
+TensorFlow, eager on PyTorch).
 
-Routes and lengths take turns, each time in a new process, in which the first step
-compiles and is not timed. The extra memory is the peak of all steps less what was
-resident before them, after a step over a short sequence. Linux reports it, and its
-malloc is told to use huge pages: it maps a buffer of more than 32 MB anew at every
-step, and page by page that takes as long as the attention.
+Attention variants and lengths alternate. Each measurement runs in a new process and
+excludes the first step, which compiles. Additional memory is the peak of all steps
+without the resident memory after a step on a short sequence. The benchmark requires
+Linux, and sets malloc to use huge pages: malloc maps buffers of more than 32 MB anew at
+every step, which takes as long as the attention with small pages.
 
     KERAS_BACKEND=jax python benchmarks/attention_scaling.py
 """
@@ -51,20 +52,20 @@ Figures = dict[str, float]
 
 
 def main() -> None:
-    """Prints the tables and, with --json, writes the figures."""
+    """Prints the tables and, with `--json`, writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--shortest", type=int, default=1024)
     parser.add_argument("--longest", type=int, default=16384)
     parser.add_argument("--quadratic-up-to", type=int, default=8192)
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each")
-    parser.add_argument("--steps", type=int, default=3, help="steps of a process")
+    parser.add_argument("--repeats", type=int, default=3, help="processes per variant")
+    parser.add_argument("--steps", type=int, default=3, help="steps per process")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
 
     print(f"backend {keras.backend.backend()}, keras {keras.__version__}")
     measured = measure(runs(options), options.repeats, options.steps)
-    costs = {f"{route}, {n}": figures for (route, n), figures in measured.items()}
-    print_table(costs, "ms", "extra MB")
+    costs = {f"{variant}, {n}": figures for (variant, n), figures in measured.items()}
+    print_table(costs, "ms", "additional MB")
     ratios = {**growth(measured), **savings(measured, options.quadratic_up_to)}
     print_table(ratios, "time", "memory")
     if options.json:
@@ -74,19 +75,19 @@ def main() -> None:
 
 
 def runs(options: argparse.Namespace) -> list[Run]:
-    """The routes at every length, each twice the one before."""
+    """Returns all variants at all lengths, which double."""
     lengths = [options.shortest]
     while 2 * lengths[-1] <= options.longest:
         lengths.append(2 * lengths[-1])
     return [
-        (route, n)
-        for route, n in itertools.product((*QUADRATIC, *PATTERNS), lengths)
-        if route in PATTERNS or n <= options.quadratic_up_to
+        (variant, n)
+        for variant, n in itertools.product((*QUADRATIC, *PATTERNS), lengths)
+        if variant in PATTERNS or n <= options.quadratic_up_to
     ]
 
 
 def measure(runs: list[Run], repeats: int, num_steps: int) -> dict[Run, Figures]:
-    """Medians of all steps of each run, the runs taken in turns."""
+    """Returns the medians of all steps of each run. The runs alternate."""
     steps: dict[Run, list[Figures]] = {run: [] for run in runs}
     spawn = multiprocessing.get_context("spawn")
     os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
@@ -101,10 +102,10 @@ def measure(runs: list[Run], repeats: int, num_steps: int) -> dict[Run, Figures]
     }
 
 
-def measured_steps(route: str, length: int, num_steps: int) -> list[Figures]:
-    """Milliseconds of each step, and MB on top of what a short sequence leaves."""
-    training_step(route, WARM_UP_LENGTH)()
-    step = training_step(route, length)
+def measured_steps(variant: str, length: int, num_steps: int) -> list[Figures]:
+    """Returns milliseconds and additional MB of each step."""
+    training_step(variant, WARM_UP_LENGTH)()
+    step = training_step(variant, length)
     ctypes.CDLL(None).malloc_trim(0)
     before = resident("VmRSS")
     pathlib.Path("/proc/self/clear_refs").write_text("5")
@@ -114,24 +115,24 @@ def measured_steps(route: str, length: int, num_steps: int) -> list[Figures]:
     return [{"ms": ms, "extra_mb": extra_mb} for ms in times]
 
 
-def training_step(route: str, length: int) -> Callable[[], Any]:
-    """One `train_on_batch` of a model with nothing in it but the layer."""
+def training_step(variant: str, length: int) -> Callable[[], Any]:
+    """Returns a training step of a model with a single attention layer."""
     inputs = keras.Input((length, HIDDEN_DIM))
-    model = keras.Model(inputs, attention(route, inputs))
+    model = keras.Model(inputs, attention(variant, inputs))
     model.compile(optimizer="sgd", loss="mse")
     rng = np.random.default_rng(0)
     batch = rng.normal(size=(1, length, HIDDEN_DIM)).astype("float32")
     return lambda: model.train_on_batch(batch, batch)
 
 
-def attention(route: str, inputs: Any) -> Any:
-    if route == "fused":
+def attention(variant: str, inputs: Any) -> Any:
+    if variant == "fused":
         return keras.layers.MultiHeadAttention(NUM_HEADS, KEY_DIM)(inputs, inputs)
-    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, pattern=PATTERNS.get(route))
-    if route == "dense":
+    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, pattern=PATTERNS.get(variant))
+    if variant == "dense":
         output, _ = layer(inputs, inputs, return_attention_scores=True)
         return output
-    return layer(inputs, inputs, use_causal_mask="causal" in route)
+    return layer(inputs, inputs, use_causal_mask="causal" in variant)
 
 
 def milliseconds(step: Callable[[], Any]) -> float:
@@ -141,27 +142,29 @@ def milliseconds(step: Callable[[], Any]) -> float:
 
 
 def resident(field: str) -> float:
-    """MB in memory now (`VmRSS`), or at most since the peak was reset (`VmHWM`)."""
+    """Returns the resident (`VmRSS`) or peak (`VmHWM`) memory in MB."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.findall(rf"{field}:\s*(\d+) kB", status)[0]) / 1024
 
 
 def growth(measured: dict[Run, Figures]) -> dict[str, Figures]:
-    """What a sequence twice as long costs."""
+    """Returns the ratios of the costs when the length doubles."""
     return {
-        f"{route}, {2 * n} / {n}": ratios(measured[route, 2 * n], measured[route, n])
-        for route, n in measured
-        if (route, 2 * n) in measured
+        f"{variant}, {2 * n} / {n}": ratios(
+            measured[variant, 2 * n], measured[variant, n]
+        )
+        for variant, n in measured
+        if (variant, 2 * n) in measured
     }
 
 
 def savings(measured: dict[Run, Figures], length: int) -> dict[str, Figures]:
-    """What attention of all to all costs next to the patterns."""
+    """Returns the costs of dense and fused attention relative to the patterns."""
     return {
-        f"{quadratic} / {route}, {length}": ratios(
-            measured[quadratic, length], measured[route, length]
+        f"{quadratic} / {variant}, {length}": ratios(
+            measured[quadratic, length], measured[variant, length]
         )
-        for quadratic, route in itertools.product(QUADRATIC, PATTERNS)
+        for quadratic, variant in itertools.product(QUADRATIC, PATTERNS)
         if (quadratic, length) in measured
     }
 
@@ -171,9 +174,9 @@ def ratios(figures: Figures, others: Figures) -> Figures:
 
 
 def print_table(rows: dict[str, Figures], time: str, memory: str) -> None:
-    print(f"\n{'':36}{time:>10}{memory:>10}")
+    print(f"\n{'':36}{time:>14}{memory:>14}")
     for name, figures in rows.items():
-        print(f"{name:36}{figures['ms']:10.2f}{figures['extra_mb']:10.2f}")
+        print(f"{name:36}{figures['ms']:14.2f}{figures['extra_mb']:14.2f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Times a SavedModel by the number of texts that it is given together.
+"""Measures the time per text of a SavedModel for several batch sizes.
 
-What batches gain is what a server can gain by making them: `serving_default` in this
-process, without HTTP. The first call compiles what the batch's shape needs; the others
-are timed, by the wall and of all processor cores in use together.
+It calls `serving_default` in this process, without HTTP. The results show how much a
+server can gain from batches. The first call of a batch size compiles its shapes; later
+calls are timed, in wall-clock time and in processor time of all cores.
 
     python benchmarks/batches.py
     python benchmarks/batches.py --model saved_models/en-de/1 --texts test.en
@@ -18,29 +18,41 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401 (its operations)
+import tensorflow_text  # noqa: F401 (registers its operations)
 from serving import PRONOUNCE, texts_of
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 COLUMNS = {
     "first_seconds": "first call, s",
-    "milliseconds": "ms a text",
-    "processor_milliseconds": "of processors",
+    "milliseconds": "ms/text",
+    "processor_milliseconds": "CPU ms/text",
 }
 
 
 def main() -> None:
-    """Prints a row for each size of batch."""
+    """Prints one row per batch size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=pathlib.Path, default=PRONOUNCE / "1")
     parser.add_argument(
-        "--texts", type=pathlib.Path, metavar="FILE", help="words if not given"
+        "--model",
+        type=pathlib.Path,
+        default=PRONOUNCE / "1",
+        help="Folder of the SavedModel. Default: the pronunciation model.",
     )
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--calls", type=int, default=30, help="timed, of each size")
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument(
+        "--texts",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="Texts, one per line. Default: words.",
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=SIZES, help="Batch sizes."
+    )
+    parser.add_argument(
+        "--calls", type=int, default=30, help="Timed calls of each size."
+    )
+    parser.add_argument("--json", metavar="FILE", help="File for the results.")
     options = parser.parse_args()
     texts = texts_of(options.texts)
     started = time.perf_counter()
@@ -62,13 +74,13 @@ def time_batches(
     size: int,
     calls: int,
 ) -> dict[str, float]:
-    """The figures of one size of batch."""
+    """Returns the times of one batch size."""
     starts = [i * size % (len(texts) - size) for i in range(calls)]
     batches = [tf.constant(texts[start : start + size]) for start in starts]
     started = time.perf_counter()
     serve(text=batches[0])
     first = time.perf_counter() - started
-    for batch in batches:  # other lengths have shapes of their own
+    for batch in batches:  # Compiles the shapes of all lengths.
         serve(text=batch)
     walls, processors = [], []
     for batch in batches:

@@ -1,18 +1,17 @@
-"""Times the way from text to batches, and measures its padding and memory.
+"""Measures the speed, padding and memory of the conversion from text to batches.
 
-Speed: pairs a second that come out as padded batches, ours against keras-nlp's
-tokenizer in a `tf.data` pipeline as one would write it, and against what plain
-`sentencepiece` takes to tokenize the same lines, without making batches of them. All
-sides read the same files with the same model and take turns. As others may use the
-machine too, the pairs per second of processor time (all threads together) are shown
-beside those per second of the clock.
+Speed: pairs per second of `parallel_dataset`, of a typical `tf.data` pipeline with the
+tokenizer of keras-nlp, and of `sentencepiece`, which tokenizes the same lines without
+creating batches. All of them read the same files with the same SentencePiece model, in
+turn. The table shows pairs per second of wall-clock time and pairs per second of
+processor time of all threads, which depends less on other processes of the machine.
 
-Padding: the share of padding among all ids of an epoch, both sides counted, and without
-the batches that rows of padding fill up.
+Padding: share of padding among all ids of an epoch, of both sides, for all batches and
+for the batches without rows of padding.
 
-Memory: a process streams corpora of more and more lines, all different, until 400
-batches have come. What it has at most beyond what it had before must not grow with
-the lines, but for 16 bytes a line where duplicates are dropped.
+Memory: peak memory of a process that streams 400 batches of corpora with an increasing
+number of distinct lines, minus its memory before. The difference must not depend on the
+number of lines, except for 16 bytes per line if duplicates are dropped.
 
     python benchmarks/data.py --source train.en --target train.de
 """
@@ -31,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -44,23 +43,36 @@ import tensorflow as tf
 from keras_transformer import SentencePieceTokenizer, Tokenizer, parallel_dataset
 
 BATCHES = 400
-BUCKETS = (8, 12, 16, 20, 24, 32, 48)  # Of the pipeline as one would write it.
-Files = tuple[pathlib.Path, pathlib.Path]
+BUCKETS = (8, 12, 16, 20, 24, 32, 48)  # Of the pipeline with keras-nlp.
+Files: TypeAlias = tuple[pathlib.Path, pathlib.Path]
 
 
 def main() -> None:
-    """Prints the tables and, with --json, writes the figures."""
+    """Prints the tables and, with `--json`, writes the results to a file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--source", type=pathlib.Path, metavar="FILE")
-    parser.add_argument("--target", type=pathlib.Path, metavar="FILE")
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each side")
     parser.add_argument(
-        "--lines", type=int, nargs="*", default=[100_000, 1_000_000, 10_000_000]
+        "--source",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="Source text, one sentence per line. Default: random words.",
     )
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument(
+        "--target", type=pathlib.Path, metavar="FILE", help="Target text."
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="Repetitions of each measurement."
+    )
+    parser.add_argument(
+        "--lines",
+        type=int,
+        nargs="*",
+        default=[100_000, 1_000_000, 10_000_000],
+        help="Numbers of lines in the measurement of memory.",
+    )
+    parser.add_argument("--json", metavar="FILE", help="File for the results.")
     options = parser.parse_args()
     if (options.source is None) != (options.target is None):
-        parser.error("--source and --target belong together")
+        parser.error("--source and --target must be given together.")
 
     with tempfile.TemporaryDirectory() as folder:
         files = options.source, options.target
@@ -68,22 +80,23 @@ def main() -> None:
             files = write_corpus(pathlib.Path(folder), 30_000)
         tokenizer = SentencePieceTokenizer.train(files, vocabulary_size=8000)
         tokenizer.save(pathlib.Path(folder) / "tokenizer.json")
-        figures = {
+        results = {
             "speed": measure_speed(files, tokenizer, options.repeats),
             "padding": measure_padding(files, tokenizer),
             "memory": measure_memory(pathlib.Path(folder), options.lines),
         }
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(figures))
+        pathlib.Path(options.json).write_text(json.dumps(results))
 
 
 # Text.
 
 
 def write_corpus(folder: pathlib.Path, lines: int) -> Files:
-    """Two files of words with Zipf's frequencies, as long as captions are.
+    """Writes two files of random words with frequencies by Zipf's law.
 
-    The last word of a line is its number, so that no two lines are equal.
+    The lengths of the lines are typical of image captions. The last word of a line is
+    its number, so all lines are distinct.
     """
     random = np.random.default_rng(0)
     syllables = [
@@ -109,32 +122,46 @@ def write_corpus(folder: pathlib.Path, lines: int) -> Files:
 # Speed.
 
 
+class Timing(NamedTuple):
+    """Number of pairs, and seconds of wall-clock and processor time."""
+
+    pairs: int
+    wall: float
+    processor: float
+
+
 def measure_speed(
     files: Files, tokenizer: SentencePieceTokenizer, repeats: int
 ) -> list[dict[str, Any]]:
-    """Pairs a second of every side, the medians of all turns."""
+    """Returns the pairs per second of each pipeline, as medians of all repetitions."""
     sides = make_sides(files, tokenizer)
-    taken: dict[str, list[tuple[int, float, float]]] = {name: [] for name in sides}
+    timings: dict[str, list[Timing]] = {name: [] for name in sides}
     for side in sides.values():
         side()
     for _ in range(repeats):
         for name, side in sides.items():
-            clock, processor = time.perf_counter(), time.process_time()
+            wall, processor = time.perf_counter(), time.process_time()
             pairs = side()
-            seconds = time.perf_counter() - clock, time.process_time() - processor
-            taken[name].append((pairs, *seconds))
+            timings[name].append(
+                Timing(
+                    pairs, time.perf_counter() - wall, time.process_time() - processor
+                )
+            )
     rows = []
-    print(f"{'from text to batches':40}{'pairs/s':>9}{'per CPU s':>11}{'to ours':>9}")
-    for name, turns in taken.items():
-        ours = taken[next(iter(sides))]
+    print(f"{'from text to batches':40}{'pairs/s':>9}{'per CPU s':>11}{'ratio':>9}")
+    first = timings[next(iter(sides))]
+    for name, turns in timings.items():
         row = {
             "side": name,
-            "pairs_a_second": statistics.median(p / clock for p, clock, _ in turns),
+            "pairs_a_second": statistics.median(
+                each.pairs / each.wall for each in turns
+            ),
             "pairs_a_processor_second": statistics.median(
-                p / cpu for p, _, cpu in turns
+                each.pairs / each.processor for each in turns
             ),
             "ratio": statistics.median(
-                (a[0] / a[2]) / (b[0] / b[2]) for a, b in zip(turns, ours, strict=True)
+                (a.pairs / a.processor) / (b.pairs / b.processor)
+                for a, b in zip(turns, first, strict=True)
             ),
         }
         rows.append(row)
@@ -148,7 +175,7 @@ def measure_speed(
 def make_sides(
     files: Files, tokenizer: SentencePieceTokenizer
 ) -> dict[str, Callable[[], int]]:
-    """Functions that go once through the text and give the number of pairs."""
+    """Returns functions that convert the text once and return the number of pairs."""
     source, target = map(str, files)
     tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
     in_memory = parallel_dataset(source, target, **tokenizers)
@@ -184,7 +211,7 @@ def make_sides(
 
 
 def count_pairs(batches: tf.data.Dataset) -> int:
-    """The pairs of an epoch; rows of padding do not count."""
+    """Returns the number of pairs of an epoch, without rows of padding."""
     return sum(
         int((inputs["decoder_token_ids"][:, 0] != 0).sum())
         for inputs, _ in batches.as_numpy_iterator()
@@ -194,20 +221,20 @@ def count_pairs(batches: tf.data.Dataset) -> int:
 def keras_pipeline(
     source: str, target: str, tokenizer: Any, chunk: int | None
 ) -> tf.data.Dataset:
-    """Batches of 4,096 tokens a side, as one would make them with keras-nlp."""
+    """Returns batches of 4,096 tokens per side with the tokenizer of keras-nlp."""
 
-    def shift(source_ids, target_ids):
+    def shift(source_ids: tf.Tensor, target_ids: tf.Tensor) -> tuple[Any, tf.Tensor]:
         inputs = {"encoder_token_ids": source_ids, "decoder_token_ids": target_ids[:-1]}
         return inputs, target_ids[1:]
 
-    def tokenize(sources, targets):
+    def tokenize(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Any, Any]:
         start, end = [2], [3]
         return (
             tf.concat([tokenizer(sources), end], axis=0),
             tf.concat([start, tokenizer(targets), end], axis=0),
         )
 
-    def tokenize_chunk(sources, targets):
+    def tokenize_chunk(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Any, Any]:
         column = tf.ones_like(sources, tf.int32)[:, None]
         return (
             tf.concat([tokenizer(sources), 3 * column], axis=1),
@@ -236,7 +263,7 @@ def keras_pipeline(
 
 
 def tokenize(files: Files, processor: sentencepiece.SentencePieceProcessor) -> int:
-    """Tokenizes both files in chunks."""
+    """Tokenizes both files in chunks and returns the number of lines."""
     for path in files:
         with path.open(encoding="utf-8") as file:
             count = 0
@@ -251,7 +278,7 @@ def tokenize(files: Files, processor: sentencepiece.SentencePieceProcessor) -> i
 def measure_padding(
     files: Files, tokenizer: SentencePieceTokenizer
 ) -> list[dict[str, Any]]:
-    """Shares of padding of an epoch, in 12 shapes at most."""
+    """Returns the shares of padding of an epoch with at most 12 shapes."""
     sampled = {"source_sampling": 0.1, "target_sampling": 0.1}
     streamed = {
         **{"window": 10_000, "batches_per_epoch": 125},
@@ -264,7 +291,7 @@ def measure_padding(
         "streamed, 10,000 pairs at a time": streamed,
     }
     rows = []
-    print(f"\n{'padding':40}{'shapes':>8}{'all':>8}{'full batches':>14}")
+    print(f"\n{'padding':40}{'shapes':>8}{'all':>8}{'without rows':>14}")
     for name, options in sides.items():
         data = parallel_dataset(
             *files, source_tokenizer=tokenizer, target_tokenizer=tokenizer, **options
@@ -289,6 +316,7 @@ def measure_padding(
 
 
 def share(batches: list[np.ndarray]) -> float:
+    """Returns the share of `True` in all batches."""
     return sum(map(np.sum, batches)) / max(1, sum(map(np.size, batches)))
 
 
@@ -296,35 +324,35 @@ def share(batches: list[np.ndarray]) -> float:
 
 
 def measure_memory(folder: pathlib.Path, sizes: list[int]) -> list[dict[str, Any]]:
-    """Peak memory of streams, each in a process of its own."""
+    """Returns the peak memory of streams, each in a separate process."""
     rows = []
     print(
         f"\n{'lines':>10}{'MB of text':>12}{'extra MB':>10}{'dropping duplicates':>21}",
         end="",
     )
-    print(f"{'bytes a line':>14}{'s to begin':>12}{'dropping':>10}")
+    print(f"{'bytes/line':>14}{'s to start':>12}{'dropping':>10}")
     context = multiprocessing.get_context("spawn")
     for lines in sizes:
         files = write_corpus(folder, lines)
-        figures = []
+        measured = []
         for drop_duplicates in (False, True):
             with ProcessPoolExecutor(1, mp_context=context) as pool:
                 future = pool.submit(stream_memory, folder, files, drop_duplicates)
-                figures.append(future.result())
-        (plain, begun), (dropping, begun_dropping) = figures
+                measured.append(future.result())
+        (plain, started), (dropping, started_dropping) = measured
         row = {
             "lines": lines,
             "text_mb": sum(path.stat().st_size for path in files) / 1e6,
             "extra_mb": plain,
             "extra_mb_dropping": dropping,
             "bytes_a_line": 1024**2 * (dropping - plain) / lines,
-            "seconds_to_begin": begun,
-            "seconds_to_begin_dropping": begun_dropping,
+            "seconds_to_begin": started,
+            "seconds_to_begin_dropping": started_dropping,
         }
         rows.append(row)
         print(
             f"{lines:10,}{row['text_mb']:12,.0f}{plain:10,.0f}{dropping:21,.0f}"
-            f"{row['bytes_a_line']:14.1f}{begun:12.1f}{begun_dropping:10.1f}",
+            f"{row['bytes_a_line']:14.1f}{started:12.1f}{started_dropping:10.1f}",
             flush=True,
         )
         for path in files:
@@ -335,13 +363,13 @@ def measure_memory(folder: pathlib.Path, sizes: list[int]) -> list[dict[str, Any
 def stream_memory(
     folder: pathlib.Path, files: Files, drop_duplicates: bool
 ) -> tuple[float, float]:
-    """MB that a stream takes at most, and seconds until its first batch can come."""
+    """Returns the peak memory of a stream in MB, and the seconds before its start."""
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     tokenizer.tokenize(["warm up"])
     ctypes.CDLL(None).malloc_trim(0)
     before = resident("VmRSS")
     pathlib.Path("/proc/self/clear_refs").write_text("5")
-    started = time.perf_counter()
+    start = time.perf_counter()
     data = parallel_dataset(
         *files,
         source_tokenizer=tokenizer,
@@ -352,13 +380,13 @@ def stream_memory(
         batches_per_epoch=BATCHES,
         drop_duplicates=drop_duplicates,
     )
-    begun = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     count_pairs(data.dataset)
-    return resident("VmHWM") - before, begun
+    return resident("VmHWM") - before, seconds
 
 
 def resident(field: str) -> float:
-    """MB in memory now (`VmRSS`), or at most since the peak was reset (`VmHWM`)."""
+    """Returns the current (`VmRSS`) or peak (`VmHWM`) resident memory in MB."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.findall(rf"{field}:\s*(\d+) kB", status)[0]) / 1024
 

@@ -1,15 +1,16 @@
-r"""Times decoding against CTranslate2, Hugging Face, KerasHub and the tutorials' loop.
+r"""Compares decoding speed with CTranslate2, Hugging Face, KerasHub and a simple loop.
 
-The same sentences, output forced to as many tokens, so that the work is equal: ours by
-`generate` with its defaults on each backend and as SavedModel (which takes and gives
-texts), CTranslate2 with the exported weights in float32 and int8, Marian's `generate`,
-KerasHub's samplers with its layers, and the loop that runs the whole model again for
-every token (greedy, and only one batch of it). Marian and KerasHub have random weights.
+All sides decode the same sentences, with outputs forced to the same length. Ours is
+`generate` with its defaults on each backend, and the SavedModel, which takes and
+returns texts. The peers are CTranslate2 with the exported weights in float32 and int8,
+Marian's `generate`, KerasHub's samplers and layers, and the loop of the Keras
+tutorials, which evaluates the whole model for each token (greedy, a single batch).
+Marian and KerasHub have random weights.
 
-Every side has a process of its own that stays, with the threads that its library takes
-by itself; the sides take turns. The first time on each shape counts as compilation. On
-one core (`taskset --cpu-list 0 python …`) seconds are those that the process itself
-ran. Memory is the peak less what was resident before the library was loaded (on Linux).
+Each side runs in a separate process with the default number of threads of its library.
+The sides alternate. The first pass on each shape measures compilation. On one core
+(`taskset --cpu-list 0 python …`) seconds are processor time. Memory is the peak without
+the resident memory before the library is loaded (on Linux).
 
     python benchmarks/decoding.py --sizes small --train train.en train.de \
         --source test.en
@@ -35,13 +36,13 @@ from training import Side, environment, in_a_process, is_installed
 SIZES = ("tiny", "small", "base", "big")
 BACKENDS = ("tensorflow", "jax", "torch")
 PEERS = ("ctranslate2", "ctranslate2-int8", "marian", "keras_hub", "tutorial")
-SENTENCES_OF_THE_LOOP = 64
+LOOP_SENTENCES = 64
 
 Figures = dict[str, float]
 
 
 def main() -> None:
-    """Prints a table for each size, beam and batch; with --json, writes all figures."""
+    """Prints a table per size, beams and batch, and writes all figures to `--json`."""
     options = parse_arguments()
     sides = choose_sides(options.backends, options.peers)
     print(environment())
@@ -75,17 +76,20 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--train", nargs=2, metavar="FILE", help="for the vocabulary; or generated"
+        "--train",
+        nargs=2,
+        metavar="FILE",
+        help="text of the vocabulary; default: generated",
     )
-    parser.add_argument("--source", metavar="FILE", help="what to decode")
+    parser.add_argument("--source", metavar="FILE", help="text to decode")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small"])
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--batches", nargs="+", type=int, default=[64, 1])
     parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
-    parser.add_argument("--length", type=int, default=24, help="of every output")
+    parser.add_argument("--length", type=int, default=24, help="tokens of each output")
     parser.add_argument("--sentences", type=int, default=512, metavar="N")
-    parser.add_argument("--repeats", type=int, default=3, help="turns that count")
+    parser.add_argument("--repeats", type=int, default=3, help="measured rounds")
     parser.add_argument("--json", metavar="FILE")
     return parser.parse_args()
 
@@ -115,7 +119,7 @@ def choose_sides(backends: list[str], peers: list[str]) -> list[Side]:
 def measure_rounds(
     sides: list[Side], setting: Setting, options: argparse.Namespace
 ) -> dict[int, list[dict[str, Figures]]]:
-    """For each size of batch the figures of all sides, round by round."""
+    """Returns the figures of all sides, by batch size and round."""
     sides = [
         side
         for side in sides
@@ -142,13 +146,13 @@ def measure_rounds(
 def worker(side: Side) -> ProcessPoolExecutor:
     os.environ.update(KERAS_BACKEND=side.backend, TF_CPP_MIN_LOG_LEVEL="3")
     executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    executor.submit(os.getpid).result()  # so that it starts with this environment
+    executor.submit(os.getpid).result()  # Starts the process with this environment.
     return executor
 
 
 def sentences(side: Side, batch_size: int, most: int) -> int:
     if side.module == "tutorial_loop":
-        return min(most, SENTENCES_OF_THE_LOOP, 4 * batch_size)
+        return min(most, LOOP_SENTENCES, 4 * batch_size)
     return min(most, 16 * batch_size)
 
 
@@ -169,11 +173,14 @@ def print_table(
     sides: list[Side],
     rounds: list[dict[str, Figures]],
 ) -> None:
-    """A row a side, medians over all rounds but the first, ratios round by round."""
+    """Prints a row per side with medians of all rounds but the first."""
     first, *rounds = rounds
     print(f"\n{setting.size}, {setting.num_beams} beams, batch {batch_size}\n")
-    print("| | tokens/s | lowest to highest | of CTranslate2 | ms a batch ", end="")
-    print("| compiling, s | extra MB | others' load |\n|" + " --- |" * 8)
+    print(
+        "| | tokens/s | lowest to highest | ratio to CTranslate2 | ms per batch ",
+        end="",
+    )
+    print("| compilation, s | additional MB | load of others |\n|" + " --- |" * 8)
     for side in sides:
         if side.name not in first:
             continue
@@ -185,7 +192,7 @@ def print_table(
             side.name,
             f"{statistics.median(speeds):,.0f}",
             f"{min(speeds):,.0f} to {max(speeds):,.0f}",
-            of_the_reference(side.name, rounds),
+            ratio_to_reference(side.name, rounds),
             f"{1000 * usual / batches:,.0f}",
             f"{first[side.name]['seconds'] - usual:.1f}",
             f"{runs[-1]['extra_mb']:,.0f}",
@@ -195,8 +202,8 @@ def print_table(
     sys.stdout.flush()
 
 
-def of_the_reference(name: str, rounds: list[dict[str, Figures]]) -> str:
-    """Median of a side's speed by that of CTranslate2 in the same round."""
+def ratio_to_reference(name: str, rounds: list[dict[str, Figures]]) -> str:
+    """Returns the median ratio of a side's speed to that of CTranslate2."""
     reference = "CTranslate2 float32"
     if reference not in rounds[0]:
         return ""

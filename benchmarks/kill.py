@@ -1,16 +1,17 @@
-"""Kills training again and again, and compares every loss with a run left alone.
+"""Kills training many times and compares every loss with an uninterrupted run.
 
-For each backend a small Transformer learns to spell words backwards, with dropout,
-Adam and a learning-rate schedule, once without interruption. Then the same command is
-killed with SIGKILL and started again until it gets to the end; if that was too soon,
-another run begins. Every second kill waits until a checkpoint is being written, the
-others come at any moment. The loss of a step is what `fit` reports after it, the mean
-of the epoch so far; a step that was made twice is compared twice.
+For each backend a small Transformer learns to reverse words, with dropout, Adam and a
+learning rate schedule, first without interruption. Then the same command is killed with
+SIGKILL and started again until the run is complete. Further runs follow until the
+number of kills is reached. Every second kill waits until a checkpoint is being written;
+the others come at a random time. The loss of a step is the mean over the epoch so far,
+as `fit` reports it. A step that is made twice is compared twice.
 
     python benchmarks/kill.py --kills 20 --backends jax torch
 """
 
 import argparse
+import dataclasses
 import importlib.util
 import json
 import os
@@ -26,29 +27,44 @@ from typing import Any
 BACKENDS = ("tensorflow", "jax", "torch")
 EPOCHS, PAIRS, SAVE_EVERY = 4, 400, 7
 
+# The loss of each step of a process, by epoch and batch from 0.
 Losses = dict[tuple[int, int], float]
 
 
+@dataclasses.dataclass
+class Counts:
+    """Figures of a backend."""
+
+    kills: int = 0
+    in_a_write: int = 0
+    mid_epoch_resumes: int = 0
+    steps: int = 0
+    largest_difference: float = 0.0
+
+
 def main() -> None:
-    """Prints the table and, with --json, writes the figures."""
+    """Prints the table and, with --json, writes the figures to a file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=installed())
-    parser.add_argument("--kills", type=int, default=10, help="of each backend")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--train", metavar="FOLDER", help="(what is then killed)")
+    parser.add_argument("--kills", type=int, default=10, help="kills per backend")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the times to kill")
+    parser.add_argument("--json", metavar="FILE", help="file for the figures")
+    parser.add_argument("--train", metavar="FOLDER", help="train (for internal use)")
     options = parser.parse_args()
     if options.train:
         train(pathlib.Path(options.train))
         return
     figures = {}
-    print("backend      kills  in a write  amid an epoch  steps  largest difference")
+    print(
+        "backend      kills  in a write  mid-epoch resumes  steps  largest difference"
+    )
     for backend in options.backends:
-        figures[backend] = counts = measure(backend, options.kills, options.seed)
+        counts = measure(backend, options.kills, options.seed)
+        figures[backend] = dataclasses.asdict(counts)
         print(
-            f"{backend:<11}{counts['kills']:>7}{counts['in_a_write']:>12}"
-            f"{counts['amid_an_epoch']:>15}{counts['steps']:>7}"
-            f"{counts['largest_difference']:>20.1e}",
+            f"{backend:<11}{counts.kills:>7}{counts.in_a_write:>12}"
+            f"{counts.mid_epoch_resumes:>19}{counts.steps:>7}"
+            f"{counts.largest_difference:>20.1e}",
             flush=True,
         )
     if options.json:
@@ -56,32 +72,33 @@ def main() -> None:
 
 
 def installed() -> list[str]:
+    """Returns the names of the installed backends."""
     return [name for name in BACKENDS if importlib.util.find_spec(name)]
 
 
-def measure(backend: str, kills: int, seed: int) -> dict[str, Any]:
-    """Kills so many processes; counts what they did."""
-    counts = dict.fromkeys(("kills", "in_a_write", "amid_an_epoch", "steps"), 0)
-    moments = random.Random(seed)
-    largest = 0.0
+def measure(backend: str, kills: int, seed: int) -> Counts:
+    """Kills processes of one backend and compares their losses."""
+    counts = Counts()
+    generator = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        longest = time_of_training(backend, folder / "whole") / 2
-        (whole,) = lives(folder / "whole")
+        max_delay = training_time(backend, folder / "whole") / 2
+        (whole,) = losses(folder / "whole")
         run = 0
-        while counts["kills"] < kills:
+        while counts.kills < kills:
             killed = folder / f"killed-{run}"
-            kill_until_done(backend, killed, kills, longest, moments, counts)
-            found = lives(killed)
-            largest = max(largest, largest_difference(found, whole))
-            counts["amid_an_epoch"] += sum(min(life)[1] > 0 for life in found)
-            counts["steps"] += sum(map(len, found))
+            kill_until_complete(backend, killed, kills, max_delay, generator, counts)
+            processes = losses(killed)
+            difference = largest_difference(processes, whole)
+            counts.largest_difference = max(counts.largest_difference, difference)
+            counts.mid_epoch_resumes += sum(min(steps)[1] > 0 for steps in processes)
+            counts.steps += sum(map(len, processes))
             run += 1
-    return counts | {"largest_difference": largest}
+    return counts
 
 
-def time_of_training(backend: str, folder: pathlib.Path) -> float:
-    """Runs without interruption; returns the seconds after the first step."""
+def training_time(backend: str, folder: pathlib.Path) -> float:
+    """Trains without interruption; returns the seconds after the first step."""
     process = start(backend, folder)
     wait_for_a_step(process, folder)
     started = time.perf_counter()
@@ -89,43 +106,44 @@ def time_of_training(backend: str, folder: pathlib.Path) -> float:
     return time.perf_counter() - started
 
 
-def kill_until_done(
+def kill_until_complete(
     backend: str,
     folder: pathlib.Path,
     kills: int,
-    longest: float,
-    moments: random.Random,
-    counts: dict[str, int],
+    max_delay: float,
+    generator: random.Random,
+    counts: Counts,
 ) -> None:
-    """Starts a run again and again until it ends by itself."""
-    done = False
-    while not done:
+    """Starts and kills a run until it is complete."""
+    is_complete = False
+    while not is_complete:
         process = start(backend, folder)
-        if counts["kills"] < kills:
+        if counts.kills < kills:
             wait_for_a_step(process, folder)
-            time.sleep(moments.uniform(0, longest))
-            if counts["kills"] % 2:
+            time.sleep(generator.uniform(0, max_delay))
+            if counts.kills % 2:
                 wait_for_a_write(process, folder)
             process.send_signal(signal.SIGKILL)
-        done = wait(process, folder)
-        counts["kills"] += not done
-        counts["in_a_write"] += any(folder.glob("*/.unfinished-*")) and not done
+        is_complete = wait(process, folder)
+        if not is_complete:
+            counts.kills += 1
+            counts.in_a_write += any(folder.glob("*/.unfinished-*"))
 
 
 def start(backend: str, folder: pathlib.Path) -> subprocess.Popen:
-    """Starts a process that trains, or goes on with it."""
+    """Starts a process that trains, or resumes training."""
     folder.mkdir(exist_ok=True)
     with open(folder / "errors", "w") as errors:
         return subprocess.Popen(
             [sys.executable, __file__, "--train", str(folder)],
-            # More threads than one only wait for each other in so small a model.
+            # In a small model, additional threads only wait for each other.
             env={"OMP_NUM_THREADS": "1", **os.environ, "KERAS_BACKEND": backend},
             stderr=errors,
         )
 
 
 def wait(process: subprocess.Popen, folder: pathlib.Path) -> bool:
-    """Waits for a process; tells whether it ended by itself."""
+    """Waits for a process; returns whether it was not killed."""
     code = process.wait()
     if code not in (0, -signal.SIGKILL):
         raise RuntimeError((folder / "errors").read_text())
@@ -133,10 +151,10 @@ def wait(process: subprocess.Popen, folder: pathlib.Path) -> bool:
 
 
 def wait_for_a_step(process: subprocess.Popen, folder: pathlib.Path) -> None:
-    """Waits until a process has made a step since it began."""
-    before = sum(path.stat().st_size > 0 for path in folder.glob("life-*"))
+    """Waits until a process has made its first step."""
+    before = sum(path.stat().st_size > 0 for path in folder.glob("process-*"))
     while process.poll() is None:
-        if sum(path.stat().st_size > 0 for path in folder.glob("life-*")) > before:
+        if sum(path.stat().st_size > 0 for path in folder.glob("process-*")) > before:
             return
         time.sleep(0.001)
 
@@ -147,28 +165,28 @@ def wait_for_a_write(process: subprocess.Popen, folder: pathlib.Path) -> None:
         pass
 
 
-def lives(folder: pathlib.Path) -> list[Losses]:
-    """The losses of each process of a run that made a step."""
-    texts = [path.read_text() for path in sorted(folder.glob("life-*"))]
+def losses(folder: pathlib.Path) -> list[Losses]:
+    """Returns the losses of each process of a run that has made a step."""
+    texts = [path.read_text() for path in sorted(folder.glob("process-*"))]
     rows = [map(json.loads, text.splitlines()) for text in texts if text]
-    return [{(epoch, batch): loss for epoch, batch, loss in life} for life in rows]
+    return [{(epoch, batch): loss for epoch, batch, loss in steps} for steps in rows]
 
 
-def largest_difference(found: list[Losses], whole: Losses) -> float:
-    """Compares all lives of a run with the uninterrupted one."""
-    if set().union(*found) != whole.keys():
-        raise RuntimeError("The steps of the killed run are not those of a whole one.")
-    return max(abs(whole[step] - life[step]) for life in found for step in life)
+def largest_difference(processes: list[Losses], whole: Losses) -> float:
+    """Compares the losses of all processes of a run with the uninterrupted run."""
+    if set().union(*processes) != whole.keys():
+        raise RuntimeError("The killed run has other steps than the uninterrupted run.")
+    return max(abs(whole[step] - loss) for p in processes for step, loss in p.items())
 
 
 def train(folder: pathlib.Path) -> None:
-    """The run that is killed."""
+    """Trains the model; this run is killed."""
     import keras
 
     import keras_transformer as kt
 
     class Log(keras.callbacks.Callback):
-        """Writes the loss of each step at once."""
+        """Writes the loss of each step immediately."""
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.epoch = epoch
@@ -177,10 +195,10 @@ def train(folder: pathlib.Path) -> None:
             step = self.epoch, batch + self.params.get("first_batch", 0)
             os.write(log, f"{json.dumps([*step, logs['loss']])}\n".encode())
 
-    life = len(list(folder.glob("life-*")))
-    log = os.open(folder / f"life-{life:04}", os.O_WRONLY | os.O_CREAT)
-    resumed = any(folder.glob("run/*.npz"))
-    keras.utils.set_random_seed(1000 + life if resumed else 7)
+    number = len(list(folder.glob("process-*")))
+    log = os.open(folder / f"process-{number:04}", os.O_WRONLY | os.O_CREAT)
+    is_resumed = any(folder.glob("run/*.npz"))
+    keras.utils.set_random_seed(1000 + number if is_resumed else 7)
     words = random.Random(1)
     words = ["".join(words.choices("abcdefghij", k=7)) for _ in range(PAIRS)]
     tokenizer = kt.CharacterTokenizer.train(lines=words)

@@ -1,21 +1,22 @@
-"""Times training against PyTorch's Transformer, Marian, JoeyNMT and KerasHub.
+"""Compares training speed with PyTorch's Transformer, Marian, JoeyNMT and KerasHub.
 
-Real (not padding) target tokens a second, ours and KerasHub's through `fit`, the others
-in a plain PyTorch loop, on the same batches: float32, Adam, label smoothing 0.1 (none
-for KerasHub's model: Keras has it for one-hot targets only). Every side runs in a
-process of its own, the sides in turns, with the threads that its library takes by
-itself. A process first trains twice on each shape of batch; what the first time takes
-longer is compilation. Then it trains on all batches, several times.
+The speed is in target tokens per second, without padding. Ours and KerasHub train with
+`fit`, the others with a PyTorch loop, on the same batches with float32, Adam and label
+smoothing 0.1 (KerasHub's model without: Keras requires one-hot targets for it). Each
+side runs in a separate process with the default number of threads of its library. The
+sides alternate. A process first trains twice on each shape of batch. The difference of
+the two times is compilation. Then it trains on all batches several times.
 
-"Of the ceiling" is how many operations a second the matrix products of real tokens
-come to, by the most that NumPy, PyTorch or JAX reach at products of these sizes. Memory
-is the peak less what was resident before the model was built (on Linux alone).
+The fraction of the ceiling is the rate of operations in the matrix multiplications of
+tokens without padding, divided by the highest rate of NumPy, PyTorch and JAX for
+matrices of these sizes. Memory is the peak without the resident memory before the model
+is built (on Linux).
 
     python benchmarks/training.py --sizes tiny small
 
-On a machine that others use too, it repeats steps of which these took a tenth, and
-shows what they took of those that count. On one core (`taskset --cpu-list 0 python …`)
-seconds are those that the process itself ran, which others hardly change.
+The benchmark repeats steps in which other processes used a tenth of the machine or
+more, and reports their load in the measured steps. On one core (`taskset --cpu-list 0
+python …`) seconds are processor time, which other processes affect little.
 """
 
 import argparse
@@ -45,7 +46,7 @@ BACKENDS = ("jax", "torch", "tensorflow", "tensorflow-xla")
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """A row of the table: the module that builds it, and how."""
+    """A row of the table: a module and the options with which it is built."""
 
     name: str
     module: str
@@ -72,7 +73,7 @@ PEERS = ("keras_hub", *TORCH_SIDES)
 
 
 def main() -> None:
-    """Prints a table a size and, with --json, writes all figures."""
+    """Prints a table per size and, with `--json`, writes all figures."""
     options = parse_arguments()
     sides = choose_sides(options.backends, options.peers)
     results = {}
@@ -86,7 +87,7 @@ def main() -> None:
             options.steps,
         )
         print(environment())
-        print(f"{options.tokens_per_batch} tokens a batch: {description}")
+        print(f"{options.tokens_per_batch} tokens per batch: {description}")
         for size in options.sizes:
             setting = Setting(
                 size, options.dropout, options.tokens_per_batch, options.dtype
@@ -105,8 +106,10 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--source", metavar="FILE", help="text; generated if not given")
-    parser.add_argument("--target", metavar="FILE", help="its translation")
+    parser.add_argument(
+        "--source", metavar="FILE", help="source text; default: generated"
+    )
+    parser.add_argument("--target", metavar="FILE", help="target text")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES[:3])
     parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
@@ -116,22 +119,24 @@ def parse_arguments() -> argparse.Namespace:
         "--dtype",
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
         default="float32",
-        help="of the Keras models; the others stay in float32",
+        help="of the Keras models; the others use float32",
     )
-    parser.add_argument("--steps", type=int, default=8, help="batches of a pass")
-    parser.add_argument("--passes", type=int, default=3, help="that count in a process")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each")
+    parser.add_argument("--steps", type=int, default=8, help="batches per pass")
+    parser.add_argument(
+        "--passes", type=int, default=3, help="measured passes per process"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="processes per side")
     parser.add_argument(
         "--profile",
         choices=("jax", "torch", "tensorflow"),
-        help="instead: where our step spends its time on this backend",
+        help="print the time of the parts of a step on this backend instead",
     )
     parser.add_argument("--json", metavar="FILE")
     return parser.parse_args()
 
 
 def choose_sides(backends: list[str], peers: list[str]) -> list[Side]:
-    """Ours and KerasHub's on each backend; those of PyTorch that are installed."""
+    """Returns the sides whose packages are installed."""
     sides = []
     for name in backends:
         backend, _, xla = name.partition("-")
@@ -158,21 +163,21 @@ def environment() -> str:
 def is_installed(package: str) -> bool:
     found = importlib.util.find_spec(package) is not None
     if not found:
-        print(f"{package} is not installed and is left out")
+        print(f"skipped, not installed: {package}")
     return found
 
 
 def measure_rounds(
     sides: list[Side], setting: Setting, path: str, options: argparse.Namespace
 ) -> list[dict[str, Figures]]:
-    """The figures of all sides, round by round."""
+    """Returns the figures of all sides, by round."""
     rounds = []
     for number in range(options.repeats):
         speeds = {
             library: in_a_process(multiplications, library, setting)
             for library in MULTIPLY
         }
-        report(f"{setting.size}, round {number + 1}: products a second", speeds)
+        report(f"{setting.size}, round {number + 1}: operations per second", speeds)
         ceiling = max(speeds.values())
         figures = {}
         for side in sides:
@@ -202,7 +207,7 @@ def in_a_process(
 def print_table(
     setting: Setting, sides: list[Side], rounds: list[dict[str, Figures]]
 ) -> None:
-    """A row a side, medians over the rounds, the ratio from round to round."""
+    """Prints a row per side with medians of all rounds."""
 
     def median(name: str, figure: str) -> float:
         return statistics.median(figures[name][figure] for figures in rounds)
@@ -211,9 +216,10 @@ def print_table(
     best = max(peers, key=lambda name: median(name, "tokens_per_second"), default=None)
     print(f"\n{setting.size}, dropout {setting.dropout}, {setting.dtype}\n")
     print(
-        "| | tokens/s | lowest to highest | of the best peer | of the ceiling |", end=""
+        "| | tokens/s | lowest to highest | ratio to the best peer | of the ceiling |",
+        end="",
     )
-    print(" compiling, s | extra MB | others' load |\n|" + " --- |" * 8)
+    print(" compilation, s | additional MB | load of others |\n|" + " --- |" * 8)
     for side in sides:
         speeds = [figures[side.name]["tokens_per_second"] for figures in rounds]
         cells = [
@@ -234,13 +240,13 @@ def print_profile(setting: Setting, path: str, options: argparse.Namespace) -> N
         measure_parts, setting, path, options.passes, backend=options.profile
     )
     step = sum(parts.values())
-    print(f"\n{setting.size} on {options.profile}: {step:.0f} ms a step")
+    print(f"\n{setting.size} on {options.profile}: {step:.0f} ms per step")
     for name, milliseconds in parts.items():
         print(f"{name:16}{milliseconds:8.0f} ms {milliseconds / step:5.0%}")
 
 
 def ratio(rounds: list[dict[str, Figures]], name: str, best: str) -> float:
-    """Median of a side's speed by the best peer's of the same round."""
+    """Returns the median ratio of a side's speed to that of the best peer."""
     return statistics.median(
         figures[name]["tokens_per_second"] / figures[best]["tokens_per_second"]
         for figures in rounds

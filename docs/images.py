@@ -1,4 +1,4 @@
-"""Makes the pictures of the documentation, in docs/images.
+"""Creates the images of the documentation in docs/images.
 
 python docs/images.py
 """
@@ -30,7 +30,7 @@ FOLDER = pathlib.Path(__file__).parent / "images"
 
 
 def main(folder: pathlib.Path = FOLDER) -> None:
-    """Writes every picture to a file of its own."""
+    """Writes each image to a file."""
     figures = {
         "attention_patterns": attention_patterns(),
         "blocks": blocks(),
@@ -45,40 +45,41 @@ def main(folder: pathlib.Path = FOLDER) -> None:
 
 
 def attention_patterns(length: int = 16) -> Figure:
-    """Draws the patterns above, and each under a causal mask below."""
+    """Draws the patterns without and with a causal mask."""
     patterns = {
         "LocalWindow(3)": mask_of(LocalWindow(3), length),
         "Strided(2, 6)": mask_of(Strided(stride=2, radius=6), length),
         "GlobalLocal(2, 2)": mask_of(GlobalLocal(radius=2, global_tokens=2), length),
     }
     causal = np.tri(length, dtype=bool)
-    masks = {"all to all": np.ones_like(causal), **patterns, "causal": causal}
+    masks = {"full": np.ones_like(causal), **patterns, "causal": causal}
     masks |= {f"causal {name}": mask & causal for name, mask in patterns.items()}
     return plot_attention_pattern(masks)
 
 
 def blocks(length: int = 32, radius: int = 4) -> Figure:
-    """Frames the scores that each route computes for the same local window."""
+    """Frames the scores that each implementation computes for a local window."""
     local = mask_of(LocalWindow(radius), length)
     figure = plot_attention_pattern(
         {
             f"dense: {length} × {length} scores": local,
-            f"in blocks: {length} × {3 * radius}": local,
-            f"causal: {length} × {2 * radius}": local & np.tri(length, dtype=bool),
+            f"blockwise: {length} × {3 * radius}": local,
+            f"blockwise, causal: {length} × {2 * radius}": local
+            & np.tri(length, dtype=bool),
         }
     )
-    dense, blocked, causal = figure.axes
+    dense, blockwise, causal = figure.axes
     frame(dense, range(length), range(length))
     for start in range(0, length, radius):
         queries = range(start, start + radius)
         before, after = max(start - radius, 0), min(start + 2 * radius, length)
-        frame(blocked, queries, range(before, after))
+        frame(blockwise, queries, range(before, after))
         frame(causal, queries, range(before, start + radius))
     return figure
 
 
 def frame(axes: Axes, queries: range, keys: range) -> None:
-    """Draws a line around the scores of some queries and keys."""
+    """Draws a frame around the scores of a range of queries and keys."""
     corner = keys.start, queries.start
     axes.add_patch(
         Rectangle(corner, len(keys), len(queries), fill=False, clip_on=False)
@@ -86,19 +87,19 @@ def frame(axes: Axes, queries: range, keys: range) -> None:
 
 
 def sinusoids(length: int = 64, hidden_dim: int = 64) -> np.ndarray:
-    """Returns the encoding of the paper, `(length, hidden_dim)`."""
+    """Returns the sinusoidal encoding `(length, hidden_dim)`."""
     encoded = PositionalEncoding()(np.zeros((1, length, hidden_dim), "float32"))
     return ops.convert_to_numpy(encoded)[0]
 
 
 def schedule(num_steps: int = 10_000) -> Figure:
-    """Draws the learning rate of the README's recipe."""
+    """Draws the learning rate schedule of the README."""
     rates = WarmupInverseSquareRoot(peak_learning_rate=4e-3, warmup_steps=2000)
     return plot_schedule(ops.convert_to_numpy(rates(np.arange(num_steps))))
 
 
 def mask_of(pattern: AttentionPattern, length: int) -> np.ndarray:
-    """Returns the mask of a pattern, boolean `(length, length)`."""
+    """Returns the boolean mask `(length, length)` of a pattern."""
     positions = np.arange(length)
     return ops.convert_to_numpy(pattern.mask(positions, positions))
 

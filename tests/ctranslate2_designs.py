@@ -1,6 +1,7 @@
-"""Models that CTranslate2 can compute: each of its abilities in one of a few."""
+"""Designs that cover all architectures that CTranslate2 supports."""
 
 import numpy as np
+from layer_contract import to_numpy
 
 from keras_transformer import Seq2Seq
 from keras_transformer.layers import (
@@ -32,6 +33,26 @@ def model_of(seed=1, spread=0.5, **design):
         mean = weight.path.endswith(("gamma", "scale"))
         weight.assign(rng.normal(mean, spread, weight.shape))
     return model
+
+
+def log_probabilities(model, sources, targets):
+    """Returns a table `(target_length, vocabulary_size)` for each target.
+
+    The model is not compiled, which takes longer than the computation.
+    """
+    pad, start = model.pad_token_id, model.start_token_id
+
+    def padded(rows):
+        length = max(map(len, rows))
+        return np.array([[*row, *[pad] * (length - len(row))] for row in rows])
+
+    inputs = {
+        "encoder_token_ids": padded(sources),
+        "decoder_token_ids": padded([[start, *row[:-1]] for row in targets]),
+    }
+    logits = to_numpy(model(inputs)).astype("float64")
+    tables = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return [table[: len(row)] for table, row in zip(tables, targets, strict=True)]
 
 
 DESIGNS = {

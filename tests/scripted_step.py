@@ -76,6 +76,23 @@ class ScriptedStep:
         self.calls = list(_calls)
         return result
 
+    def states(self, search: Any, max_length: int) -> list[Any]:
+        """Returns the state of a search after each step, for the first sentence."""
+        model = ScriptedModel(**TOKENS)
+        inputs = SearchInputs.of_batch(1, max_length)
+        nodes = ops.zeros((1, search.num_beams), "int32")
+        state = {
+            "nodes": nodes,
+            "table": ops.convert_to_tensor(self.logits[:1]),
+            "attends": ops.ones((1, self.vocabulary_size, 1)),
+            "attention": ops.ones((1, search.num_beams, 1)),
+        }
+        now, states = search.start(model, inputs, state, max_length), []
+        while not ops.convert_to_numpy(now.done).all():
+            now = search.advance(model, inputs, now)
+            states.append(now)
+        return states
+
     def log_probs(self, row: int, history: tuple[int, ...]) -> np.ndarray:
         """The float64 log-probabilities of the token after a history."""
         logits = self.logits[row, self.node(history)].astype("float64")

@@ -145,11 +145,11 @@ def test_a_stop(pipes, folder, tmp_path, monkeypatch):
     files = [] if pipes else [folder / "source", tmp_path / "target"]
     result = run("translate", folder / "model.keras", *files, "--quiet")
     assert result.exit_code == 130
-    line = "stopped\n" if pipes else "stopped; nothing is kept yet\n"
+    line = "Stopped.\n" if pipes else "Stopped. Run the same command to restart.\n"
     assert result.stderr == line
     (tmp_path / "target.unfinished.json").touch()
     result = run("translate", folder / "model.keras", *files, "--quiet")
-    line = "stopped\n" if pipes else "stopped; the same command goes on\n"
+    line = "Stopped.\n" if pipes else "Stopped. Run the same command to resume.\n"
     assert result.stderr == line
 
 
@@ -166,18 +166,18 @@ def test_a_source_that_is_a_pipe_of_a_name(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     files = folder / "model.keras", tmp_path / "pipe", tmp_path / "target"
     result = run("translate", *files)
-    assert result.exit_code == 2 and "have it as" in result.output
+    assert result.exit_code == 2 and "named pipe; redirect it" in result.output
 
 
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["news.txt"], "news.txt must be a .keras file, the folder of a run, or one "),
+        (["news.txt"], "news.txt must be a .keras file, the folder of a run, or the "),
         (["en.keras"], "en.keras must be a .keras file; it is damaged"),
         (["run/options.toml"], "--config {0}/run/options.toml --output {0}/run"),
-        (["run/saved_model.pb"], "run is a SavedModel, which `serve` and"),
-        (["run/notes"], "run must have model.keras, as the folder of a run, or "),
+        (["run/saved_model.pb"], "it is a SavedModel, which `serve` and"),
+        (["run/notes"], "run must contain model.keras, as the folder of a run "),
         (["run/config.json"], "must have the file "),
     ],
 )
@@ -229,7 +229,7 @@ def test_evaluate_lines_that_are_too_long(model, folder, tmp_path):
     message = f"received 7 tokens in line 3 of `{files[2]}`"
     result = run("evaluate", files[0], folder / "source", files[2])
     assert message in str(result.exception)
-    with pytest.warns(UserWarning, match="2 of 3 pairs have a side of more tokens"):
+    with pytest.warns(UserWarning, match="2 of 3 pairs have a side with more tokens"):
         result = run("evaluate", *files, "--too-long", "empty")
     _, chrf_line, last = result.output.splitlines()[-3:]
     outputs = [model.generate("abc"), "", model.generate("d")]
@@ -329,10 +329,10 @@ def test_wrong_usage(folder, tmp_path):
     model = folder / "model.keras"
     assert "not exist" in refusal("inspect", tmp_path / "none.keras")
     for source in ("none", "."):
-        assert f"there is no file {source}" in refusal("translate", model, source)
+        assert f"file {source} does not exist" in refusal("translate", model, source)
     assert "'references'" in refusal("evaluate", model, folder / "source").lower()
     message = refusal("export", model, "out", "--card", "Multi30k")
-    assert "--card must be NAME=TEXT, not Multi30k" in message
+    assert "--card must be NAME=TEXT; received Multi30k" in message
     message = refusal("evaluate", model, model, model, "--num-beams", 0)
     assert "greater than or equal to 1" in message or "x>=1" in message
 
@@ -367,7 +367,7 @@ def test_other_models_are_refused(tmp_path, failure):
     with zipfile.ZipFile(tmp_path / "zip.keras", "w") as file:
         file.writestr("holiday.txt", "")
     messages = {
-        "other": "must hold a Seq2Seq",
+        "other": "must contain a model of this library",
         "broken": "error: ",
         "zip": "zip.keras must be a .keras file: There is no item",
     }
@@ -438,11 +438,11 @@ def test_serve_says_what_is_wrong(tmp_path, failure):
     version.mkdir(parents=True)
     (version / "saved_model.pb").touch()
     error = failure("serve", version)
-    assert error.startswith("error: `folder`: must hold a folder for each version")
+    assert error.startswith("error: `folder`: must contain one folder per version")
     assert f"Give the folder above it, {version.parent}\n" in error
     shutil.copytree(version, tmp_path / "saved_models/en-de/1")
     error = failure("serve", tmp_path / "saved_models")
-    assert f"Give one, such as {tmp_path}/saved_models/en-de\n" in error
+    assert f"Give one of them, such as {tmp_path}/saved_models/en-de\n" in error
     shutil.copytree(version, tmp_path / "en-de")
     error = failure("serve", tmp_path / "en-de")
     assert f"Move it to {tmp_path}/en-de/1\n" in error

@@ -18,7 +18,7 @@ from keras_transformer.recipe import Recipe
 # Why an example with this in it is compiled and no more.
 NOT_RUN = {
     "Helsinki-NLP/": "it downloads a published model",
-    "serve(read_options(": "it serves until it is stopped",
+    "serve(read_server_options(": "it serves until it is stopped",
 }
 # Why an example with this in it runs with the TensorFlow backend alone.
 RUN_ONCE = {

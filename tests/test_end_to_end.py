@@ -186,9 +186,9 @@ def test_files_of_unequal_length(files, tmp_path):
 def test_empty_file(files, tmp_path):
     empty = tmp_path / "empty"
     empty.touch()
-    with pytest.raises(ValueError, match=r"must hold lines; `.*empty` is empty"):
+    with pytest.raises(ValueError, match=r"must contain lines; `.*empty` is empty"):
         dataset_of(files[0], empty)
-    with pytest.raises(ValueError, match=r"must hold lines; `.*empty` is empty"):
+    with pytest.raises(ValueError, match=r"must contain lines; `.*empty` is empty"):
         CharacterTokenizer.train(empty)
 
 

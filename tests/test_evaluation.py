@@ -14,11 +14,13 @@ from keras_transformer.evaluation import (
     translation_scores,
 )
 
+pytestmark = pytest.mark.once
+
 METRICS = [bleu, chrf, sequence_error_rate, token_error_rate]
 
 
 def edit_distance(first, second):
-    """The textbook recursion over prefixes, in a table."""
+    """Computes the edit distance with the textbook recursion over prefixes."""
     row = list(range(len(second) + 1))
     for i, a in enumerate(first, start=1):
         previous, row = row, [i]
@@ -43,7 +45,7 @@ def test_bleu_pools_counts_over_the_corpus():
     assert result.score == pytest.approx(expected, abs=1e-9)
 
 
-def test_bleu_ignores_case_only_when_asked():
+def test_bleu_ignores_case_only_with_lowercase():
     hypotheses, references = ["The Cat Sat Down ."], ["the cat sat down ."]
     assert bleu(hypotheses, references).score < 50
     lowercased = bleu(hypotheses, references, lowercase=True)
@@ -63,7 +65,7 @@ def test_bleu_of_text_without_spaces():
         assert f"tok:{tokenize}" in result.signature
 
 
-def test_a_way_to_split_that_sacrebleu_lacks():
+def test_unknown_tokenizer():
     message = "`tokenize` must be one of sacreBLEU's .*'13a'.*; received `tokenize='x'`"
     for check in (check_tokenize, lambda name: bleu(["a"], ["a"], tokenize=name)):
         with pytest.raises(ValueError, match=message):
@@ -74,11 +76,15 @@ def test_a_way_to_split_that_sacrebleu_lacks():
     "failure, error, message",
     [
         (ImportError("get it\nhere"), ModuleNotFoundError, "package .* get it here"),
-        (RuntimeError("MeCab"), ModuleNotFoundError, "needs a package .* says: MeCab"),
+        (
+            RuntimeError("MeCab"),
+            ModuleNotFoundError,
+            "requires a package .* reports: Me",
+        ),
         (OSError("no network"), OSError, "a file that sacreBLEU downloads .* no netw"),
     ],
 )
-def test_a_way_to_split_that_needs_more(monkeypatch, failure, error, message):
+def test_unavailable_tokenizer(monkeypatch, failure, error, message):
     class Failing:
         TOKENIZERS = evaluation.BLEU.TOKENIZERS
 
@@ -90,7 +96,7 @@ def test_a_way_to_split_that_needs_more(monkeypatch, failure, error, message):
         check_tokenize("ja-mecab")
 
 
-def test_translation_scores_are_those_of_each():
+def test_translation_scores():
     hypotheses, references = ["The Cat sat Down ."], ["the cat sat down ."]
     options = {"lowercase": True, "tokenize": "char"}
     scores = translation_scores(hypotheses, references, **options)
@@ -102,7 +108,7 @@ def test_translation_scores_are_those_of_each():
 
 
 def test_chrf_derived_by_hand():
-    # "ab" against "abc": precisions 1, 1; recalls 2/3, 1/2; no longer n-grams count.
+    # "ab" against "abc": precisions 1, 1; recalls 2/3, 1/2; no longer n-grams exist.
     precision, recall = 1, (2 / 3 + 1 / 2) / 2
     expected = 100 * 5 * precision * recall / (4 * precision + recall)
     result = chrf(["ab"], ["abc"])
@@ -111,7 +117,7 @@ def test_chrf_derived_by_hand():
 
 
 @pytest.mark.parametrize("metric", [bleu, chrf])
-def test_any_reference_may_match(metric):
+def test_any_reference_can_match(metric):
     hypotheses = ["a b c d e", "f g h i j", "k l m n o"]
     references = [["x y z u v", "a b c d e"], "f g h i j", ["k l m n o"]]
     assert metric(hypotheses, references).score == pytest.approx(100)
@@ -120,7 +126,7 @@ def test_any_reference_may_match(metric):
     assert metric(hypotheses, references).score < 90
 
 
-def test_sequence_error_rate_counts_items_no_reference_equals():
+def test_sequence_error_rate_derived_by_hand():
     references = [["R EH D", "R IY D"], ["K AE T"], "D AO G"]
     assert sequence_error_rate(["R IY D", "K AE T", "D AO G"], references) == 0
     assert sequence_error_rate(["R IY D", "K AE", "D AO G"], references) == 1 / 3
@@ -198,6 +204,6 @@ class TestErrors:
             metric(["a"], "a")
 
 
-def test_token_error_rate_needs_a_token():
+def test_token_error_rate_without_tokens():
     with pytest.raises(ValueError, match=r"at least one token.*`references=\['']`"):
         token_error_rate(["a"], [""])

@@ -83,7 +83,7 @@ def test_pronounce_splits_the_dictionary():
 
 def test_translate(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
-    monkeypatch.setattr("keras_transformer.recipe.run.LENGTH_PENALTIES", (0.6,))
+    monkeypatch.setattr("keras_transformer.recipe.result.LENGTH_PENALTIES", (0.6,))
     text = tmp_path / "text.tsv"
     text.write_text("".join(f"ka lo {n}\t{n} LO KA\n" for n in range(97)), "utf-8")
     files = ["--train", str(text), "--valid", str(text), "--output", str(tmp_path)]
@@ -105,9 +105,9 @@ def test_custom_model(tmp_path, capsys):
     arguments = ["--limit", "2003", "--epochs", "2", "--verbose", "0"]
     accuracy = load("custom_model").main([*arguments, "--output", str(tmp_path)])
     output = capsys.readouterr().out
-    assert "1803 words to train on, 200 to test" in output
+    assert "1803 training words, 200 test words" in output
     assert printed(r"accuracy of the model: (\d+\.\d\d) %", output) == accuracy
-    assert accuracy > printed(r"accuracy of always 2: (\d+\.\d\d) %", output)
+    assert accuracy > printed(r"baseline accuracy \(always 2\): (\d+\.\d\d) %", output)
     assert printed(r"model: .* differ by (\S+)\)", output) < 1e-6
     assert (tmp_path / "syllables.keras").exists()
 

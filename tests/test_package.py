@@ -1,4 +1,4 @@
-"""What holds for the package as a whole: imports, documentation, names, version."""
+"""Properties of the whole package: documentation, names, version."""
 
 import ast
 import dataclasses
@@ -6,8 +6,6 @@ import fnmatch
 import inspect
 import pathlib
 import re
-import subprocess
-import sys
 from importlib import metadata
 
 import keras
@@ -30,122 +28,9 @@ from keras_transformer.recipe import Recipe, run
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Who may import whom at module level, the standard library and a part's own modules
-# apart. On the right, names without a dot are parts of the package or other packages.
-MAY_IMPORT = {
-    "__init__": {"decoding", "inference", "layers", "models", "training"},
-    "arguments": set(),
-    "backend": {"keras"},
-    "files": set(),
-    "hub": set(),
-    "text": {
-        *("backend", "files", "keras", "sentencepiece"),
-        *("tensorflow", "tensorflow_text"),
-    },
-    "dataset": {"arguments", "numpy", "tensorflow", "text"},
-    "layers": {"arguments", "backend", "keras", "numpy"},
-    "training": {"arguments", "backend", "files", "keras", "numpy"},
-    "decoding": {"arguments", "backend", "keras", "numpy"},
-    "models": {
-        *("arguments", "backend", "decoding", "files", "hub", "inference", "layers"),
-        *("keras", "training"),
-    },
-    "inference": {
-        *("arguments", "backend", "dataset", "decoding", "files", "layers", "text"),
-        *("keras", "numpy", "sacrebleu", "tqdm"),
-    },
-    "evaluation": {"rapidfuzz", "sacrebleu"},
-    "interoperability": {
-        *("export", "files", "hub", "layers", "models", "text"),
-        *("keras", "numpy"),
-    },
-    "export": {
-        *("backend", "decoding", "files", "inference", "layers", "models", "text"),
-        *("ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"),
-    },
-    "serving": {
-        *(
-            "export",
-            "google",
-            "numpy",
-            "prometheus_client",
-            "pydantic",
-            "ray",
-            "sentencex",
-        ),
-        *("starlette", "tensorflow", "tensorflow_text", "uvicorn"),
-    },
-    "plotting": {"matplotlib", "numpy", "seaborn"},
-    "recipe": {
-        *("arguments", "dataset", "decoding", "evaluation", "files", "models", "text"),
-        *("keras", "training"),
-    },
-    "command_line": {"recipe", "typer"},
-    "__main__": {"command_line"},
-}
-KNOW_BACKENDS = {"backend", "dataset", "export", "serving", "text"}
-
 
 def relative(path):
     return path.relative_to(ROOT).as_posix()
-
-
-def part_of(path):
-    """The stage of the pipeline a file belongs to: its folder, or its own name."""
-    first, *rest = path.relative_to(PACKAGE).parts
-    return first if rest else path.stem
-
-
-def imported(nodes):
-    """The packages, and parts of ours, that the import statements of `nodes` name."""
-    names = set()
-    for node in nodes:
-        module = getattr(node, "module", None)
-        if isinstance(node, ast.ImportFrom) and module != "keras_transformer":
-            names.add(module)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.name for alias in node.names}
-    names = {name.removeprefix("keras_transformer.") for name in names}
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
-
-
-def module_level(tree):
-    functions = (ast.FunctionDef, ast.ClassDef)
-    for statement in tree.body:
-        if not isinstance(statement, functions):
-            yield from ast.walk(statement)
-
-
-# Imports.
-
-
-def test_import_loads_nothing_that_it_does_not_need():
-    code = "import keras_transformer, sys; print(*sys.modules)"
-    process = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
-    unneeded = {"keras_hub", "keras_nlp", "sacrebleu", "seaborn", "sentencepiece"}
-    unneeded |= {"keras_transformer.text", "tensorflow_text"}
-    if keras.backend.backend() != "tensorflow":
-        unneeded.add("tensorflow")
-    loaded = set(process.stdout.split())
-    assert "keras_transformer" in loaded, process.stderr
-    assert not unneeded & loaded
-
-
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_parts_import_only_what_they_may(path):
-    part = part_of(path)
-    assert part in MAY_IMPORT, f"say in MAY_IMPORT what {part} may import"
-    found = imported(module_level(ast.parse(path.read_text("utf-8"))))
-    assert found - {part} <= MAY_IMPORT[part]
-
-
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_few_parts_know_a_backend(path):
-    found = imported(ast.walk(ast.parse(path.read_text("utf-8"))))
-    if part_of(path) not in KNOW_BACKENDS:
-        assert not found & {"jax", "keras_nlp", "tensorflow", "torch"}
 
 
 # Names and documentation.
@@ -405,7 +290,7 @@ def test_migration_page_names_what_exists(code):
     options = {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(Recipe)}
     first, _, further = code.partition(" ")
     if first == "keras-transformer":
-        assert further in {c.callback.__name__ for c in app.registered_commands}
+        assert further in {command.name for command in app.registered_commands}
     elif first.startswith("--"):
         assert first in options and further in {"", *PRESETS, *run.DTYPES}
     else:

@@ -30,7 +30,7 @@ def scores():
 
 
 def render(figure):
-    """Draws as `savefig` does; every warning is an error."""
+    """Renders a figure as `savefig` does; every warning is an error."""
     figure.savefig(io.BytesIO(), format="png", dpi=50)
     return figure
 
@@ -48,7 +48,7 @@ def attention_heads(scores, *tokens):
 
 
 class TestAttention:
-    def test_queries_go_down_and_keys_across(self, scores):
+    def test_rows_are_queries_and_columns_are_keys(self, scores):
         axes, colorbar = render(plot_attention(scores[0], QUERIES, KEYS)).axes
         assert labels(axes.yaxis) == QUERIES
         assert labels(axes.xaxis) == KEYS
@@ -60,7 +60,7 @@ class TestAttention:
         )
         assert colorbar.get_ylabel() == "attention score"
 
-    def test_names_are_the_callers(self, scores):
+    def test_labels_and_title(self, scores):
         figure = plot_attention(
             scores[0], QUERIES, KEYS, query_label="q", key_label="k", title="$t"
         )
@@ -69,7 +69,7 @@ class TestAttention:
         assert axes.get_xlabel() == "k"
         assert axes.get_title() == "$t"
 
-    def test_grows_with_the_tokens_up_to_a_limit(self):
+    def test_the_size_grows_with_the_tokens_up_to_a_limit(self):
         sizes = [
             plot_attention(np.ones((n, n)), ["a"] * n, ["b"] * n).get_size_inches()
             for n in (11, 23, 67, 131)
@@ -83,7 +83,7 @@ class TestAttention:
 
 
 class TestAttentionHeads:
-    def test_every_head_on_one_scale(self, scores):
+    def test_all_heads_share_a_colour_scale(self, scores):
         figure = render(plot_attention_heads(scores, QUERIES, KEYS))
         *heads, colorbar = figure.axes
         assert [axes.get_title() for axes in heads] == [
@@ -94,7 +94,7 @@ class TestAttentionHeads:
             assert axes.collections[0].get_clim() == (0, scores.max())
         assert colorbar.get_ylabel() == "attention score"
 
-    def test_tokens_stand_at_the_edges_of_the_grid(self, scores):
+    def test_only_the_outer_heads_have_token_labels(self, scores):
         *heads, _ = plot_attention_heads(scores, QUERIES, KEYS).axes
         assert [labels(axes.yaxis) == QUERIES for axes in heads] == [
             index in (0, 4) for index in range(7)
@@ -105,7 +105,7 @@ class TestAttentionHeads:
 
 
 class TestTokenAttention:
-    def test_one_labelled_bar_a_key(self, scores):
+    def test_one_labelled_bar_per_key(self, scores):
         axes = render(plot_token_attention(scores[0, 1], KEYS, "chaise")).axes[0]
         assert [bar.get_width() for bar in axes.patches] == scores[0, 1].tolist()
         assert labels(axes.yaxis) == KEYS
@@ -114,7 +114,7 @@ class TestTokenAttention:
         ]
         assert axes.get_title() == "Attention of “chaise”"
 
-    def test_repeated_tokens_keep_their_bars(self):
+    def test_repeated_tokens_have_separate_bars(self):
         axes = plot_token_attention([0.5, 0.3, 0.2], ["a", "b", "a"], "c").axes[0]
         assert len(axes.patches) == 3
 
@@ -135,7 +135,7 @@ def test_odd_token_as_query(token):
 class TestAttentionPattern:
     MASK = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [1, 1, 1], [0, 1, 0]], bool)
 
-    def test_queries_go_down_and_keys_across(self):
+    def test_rows_are_queries_and_columns_are_keys(self):
         figure = render(plot_attention_pattern(self.MASK))
         [axes] = figure.axes
         np.testing.assert_array_equal(drawn(axes) > 0, self.MASK)
@@ -145,7 +145,7 @@ class TestAttentionPattern:
         assert axes.get_title() == "Attention pattern"
         assert (figure.get_supylabel(), figure.get_supxlabel()) == ("queries", "keys")
 
-    def test_a_position_s_own_key_is_darker(self):
+    def test_the_diagonal_is_darker(self):
         causal = np.tri(7, dtype=bool)
         causal[3, 3] = False
         [axes] = plot_attention_pattern(causal).axes
@@ -165,7 +165,7 @@ class TestAttentionPattern:
 
 
 class TestPositionalEncoding:
-    def test_map(self):
+    def test_image(self):
         encoding = np.sin(np.arange(11 * 7).reshape(11, 7))
         axes, colorbar = render(plot_positional_encoding(encoding)).axes
         image = axes.images[0]
@@ -209,23 +209,23 @@ class TestSchedule:
         render(plot_schedule([0.0, 0.0]))
 
 
-def test_pictures_of_the_documentation(tmp_path):
+def test_figures_of_the_documentation(tmp_path):
     docs = pathlib.Path(__file__).parents[1] / "docs"
     runpy.run_path(str(docs / "images.py"))["main"](tmp_path)
     made = {path.name for path in tmp_path.iterdir()}
-    of_a_trained_model = {
+    from_elsewhere = {
         "attention.png",  # made by examples/pronounce.py
-        "page.png",  # a browser's, of the server's page
+        "page.png",  # a screenshot of the page of the server
         "search_tree.png",  # made by examples/pronounce.py
     }
     kept = {path.name for path in (docs / "images").iterdir()}
-    assert made | of_a_trained_model == kept
+    assert made | from_elsewhere == kept
     assert all(path.stat().st_size < 60_000 for path in tmp_path.iterdir())
     text = "".join(page.read_text("utf-8") for page in docs.glob("*.md"))
     assert [name for name in kept if f"images/{name}" not in text] == []
 
 
-def test_pyplot_and_its_settings_are_left_alone(scores):
+def test_pyplot_and_its_settings_do_not_change(scores):
     before = dict(plt.rcParams)
     figures = plt.get_fignums()
     render(plot_attention(scores[0], QUERIES, KEYS))
@@ -240,7 +240,7 @@ def test_pyplot_and_its_settings_are_left_alone(scores):
         (
             lambda: plot_attention(np.ones((5, 3)), QUERIES, KEYS),
             r"`attention_scores` must have the shape \(query_length=3, key_length=5\); "
-            r"received `attention_scores.shape=\(5, 3\)`. Take one item of the batch",
+            r"received `attention_scores.shape=\(5, 3\)`. Select one item of the batch",
         ),
         (
             lambda: plot_attention_heads(np.ones((3, 5)), QUERIES, KEYS),
@@ -264,7 +264,7 @@ def test_pyplot_and_its_settings_are_left_alone(scores):
         ),
         (
             lambda: plot_attention_pattern({}),
-            "`mask` must be one mask or more; received `mask={}`",
+            "`mask` must hold at least one mask; received `mask={}`",
         ),
         (
             lambda: plot_positional_encoding(np.ones((2, 3, 5))),

@@ -1,13 +1,16 @@
-"""The SavedModel that is kept in the repository, to try serving with."""
+"""The SavedModel in the repository, an example for serving."""
 
 import pathlib
 
+import pytest
 import tensorflow as tf
+
+pytestmark = pytest.mark.once
 
 FOLDER = pathlib.Path(__file__).parents[1] / "saved_models" / "pronounce" / "1"
 
 
-def test_it_pronounces():
+def test_pronunciations():
     serve = tf.saved_model.load(str(FOLDER)).signatures["serving_default"]
     outputs = serve(text=tf.constant(["knight", "", "attention"]))
     expected = [b"N AY T", b"", b"AH T EH N SH AH N"]
@@ -16,6 +19,6 @@ def test_it_pronounces():
     assert (outputs["score"].numpy()[::2] < 0).all()
 
 
-def test_it_is_small():
+def test_the_size_is_limited():
     size = sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file())
     assert size <= 6_000_000

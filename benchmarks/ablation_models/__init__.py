@@ -1,1 +1,1 @@
-"""The models of `ablations.py`, and what trains and shows them."""
+"""Models, training, tables and figures of `ablations.py`."""

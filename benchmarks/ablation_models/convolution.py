@@ -1,9 +1,10 @@
-"""Convolutions that attend (ConvS2S), of stock Keras layers.
+"""Convolutional sequence-to-sequence model (ConvS2S) of Keras layers.
 
-Blocks of a convolution and a gated linear unit with a residual connection, learned
-positions, attention in every block of the decoder, and sums scaled by √½. Not here are
-weight normalisation, for which Keras has no layer (the kernels begin with the variance
-that section 3.5 derives for going without), and the scaled gradients of the encoder.
+Each block has a convolution, a gated linear unit and a residual connection. Positions
+are learned, every block of the decoder has attention, and sums are scaled by √½. The
+model omits the scaled gradients of the encoder, and weight normalisation, for which
+Keras has no layer: the initial variance of the kernels is that of section 3.5 for
+models without weight normalisation.
 
 Reference:
     Gehring et al. 2017, Convolutional Sequence to Sequence Learning, section 3.
@@ -23,7 +24,7 @@ from ablation_models.tokens import (
 )
 from keras_transformer import Tokenizer
 
-# 2.34 million parameters with 8,000 subwords; a layer sees 13 and 11 tokens at the end.
+# 2.34 million parameters with 8,000 subwords; receptive fields of 13 and 11 tokens.
 ENCODER_LAYERS, DECODER_LAYERS, KERNEL_SIZE = 6, 5, 3
 
 
@@ -58,7 +59,7 @@ def positions(token_ids: Any) -> Any:
 
 
 def gated_convolution(x: Any, padding: str, dropout: float) -> Any:
-    """The block without its residual connection; keeps the variance of its input."""
+    """Returns the output of a block without its residual connection."""
     x = keras.layers.Dropout(dropout)(x)
     x = keras.layers.Conv1D(
         2 * HIDDEN_DIM,
@@ -72,7 +73,7 @@ def gated_convolution(x: Any, padding: str, dropout: float) -> Any:
 
 
 def attend(query: Any, encoded: Any, source: Any, mask: Any) -> Any:
-    """What to add to a block of the decoder, as strong as the block itself."""
+    """Returns the context of a decoder block, with the variance of the block."""
     value = half(encoded + source)
     context = keras.layers.Attention()([query, value, encoded], mask=[None, mask])
     lengths = ops.sum(ops.cast(mask, context.dtype), axis=1)
@@ -85,5 +86,5 @@ def dense(x: Any) -> Any:
 
 
 def half(total: Any) -> Any:
-    """Gives the sum of two the variance of one."""
+    """Scales the sum of two tensors to the variance of one."""
     return total * 0.5**0.5

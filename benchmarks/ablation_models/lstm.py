@@ -1,9 +1,9 @@
-"""LSTMs that attend, of stock Keras layers.
+"""LSTM with attention of Keras layers.
 
-Encoder and decoder have as many layers; each of the encoder's goes both ways, and its
-last states are the first of the decoder's. The decoder's output attends to the
-encoder's by the score "general" of Luong et al. Without their input feeding, all
-positions of a target are trained on at once: the faster variant.
+Encoder and decoder have the same number of layers. The layers of the encoder are
+bidirectional, and their final states are the initial states of the decoder. The decoder
+attends to the encoder with the score "general" of Luong et al. There is no input
+feeding, so all positions of a target are computed at once.
 
 References:
     Bahdanau et al. 2015, Neural Machine Translation by Jointly Learning to Align and
@@ -44,7 +44,7 @@ def lstm(tokenizer: Tokenizer, dropout: float) -> keras.Model:
 
 
 def encode(x: Any, mask: Any, dropout: float) -> tuple[Any, list[list[Any]]]:
-    """The last layer's outputs, and the states in which each layer ends."""
+    """Returns the outputs of the last layer, and the final states of each layer."""
     states = []
     for _ in range(NUM_LAYERS):
         layer = keras.layers.LSTM(UNITS // 2, return_sequences=True, return_state=True)

@@ -1,4 +1,4 @@
-"""The figures of the rows as a picture."""
+"""Plots of the results."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,14 @@ from matplotlib.ticker import ScalarFormatter
 
 from keras_transformer.plotting.drawing import score_color, styled
 
-SHADES = (0.8, 0.55, 0.25)  # of the architectures, on the scale of scores
+SHADES = (0.8, 0.55, 0.25)  # of the architectures, on the colour scale of scores
 
-Curve = tuple[list[float], list[float]]  # seconds of all cores, perplexities
+Curve = tuple[list[float], list[float]]  # processor seconds, perplexities
 
 
 @styled()
 def plot_rows(curves: Mapping[str, Curve], bleu: Mapping[str, float | None]) -> Figure:
-    """Perplexity over the time of training, and BLEU of each row beside the first."""
+    """Plots perplexity over training time, and BLEU relative to the first row."""
     figure = Figure(figsize=(11, 1.8 + 0.2 * max(len(bleu), 14)))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     draw_curves(left, curves)
@@ -31,7 +31,7 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
     axes.set(
         yscale="log",
         xlim=(0, None),
-        xlabel="seconds of training, of all cores together",
+        xlabel="processor seconds of training",
         ylabel="validation perplexity",
         title="Architectures",
     )

@@ -1,4 +1,4 @@
-"""What each row of the table changes."""
+"""The rows of the table."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from keras_transformer import LearnedPositionalEncoding, PositionScheme, RotaryE
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A model and how it is trained; the defaults are those of the first row."""
+    """A model and its training. The defaults are those of the first row."""
 
     name: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     build: Callable[..., keras.Model] = transformer
     label_smoothing: float = 0.1
-    consistency: float = 0.0
-    rate: float = 1.0  # times the learning rate
+    r_drop: float = 0.0
+    rate: float = 1.0  # factor of the learning rate
     clipnorm: float | None = None
-    seed: int = 0  # on top of that of all rows
+    seed: int = 0  # added to the seed of the recipe
 
     def slower(self) -> "Row":
         return dataclasses.replace(self, name=f"{self.name}-slow", rate=0.25)
@@ -39,7 +39,7 @@ NO_RESIDUAL = Row("no-residual", build=transformer_without_residual)
 NO_NORMALIZATION = Row(
     "no-normalization", {"residual_options": {"normalization": None}}
 )
-# Gradients are clipped where the papers do so.
+# Gradient clipping as in the papers.
 LSTM = Row("lstm", build=lstm, clipnorm=1.0)
 CONVOLUTION = Row("convolution", build=convolution, clipnorm=1.0)
 
@@ -55,7 +55,7 @@ ABLATIONS = [
     Row("dropout-0.1", {"dropout": 0.1}),
     Row("attention-dropout-0.3", {"attention_dropout": 0.3}),
     Row("no-label-smoothing", label_smoothing=0.0),
-    Row("r-drop", consistency=5.0),
+    Row("r-drop", r_drop=5.0),
     Row("learned-positions", {"positions": learned_positions}),
     Row("rotary-positions", {"positions": RotaryEmbedding}),
     Row("no-positions", {"positions": PositionScheme}),

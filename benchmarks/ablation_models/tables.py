@@ -1,4 +1,4 @@
-"""The figures of the rows as tables and curves."""
+"""Tables and curves of the results."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ import numpy as np
 from ablation_models.rows import ABLATIONS, ARCHITECTURES
 
 Figures = dict[str, Any]
-Curve = tuple[list[float], list[float]]  # seconds of all cores, perplexities
+Curve = tuple[list[float], list[float]]  # processor seconds, perplexities
 
 COLUMNS = [
     "row",
@@ -18,8 +18,8 @@ COLUMNS = [
     "perplexity",
     "accuracy",
     "BLEU",
-    "s an epoch",
-    "s of all cores",
+    "s per epoch",
+    "processor s per epoch",
 ]
 
 
@@ -29,12 +29,12 @@ def print_ablations(figures: dict[str, Figures]) -> None:
 
 
 def print_architectures(figures: dict[str, Figures], perplexity: float | None) -> None:
-    """With the seconds to a perplexity, by default the lowest that all reach."""
+    """Prints the table with the time to a perplexity, by default one that all reach."""
     lowest = [min(perplexities(row)) for row in best_rows(figures).values()]
     goal = perplexity or max(filter(math.isfinite, lowest), default=1.0)
     names = [row.name for rows in ARCHITECTURES.values() for row in rows]
     print_table(
-        [*COLUMNS, f"those to perplexity {goal:.2f}"],
+        [*COLUMNS, f"processor s to perplexity {goal:.2f}"],
         [
             [name, *cells(figures[name]), seconds_to(goal, figures[name])]
             for name in names
@@ -68,13 +68,13 @@ def median(row: Figures, name: str) -> float:
 
 
 def perplexities(row: Figures) -> list[float]:
-    """One for each epoch, infinite from where training diverged."""
+    """Returns the perplexity of each epoch, infinite after divergence."""
     values = row["history"]["val_perplexity"]
     return [math.inf if value is None else value for value in values]
 
 
 def curve(row: Figures) -> Curve:
-    """Seconds of all cores by the end of each epoch, and the perplexity then."""
+    """Returns processor seconds and perplexity at the end of each epoch."""
     epochs = np.arange(1, len(perplexities(row)) + 1)
     return (epochs * median(row, "processor_seconds")).tolist(), perplexities(row)
 
@@ -89,7 +89,7 @@ def seconds_to(perplexity: float, row: Figures) -> str:
 
 
 def best_rows(figures: dict[str, Figures]) -> dict[str, Figures]:
-    """The row of each architecture with the lowest perplexity."""
+    """Returns the row of each architecture with the lowest perplexity."""
     found = {
         architecture: [figures[row.name] for row in rows if row.name in figures]
         for architecture, rows in ARCHITECTURES.items()

@@ -1,4 +1,4 @@
-"""How all models but the Transformer itself take tokens: as the Transformer does."""
+"""Inputs and embeddings of the other architectures, equal to the Transformer's."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def token_inputs() -> dict[str, Any]:
 
 
 def is_token(token_ids: Any, tokenizer: Tokenizer) -> Any:
-    """Boolean, False at padding."""
+    """Returns a boolean mask, `False` at padding."""
     return ops.not_equal(token_ids, tokenizer.pad_token_id)
 
 
 def tied_embedding(tokenizer: Tokenizer) -> keras.layers.Layer:
-    """One matrix for sources, targets and output, with the Transformer's beginning."""
+    """Returns an embedding for sources, targets and output."""
     return keras.layers.ReversibleEmbedding(
         tokenizer.vocabulary_size,
         HIDDEN_DIM,

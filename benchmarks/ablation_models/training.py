@@ -1,4 +1,4 @@
-"""Trains a row and takes its figures."""
+"""Trains and evaluates a row."""
 
 import dataclasses
 import itertools
@@ -29,7 +29,7 @@ DROPOUT = 0.3
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How all rows are trained, except for what they change."""
+    """Options of the training of all rows."""
 
     train: list[str]
     valid: list[str]
@@ -44,7 +44,7 @@ class Recipe:
 
 
 class Text:
-    """What all rows are trained and judged on."""
+    """Tokenizer, training data and validation data of all rows."""
 
     def __init__(self, recipe: Recipe, folder: pathlib.Path):
         self.tokenizer = make_tokenizer(recipe, folder / "tokenizer.json")
@@ -53,7 +53,7 @@ class Text:
         source, target = recipe.valid
         sources, references = zip(*read_pairs(source, target), strict=True)
         lengths = self.tokenizer.tokenize(list(sources)).row_lengths().numpy()
-        fits = [int(length) < MAX_LENGTH for length in lengths]  # with its end token
+        fits = [int(length) < MAX_LENGTH for length in lengths]  # with the end token
         self.sources = list(itertools.compress(sources, fits))
         self.references = list(itertools.compress(references, fits))
 
@@ -82,10 +82,10 @@ def make_dataset(
 
 
 class EpochSeconds(keras.callbacks.Callback):
-    """Logs how long an epoch took, without its validation.
+    """Logs the duration of each epoch without its validation.
 
-    `seconds` are those of the wall, `processor_seconds` those of this process's
-    threads added up, which others on the machine change less.
+    `seconds` is wall time. `processor_seconds` is the processor time of all threads of
+    this process, which other processes affect less.
     """
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -104,7 +104,7 @@ class EpochSeconds(keras.callbacks.Callback):
 def train(
     row: Row, recipe: Recipe, text: Text, checkpoints: pathlib.Path, verbose: int
 ) -> dict[str, Any]:
-    """The figures of a row, whose training may have begun in another process."""
+    """Trains a row, or resumes its training, and returns its figures."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(recipe.seed + row.seed)
     model = row.build(text.tokenizer, **{"dropout": DROPOUT, **row.settings})
@@ -113,7 +113,7 @@ def train(
         text.train.dataset,
         validation_data=text.valid.dataset,
         epochs=recipe.epochs,
-        shuffle=False,  # The dataset shuffles itself.
+        shuffle=False,  # The dataset is shuffled already.
         verbose=verbose,
         callbacks=[
             keras.callbacks.TerminateOnNaN(),
@@ -141,12 +141,12 @@ def compile_model(model: keras.Model, row: Row, recipe: Recipe) -> None:
         ),
         loss=LabelSmoothedCrossEntropy(row.label_smoothing),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
-        **({"consistency": row.consistency} if row.consistency else {}),
+        **({"r_drop": row.r_drop} if row.r_drop else {}),
     )
 
 
 def finite(values: list[float]) -> list[float | None]:
-    """With None for what JSON has no number for."""
+    """Replaces values that are not finite, which JSON cannot represent, by `None`."""
     return [float(value) if math.isfinite(value) else None for value in values]
 
 

@@ -1,4 +1,4 @@
-"""The Transformer, and what is taken out of it."""
+"""The Transformer and its ablations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def transformer(
 
 
 class Disconnected(Residual):
-    """Passes on what the sub-layer made, without what went into it."""
+    """A residual connection without the inputs of the sub-layer."""
 
     def call(self, inputs, outputs=None, training=None):
         if outputs is not None:

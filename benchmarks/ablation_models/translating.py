@@ -1,4 +1,4 @@
-"""Greedy translation with any of the models."""
+"""Greedy search with any of the models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,8 @@ from keras import ops
 from ablation_models.tokens import MAX_LENGTH
 from keras_transformer import GreedySearch, Seq2Seq, Tokenizer
 
-MARGIN = 50  # tokens that a translation may be longer than its source
-STEP = 16  # Lengths are multiples of it, so that few are compiled; so is MAX_LENGTH.
+MARGIN = 50  # maximum difference of the lengths of a translation and its source
+STEP = 16  # Lengths are multiples, so that few shapes are compiled. MAX_LENGTH is one.
 
 # (batch, source_length), (batch, target_length) -> the next token at each position
 Predict = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -34,7 +34,7 @@ def translate(
 
 
 def predictor(model: keras.Model) -> Predict:
-    """The model with an argmax behind it, so that no logits are copied."""
+    """Returns the model followed by argmax, which avoids copies of the logits."""
     inputs = {tensor.name: tensor for tensor in model.inputs}
     best = keras.Model(inputs, ops.argmax(model.outputs[0], axis=-1))
 
@@ -46,7 +46,7 @@ def predictor(model: keras.Model) -> Predict:
 
 
 def greedy(predict: Predict, source: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Calls the model on all tokens so far, once for each token."""
+    """Decodes greedily with one call of the model on the whole prefix per token."""
     limit = min(source.shape[1] + MARGIN, MAX_LENGTH)
     target = np.full((len(source), MAX_LENGTH + 1), tokenizer.pad_token_id, "int32")
     target[:, 0] = tokenizer.start_token_id

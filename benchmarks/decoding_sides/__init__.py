@@ -1,1 +1,1 @@
-"""What `decoding.py` compares: each side builds its model and a function to decode."""
+"""The sides of `decoding.py`. Each builds its model and a function that decodes."""

@@ -22,7 +22,7 @@ def build(setting: Setting, form: str) -> Decode:
             max_decoding_length=setting.length,
             max_batch_size=batch_size,
         )
-        # It stops at the length without the end token, which ours counts.
+        # `max_decoding_length` does not count the end token.
         assert all(len(result.hypotheses[0]) == setting.length for result in results)
 
     return decode

@@ -1,4 +1,4 @@
-"""KerasHub's samplers with its layers and caches, compiled as it compiles them."""
+"""KerasHub's samplers, layers and caches, compiled as in KerasHub's models."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ class _Model(keras.Model):
         heads = (self.num_heads, self.hidden_dim // self.num_heads)
         own = ops.zeros((batch, len(self.decoder), 2, self.length + 1, *heads))
         source = []
-        for layer in self.decoder:  # as KerasHub's models fill these caches
+        for layer in self.decoder:  # KerasHub's models fill their caches like this.
             empty = ops.zeros((batch, 2, source_length, *heads))
             _, _, cache = layer(
                 self.embed(token_ids[:, :1]),

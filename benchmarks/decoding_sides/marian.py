@@ -1,4 +1,4 @@
-"""Hugging Face's Marian and its `generate`, with random weights."""
+"""`generate` of Hugging Face's Marian with random weights."""
 
 from decoding_sides.setting import END, PAD, START, Decode, Setting, padded_batches
 

@@ -1,4 +1,4 @@
-"""`Seq2Seq.generate`, with its default arguments but for the forced length."""
+"""`Seq2Seq.generate` with default arguments and a forced length."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def make_search(num_beams: int) -> Any:
 def build(setting: Setting) -> Decode:
     import keras
 
-    import keras_transformer as kt  # noqa: F401 (for what `load_model` needs)
+    import keras_transformer as kt  # noqa: F401 (registers the classes)
 
     model = keras.saving.load_model(setting.path("model.keras"), compile=False)
     rows, search = setting.rows, make_search(setting.num_beams)

@@ -1,4 +1,4 @@
-"""Writes the model that is decoded, in every form that a side of ours loads."""
+"""Writes the decoded model in all formats."""
 
 import json
 import pathlib
@@ -16,7 +16,10 @@ def prepare(
     source: str | None,
     count: int,
 ) -> None:
-    """`files` are parallel text to learn a vocabulary from, `source` is decoded."""
+    """Writes texts, token ids, vocabulary and models to a folder.
+
+    `files` are the text of the vocabulary, `source` is the text to decode.
+    """
     import keras
 
     import keras_transformer as kt

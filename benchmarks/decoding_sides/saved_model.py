@@ -1,4 +1,4 @@
-"""Our SavedModel: texts in, texts out."""
+"""The exported SavedModel, which takes and returns texts."""
 
 from decoding_sides.setting import Decode, Setting
 

@@ -1,4 +1,4 @@
-"""What the sides have in common."""
+"""Settings and batches of all sides."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-# Decodes sentences, given by their numbers, so many at a time.
+# Decodes the sentences of these numbers with this batch size.
 Decode = Callable[[list[int], int], None]
 
 PAD, START, END = 0, 2, 3
@@ -15,7 +15,7 @@ PAD, START, END = 0, 2, 3
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The size of the model, how it is searched, and where `prepare` put it."""
+    """The size of the model, the search, and the folder of `prepare`."""
 
     size: str
     num_beams: int
@@ -37,7 +37,7 @@ class Setting:
 
     @property
     def rows(self) -> list[list[int]]:
-        """The token ids of the texts, each with its end token."""
+        """Token ids of the texts, including end tokens."""
         return json.loads(pathlib.Path(self.path("rows.json")).read_text())
 
     @property
@@ -48,7 +48,7 @@ class Setting:
 def padded_batches(
     rows: list[list[int]], chosen: list[int], batch_size: int
 ) -> Iterator[np.ndarray]:
-    """Sorted by length, and padded to the lengths that `generate` pads to."""
+    """Yields batches sorted by length, with the padding of `generate`."""
     from keras_transformer.inference.token_ids import pad_rows
 
     ordered = sorted(chosen, key=lambda number: len(rows[number]))

@@ -1,4 +1,4 @@
-"""The loop of the tutorials: the whole model again for every token, greedy."""
+"""The loop of the Keras tutorials: greedy, with the whole model for each token."""
 
 import numpy as np
 

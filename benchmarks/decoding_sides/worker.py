@@ -1,4 +1,4 @@
-"""What runs in the process of a side."""
+"""Functions that run in the process of a side."""
 
 import importlib
 from typing import Any
@@ -11,14 +11,14 @@ _side: dict[str, Any] = {}
 
 
 def start(module: str, options: dict[str, Any], setting: Setting) -> None:
-    """Builds the side."""
+    """Builds a side."""
     before = reset_peak()
     build = importlib.import_module(f"decoding_sides.{module}").build
     _side.update(decode=build(setting, **options), before=before)
 
 
 def measure(count: int, batch_size: int) -> dict[str, float]:
-    """Decodes the first sentences."""
+    """Decodes the first `count` sentences and returns the figures."""
     decode: Decode = _side["decode"]
     clocks = Clocks.now()
     decode(list(range(count)), batch_size)

@@ -1,1 +1,1 @@
-"""What `training.py` compares: each side builds its model and a loop to train it."""
+"""The sides of `training.py`. Each builds its model and a function that trains."""

@@ -1,4 +1,4 @@
-"""The batches that all sides train on."""
+"""Batches of all sides."""
 
 import dataclasses
 import pathlib
@@ -6,13 +6,13 @@ import tempfile
 
 import numpy as np
 
-PAIRS = 29_000  # As many as Multi30k has.
+PAIRS = 29_000  # the size of Multi30k
 VOCABULARY_SIZE = 8000
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Token ids, int32: a source, and a target shifted by one; 0 is padding."""
+    """int32 token ids of sources and of targets shifted by one. Padding is 0."""
 
     encoder_token_ids: np.ndarray
     decoder_token_ids: np.ndarray
@@ -25,13 +25,13 @@ class Batch:
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Real tokens of each row, of the source and of the target."""
+        """Tokens without padding of each row, of source and target."""
         sides = self.encoder_token_ids, self.target_token_ids
         return tuple(np.count_nonzero(ids, axis=1) for ids in sides)
 
     @property
     def tokens(self) -> int:
-        """Real tokens of the target."""
+        """Target tokens without padding."""
         return np.count_nonzero(self.target_token_ids)
 
 
@@ -41,7 +41,7 @@ def make_batches(
     tokens_per_batch: int,
     steps: int,
 ) -> str:
-    """Writes batches that stand for an epoch of `parallel_dataset`; describes them."""
+    """Writes a sample of an epoch of `parallel_dataset` and returns a description."""
     from keras_transformer import SentencePieceTokenizer, parallel_dataset
 
     with tempfile.TemporaryDirectory() as folder:
@@ -70,13 +70,13 @@ def make_batches(
     )
     return (
         f"{steps} of {len(epoch)} batches, {len(first_of_each_shape(chosen))} shapes, "
-        f"{sum(batch.tokens for batch in chosen):,} real target tokens, "
-        f"{padding:.1%} padding beside them"
+        f"{sum(batch.tokens for batch in chosen):,} target tokens, "
+        f"{padding:.1%} padding"
     )
 
 
 def choose(epoch: list[Batch], steps: int) -> list[Batch]:
-    """As many batches of each shape as its share of the epoch, in random order."""
+    """Returns batches with the shapes in proportion to the epoch, in random order."""
     ordered = sorted(epoch, key=lambda batch: batch.shape)
     middles = (np.arange(steps) + 0.5) / steps * len(ordered)
     chosen = np.random.default_rng(0).permutation(middles.astype(int))
@@ -97,7 +97,7 @@ def first_of_each_shape(batches: list[Batch]) -> list[Batch]:
 
 
 def generate_corpus(folder: pathlib.Path) -> tuple[str, str]:
-    """Two files of words with Zipf's frequencies, as long as Multi30k's sentences."""
+    """Writes parallel text with Zipf's frequencies and the lengths of Multi30k."""
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(np.log(11.3), 0.32, PAIRS), 4, 40)
     ratios = rng.normal(0.95, 0.12, PAIRS)

@@ -1,4 +1,4 @@
-"""Time and memory of this process, and what others take of the machine."""
+"""Time and memory of this process, and the load of other processes."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Clocks(NamedTuple):
-    """Seconds of the wall, of this process's threads and of the machine's cores."""
+    """Wall time, processor time of this process, and times of all cores."""
 
     wall: float
     process: float
@@ -26,12 +26,12 @@ class Clocks(NamedTuple):
         return cls(time.perf_counter(), time.process_time(), idle, sum(cores))
 
     def seconds_since(self, start: Self) -> float:
-        """By the wall; on one core by the process, which others disturb less."""
+        """Returns wall time, or processor time if the process has a single core."""
         clock = "process" if on_one_core() else "wall"
         return getattr(self, clock) - getattr(start, clock)
 
     def taken_by_others(self, start: Self) -> float:
-        """Share of the cores' time since `start`, from 0 to 1, the host's included."""
+        """Returns the fraction of processor time that others used, with the host."""
         _, process, idle, cores = np.subtract(self, start)
         return max(0.0, 1 - (process + idle) / max(cores, 1e-9))
 
@@ -47,13 +47,13 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def reset_peak() -> float:
-    """Forgets the peak of memory so far; MB in memory now."""
+    """Resets the peak memory and returns the resident memory in MB."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     return _resident("VmRSS")
 
 
 def peak_mb() -> float:
-    """Most MB in memory since `reset_peak`."""
+    """Returns the peak memory since `reset_peak` in MB."""
     return _resident("VmHWM")
 
 

@@ -1,6 +1,6 @@
-"""JoeyNMT's model with its own loss, which counts correct tokens too.
+"""JoeyNMT's model and loss, which also counts correct tokens.
 
-Its package wants a protobuf older than TensorFlow's, and works without:
+The package requires an older protobuf than TensorFlow, but works with a newer one:
 `pip install --no-deps joeynmt subword-nmt tensorboard`.
 """
 
@@ -45,7 +45,7 @@ def build(setting: Setting) -> Train:
     model.loss_function = ("crossentropy", setting.label_smoothing)
 
     def loss_of(*token_ids: torch.Tensor) -> torch.Tensor:
-        # Its padding has the id 1, and unknown words have 0.
+        # In JoeyNMT, padding has id 1 and unknown words have id 0.
         sources, inputs, targets = (ids + (ids == 0).int() for ids in token_ids)
         loss, *_ = model(
             return_type="loss",

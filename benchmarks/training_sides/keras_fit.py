@@ -1,4 +1,4 @@
-"""Training by `fit`."""
+"""Training with `fit`."""
 
 from collections.abc import Callable
 
@@ -21,9 +21,9 @@ def fit(model: keras.Model, dataset: tf.data.Dataset, done: Callable[[], None]) 
 
 
 class StepDone(keras.callbacks.Callback):
-    """Calls a function after a step, where the progress bar learns of it."""
+    """Calls a function after each step, when the progress bar is updated."""
 
-    async_safe = True  # JAX goes on with the next step, as without this callback.
+    async_safe = True  # JAX does not wait for the result of a step.
 
     def __init__(self, done: Callable[[], None]):
         super().__init__()
@@ -34,7 +34,7 @@ class StepDone(keras.callbacks.Callback):
 
 
 def as_dataset(batches: list[Batch]) -> tf.data.Dataset:
-    """The batches as `parallel_dataset` would give them."""
+    """Returns a dataset with the structure of `parallel_dataset`."""
 
     def elements():
         keep_freed_memory()

@@ -1,4 +1,4 @@
-"""A model of KerasHub's layers, with the loss and metrics that Keras has for it."""
+"""A model of KerasHub's layers with loss and metrics of Keras."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def build(setting: Setting, jit_compile: Any = "auto") -> Train:
     model = functional_model(setting)
     model.compile(
         optimizer=adam(),
-        # Label smoothing would need one-hot targets, which are much slower.
+        # Label smoothing requires one-hot targets, which are much slower.
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=[keras.metrics.SparseCategoricalAccuracy()],
         jit_compile=jit_compile,

@@ -1,4 +1,4 @@
-"""Hugging Face's Marian, of random weights, in the plain loop."""
+"""Hugging Face's Marian with random weights, trained by a PyTorch loop."""
 
 import torch
 from transformers import MarianConfig, MarianMTModel

@@ -1,4 +1,4 @@
-"""Trains one side and takes its figures."""
+"""Measurement of a side."""
 
 import contextlib
 import importlib
@@ -14,7 +14,7 @@ from training_sides.clocks import Clocks, on_one_core, peak_mb, reset_peak, seco
 from training_sides.products import training_flops
 from training_sides.setting import Setting, Train
 
-QUIET = 0.1  # Share of the machine that others may take in a good step.
+QUIET = 0.1  # maximum load of other processes in a measured step
 
 Figures = dict[str, float]
 
@@ -26,7 +26,7 @@ def measure(
     path: str,
     passes: int,
 ) -> Figures:
-    """Builds a side, trains it and returns its figures."""
+    """Builds and trains a side and returns its figures."""
     side = importlib.import_module(f"training_sides.{module}")
     batches = read_batches(path)
     flops = sum(training_flops(batch, setting.dimensions) for batch in batches)
@@ -46,7 +46,7 @@ def measure(
 
 
 def measure_parts(setting: Setting, path: str, passes: int) -> Figures:
-    """Milliseconds of each part of our step."""
+    """Returns the milliseconds of each part of a step."""
     from training_sides.parts import profile  # Keras, on this process's backend.
 
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -54,10 +54,10 @@ def measure_parts(setting: Setting, path: str, passes: int) -> Figures:
 
 
 def first_steps(train: Train, batches: list[Batch]) -> float:
-    """Seconds that a step of each shape takes longer the first time."""
+    """Returns the additional seconds of the first step on each shape."""
 
     def done() -> None:
-        """Does not look at the clock."""
+        """Does nothing."""
 
     shapes = first_of_each_shape(batches)
     first = seconds(lambda: train(shapes, done))
@@ -67,11 +67,11 @@ def first_steps(train: Train, batches: list[Batch]) -> float:
 def steady_steps(
     train: Train, batches: list[Batch], passes: int
 ) -> tuple[float, float]:
-    """Seconds of all batches, and the share of the machine that others took.
+    """Returns the seconds of all batches, and the load of other processes.
 
-    A batch counts with the median of its quietest steps, as many as `passes`. Passes
-    are added until these were quiet, and at most three for each wanted; on one core,
-    where seconds are this process's own, none are.
+    The time of a batch is the median of the `passes` steps with the lowest load. Passes
+    are added until the load is low in all of them, up to `3 * passes`. On one core,
+    where seconds are processor time, no passes are added.
     """
     steps: list[list[tuple[float, float]]] = [[] for _ in batches]
     for _ in range(passes if on_one_core() else 3 * passes):
@@ -86,9 +86,9 @@ def steady_steps(
 
 
 def one_pass(train: Train, batches: list[Batch]) -> list[tuple[float, float]]:
-    """What others took, and the seconds, of a step on each batch."""
+    """Returns load and seconds of a step on each batch."""
     ends: list[Clocks] = []
-    # One step more, as the first one holds what `fit` does before it.
+    # The first step is additional, because it includes the start of `fit`.
     train([batches[-1], *batches], lambda: ends.append(Clocks.now()))
     return [
         (end.taken_by_others(start), end.seconds_since(start))

@@ -1,4 +1,4 @@
-"""Our model, trained as the README shows."""
+"""`Seq2Seq`, trained as in the README."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where our training step spends its time."""
+"""Times of the parts of a training step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from training_sides.keras_fit import as_dataset, fit
 from training_sides.ours import compiled_model
 from training_sides.setting import Setting
 
-# Each does what those before it do, and more.
+# Each part includes the previous ones.
 PARTS = ("forward", "loss", "backward", "optimizer", "metrics and fit")
 
 Step = Callable[[dict[str, Any], Any], Any]
 
 
 def profile(setting: Setting, path: str, passes: int) -> dict[str, float]:
-    """Mean milliseconds of each part of a step, as the backend compiles it."""
+    """Returns the mean milliseconds of each part of a compiled step."""
     batches = read_batches(path)
     model = compiled_model(setting)
     model.optimizer.build(model.trainable_variables)
@@ -99,7 +99,7 @@ def jax_steps(model: keras.Model) -> list[Step]:
     import jax
 
     def values(variables):
-        # Copies, as `fit` gives the variables' own buffers away.
+        # Copies, because `fit` donates the buffers of the variables.
         return [jax.numpy.copy(variable.value) for variable in variables]
 
     weights = values(model.trainable_variables)

@@ -1,4 +1,4 @@
-"""The matrix products of the model: how much work they are, and how fast it can be."""
+"""Matrix multiplications of the model: number of operations and peak speed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from training_sides.setting import Setting
 
 
 def weight_products(size: dict[str, int]) -> list[tuple[str, int, int, int]]:
-    """The products with weights: which tokens, how many of them, rows, columns."""
+    """Returns side, number, rows and columns of all multiplications by weights."""
     layers, width = size["num_layers"], size["hidden_dim"]
     inner = size["intermediate_dim"]
     return [
@@ -27,11 +27,12 @@ def weight_products(size: dict[str, int]) -> list[tuple[str, int, int, int]]:
 
 
 def training_flops(batch: Batch, size: dict[str, int]) -> float:
-    """Operations of the matrix products of a step, if only real tokens cost any.
+    """Returns the operations of the matrix multiplications of a step without padding.
 
-    A product is a multiplication and an addition. Each attention has two (scores,
-    weighted sum) of all queries and keys, as if there were no causal mask. The
-    backward pass takes twice as many as the forward pass.
+    Multiplications and additions count separately. Each attention layer has two matrix
+    multiplications (scores, weighted sum) for all pairs of queries and keys, without
+    regard to the causal mask. The backward pass has twice as many operations as the
+    forward pass.
     """
     sources, targets = batch.lengths
     tokens = {"source": sources.sum(), "target": targets.sum()}
@@ -45,7 +46,7 @@ def training_flops(batch: Batch, size: dict[str, int]) -> float:
 
 
 def multiplications(library: str, setting: Setting) -> float:
-    """Most operations a second at the model's products with weights, in a library."""
+    """Returns the peak operations per second of the multiplications in a library."""
     total = spent = 0.0
     rows = setting.tokens_per_batch
     for _, count, inner, columns in weight_products(setting.dimensions):

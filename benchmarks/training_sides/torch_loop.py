@@ -1,4 +1,4 @@
-"""The plain loop of a PyTorch user."""
+"""A training loop of PyTorch."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""PyTorch's own Transformer in the plain loop."""
+"""`nn.Transformer`, trained by a PyTorch loop."""
 
 import math
 
@@ -16,7 +16,7 @@ def build(setting: Setting, compiled: bool = False) -> Train:
 
 
 class TorchTransformer(nn.Module):
-    """`nn.Transformer` between tied embeddings and logits."""
+    """`nn.Transformer` with tied embeddings and output."""
 
     def __init__(self, setting: Setting):
         super().__init__()

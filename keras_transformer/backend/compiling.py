@@ -1,8 +1,8 @@
 """Compilation of functions of a model for inference."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import keras
 
@@ -10,8 +10,22 @@ from keras_transformer.backend.while_loop import Recordings, recording
 from keras_transformer.backend.xla_barriers import under_xla
 
 
+class HasWeights(Protocol):
+    """A model whose weights a compiled function reads."""
+
+    @property
+    def weights(self) -> Sequence[Any]:
+        """The weights."""
+        ...
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The weights and all other variables."""
+        ...
+
+
 def compile_function(
-    function: Callable[..., Any], model: keras.Model
+    function: Callable[..., Any], model: HasWeights
 ) -> Callable[..., Any]:
     """Compiles a function that calls `model`, for inference.
 
@@ -33,10 +47,10 @@ def compile_function(
     return compilers[keras.backend.backend()](function, model)
 
 
-def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
     import tensorflow as tf
 
-    weights: list[keras.Variable] = []
+    weights: Sequence[Any] = []
     traced: Any = None
 
     @functools.wraps(function)
@@ -64,7 +78,7 @@ def _tensorflow(function: Callable[..., Any], model: keras.Model) -> Callable[..
     return compiled
 
 
-def _jax(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+def _jax(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
     import jax
 
     @jax.jit
@@ -79,10 +93,10 @@ def _jax(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]
     return compiled
 
 
-def _torch(function: Callable[..., Any], model: keras.Model) -> Callable[..., Any]:
+def _torch(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
     import torch
 
-    weights: list[keras.Variable] = []
+    weights: Sequence[Any] = []
     recordings: Recordings = {}
 
     @torch.no_grad()
@@ -98,5 +112,5 @@ def _torch(function: Callable[..., Any], model: keras.Model) -> Callable[..., An
     return compiled
 
 
-def _differ(weights: list[keras.Variable], others: list[keras.Variable]) -> bool:
+def _differ(weights: Sequence[Any], others: Sequence[Any]) -> bool:
     return list(map(id, weights)) != list(map(id, others))

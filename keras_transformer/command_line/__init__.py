@@ -1,29 +1,31 @@
-"""The command `keras-transformer`: parses its arguments, and calls the library."""
+"""The command `keras-transformer`: parses its arguments and calls the library.
+
+The modules import Keras only inside functions, so that `--help` and errors in the
+arguments are printed without waiting for it.
+"""
 
 import sys
 import zipfile
-from collections.abc import Callable
-from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from keras_transformer.command_line.evaluate import evaluate_command
 from keras_transformer.command_line.messages import (
-    in_options,
-    stops_with_a_line,
-    warnings_as_lines,
+    exits_on_interrupt,
+    prints_warnings,
+    with_option_names,
 )
-from keras_transformer.command_line.serving import serve
-from keras_transformer.command_line.starting import starts_quietly
-from keras_transformer.command_line.trained_model import (
-    evaluate,
-    export,
-    import_,
-    inspect,
-    translate,
+from keras_transformer.command_line.model_files import (
+    export_command,
+    import_command,
+    inspect_command,
 )
-from keras_transformer.command_line.training import ListsInARow, train
+from keras_transformer.command_line.serve import serve_command
+from keras_transformer.command_line.train import TrainCommand, train_command
+from keras_transformer.command_line.translate import translate_command
 
-# What installs a package that a command may find missing.
+# The extra of this package that installs each optional dependency.
 EXTRAS = {
     "ctranslate2": "ctranslate2",
     "huggingface_hub": "hub",
@@ -42,47 +44,47 @@ EXTRAS = {
 
 app = typer.Typer(
     name="keras-transformer",
-    help="Train, use and serve sequence-to-sequence Transformers. "
-    "KERAS_BACKEND chooses tensorflow, jax or torch.",
+    help="Train, use and serve sequence-to-sequence Transformers. The environment "
+    "variable KERAS_BACKEND selects tensorflow, jax or torch.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-def _add(command: Callable[..., None], name: str | None = None, **options: Any) -> None:
-    app.command(name, **options)(stops_with_a_line(command))
-
-
-_add(starts_quietly(train), cls=ListsInARow)
-for command in (translate, evaluate, export, inspect):
-    _add(starts_quietly(command))
-_add(starts_quietly(import_), "import")
-_add(serve)
+app.command("train", cls=TrainCommand)(exits_on_interrupt(train_command))
+app.command("translate")(exits_on_interrupt(translate_command))
+app.command("evaluate")(exits_on_interrupt(evaluate_command))
+app.command("export")(exits_on_interrupt(export_command))
+app.command("inspect")(exits_on_interrupt(inspect_command))
+app.command("import")(exits_on_interrupt(import_command))
+app.command("serve")(exits_on_interrupt(serve_command))
 
 
 def main() -> None:
-    """Runs the command; an error is a line on standard error and exit code 1."""
+    """Runs the command.
+
+    An error is printed as one line on standard error, with exit code 1.
+    """
     try:
-        with warnings_as_lines(_say):
+        with prints_warnings(_print_message):
             app()
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(error.name or "")
         hint = f'. Install it: pip install "keras-transformer[{extra}]"'
         hint = "" if extra is None or "pip install" in str(error) else hint
-        _say("error", f"{error}{hint}")
+        _print_message("error", f"{error}{hint}")
         sys.exit(1)
     except (
         *(ValueError, TypeError, OSError, RuntimeError, ImportError),
-        *(FloatingPointError, zipfile.BadZipFile),  # a loss; a damaged `.keras`
+        *(FloatingPointError, zipfile.BadZipFile),  # NaN loss; damaged `.keras` file
     ) as error:
-        _say("error", f"{error}")
+        _print_message("error", f"{error}")
         sys.exit(1)
 
 
-def _say(kind: str, text: str) -> None:
-    """Prints a line of the command that was typed."""
-    commands: Any = typer.main.get_command(app)
-    command = commands.commands.get(" ".join(sys.argv[1:2]))
+def _print_message(kind: str, text: str) -> None:
+    """Prints an error or a warning with the options of the command in `sys.argv`."""
+    group = typer.main.get_command(app)
+    commands = group.commands if isinstance(group, TyperGroup) else {}
+    command = commands.get(" ".join(sys.argv[1:2]))
     parameters = command.params if command else []
-    typer.echo(f"{kind}: {in_options(text, parameters)}", err=True)
+    typer.echo(f"{kind}: {with_option_names(text, parameters)}", err=True)

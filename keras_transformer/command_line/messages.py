@@ -1,20 +1,22 @@
-"""What the command says of errors, warnings and a stop."""
+"""Messages of the command: errors, warnings and interruptions."""
 
 import ast
 import functools
 import re
 import shlex
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import ParamSpec, Protocol, TextIO
 
 import typer
 
-# `name` or `name=value`, as the library's messages have an argument.
+P = ParamSpec("P")
+
+# An argument in a message of the library: `name` or `name=value`.
 _ARGUMENT = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
-# What the library calls something else than a command does.
+# The parameter of a command for an argument of the library with another name.
 _OTHER_NAMES = {
     "num_hypotheses": "n_best",
     "target": "references",
@@ -23,90 +25,113 @@ _OTHER_NAMES = {
 }
 
 
-def stops_with_a_line(command: Callable[..., None]) -> Callable[..., None]:
-    """Lets a command end with a line and exit code 130 when it is interrupted.
+class Parameter(Protocol):
+    """A parameter of a Typer command: an option or an argument."""
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def opts(self) -> list[str]: ...
+
+    @property
+    def param_type_name(self) -> str: ...
+
+
+def exits_on_interrupt(command: Callable[P, None]) -> Callable[P, None]:
+    """Returns a command that an interrupt ends with one line and exit code 130.
 
     Args:
-        command: what Typer calls. The line is the message of its `KeyboardInterrupt`,
-            or "stopped".
+        command: the function of a command. The line is the message of its
+            `KeyboardInterrupt`, or "Stopped." without a message.
 
     Returns:
         A function with the same parameters.
     """
 
     @functools.wraps(command)
-    def stoppable(*args: Any, **options: Any) -> None:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **options)
-        except KeyboardInterrupt as stop:
-            typer.echo(f"{stop}" or "stopped", err=True)
+            command(*args, **kwargs)
+        except KeyboardInterrupt as interrupt:
+            typer.echo(f"{interrupt}" or "Stopped.", err=True)
             raise typer.Exit(130) from None
 
-    return stoppable
+    return wrapped
 
 
 @contextmanager
-def warnings_as_lines(say: Callable[[str, str], None]) -> Iterator[None]:
-    """Has warnings printed without the place in the code that they are from.
+def prints_warnings(print_message: Callable[[str, str], None]) -> Iterator[None]:
+    """Prints warnings without their place in the code.
 
     Args:
-        say: function that prints a line of a kind, here of `"warning"`.
+        print_message: function that is called with `"warning"` and the text of each
+            warning.
     """
 
-    def show(message: Warning | str, *place: Any, **options: Any) -> None:
-        say("warning", str(message))
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        print_message("warning", str(message))
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
 
 
-def in_options(text: str, parameters: list[Any]) -> str:
-    """Names what was typed where a message names an argument of the library.
+def with_option_names(text: str, parameters: Sequence[Parameter]) -> str:
+    """Replaces arguments of the library in a message by options of a command.
 
     Args:
         text: the message.
-        parameters: Typer's, of the command.
+        parameters: the parameters of the command.
 
     Returns:
-        The message, with the command's options in the place of its arguments.
+        The message as the user of the command would write it.
 
     Example:
 
     >>> from keras_transformer.command_line import app
     >>> translate = typer.main.get_command(app).commands["translate"]
     >>> message = "`num_beams` must be ...; received `num_beams=0`."
-    >>> in_options(message, translate.params)
+    >>> with_option_names(message, translate.params)
     '`--num-beams` must be ...; received `--num-beams 0`.'
     """
-    known = {parameter.name: parameter for parameter in parameters}
+    by_name = {parameter.name: parameter for parameter in parameters}
 
-    def typed(match: re.Match) -> str:
-        name, value = match.groups()
-        parameter = known.get(name) or known.get(_OTHER_NAMES.get(name, ""))
-        return match[0] if parameter is None else _typed(parameter, value)
+    def replacement(match: re.Match[str]) -> str:
+        name, value = match.group(1), match.group(2)
+        parameter = by_name.get(name) or by_name.get(_OTHER_NAMES.get(name, ""))
+        return match.group() if parameter is None else _as_typed(parameter, value)
 
-    return _ARGUMENT.sub(typed, text)
+    return _ARGUMENT.sub(replacement, text)
 
 
-def _typed(parameter: Any, value: str | None) -> str:
-    """What is typed on the command line to give a parameter a value."""
+def _as_typed(parameter: Parameter, value: str | None) -> str:
+    """Returns a parameter and its value as they are typed on the command line."""
     if parameter.param_type_name == "argument":
-        return f"`{parameter.name.upper() if value is None else _words(value)}`"
+        name = (parameter.name or "").upper()
+        return f"`{name if value is None else _shell_words(value)}`"
     option = max(parameter.opts, key=len)
     if value is None or value == "True":
         return f"`{option}`"
     if value in ("False", "None"):
         return f"no `{option}`"
-    return f"`{option} {_words(value)}`"
+    return f"`{option} {_shell_words(value)}`"
 
 
-def _words(value: str) -> str:
+def _shell_words(value: str) -> str:
+    """Returns the `repr` of a string, list or tuple as words of a shell command."""
     if not value.startswith(("'", '"', "[", "(")):
         return value
     try:
-        values = ast.literal_eval(value)
+        literal: object = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
-    values = values if isinstance(values, list | tuple) else [values]
-    return shlex.join(map(str, values))
+    words = literal if isinstance(literal, list | tuple) else [literal]
+    return shlex.join(map(str, words))

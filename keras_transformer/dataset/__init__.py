@@ -1,16 +1,26 @@
-"""Turns parallel text into batches for `fit`: filtered, bucketed, shifted by one.
+"""Datasets of parallel text for `fit`: filtered, bucketed, padded and shifted by one.
 
-A corpus (`pairs`) is read and tokenized in windows: one of all its pairs, kept in
-memory (`memory_pairs`), or one after the other (`streamed_pairs`). The pairs of a
-window go into buckets by their length (`buckets`, `lengths`) and are shuffled; a bucket
-has one batch shape, so a compiler meets no more shapes than there are buckets. The
-batches of all windows are one stream, cut into epochs (`batch_stream`), which can
-resume from any position.
+`parallel_dataset` in `parallel_text` connects the steps:
+
+- `text_pairs`: reading of source and target texts
+- `mixture`: the share of each corpus
+- `filters`: length limits, duplicates, statistics of dropped pairs
+- `token_rows`: token ids of pairs
+- `subword_sampling`: different subwords in each epoch
+- `pair_sources`: pairs in memory or streamed, window by window
+- `buckets`: batch shapes, and the division of pairs into batches
+- `windows`: shuffling of the pairs of a window, prefetching of the next window
+- `batches`: the stream of batches, its positions, the arrays of a batch
+- `parallel_dataset`: the `ParallelDataset`, whose iterators are the epochs
+
+In memory, one window contains all pairs and is one epoch. In a stream, windows and
+epochs are independent of each other. Each bucket has one batch shape, so a compiler
+compiles as many shapes as there are buckets.
 """
 
 from keras_transformer.dataset.buckets import BatchShape
-from keras_transformer.dataset.pairs import read_pairs
 from keras_transformer.dataset.parallel_dataset import ParallelDataset
 from keras_transformer.dataset.parallel_text import parallel_dataset
+from keras_transformer.dataset.text_pairs import read_pairs
 
 __all__ = ["BatchShape", "ParallelDataset", "parallel_dataset", "read_pairs"]

@@ -1,26 +1,27 @@
-"""Sorts pairs by length into buckets of one batch shape each."""
+"""Buckets of pairs with similar lengths; each bucket has one batch shape."""
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from keras_transformer.dataset.lengths import choose_lengths
+from keras_transformer.dataset.pair_sources import PairSource
 
-FILLER = -1  # The number of an empty pair that fills up a batch.
-_BEYOND = 2**40  # Tokens of a side in the bucket after the last, which is none.
+FILLER = -1  # Index in place of a pair, for a row of padding.
+_BEYOND = 2**40  # Length of both sides of a bucket that no pair may move to.
+_CANDIDATES = 64  # Quantiles of the lengths of a side, and of its distinct lengths.
 
 
 class BatchShape(NamedTuple):
     """Shape of the batches of one bucket.
 
     Attributes:
-        rows: pairs in a batch.
-        source_length: tokens in a source row, padding included.
-        target_length: tokens in a target row, padding included.
-        batches: batches of this shape in an epoch.
+        rows: number of pairs in a batch.
+        source_length: length of the source rows, padding included.
+        target_length: length of the target rows, padding included.
+        batches: number of batches of this shape in an epoch.
     """
 
     rows: int
@@ -33,21 +34,22 @@ class Batch(NamedTuple):
     """The pairs of a batch.
 
     Attributes:
-        bucket: number of its bucket, which gives its shape.
-        numbers: numbers of its pairs, `FILLER` where there is none: integer `(rows,)`.
+        bucket: index of the bucket.
+        pairs: indices of the pairs; `FILLER` for a row of padding; integer `(rows,)`.
     """
 
     bucket: int
-    numbers: np.ndarray
+    pairs: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-    """Buckets of pairs, the narrowest first; the last one can hold any pair.
+    """Buckets of pairs, the narrowest first. The last bucket holds every pair.
 
     Attributes:
-        lengths: longest source and target of each bucket: integer `(buckets, 2)`.
-        rows: pairs in a batch of each bucket.
+        lengths: maximum length of source and target in each bucket, integer
+            `(buckets, 2)`.
+        rows: number of pairs in a batch of each bucket.
     """
 
     lengths: np.ndarray
@@ -62,54 +64,70 @@ class Buckets:
         longest: np.ndarray | None = None,
         multiple: int = 1,
     ) -> Self:
-        """Chooses buckets that hold pairs like these with little padding.
+        """Chooses buckets that need little padding for the given pairs.
 
-        Rows are as few as needed for nearly all of these pairs to stay in their bucket.
+        Batches have no more rows than needed for nearly all of these pairs to stay in
+        their bucket.
 
         Args:
-            lengths: tokens per side: integer `(pairs, 2)`.
-            tokens_per_batch: most ids of a batch on either side.
-            max_shapes: most buckets.
-            longest: longest source and target of pairs that may come later; `None` =
-                there are none.
-            multiple: number of which the rows of each bucket are a multiple.
+            lengths: tokens of each side, integer `(pairs, 2)`.
+            tokens_per_batch: maximum number of ids of a batch on either side.
+            max_shapes: maximum number of buckets.
+            longest: maximum length of source and target of later pairs, `(2,)`. `None`:
+                there are no later pairs.
+            multiple: the number of rows of each bucket is a multiple of this.
         """
-        more = [] if longest is None else [longest[None]]
-        limits = choose_lengths(np.concatenate([lengths, *more]), max_shapes)
+        later = [] if longest is None else [longest[None]]
+        limits = choose_lengths(np.concatenate([lengths, *later]), max_shapes)
         fitting = tokens_per_batch // limits.max(axis=1) // multiple
-        most = (np.maximum(1, fitting) * multiple).tolist()
+        max_rows = (np.maximum(1, fitting) * multiple).tolist()
 
-        def even(place: int, count: int) -> int:
-            batches = math.ceil(count / most[place])
-            if place < len(most) - 1:
-                rows = count // batches if count >= most[place] else most[place]
+        def balanced_rows(bucket: int, pairs: int) -> int:
+            """Returns the rows that divide the pairs into batches of equal size."""
+            batches = math.ceil(pairs / max_rows[bucket])
+            if bucket < len(max_rows) - 1:
+                full = pairs >= max_rows[bucket]
+                rows = pairs // batches if full else max_rows[bucket]
                 return max(1, rows // multiple) * multiple
-            rows = most[place] if more or not count else math.ceil(count / batches)
+            rows = (
+                max_rows[bucket] if later or not pairs else math.ceil(pairs / batches)
+            )
             return math.ceil(rows / multiple) * multiple
 
-        batches = _fill(lengths, limits, even)
-        used = [place for place, numbers in enumerate(batches[:-1]) if len(numbers)]
-        used.append(len(batches) - 1)
-        return cls(limits[used], [batches[place].shape[1] for place in used])
+        filled = _fill(lengths, limits, balanced_rows)
+        used = [bucket for bucket, pairs in enumerate(filled[:-1]) if len(pairs)]
+        used.append(len(filled) - 1)
+        return cls(limits[used], [filled[bucket].shape[1] for bucket in used])
 
     def fill(self, lengths: np.ndarray) -> list[np.ndarray]:
-        """Returns the numbers of the pairs in each bucket's batches, `(batches, rows)`.
+        """Divides pairs into the batches of each bucket.
 
         The longest pairs of a bucket that do not fill a batch move to the narrowest
-        later bucket that holds them. If that makes more padding than to fill the batch
-        up with `FILLER`, or if there is none, it is filled up.
+        later bucket that holds them. If this needs more padding than rows of padding
+        in their batch, or if there is no later bucket, rows of padding fill the batch.
+
+        Args:
+            lengths: tokens of each side, integer `(pairs, 2)`.
+
+        Returns:
+            For each bucket the indices of the pairs, integer `(batches, rows)`.
         """
-        return _fill(lengths, self.lengths, lambda place, count: self.rows[place])
+        return _fill(lengths, self.lengths, lambda bucket, pairs: self.rows[bucket])
 
     def batches(
         self, lengths: np.ndarray, random: np.random.Generator | None
     ) -> list[Batch]:
-        """Returns the batches of these pairs, shuffled within and across buckets."""
+        """Divides pairs into batches, shuffled within buckets and across buckets.
+
+        Args:
+            lengths: tokens of each side, integer `(pairs, 2)`.
+            random: random generator. `None`: no shuffling.
+        """
         filled = self.fill(lengths)
         if random is not None:
             filled = [random.permuted(n.ravel()).reshape(n.shape) for n in filled]
         batches = [
-            Batch(bucket, row) for bucket, rows in enumerate(filled) for row in rows
+            Batch(bucket, pairs) for bucket, rows in enumerate(filled) for pairs in rows
         ]
         if random is not None:
             random.shuffle(batches)
@@ -117,29 +135,204 @@ class Buckets:
 
 
 def _fill(
-    lengths: np.ndarray, limits: np.ndarray, choose_rows: Callable[[int, int], int]
+    lengths: np.ndarray, limits: np.ndarray, rows_of: Callable[[int, int], int]
 ) -> list[np.ndarray]:
-    """Implements `Buckets.fill`; `choose_rows(bucket, pairs in it)` sets the rows."""
-    # Nothing moves beyond the last bucket: it would cost more than any batch.
+    """Implements `Buckets.fill`.
+
+    Args:
+        lengths: tokens of each side, integer `(pairs, 2)`.
+        limits: maximum lengths of each bucket, integer `(buckets, 2)`.
+        rows_of: function from the index of a bucket and the number of its pairs to the
+            number of rows of its batches.
+    """
+    # No pair moves beyond the last bucket, since that needs more padding than a batch.
     limits = np.append(limits, np.full((1, 2), _BEYOND), axis=0)
     widths = limits.sum(axis=1)
-    bucket = _narrowest(lengths, limits)
+    buckets = _narrowest(lengths, limits)
     batches = []
-    for place, width in enumerate(widths[:-1]):
-        numbers = np.flatnonzero(bucket == place)
-        numbers = numbers[np.argsort(lengths[numbers].sum(axis=1), kind="stable")]
-        rows = choose_rows(place, len(numbers))
-        whole, surplus = np.split(numbers, [len(numbers) // rows * rows])
-        later = place + 1 + _narrowest(lengths[surplus], limits[place + 1 :])
+    for bucket, width in enumerate(widths[:-1]):
+        pairs = np.flatnonzero(buckets == bucket)
+        pairs = pairs[np.argsort(lengths[pairs].sum(axis=1), kind="stable")]
+        rows = rows_of(bucket, len(pairs))
+        full, surplus = np.split(pairs, [len(pairs) // rows * rows])
+        later = bucket + 1 + _narrowest(lengths[surplus], limits[bucket + 1 :])
         missing = -len(surplus) % rows
         if (widths[later] - width).sum() > missing * width:
-            whole = np.pad(numbers, (0, missing), constant_values=FILLER)
+            full = np.pad(pairs, (0, missing), constant_values=FILLER)
         else:
-            bucket[surplus] = later
-        batches.append(whole.reshape(-1, rows))
+            buckets[surplus] = later
+        batches.append(full.reshape(-1, rows))
     return batches
 
 
 def _narrowest(lengths: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Returns, for each pair, the first bucket that holds it."""
+    """Returns, for each pair, the index of the first bucket that holds it."""
     return (lengths[:, None] <= limits).all(axis=-1).argmax(axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """The batch shapes of all windows, and statistics of the first window.
+
+    Attributes:
+        buckets: the buckets.
+        lengths: tokens of each side of the pairs of the window, integer `(pairs, 2)`.
+        counts: number of batches of the window in each bucket.
+        varies: whether other windows have other pairs.
+    """
+
+    buckets: Buckets
+    lengths: np.ndarray
+    counts: list[int]
+    varies: bool
+
+    @classmethod
+    def of(
+        cls, source: PairSource, tokens_per_batch: int, max_shapes: int, multiple: int
+    ) -> Self:
+        """Chooses buckets for the pairs of a source; see `Buckets.choose`."""
+        lengths = source.window(0, source.max_lengths).lengths
+        longest = None
+        if source.varies:
+            longest = np.maximum(source.longest, lengths.max(axis=0))
+        buckets = Buckets.choose(
+            lengths, tokens_per_batch, max_shapes, longest, multiple
+        )
+        counts = list(map(len, buckets.fill(lengths)))
+        return cls(buckets, lengths, counts, source.varies)
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of the first window."""
+        return sum(self.counts)
+
+    @property
+    def padding_fraction(self) -> float:
+        """Share of padding among all ids of these batches, from 0 to 1."""
+        rows = np.multiply(self.counts, self.buckets.rows)
+        return 1 - int(self.lengths.sum()) / int((rows @ self.buckets.lengths).sum())
+
+    def tokens(self, batches: int) -> int:
+        """Returns the expected number of target tokens in `batches` batches."""
+        return round(int(self.lengths[:, 1].sum()) * batches / self.batches)
+
+    def shapes(self, batches: int) -> tuple[BatchShape, ...]:
+        """Returns the shapes, with the expected number of each in `batches` batches."""
+        return tuple(
+            BatchShape(rows, source, target, round(count * batches / self.batches))
+            for rows, (source, target), count in zip(
+                self.buckets.rows,
+                self.buckets.lengths.tolist(),
+                self.counts,
+                strict=True,
+            )
+            if count or self.varies
+        )
+
+
+# The choice of the lengths of the buckets.
+
+
+def choose_lengths(lengths: np.ndarray, max_shapes: int) -> np.ndarray:
+    """Chooses the maximum lengths of buckets that need little padding.
+
+    A pair belongs to the narrowest bucket that holds it. The width of a bucket is the
+    sum of its source and target length. One bucket holds every pair. The others are
+    found by greedy search: the bucket that saves most padding is added, then each
+    bucket is replaced by the best bucket given the others until no bucket changes. The
+    result is the better of two such searches: one replaces buckets after all are added,
+    the other after each addition. On Multi30k it needs as little padding as the best of
+    60 random initialisations.
+
+    Args:
+        lengths: tokens of each side, integer `(pairs, 2)`.
+        max_shapes: maximum number of buckets.
+
+    Returns:
+        Source and target length of each bucket, integer `(buckets, 2)`, the narrowest
+        first, the bucket that holds every pair last.
+    """
+    grid = _LengthGrid(lengths)
+    added_first = grid.improve(grid.add(grid.whole, max_shapes))
+    in_turn = grid.whole
+    for number in range(2, max_shapes + 1):
+        in_turn = grid.improve(grid.add(in_turn, number))
+    best = min(added_first, in_turn, key=grid.ids)
+    sources, targets = grid.limits
+    rows, columns = zip(*best, strict=True)
+    chosen = np.stack([sources[list(rows)], targets[list(columns)]], axis=1)
+    return chosen[np.argsort(chosen.sum(axis=1), kind="stable")]
+
+
+_Cell: TypeAlias = tuple[int, int]
+
+
+class _LengthGrid:
+    """A histogram of the lengths of pairs, with a row per source length.
+
+    A bucket is a cell (i, j). It holds the pairs of all cells up to row i and column j.
+
+    Args:
+        lengths: tokens of each side, integer `(pairs, 2)`.
+    """
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.limits = [_candidates(side) for side in lengths.T]
+        self.widths = self.limits[0][:, None] + self.limits[1]
+        self.whole: list[_Cell] = [(self.widths.shape[0] - 1, self.widths.shape[1] - 1)]
+        cells = [
+            np.searchsorted(limits, side)
+            for limits, side in zip(self.limits, lengths.T, strict=True)
+        ]
+        self.pairs = np.zeros(self.widths.shape, np.int64)
+        np.add.at(self.pairs, tuple(cells), 1)
+
+    def ids(self, buckets: list[_Cell]) -> int:
+        """Returns the number of ids of all pairs, padding included."""
+        return int((self.pairs * self._padded_widths(buckets)).sum())
+
+    def add(self, buckets: list[_Cell], number: int) -> list[_Cell]:
+        """Adds the best bucket while it saves padding, up to `number` buckets."""
+        extended = [*buckets, self._best_addition(buckets)]
+        if len(extended) > number or self.ids(extended) == self.ids(buckets):
+            return buckets
+        return self.add(extended, number)
+
+    def improve(self, buckets: list[_Cell]) -> list[_Cell]:
+        """Replaces each bucket but the first by the best one until none changes."""
+        before = None
+        while before != (before := self.ids(buckets)):
+            for index in range(1, len(buckets)):
+                rest = buckets[:index] + buckets[index + 1 :]
+                buckets = [*rest[:index], self._best_addition(rest), *rest[index:]]
+        return buckets
+
+    def _padded_widths(self, buckets: list[_Cell]) -> np.ndarray:
+        """Returns, for each cell, the width of the narrowest bucket that holds it."""
+        widths = np.full(self.widths.shape, self.widths[-1, -1])
+        for i, j in buckets:
+            held = widths[: i + 1, : j + 1]
+            np.minimum(held, self.widths[i, j], out=held)
+        return widths
+
+    def _best_addition(self, buckets: list[_Cell]) -> _Cell:
+        """Returns the bucket that saves most padding when it is added."""
+        padded = self._padded_widths(buckets)
+        saved = np.zeros(self.widths.shape, np.int64)
+        for width in np.unique(padded):
+            pairs = np.where(padded == width, self.pairs, 0)
+            held = pairs.cumsum(axis=0).cumsum(axis=1)
+            saved += held * np.maximum(width - self.widths, 0)
+        row, column = divmod(int(saved.argmax()), saved.shape[1])
+        return row, column
+
+
+def _candidates(side: np.ndarray) -> np.ndarray:
+    """Returns the lengths to choose from: quantiles up to the longest length."""
+    quantiles = np.linspace(0, 1, _CANDIDATES + 1)
+    return np.unique(
+        [
+            np.quantile(values, quantiles, method="higher")
+            for values in (side, np.unique(side))
+        ]
+    )

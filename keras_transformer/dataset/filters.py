@@ -1,19 +1,67 @@
-"""Decides which pairs are kept, and counts those that are not."""
+"""Filters of text pairs: length limits, duplicates, and statistics of dropped pairs."""
 
 import dataclasses
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
+
+from keras_transformer.dataset.text_pairs import Pair
+
+_CHUNK = 1 << 18  # Pairs that are compared at a time, a multiple of 8.
+
+
+class MaxLengths(NamedTuple):
+    """Maximum lengths of source and target, in tokens with the end token.
+
+    Attributes:
+        source: maximum length of the source; infinity = no limit.
+        target: maximum length of the target; infinity = no limit.
+    """
+
+    source: float
+    target: float
+
+
+class DroppedPairs(NamedTuple):
+    """The reasons for which pairs are dropped: a boolean `(pairs,)` for each reason.
+
+    At most one of the reasons applies to a pair.
+
+    Attributes:
+        empty: a side has no tokens.
+        max_source_length: the source is too long.
+        max_target_length: the target is too long.
+        max_length_ratio: the lengths of source and target differ too much.
+        duplicate: the pair has occurred before.
+    """
+
+    empty: np.ndarray
+    max_source_length: np.ndarray
+    max_target_length: np.ndarray
+    max_length_ratio: np.ndarray
+    duplicate: np.ndarray
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Indices of the pairs that are not dropped."""
+        return np.flatnonzero(~np.any(self, axis=0))
 
 
 @dataclasses.dataclass(frozen=True)
 class PairFilter:
-    """The conditions under which a pair is kept.
+    """Decides which pairs are dropped.
 
     Attributes:
-        max_source_length: longest source, in tokens with end; `None` = no limit.
-        max_target_length: longest target, in tokens with end; `None` = no limit.
-        max_length_ratio: most tokens of the longer side per token of the shorter
-            one, without end; `None` = no limit.
+        max_source_length: maximum length of the source, in tokens with the end token.
+            `None`: no limit.
+        max_target_length: maximum length of the target, in tokens with the end token.
+            `None`: no limit.
+        max_length_ratio: maximum ratio of the length of the longer side to that of the
+            shorter side, in tokens without the end token. `None`: no limit.
     """
 
     max_source_length: int | None
@@ -21,54 +69,124 @@ class PairFilter:
     max_length_ratio: float | None
 
     @property
-    def max_lengths(self) -> tuple[float, float]:
-        """Longest source and target, infinite where there is no limit."""
-        return _or_any(self.max_source_length), _or_any(self.max_target_length)
+    def max_lengths(self) -> MaxLengths:
+        """Maximum lengths of source and target, infinity if there is no limit."""
+        return MaxLengths(
+            _or_infinity(self.max_source_length), _or_infinity(self.max_target_length)
+        )
 
-    def faults(
-        self, lengths: np.ndarray, duplicates: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Returns, by reason, which pairs to drop, each for one reason at most.
+    def find_dropped(self, lengths: np.ndarray, duplicate: np.ndarray) -> DroppedPairs:
+        """Finds the pairs to drop, each with the first reason that applies.
 
         Args:
-            lengths: tokens per side, with end: integer `(pairs, 2)`.
-            duplicates: whether a pair has occurred before: boolean `(pairs,)`.
+            lengths: tokens of each side with the end token, integer `(pairs, 2)`.
+            duplicate: whether a pair has occurred before, boolean `(pairs,)`.
         """
-        most_source, most_target = self.max_lengths
+        max_source, max_target = self.max_lengths
         shorter, longer = lengths.min(axis=1) - 1, lengths.max(axis=1) - 1
-        most = np.maximum(shorter, 1) * _or_any(self.max_length_ratio)
-        faults = {
-            "empty": shorter == 0,
-            "max_source_length": lengths[:, 0] > most_source,
-            "max_target_length": lengths[:, 1] > most_target,
-            "max_length_ratio": longer > most,
-            "duplicate": duplicates,
-        }
-        kept = np.ones(len(lengths), bool)
-        for reason, fault in faults.items():
-            faults[reason] = fault & kept
-            kept &= ~fault
-        return faults
+        max_longer = np.maximum(shorter, 1) * _or_infinity(self.max_length_ratio)
+        reasons = DroppedPairs(
+            empty=shorter == 0,
+            max_source_length=lengths[:, 0] > max_source,
+            max_target_length=lengths[:, 1] > max_target,
+            max_length_ratio=longer > max_longer,
+            duplicate=duplicate,
+        )
+        first = np.cumsum(reasons, axis=0) == 1
+        return DroppedPairs(*np.logical_and(reasons, first))
 
 
-def _or_any(limit: float | None) -> float:
-    return float("inf") if limit is None else limit
+def _or_infinity(limit: float | None) -> float:
+    return math.inf if limit is None else limit
 
 
-class Account:
-    """Counts the pairs that were read and, by reason, those that were dropped."""
+class FilterStatistics:
+    """Counts the pairs that are read and, by reason, the pairs that are dropped."""
 
     def __init__(self) -> None:
         self.pairs_read = 0
-        self.dropped: dict[str, int] = {}
+        self.dropped = dict.fromkeys(DroppedPairs._fields, 0)
 
-    def add(self, faults: dict[str, np.ndarray]) -> None:
-        """Counts pairs by the `faults` that a `PairFilter` found."""
-        self.pairs_read += len(faults["empty"])
-        for reason, fault in faults.items():
-            self.dropped[reason] = self.dropped.get(reason, 0) + int(fault.sum())
+    def add(self, dropped: DroppedPairs) -> None:
+        """Adds the pairs of one result of `PairFilter.find_dropped`.
+
+        Raises:
+            ValueError: if all pairs so far are dropped.
+        """
+        self.pairs_read += len(dropped.empty)
+        for reason, mask in dropped._asdict().items():
+            self.dropped[reason] += int(mask.sum())
         if self.pairs_read == sum(self.dropped.values()):
             raise ValueError(
-                f"At least one pair must be left; all {self.pairs_read:,} were "
-                f"dropped: {self.dropped}. Check the text or raise the maximal lengths."
+                f"At least one pair must pass the filters; all {self.pairs_read:,} "
+                f"pairs were dropped: {self.dropped}. Check the text, or raise the "
+                "maximum lengths."
             )
+
+
+# Duplicates.
+
+
+class PackedFlags:
+    """Booleans, stored as one bit each.
+
+    Args:
+        packed: result of `np.packbits`.
+    """
+
+    def __init__(self, packed: np.ndarray) -> None:
+        self._packed = packed
+
+    @classmethod
+    def unset(cls, count: int) -> "PackedFlags":
+        """Returns `count` flags that are `False`."""
+        return cls(np.broadcast_to(np.uint8(0), count // 8 + 1))
+
+    def between(self, start: int, stop: int) -> np.ndarray:
+        """Returns the flags `start` to `stop`, exclusive, as a boolean array."""
+        first = start // 8
+        bits = np.unpackbits(self._packed[first : -(-stop // 8)])
+        return bits[start - 8 * first : stop - 8 * first].astype(bool)
+
+
+def find_duplicates(corpora: Iterable[Iterable[Pair]]) -> list[PackedFlags]:
+    """Flags, for each corpus, the pairs that occur earlier in it or in a corpus before.
+
+    Pairs are compared by hashes of 64 bits. They take 8 bytes per distinct pair, and 16
+    bytes while new ones are added. Among ten million distinct pairs, the probability
+    that any two have the same hash is 1 in 370,000.
+    """
+    seen = np.empty(0, np.uint64)
+    flags = []
+    for corpus in corpora:
+        packed = [np.empty(0, np.uint8)]
+        pairs = iter(corpus)
+        while len(hashes := _hashes(itertools.islice(pairs, _CHUNK))):
+            distinct, first = np.unique(hashes, return_index=True)
+            new = ~_is_in(distinct, seen)
+            duplicate = np.ones(len(hashes), bool)
+            duplicate[first[new]] = False
+            packed.append(np.packbits(duplicate))
+            seen = np.concatenate([seen, distinct[new]])
+            seen.sort(kind="stable")  # Merges the two sorted parts in place.
+        flags.append(PackedFlags(np.concatenate(packed)))
+    return flags
+
+
+def _hashes(pairs: Iterable[Pair]) -> np.ndarray:
+    """Returns a hash of each pair, uint64 `(pairs,)`."""
+    digests = [
+        hashlib.blake2b(
+            f"{len(pair[0])}\n{pair[0]}{pair[1]}".encode(), digest_size=8
+        ).digest()
+        for pair in pairs
+    ]
+    return np.frombuffer(b"".join(digests), np.uint64)
+
+
+def _is_in(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Returns for each value whether the sorted array contains it."""
+    if not len(ordered):
+        return np.zeros(len(values), bool)
+    positions = np.searchsorted(ordered, values)
+    return ordered.take(positions, mode="clip") == values

@@ -1,41 +1,45 @@
-"""Batches of sentence pairs for `fit`, and positions in them."""
+"""The dataset that `parallel_dataset` returns: epochs, positions and statistics."""
 
+import functools
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.dataset.batch_stream import BatchStream
-from keras_transformer.dataset.buckets import BatchShape
-from keras_transformer.dataset.collating import Collator
-from keras_transformer.dataset.filters import Account
+from keras_transformer.dataset.batches import (
+    BatchArrays,
+    BatchStream,
+    Collator,
+    PositionState,
+)
+from keras_transformer.dataset.buckets import FILLER, BatchShape
+from keras_transformer.dataset.filters import FilterStatistics
 from keras_transformer.dataset.freed_memory import keep_freed_memory
-from keras_transformer.dataset.pairs import Corpus, Pair
+from keras_transformer.dataset.text_pairs import Corpus, Pair
 
 PREFETCHED_BATCHES = 16
 
 
 class ParallelDataset:
-    """Batches of sentence pairs, and an account of them (`print` it).
+    """Batches of text pairs for `fit`, with statistics and positions.
 
-    `parallel_dataset` makes it. Each new iterator of `dataset` is the next epoch, from
-    number 0 on. The batches of an epoch are a function of its number and of the
-    arguments of `parallel_dataset` alone; `start_epoch` and `restore` say where the
-    next iterator begins.
+    `parallel_dataset` creates it. Each new iterator of `dataset` yields the next epoch,
+    starting with epoch 0. The batches of an epoch depend only on its number and on the
+    arguments of `parallel_dataset`. `start_epoch` and `restore` set the position at
+    which the next iterator starts. `print` shows the statistics.
 
     Attributes:
-        dataset: `tf.data.Dataset` for `fit` on any backend. Pass `shuffle=False` to
-            `fit`: Keras warns otherwise that it leaves the order to the dataset.
-        shapes: the batch shapes, narrowest first. Every batch has one of them. How
-            many an epoch has of each is exact unless epochs differ; it is then that
-            of the first epoch or, in a stream, of the first window.
-        padding_fraction: share of padding among all ids, from 0 to 1, in the epoch or
-            window that `shapes` counts.
-        tokens_per_epoch: target tokens of an epoch, with end and without padding, as
-            many as `shapes` counts.
+        dataset: `tf.data.Dataset` for `fit` with any backend. Pass `shuffle=False` to
+            `fit`, since the dataset shuffles its pairs itself.
+        shapes: tuple of `BatchShape`, the narrowest first. Every batch has one of these
+            shapes. If epochs differ, the numbers of batches are those of the first
+            epoch or, in a stream, those expected from the first window.
+        padding_fraction: float from 0 to 1, the share of padding among all ids of the
+            epoch or window that `shapes` describes.
+        tokens_per_epoch: int, target tokens of an epoch, with end tokens and without
+            padding, in the epoch or window that `shapes` describes.
     """
 
     def __init__(
@@ -43,112 +47,127 @@ class ParallelDataset:
         stream: BatchStream,
         collate: Collator,
         corpora: Sequence[Corpus],
-        account: Account,
+        statistics: FilterStatistics,
         shapes: tuple[BatchShape, ...],
         padding_fraction: float,
         tokens_per_epoch: int,
-    ):
+    ) -> None:
         self._stream = stream
         self._collate = collate
         self._corpora = corpora
-        self._account = account
+        self._statistics = statistics
         self.shapes = shapes
         self.padding_fraction = padding_fraction
         self.tokens_per_epoch = tokens_per_epoch
-        self.dataset = _tf_dataset(stream, collate)
+
+    @functools.cached_property
+    def dataset(self) -> tf.data.Dataset:
+        """The batches as a `tf.data.Dataset`, of which each iterator is one epoch."""
+        return _tf_dataset(self._stream, self._collate)
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches in an epoch, the same in each."""
+        """Number of batches in each epoch."""
         return self._stream.batches_per_epoch
 
     @property
     def pairs_read(self) -> int:
-        """Pairs in the data; of a stream, those read so far."""
-        return self._account.pairs_read
+        """Number of pairs in the data; in a stream, number of pairs read so far."""
+        return self._statistics.pairs_read
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Those of them that are left out, by reason; a pair counts once.
+        """Number of dropped pairs by reason.
 
-        The reasons are `"empty"`, `"duplicate"`, `"max_source_length"`,
-        `"max_target_length"` and `"max_length_ratio"`.
+        The reasons are `"empty"`, `"max_source_length"`, `"max_target_length"`,
+        `"max_length_ratio"` and `"duplicate"`. A pair is counted once, with the first
+        reason that applies.
         """
-        return dict(self._account.dropped)
+        return dict(self._statistics.dropped)
 
     @property
     def pairs_kept(self) -> int:
-        """Those of them that are used."""
+        """Number of pairs read that are not dropped."""
         return self.pairs_read - sum(self.dropped.values())
 
-    def state(self, batches: int) -> dict[str, int]:
-        """The position in the data, for `restore`.
+    def state(self, batches: int) -> PositionState:
+        """Returns a position in the data, for `restore`.
 
         Args:
-            batches: batches of the running epoch before it, counted from the epoch's
-                start also where `restore` began the epoch in its middle. After
-                `batches_per_epoch` comes the start of the next epoch.
+            batches: int, number of batches from the start of the current epoch to the
+                position, even if `restore` started the epoch at a later batch.
+                `batches_per_epoch` gives the start of the next epoch.
 
         Returns:
-            JSON values. The running epoch is that of the newest iterator of `dataset`
-            or, after `restore` or `start_epoch`, the one where the next will begin.
+            A dictionary of JSON values. The current epoch is the epoch of the newest
+            iterator of `dataset` or, after `restore` or `start_epoch`, the epoch at
+            which the next iterator starts.
+
+        Raises:
+            ValueError: if `batches` is not an int of at least 0.
         """
         return self._stream.state(batches)
 
-    def restore(self, state: dict[str, int]) -> None:
-        """Makes the next iterator of `dataset` give the rest of an epoch.
+    def restore(self, state: PositionState) -> None:
+        """Makes the next iterator of `dataset` start at a position.
 
-        The iterators after it give whole epochs; one that runs already goes on as it
-        was. `len(dataset)` stays that of a whole epoch.
+        This iterator yields the rest of the epoch, later iterators yield whole epochs.
+        Existing iterators do not change. `len(dataset)` remains the length of a whole
+        epoch.
 
         Args:
-            state: what `state` gave, of a dataset made with the same arguments.
+            state: result of `state`, of a dataset with the same arguments.
 
         Raises:
-            ValueError: if `state` is something else.
+            ValueError: if `state` is not a position.
         """
         self._stream.restore(state)
 
     def start_epoch(self, epoch: int) -> None:
-        """Makes the next iterator of `dataset` give the epoch of this number.
+        """Makes the next iterator of `dataset` start at the beginning of an epoch.
 
-        A stream that has not come near it reads its way there.
+        A stream reads the windows between the nearest known position and the epoch.
 
         Args:
-            epoch: number of the epoch, from 0.
+            epoch: int, number of the epoch, counted from 0.
 
         Raises:
-            ValueError: if `epoch` is something else.
+            ValueError: if `epoch` is not an int of at least 0.
         """
         check_ints(0, epoch=epoch)
         self._stream.restore({"epoch": epoch, "batch": 0})
 
-    def batch(self, state: dict[str, int]) -> tuple[Any, ...]:
-        """The batch that comes next at a position: NumPy arrays, as in `dataset`.
+    def batch(self, state: PositionState) -> BatchArrays:
+        """Returns the batch at a position as NumPy arrays.
 
         Args:
-            state: what `state` gave.
+            state: result of `state`.
         """
         return self._collate(*self._stream.at(state))
 
-    def lines(self, state: dict[str, int]) -> list[Pair]:
-        """The (source, target) texts of that batch, row by row, to look at.
+    def lines(self, state: PositionState) -> list[Pair]:
+        """Returns the texts of the batch at a position, for inspection.
 
-        They are read anew. A row of padding that fills up the batch has empty texts.
+        The texts are read again from the files.
 
         Args:
-            state: what `state` gave.
+            state: result of `state`.
+
+        Returns:
+            A list of (source, target) tuples, one for each row. Both texts are empty
+            for a row of padding.
         """
         window, batch = self._stream.at(state)
-        rows = [
-            (-1, -1) if number < 0 else tuple(window.pairs.lines[number].tolist())
-            for number in batch.numbers
-        ]
-        texts = {(-1, -1): ("", "")}
+        lines = window.pairs.lines
         readers = [corpus.reader() for corpus in self._corpora]
-        for corpus, line in sorted(set(rows) - set(texts)):
-            texts[corpus, line] = readers[corpus](line, line + 1)[0]
-        return [texts[row] for row in rows]
+        used = np.unique(lines[batch.pairs[batch.pairs != FILLER]], axis=0).tolist()
+        texts = {
+            (corpus, line): readers[corpus](line, line + 1)[0] for corpus, line in used
+        }
+        return [
+            ("", "") if pair == FILLER else texts[tuple(lines[pair].tolist())]
+            for pair in batch.pairs
+        ]
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{name} {count:,}" for name, count in self.dropped.items())
@@ -161,7 +180,7 @@ class ParallelDataset:
             [
                 f"{self.pairs_read:,} pairs read, {self.pairs_kept:,} kept "
                 f"(dropped: {reasons})",
-                f"{self.batches_per_epoch:,} batches an epoch in {len(self.shapes)} "
+                f"{self.batches_per_epoch:,} batches per epoch in {len(self.shapes)} "
                 f"shapes, {self.padding_fraction:.1%} padding",
                 "source_length target_length   rows batches",
                 *table,
@@ -170,12 +189,12 @@ class ParallelDataset:
 
 
 def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
-    """The epochs of the stream: each iterator is the next one."""
-    # TensorFlow keeps every generator for good, and with it what it refers to.
+    """Returns a dataset of which each iterator yields the next epoch of the stream."""
+    # TensorFlow never frees a generator or the objects that it references.
     held = [(stream, collate)]
 
-    def epoch() -> Iterator[tuple[Any, Any]]:
-        keep_freed_memory()  # TensorFlow has made the generator by now.
+    def epoch() -> Iterator[BatchArrays]:
+        keep_freed_memory()  # After TensorFlow has created the generator.
         stream, collate = held[0]
         for window, batch in stream.epoch():
             yield collate(window, batch)
@@ -184,9 +203,10 @@ def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
         batches = tf.data.Dataset.from_generator(
             epoch, output_signature=collate.signature
         )
-        # An epoch has a known length and may yet end early, as a restored one does:
-        # `assert_cardinality` would not let it. A choice between datasets counts as
-        # infinite where one of them is, though here only the other is ever chosen.
+        # The cardinality of an epoch is known, but a restored epoch ends earlier, which
+        # `assert_cardinality` does not permit. A choice between a finite and an
+        # infinite dataset has infinite cardinality, even if it never chooses the
+        # latter. `zip` then takes the cardinality of the range.
         batches = tf.data.Dataset.choose_from_datasets(
             [batches, batches.repeat()],
             tf.data.Dataset.from_tensors(np.int64(0)).repeat(),
@@ -194,8 +214,7 @@ def _tf_dataset(stream: BatchStream, collate: Collator) -> tf.data.Dataset:
         )
         numbers = tf.data.Dataset.range(stream.batches_per_epoch)
         dataset = tf.data.Dataset.zip(numbers, batches).map(lambda _, batch: batch)
-        # The thread that would tune this one buffer takes up to five seconds to end,
-        # and `fit` waits for it.
+        # Without this, `fit` waits up to five seconds for the autotuning thread to end.
         options = tf.data.Options()
         options.autotune.enabled = False
         dataset = dataset.prefetch(PREFETCHED_BATCHES).with_options(options)

@@ -1,28 +1,25 @@
-"""Parallel text to a `ParallelDataset`."""
+"""The function `parallel_dataset`: from parallel text to a `ParallelDataset`."""
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.dataset.arguments import (
-    check_ranges,
-    check_stream,
-    check_tokenizers,
-    check_window,
-)
-from keras_transformer.dataset.batch_stream import BatchStream
-from keras_transformer.dataset.collating import Collator
+from keras_transformer.dataset.batches import BatchStream, Collator
+from keras_transformer.dataset.buckets import BatchPlan
 from keras_transformer.dataset.filters import PairFilter
-from keras_transformer.dataset.memory_pairs import MemoryPairs
-from keras_transformer.dataset.mixture import as_weights
-from keras_transformer.dataset.pair_source import PairSource
-from keras_transformer.dataset.pairs import Pair, open_corpora
+from keras_transformer.dataset.mixture import parse_weights
+from keras_transformer.dataset.pair_sources import (
+    MemoryPairs,
+    PairPreparation,
+    PairSource,
+    StreamedPairs,
+)
 from keras_transformer.dataset.parallel_dataset import ParallelDataset
-from keras_transformer.dataset.plan import BatchPlan
-from keras_transformer.dataset.preparation import Preparation
-from keras_transformer.dataset.streamed_pairs import StreamedPairs
 from keras_transformer.dataset.subword_sampling import SubwordSampling
-from keras_transformer.dataset.windows import Ahead, Windows
+from keras_transformer.dataset.text_pairs import Pair, open_corpora
+from keras_transformer.dataset.token_rows import Tokenizers
+from keras_transformer.dataset.windows import Prefetcher, WindowLoader
 from keras_transformer.text import Paths, Tokenizer
 
 
@@ -50,75 +47,83 @@ def parallel_dataset(
     seed: int = 0,
     sample_weights: bool = False,
 ) -> ParallelDataset:
-    """Makes training batches of parallel text.
+    """Creates training batches from parallel text.
 
     A batch is `({"encoder_token_ids", "decoder_token_ids"}, target_token_ids)`, all
-    int32: encoder ids `(batch, source_length)` end with the end token; decoder ids
-    `(batch, target_length)` begin with the start token; target ids
-    `(batch, target_length)` are the same shifted by one and end with the end token.
-    The rest is padding. Where pairs are too few for a bucket's last batch, they move
-    to a longer bucket, or rows of padding fill it up if that makes less padding.
+    int32. Encoder ids `(batch, source_length)` end with the end token. Decoder ids
+    `(batch, target_length)` begin with the start token. Target ids
+    `(batch, target_length)` are the decoder ids shifted by one; they end with the end
+    token. All rows are padded to the batch shape.
 
-    All text is tokenized once and kept in memory, and an epoch has every pair that is
-    kept. With `window`, text of any size is streamed in constant memory: so many
-    pairs are read, filtered, tokenized, sorted into buckets and shuffled at a time,
-    while training uses those before; after the last line comes the first again. An
-    epoch is then the next `batches_per_epoch` batches.
+    Pairs of similar lengths share a bucket, and each bucket has one batch shape. Pairs
+    that do not fill the last batch of a bucket move to a bucket of longer pairs, or
+    rows of padding fill the batch, whichever needs less padding.
+
+    By default, all text is tokenized once and stored in memory, and each epoch contains
+    every pair that passes the filters. With `window`, text of any size is streamed in
+    constant memory: `window` pairs at a time are read, filtered, tokenized, sorted into
+    buckets and shuffled, while the model is trained on the previous window. The text is
+    repeated endlessly, and each epoch consists of the next `batches_per_epoch` batches.
 
     Args:
-        source: one path or several, plain or gzip (`.gz`), a sentence a line. Without
-            `target`: files of two columns, source and target, separated by a tab.
-        target: as many paths as `source`; line by line the translation.
-        pairs: `(source, target)` strings, in place of files.
-        source_tokenizer: tokenizer of the source.
-        target_tokenizer: tokenizer of the target, which may be the same.
-        weights: share of each file in an epoch or window, in any unit. An epoch has
-            as many pairs as all files together, so that those of a file with less
-            than its share come more than once. `None`: by the number of lines.
-        tokens_per_batch: most ids in a batch on either side, padding included:
-            `batch * max(source_length, target_length)`. A longer pair is a batch of
-            its own.
-        max_shapes: most batch shapes. More shapes mean less padding and more
-            compilation.
-        batch_size_multiple: pairs in a batch are a multiple of this, for devices that
-            share its rows (`keras.distribution.DataParallel`). A batch of long pairs
-            has so many at least, even if `tokens_per_batch` does not hold them.
-        max_source_length: longest source kept, in tokens with the end token. `None`:
-            no limit.
-        max_target_length: longest target kept, in tokens with the end token. `None`:
-            no limit.
-        max_length_ratio: most tokens of the longer side for each of the shorter one,
-            1 or more. `None`: no limit.
-        drop_duplicates: whether a pair is left out that stands further up, in any of
-            the files, letter for letter.
-        source_sampling: splits the source into other subwords in every epoch, if the
-            tokenizer is a `SentencePieceTokenizer`: as a function of `seed`, epoch
-            and line alone. From 0 to 1. In a BPE model it is the probability with
-            which a merge is left out (BPE-dropout, 0.1 as a rule); in a unigram
-            model the exponent of a split's probability (0.2 as a rule; the lower, the
-            more splits vary). `None`: always the tokenizer's own split.
-        target_sampling: the same of the target.
-        window: pairs to stream at a time, for example 100,000, no fewer than there are
-            files; it bounds the memory used. The batch shapes are made for the first
-            window. `None`: all text is kept in memory.
-        batches_per_epoch: batches in an epoch of a stream.
-        shard: number of this worker, from 0, and of all workers, which share the data
-            between them: each gets other batches of an epoch or, of a stream, other
-            windows. All have equally many, so that a few may come twice.
-        shuffle: whether each epoch or window has an order of its own.
-        seed: seed of the orders and splits, 0 or more.
-        sample_weights: whether a batch has a third element for stock Keras losses,
-            float32 `(batch, target_length)`: 1 on tokens, 0 on padding.
+        source: one path or several paths of files, plain or gzip (`.gz`), with one
+            sentence per line. Without `target`: files with two columns, source and
+            target, separated by a tab.
+        target: as many paths as `source`; line n translates line n of the source.
+        pairs: iterable of `(source, target)` strings, instead of files.
+        source_tokenizer: `Tokenizer` of the source.
+        target_tokenizer: `Tokenizer` of the target, which may be the same.
+        weights: list of numbers above 0, the relative share of each file in an epoch or
+            window. An epoch has as many pairs as all files together, so pairs of a file
+            with a larger share are repeated. `None`: the number of lines of each file.
+        tokens_per_batch: int, maximum number of ids in a batch on either side, padding
+            included: `batch * max(source_length, target_length)`. A batch contains a
+            single pair if the pair is longer.
+        max_shapes: int, maximum number of batch shapes. More shapes need less padding
+            and more compilation.
+        batch_size_multiple: int, the number of pairs in a batch is a multiple of this,
+            for devices that share the rows of a batch
+            (`keras.distribution.DataParallel`). A batch has at least this many pairs,
+            even if it exceeds `tokens_per_batch`.
+        max_source_length: int, maximum length of the source, in tokens with the end
+            token. Longer pairs are dropped. `None`: no limit.
+        max_target_length: int, maximum length of the target, in tokens with the end
+            token. Longer pairs are dropped. `None`: no limit.
+        max_length_ratio: float of at least 1, maximum ratio of the length of the longer
+            side to that of the shorter side, in tokens. `None`: no limit.
+        drop_duplicates: bool, whether a pair is dropped if the same source and target
+            occur before it in the data.
+        source_sampling: float from 0 to 1, subword regularization: the source is split
+            into different subwords in each epoch, as a function of `seed`, epoch and
+            line. Requires a `SentencePieceTokenizer`. In a BPE model, the probability
+            of skipping a merge (BPE-dropout; typically 0.1). In a unigram model, the
+            exponent of the probability of a split (typically 0.2; a lower exponent
+            gives more varied splits). `None`: the split of the tokenizer.
+        target_sampling: float from 0 to 1, as `source_sampling`, for the target.
+        window: int, number of pairs to stream at a time, for example 100,000, at least
+            the number of files. It limits the memory. The batch shapes are chosen for
+            the first window. `None`: all text is stored in memory.
+        batches_per_epoch: int, number of batches in an epoch of a stream.
+        shard: tuple of the index of this worker, counted from 0, and the number of
+            workers. Each worker gets other batches of an epoch or, in a stream, other
+            windows. All workers have equally many batches, so a few batches may be used
+            twice.
+        shuffle: bool, whether pairs and batches are shuffled, differently in each epoch
+            or window.
+        seed: int of at least 0, seed of shuffling and subword sampling.
+        sample_weights: bool, whether a batch has sample weights for the losses of
+            Keras as third element: float32 `(batch, target_length)`, 1 for tokens and 0
+            for padding.
 
     Returns:
-        A `ParallelDataset`. With `weights` or sampling in memory, lengths differ from
-        epoch to epoch, the number of batches does not: up to about one in a hundred
-        batches is left out at random, or comes twice. A split that is longer than
-        every batch shape gives way to the tokenizer's own.
+        A `ParallelDataset`. With `weights` or subword sampling in memory, lengths
+        differ between epochs but the number of batches is constant: about one in a
+        hundred batches is dropped at random or used twice. A text whose sampled split
+        exceeds every batch shape has the split of the tokenizer.
 
     Raises:
-        ValueError: if files are empty, not UTF-8 or not parallel, if no pair is left,
-            or if an argument has a bad value.
+        ValueError: if files are empty, not UTF-8 or not parallel, if all pairs are
+            dropped, or if an argument is out of range.
 
     Example:
 
@@ -137,8 +142,12 @@ def parallel_dataset(
     ```
 
     References:
-        Token budgets: Vaswani et al., 2017, section 5.1. BPE-dropout: Provilkov et
-        al., 2020, algorithm 1. Unigram sampling: Kudo, 2018, section 3.2.
+        - Vaswani et al., 2017, "Attention Is All You Need", section 5.1 (batches by
+          number of tokens).
+        - Provilkov et al., 2020, "BPE-Dropout: Simple and Effective Subword
+          Regularization", algorithm 1.
+        - Kudo, 2018, "Subword Regularization: Improving Neural Network Translation
+          Models with Multiple Subword Candidates", section 3.2.
     """
     check_ints(
         1,
@@ -155,16 +164,17 @@ def parallel_dataset(
         batches_per_epoch=batches_per_epoch,
     )
     check_ints(0, seed=seed)
-    check_tokenizers(
-        source_tokenizer=source_tokenizer, target_tokenizer=target_tokenizer
-    )
-    check_ranges(max_length_ratio, shard)
-    check_stream(window, batches_per_epoch, max_source_length, max_target_length)
+    _check_tokenizer("source_tokenizer", source_tokenizer)
+    _check_tokenizer("target_tokenizer", target_tokenizer)
+    _check_length_ratio(max_length_ratio)
+    _check_shard(shard)
+    _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
     corpora = open_corpora(source, target, pairs)
-    weights = as_weights(weights, len(corpora))
-    check_window(window, len(corpora))
-    tokenizers = source_tokenizer, target_tokenizer
-    preparation = Preparation(
+    weights = parse_weights(weights, len(corpora))
+    _check_window(window, len(corpora))
+
+    tokenizers = Tokenizers(source_tokenizer, target_tokenizer)
+    preparation = PairPreparation(
         tokenizers,
         PairFilter(max_source_length, max_target_length, max_length_ratio),
         drop_duplicates,
@@ -177,7 +187,7 @@ def parallel_dataset(
     )
     plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes, batch_size_multiple)
     batches = int(batches_per_epoch or 0) or math.ceil(plan.batches / shard[1])
-    windows = Windows(
+    windows = WindowLoader(
         pair_source,
         plan.buckets,
         shuffle,
@@ -187,11 +197,81 @@ def parallel_dataset(
     )
     pad_token_ids = source_tokenizer.pad_token_id, target_tokenizer.pad_token_id
     return ParallelDataset(
-        BatchStream(Ahead(windows.load).load, batches, aligned=window is None),
+        BatchStream(Prefetcher(windows.load).load, batches, aligned=window is None),
         Collator(plan.buckets, pad_token_ids, sample_weights),
         corpora,
-        pair_source.account,
+        pair_source.statistics,
         plan.shapes(batches),
         plan.padding_fraction,
         plan.tokens(batches),
     )
+
+
+def _check_tokenizer(name: str, tokenizer: Tokenizer) -> None:
+    """Raises `ValueError` if a tokenizer has no method `tokenize`."""
+    if not hasattr(tokenizer, "tokenize"):
+        raise ValueError(
+            f"`{name}` must be a `Tokenizer`; received `{name}={tokenizer!r}`. "
+            "Train one, for example with `SentencePieceTokenizer.train`."
+        )
+
+
+def _check_length_ratio(max_length_ratio: float | None) -> None:
+    """Raises `ValueError` if the ratio is neither `None` nor at least 1."""
+    is_ratio = isinstance(max_length_ratio, Real) and float(max_length_ratio) >= 1
+    if max_length_ratio is not None and not is_ratio:
+        raise ValueError(
+            "`max_length_ratio` must be `None` or at least 1; received "
+            f"`max_length_ratio={max_length_ratio!r}`."
+        )
+
+
+def _check_shard(shard: tuple[int, int]) -> None:
+    """Raises `ValueError` if `shard` is not an index and a number of workers."""
+    is_pair = isinstance(shard, tuple | list) and len(shard) == 2
+    are_ints = is_pair and all(isinstance(number, Integral) for number in shard)
+    if not (are_ints and 0 <= shard[0] < shard[1]):
+        raise ValueError(
+            "`shard` must be the index of the worker, counted from 0, and the number "
+            f"of workers; received `shard={shard}`. The first of two workers has "
+            "`shard=(0, 2)`."
+        )
+
+
+def _check_stream(
+    window: int | None,
+    batches_per_epoch: int | None,
+    max_source_length: int | None,
+    max_target_length: int | None,
+) -> None:
+    """Raises `ValueError` if an argument of a stream is missing or unused."""
+    if window is None and batches_per_epoch is not None:
+        raise ValueError(
+            "`batches_per_epoch` must be `None` without `window`; received "
+            f"`batches_per_epoch={batches_per_epoch}`. Without `window`, an epoch "
+            "contains all pairs. Pass `window` to stream the pairs."
+        )
+    required = {
+        "batches_per_epoch": batches_per_epoch,
+        "max_source_length": max_source_length,
+        "max_target_length": max_target_length,
+    }
+    missing = [f"`{name}`" for name, value in required.items() if value is None]
+    if window is not None and missing:
+        raise ValueError(
+            f"With `window`, {', '.join(missing)} must be an int, since the number and "
+            "the lengths of all pairs are not known in a stream; received "
+            f"`window={window}` and `None`."
+        )
+
+
+def _check_window(window: int | None, files: int) -> None:
+    """Raises `ValueError` if a window can be too small for one pair of each file.
+
+    The share of each file in a window is rounded down.
+    """
+    if window is not None and window < files:
+        raise ValueError(
+            "`window` must be at least the number of source files; received "
+            f"`window={window}` for {files} files. 100,000 is a good value."
+        )

@@ -1,62 +1,83 @@
-"""Rows of token ids of different lengths."""
+"""Rows of token ids of different lengths, and the tokenization of text pairs."""
 
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
+import tensorflow as tf
+
+from keras_transformer.dataset.text_pairs import Pair
+from keras_transformer.text import Tokenizer
+
+_CHUNK = 16384  # Pairs per call of a tokenizer.
 
 
 class TokenRows:
-    """Rows of token ids, kept end to end in one array.
+    """Rows of token ids, concatenated in one array.
 
     Args:
-        token_ids: the ids of all rows: int32 `(tokens,)`.
-        lengths: ids in each row: integer `(rows,)`.
+        token_ids: ids of all rows, int32 `(tokens,)`.
+        lengths: number of ids in each row, integer `(rows,)`.
     """
 
-    def __init__(self, token_ids: np.ndarray, lengths: np.ndarray):
+    def __init__(self, token_ids: np.ndarray, lengths: np.ndarray) -> None:
         self.token_ids = token_ids
         self.lengths = lengths
         self._starts = np.cumsum(lengths) - lengths
 
     @classmethod
-    def join(cls, parts: list[Self]) -> Self:
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Concatenates the rows of all parts."""
         return cls(
             np.concatenate([part.token_ids for part in parts]),
             np.concatenate([part.lengths for part in parts]),
         )
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sums `values`, one for each token, over each row: `(rows,)`."""
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sums the values of the tokens of each row.
+
+        Args:
+            values: one value for each token, `(tokens,)`.
+
+        Returns:
+            The sums, `(rows,)`.
+        """
         sums = np.concatenate([[0], np.cumsum(values)])
         return sums[self._starts + self.lengths] - sums[self._starts]
 
-    def take(self, numbers: np.ndarray) -> "TokenRows":
-        """Returns the rows with these numbers."""
-        lengths = self.lengths[numbers]
-        shifts = self._starts[numbers] - (np.cumsum(lengths) - lengths)
-        places = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
-        return TokenRows(self.token_ids[places], lengths)
+    def take(self, indices: np.ndarray) -> "TokenRows":
+        """Returns the rows with these indices."""
+        lengths = self.lengths[indices]
+        shifts = self._starts[indices] - (np.cumsum(lengths) - lengths)
+        positions = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
+        return TokenRows(self.token_ids[positions], lengths)
 
-    def pad(self, numbers: np.ndarray, length: int, pad_token_id: int) -> np.ndarray:
-        """Pads the rows with these numbers, empty if negative: int32 `(batch, length)`.
+    def pad(self, indices: np.ndarray, length: int, pad_token_id: int) -> np.ndarray:
+        """Returns some rows as one array, truncated or padded to the same length.
 
-        The first `length` ids of a row are kept.
+        Args:
+            indices: indices of the rows; a negative index gives a row of padding.
+            length: length of the array.
+            pad_token_id: id of the padding.
+
+        Returns:
+            The ids, int32 `(batch, length)`.
         """
         columns = np.arange(length)
-        places = self._starts[numbers, None] + columns
-        lengths = np.where(numbers < 0, 0, self.lengths[numbers])
-        token_ids = self.token_ids.take(places, mode="clip")
+        positions = self._starts[indices, None] + columns
+        lengths = np.where(indices < 0, 0, self.lengths[indices])
+        token_ids = self.token_ids.take(positions, mode="clip")
         return np.where(columns < lengths[:, None], token_ids, np.int32(pad_token_id))
 
 
 class TokenPairs(NamedTuple):
-    """Tokenized pairs, and where they come from.
+    """Tokenized pairs and the lines they are read from.
 
     Attributes:
-        source: token ids of the sources, with end.
-        target: token ids of the targets, with start and end.
-        lines: corpus and line of each pair, from 0: integer `(pairs, 2)`.
+        source: token ids of the sources, with end token.
+        target: token ids of the targets, with start and end token.
+        lines: index of the corpus and of the line of each pair, integer `(pairs, 2)`.
     """
 
     source: TokenRows
@@ -65,11 +86,46 @@ class TokenPairs(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens per side, for the target those of the decoder: `(pairs, 2)`."""
+        """Lengths of encoder and decoder sequences, integer `(pairs, 2)`."""
         return np.stack([self.source.lengths, self.target.lengths - 1], axis=1)
 
-    def take(self, numbers: np.ndarray) -> "TokenPairs":
-        """Returns the pairs with these numbers."""
+    def take(self, indices: np.ndarray) -> "TokenPairs":
+        """Returns the pairs with these indices."""
         return TokenPairs(
-            self.source.take(numbers), self.target.take(numbers), self.lines[numbers]
+            self.source.take(indices), self.target.take(indices), self.lines[indices]
         )
+
+
+class Tokenizers(NamedTuple):
+    """The tokenizers of both sides.
+
+    Attributes:
+        source: tokenizer of the source.
+        target: tokenizer of the target.
+    """
+
+    source: Tokenizer
+    target: Tokenizer
+
+    def tokenize(self, pairs: Sequence[Pair], lines: np.ndarray) -> TokenPairs:
+        """Tokenizes pairs.
+
+        Args:
+            pairs: source and target texts.
+            lines: index of the corpus and of the line of each pair.
+        """
+        return TokenPairs(
+            _tokenize(self.source, (source for source, _ in pairs), add_start=False),
+            _tokenize(self.target, (target for _, target in pairs), add_start=True),
+            lines,
+        )
+
+
+def _tokenize(tokenizer: Tokenizer, texts: Iterator[str], add_start: bool) -> TokenRows:
+    """Returns the token ids of texts, with end token."""
+    rows = []
+    with tf.device("CPU"):
+        while chunk := list(itertools.islice(texts, _CHUNK)):
+            ragged = tokenizer.tokenize(chunk, add_start=add_start, add_end=True)
+            rows.append(TokenRows(ragged.values.numpy(), ragged.row_lengths().numpy()))
+    return TokenRows.concatenate(rows)

@@ -1,4 +1,4 @@
-"""Windows of batches, made in the background."""
+"""Windows: pairs that are sorted into batches and shuffled together."""
 
 import concurrent.futures
 import dataclasses
@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.dataset.buckets import Batch, Buckets
-from keras_transformer.dataset.pair_source import PairSource
+from keras_transformer.dataset.filters import MaxLengths
+from keras_transformer.dataset.pair_sources import PairSource
 from keras_transformer.dataset.token_rows import TokenPairs
 
 
-class Window(NamedTuple):
-    """Pairs that are sorted and shuffled together.
+class PairWindow(NamedTuple):
+    """Pairs that are sorted into batches and shuffled together.
 
     Attributes:
         pairs: the pairs.
@@ -26,19 +27,21 @@ class Window(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows:
-    """Makes windows, or one worker's share of them.
+class WindowLoader:
+    """Loads windows and sorts their pairs into batches.
+
+    In memory, each worker gets every n-th batch of a window. If the number of batches
+    is not a multiple of the number of workers, some batches are used twice. In a
+    stream, each worker gets every n-th window.
 
     Attributes:
         source: source of the pairs.
-        buckets: their buckets.
+        buckets: buckets of the batches.
         shuffle: whether pairs and batches are shuffled.
-        seed: seed of the orders.
-        shard: number of the worker, from 0, and number of workers. Each gets equally
-            many batches of a window or, in a stream, whole windows.
-        batches: batches of each window for the worker; `None`, in a stream, = all.
-
-    If the number of workers does not divide the batches, some come twice.
+        seed: seed of the shuffling.
+        shard: index of the worker, counted from 0, and number of workers.
+        batches: number of batches in each window of this worker. `None`: all batches of
+            the window, in a stream.
     """
 
     source: PairSource
@@ -48,50 +51,55 @@ class Windows:
     shard: tuple[int, int]
     batches: int | None
 
-    def load(self, number: int) -> Window:
-        """Returns the worker's window `number`, regardless of earlier calls."""
-        index, count = self.shard
+    def load(self, number: int) -> PairWindow:
+        """Returns window `number` of the worker.
+
+        The result does not depend on earlier calls.
+        """
+        index, workers = self.shard
         if self.batches is None:
-            number = number * count + index
-        pairs = self.source.draw(number, tuple(self.buckets.lengths[-1].tolist()))
+            number = number * workers + index
+        largest = MaxLengths(*self.buckets.lengths[-1].tolist())
+        pairs = self.source.window(number, largest)
         random = np.random.default_rng((self.seed, number))
         batches = self.buckets.batches(pairs.lengths, random if self.shuffle else None)
         if self.batches is not None:
-            # Surplus batches are dropped at random; if too few, some are repeated.
-            order, wanted = np.arange(len(batches)), self.batches * count
-            if self.shuffle or len(order) > wanted:
+            # Drops surplus batches at random, or repeats batches if there are too few.
+            order, total = np.arange(len(batches)), self.batches * workers
+            if self.shuffle or len(order) > total:
                 order = random.permutation(order)
-            order = np.sort(np.resize(order, wanted))
-            batches = [batches[place] for place in order[index::count]]
-        return Window(pairs, batches)
+            order = np.sort(np.resize(order, total))
+            batches = [batches[position] for position in order[index::workers]]
+        return PairWindow(pairs, batches)
 
 
-class Ahead:
-    """Loads the next window in the background, one at a time.
+class Prefetcher:
+    """Loads the next window in a background thread.
 
     Args:
-        load: function from a number to its window, called from one thread only.
+        load: function from the number of a window to the window. It is called from one
+            thread only.
     """
 
-    def __init__(self, load: Callable[[int], Window]):
+    def __init__(self, load: Callable[[int], PairWindow]) -> None:
         self._load = load
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
         self._lock = threading.Lock()
-        self._futures: dict[int, concurrent.futures.Future[Window]] = {}
+        self._futures: dict[int, concurrent.futures.Future[PairWindow]] = {}
 
-    def load(self, number: int) -> Window:
-        """Returns window `number`, and starts to load the next one.
+    def load(self, number: int) -> PairWindow:
+        """Returns window `number`, and starts to load the next window.
 
-        One that could not be loaded is tried again.
+        A window whose loading failed is loaded again.
         """
         with self._lock:
             self._futures = {
-                wanted: self._future(wanted) for wanted in (number, number + 1)
+                needed: self._future(needed) for needed in (number, number + 1)
             }
             future = self._futures[number]
         return future.result()
 
-    def _future(self, number: int) -> concurrent.futures.Future[Window]:
+    def _future(self, number: int) -> concurrent.futures.Future[PairWindow]:
         future = self._futures.get(number)
         if future is None or (future.done() and future.exception()):
             return self._pool.submit(self._load, number)

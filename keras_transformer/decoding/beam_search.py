@@ -31,7 +31,7 @@ from keras_transformer.types import Mask, Size, Tensor, TokenIds
 class BeamState(NamedTuple):
     """The state between two steps; the hypotheses of a sequence are best first."""
 
-    index: Tensor  # int32 (), position of the next token
+    index: Tensor  # type: ignore[assignment]  # int32 (), position of the next token
     done: Mask  # bool (batch,), the finished searches
     token_ids: TokenIds  # int32 (batch, num_beams, max_length), unfinished hypotheses
     log_probs: Tensor  # float32 (batch, num_beams), their log-probabilities

@@ -36,7 +36,6 @@ class GreedySearch(IndependentSearch):
 
     logits_processors: Sequence[LogitsProcessor] = ()
     processors: InitVar[Sequence[LogitsProcessor] | None] = None
-    num_beams: ClassVar[int] = 1
     num_hypotheses: ClassVar[int] = 1
     needs_attention: ClassVar[bool] = False
 

@@ -20,7 +20,7 @@ from keras_transformer.types import Mask, Size, Tensor, TokenIds
 class DecodingState(NamedTuple):
     """The state between two steps of an `IndependentSearch`."""
 
-    index: Tensor  # int32 (), position of the next token
+    index: Tensor  # type: ignore[assignment]  # int32 (), position of the next token
     done: Mask  # bool (batch, num_beams), the finished hypotheses
     token_ids: TokenIds  # int32 (batch, num_beams, max_length)
     tokens: TokenIds  # int32 (batch, num_beams), the newest tokens
@@ -35,8 +35,12 @@ class IndependentSearch:
     Subclasses define `num_beams`, `logits_processors` and `choose`.
     """
 
-    num_beams: int
     logits_processors: Sequence[LogitsProcessor]
+
+    @property
+    def num_beams(self) -> int:
+        """Number of hypotheses of a sequence."""
+        return 1
 
     def choose(self, logits: Tensor, index: Tensor, inputs: SearchInputs) -> TokenIds:
         """Chooses the next tokens.

@@ -26,7 +26,7 @@ class History(NamedTuple):
     """
 
     token_ids: TokenIds
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]
     normalizer: Tensor
 
     def last(self, count: int) -> TokenIds:

@@ -1,5 +1,6 @@
 """The loop of a search."""
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from keras import ops
@@ -66,7 +67,7 @@ def _advance(
     count: Size = 0,
 ) -> StateT:
     """Computes steps while more than `count` sequences are unfinished."""
-    kind = type(first)
+    kind: Callable[..., StateT] = type(first)
 
     def continues(*fields: Tensor) -> Tensor:
         now = kind(*fields)
@@ -90,8 +91,9 @@ def _finish(
     max_length: Size,
 ) -> StateT:
     """Continues the unfinished sequences to their ends, `count` at a time."""
-    kind = type(last)
-    state, index = last.state, last.index
+    kind: Callable[..., StateT] = type(last)
+    *own, state = last
+    index = last.index
     count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 
     def continues(*fields: Tensor) -> Tensor:
@@ -109,10 +111,12 @@ def _finish(
         unfinished = _unfinished(part)  # finished sequences only fill the batch
         return index, *(
             _scatter(field, rows, _where(unfinished, new, old))
-            for field, new, old in zip(fields[1:], found[1:-1], part[1:-1], strict=True)
+            for field, new, old in zip(
+                fields[1:], tuple(found)[1:-1], tuple(part)[1:-1], strict=True
+            )
         )
 
-    return kind(*ops.while_loop(continues, advance, last[:-1]), state)
+    return kind(*ops.while_loop(continues, advance, tuple(own)), state)
 
 
 def _where(rows: Mask, new: Tensor, old: Tensor) -> Tensor:

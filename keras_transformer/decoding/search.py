@@ -1,6 +1,7 @@
 """The protocol of a search, its inputs and its result."""
 
-from typing import NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from keras import ops
 
@@ -76,6 +77,10 @@ class SearchState(Protocol):
     `index` is the first field and `state` the last. The first axis of all other fields
     is the batch.
     """
+
+    def __iter__(self) -> Iterator[Any]:
+        """Returns an iterator of the fields."""
+        ...
 
     @property
     def index(self) -> Tensor:

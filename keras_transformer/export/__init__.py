@@ -1,22 +1,168 @@
-"""A trained model in the formats of others, which run it without this library.
+"""Writes trained models in formats that run without this library.
 
-`export_saved_model` writes a SavedModel and `export_ctranslate2` a model of
-CTranslate2: texts in, texts out. `export_onnx` writes an encoder and a step of the
-decoder for ONNX Runtime. Each is imported when it is first used, and with it what it
-needs.
+- `export_saved_model`: a SavedModel of TensorFlow, strings in and strings out
+- `export_ctranslate2`: a model of CTranslate2 and its tokenizers
+- `export_onnx`: an encoder and a decoder step for ONNX Runtime
+- `export_marian`: a Marian model for Hugging Face's transformers
+- `export_model`: any of them, by the name of the format
+- `describe_model`, `describe_signatures`, `warmup_requests`: information on models and
+  SavedModels
+
+A SavedModel requires a model that follows the protocol `ExportableModel`, the other
+formats an `EncoderDecoderTransformer`. Each function is imported at its first use,
+together with the packages that it requires.
 """
 
+import inspect
+import os
+import sys
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-FORMATS = ("saved_model", "ctranslate2", "onnx")
+from keras_transformer.decoding import BeamSearch, Search
 
-_LAZY = {f"export_{format}": format for format in FORMATS}
+if TYPE_CHECKING:
+    from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer.export.marian import export_marian
+    from keras_transformer.export.model_card import (
+        describe_model,
+        describe_signatures,
+    )
+    from keras_transformer.export.onnx import export_onnx
+    from keras_transformer.export.protocols import (
+        EncoderDecoderTransformer,
+        ExportableModel,
+    )
+    from keras_transformer.export.saved_model import export_saved_model
+    from keras_transformer.export.warmup import warmup_requests
 
-__all__ = ["export_ctranslate2", "export_onnx", "export_saved_model"]
+FORMATS = ("saved_model", "ctranslate2", "onnx", "marian")
+# Keras's names of formats.
+ALIASES = {"tf_saved_model": "saved_model"}
+# Formats of Keras that this library does not write.
+KERAS_FORMATS = ("litert", "openvino", "torch")
+
+_MODULES = {
+    **{f"export_{format}": format for format in FORMATS},
+    "describe_model": "model_card",
+    "describe_signatures": "model_card",
+    "warmup_requests": "warmup",
+    "EncoderDecoderTransformer": "protocols",
+    "ExportableModel": "protocols",
+}
+
+# Arguments of the writers that are not options of `export_model`.
+_COMMON = ("model", "filepath", "search")
+
+__all__ = [
+    "EncoderDecoderTransformer",
+    "ExportableModel",
+    "describe_model",
+    "describe_signatures",
+    "export_ctranslate2",
+    "export_marian",
+    "export_model",
+    "export_onnx",
+    "export_saved_model",
+    "warmup_requests",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"keras_transformer.export.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        module = import_module(f"keras_transformer.export.{_MODULES[name]}")
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def export_model(
+    model: "ExportableModel",
+    filepath: str | os.PathLike,
+    search: Search | None = None,
+    format: str = "saved_model",
+    verbose: bool | None = None,
+    input_signature: None = None,
+    **options: Any,
+) -> None:
+    """Writes a model in a format that runs without this library.
+
+    The method `export` of a model calls it. The arguments have the names of
+    `keras.Model.export`. Unlike `keras.Model.export`, which writes the forward pass,
+    this function writes all that is required to decode.
+
+    Args:
+        model: the model.
+        filepath: folder to write. It must not exist or be empty. TensorFlow Serving
+            requires `<name>/<version>`.
+        search: the search; `BeamSearch()` if `None`. `"saved_model"` stores it;
+            `"ctranslate2"` and `"onnx"` check the model with it; `"marian"` does not
+            use it.
+        format: `"saved_model"`, for TensorFlow (Keras's name `"tf_saved_model"` is
+            accepted), `"ctranslate2"`, `"onnx"`, or `"marian"`, for Hugging Face's
+            transformers.
+        verbose: whether to print a message when the model is written. `None` = no
+            message.
+        input_signature: must be `None`. Each format has fixed inputs.
+        **options: further arguments of `export_saved_model`, `export_ctranslate2`,
+            `export_onnx` or `export_marian`, such as `quantization`.
+
+    Raises:
+        ValueError: if `format` or an option is unknown, or the format does not support
+            the model.
+
+    Example:
+
+    ```python
+    export_model(model, "saved_models/en-de/1", BeamSearch(), quantization="int8")
+    export_model(model, "en-de", format="ctranslate2")
+    ```
+    """
+    format = _check_format(format)
+    _check_no_format(search)
+    if input_signature is not None:
+        raise ValueError(
+            "`input_signature` must be `None`, since the inputs of the format are "
+            f"fixed; received `input_signature={input_signature!r}`. To write the "
+            "forward pass alone, call `keras.Model.export(model, filepath, "
+            "input_signature=...)`."
+        )
+    write = getattr(sys.modules[__name__], f"export_{format}")
+    known = inspect.signature(write).parameters
+    for name, value in options.items():
+        if name not in known:
+            expected = [f"`{option}`" for option in known if option not in _COMMON]
+            raise ValueError(
+                f"`{name}` must not be given for `format={format!r}`; received "
+                f"`{name}={value!r}`. The options of this format are: "
+                f"{', '.join(expected) or 'none'}."
+            )
+    searches = (search or BeamSearch(),) if "search" in known else ()
+    write(model, filepath, *searches, **options)
+    if verbose:
+        print(f"Saved the model at {str(filepath)!r} in the format {format!r}.")
+
+
+def _check_format(format: str) -> str:
+    """Returns the library's name of a format."""
+    name = ALIASES.get(format, format)
+    if name in FORMATS:
+        return name
+    remedy = ""
+    if format in KERAS_FORMATS:
+        remedy = (
+            " To write the forward pass alone, call `keras.Model.export(model, "
+            f"filepath, format={format!r})`."
+        )
+    raise ValueError(
+        f"`format` must be one of {', '.join(map(repr, FORMATS))}; received "
+        f"`format={format!r}`.{remedy}"
+    )
+
+
+def _check_no_format(search: Search | str | None) -> None:
+    """Raises `ValueError` for a string: `format` is Keras's second argument."""
+    if isinstance(search, str):
+        raise ValueError(
+            "`search` must be a search such as `BeamSearch()`; received "
+            f"`search={search!r}`. Pass the format by name: `format={search!r}`."
+        )

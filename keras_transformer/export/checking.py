@@ -1,4 +1,4 @@
-"""Checks of a model before its export, and of what was written."""
+"""Checks of a model before its export, and of the export against the model."""
 
 import json
 import pathlib
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.decoding import Search
-from keras_transformer.export.writing import run_python
+from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.generation import Request
-from keras_transformer.models import Seq2Seq
 
-# How far apart log-probabilities may be, a token; the second, of rounded weights.
+# Greatest differences of log-probabilities per token; the second, of rounded weights.
 SCORE_TOLERANCE = 1e-4
 ROUNDING_TOLERANCE = 0.5
-LONGEST_CHECKED = 64
+MAX_CHECKED_LENGTH = 64
 SEED = 1
 
-_LOAD_AND_TRANSLATE = """
+_LOAD_AND_DECODE = """
 import json, sys
 import numpy as np
 import tensorflow as tf
@@ -36,59 +36,47 @@ print(json.dumps([
 """
 
 
-def check_has_tokenizers(model: Seq2Seq) -> None:
-    """Makes sure that a model takes texts.
+def sample_texts(model: ExportableModel) -> list[str]:
+    """Creates texts from tokens of the whole source vocabulary, and an empty text.
 
     Args:
-        model: a `Seq2Seq`.
-
-    Raises:
-        ValueError: if it has no tokenizers.
-    """
-    if model.source_tokenizer is None:
-        raise ValueError(
-            "`model` must have tokenizers to be exported; received a model without "
-            "`source_tokenizer`. Give it tokenizers when you build it."
-        )
-
-
-def sample_texts(model: Seq2Seq) -> list[str]:
-    """Makes texts of tokens from all over the source vocabulary, and an empty one.
-
-    Args:
-        model: a `Seq2Seq` with tokenizers.
+        model: a model with tokenizers.
 
     Returns:
-        Nine texts, short enough for the model.
+        Nine texts that are shorter than `max_source_length`.
     """
-    tokenizer = model.source_tokenizer
-    longest = max(1, min(6, (model.max_source_length or 12) // 2))
+    tokenizer = tokenizers_of(model).source
+    length = max(1, min(6, (model.max_source_length or 12) // 2))
     ids = np.linspace(4, tokenizer.vocabulary_size - 1, 8 * 6).astype("int32")
-    texts = tokenizer.detokenize(ids.reshape(8, 6)[:, :longest])
+    texts = tokenizer.detokenize(ids.reshape(8, 6)[:, :length])
     return [text.decode("utf-8") for text in texts.numpy()] + [""]
 
 
-def longest_checked(model: Seq2Seq) -> int:
-    """Limits the hypotheses that a model is checked with.
+def checked_length(model: ExportableModel) -> int:
+    """Returns the greatest length of the hypotheses that a check compares.
 
     Args:
-        model: a `Seq2Seq`.
+        model: the model.
 
     Returns:
-        The greatest length in tokens: 64, or the model's own limit if that is less.
+        64 tokens, or `max_target_length` if it is less.
     """
-    return min(model.max_target_length or LONGEST_CHECKED, LONGEST_CHECKED)
+    return min(model.max_target_length or MAX_CHECKED_LENGTH, MAX_CHECKED_LENGTH)
 
 
 def best_hypotheses(
-    model: Any, rows: list[list[int]], search: Search, max_length: Any, **options: Any
+    model: ExportableModel,
+    rows: list[list[int]],
+    search: Search,
+    max_length: Any,
+    **options: Any,
 ) -> list[list[int]]:
-    """Finds the best hypothesis of each source.
+    """Returns the best hypothesis of each source.
 
     Args:
-        model: a `Seq2Seq` or an `Ensemble`.
-        rows: the sources' token ids.
-        search: how to search.
+        model: the model.
+        rows: token ids of the sources.
+        search: the search.
         max_length: int or `RelativeLength`, greatest length in tokens.
         **options: further arguments of `generate`.
 
@@ -102,54 +90,59 @@ def best_hypotheses(
 
 def check_log_probabilities(
     engine: str,
-    model: Seq2Seq,
-    rows: list[list[int]],
+    model: ExportableModel,
+    sources: list[list[int]],
     targets: list[list[int]],
-    found: Any,
+    found: np.ndarray,
     tolerance: float,
 ) -> None:
-    """Compares the log-probabilities that an engine finds with those of `score`.
+    """Compares the log-probabilities of an engine with those of `score`.
 
     Args:
-        engine: its name.
-        model: what was exported.
-        rows: the sources' token ids.
-        targets: the targets' token ids.
-        found: float array `(len(targets),)`.
-        tolerance: how far apart they may be, a token.
+        engine: name of the engine.
+        model: the exported model.
+        sources: token ids of the sources.
+        targets: token ids of the targets.
+        found: float array `(len(targets),)`, log-probabilities of the engine.
+        tolerance: greatest difference per token.
 
     Raises:
-        RuntimeError: if they are farther apart.
+        RuntimeError: if a difference is greater.
     """
-    wanted, lengths, _ = model.score(rows, targets)
-    errors = _errors_a_token(found, wanted, lengths)
+    expected, lengths, _ = model.score(sources, targets)
+    errors = _errors_per_token(found, expected, lengths)
     if not np.all(errors <= tolerance):
         worst = int(np.argmax(errors))
         raise RuntimeError(
             f"{engine} gives the token ids {targets[worst]} a log-probability of "
-            f"{found[worst]} after {rows[worst]}, but `score` gives {wanted[worst]}; "
-            "nothing was written."
+            f"{found[worst]} after {sources[worst]}, but `score` gives "
+            f"{expected[worst]}; nothing was written."
         )
 
 
-def check_texts(
-    model: Any, folder: pathlib.Path, request: Request, texts: Sequence[str]
+def compare_texts(
+    model: ExportableModel,
+    folder: pathlib.Path,
+    request: Request,
+    texts: Sequence[str],
 ) -> None:
-    """Compares a SavedModel's texts, in a fresh process, with those of `generate`.
+    """Compares the texts of a SavedModel with those of `generate`.
+
+    The SavedModel is loaded in a child process.
 
     Args:
-        model: a `Seq2Seq` or an `Ensemble`.
+        model: the exported model.
         folder: the SavedModel.
-        request: how it decodes.
+        request: the search and its limits.
         texts: sources.
 
     Raises:
-        RuntimeError: if a text differs, and its score by more than 1e-4.
+        RuntimeError: if a text differs, and its score differs by more than 1e-4.
     """
     settings = [str(folder), list(texts), SEED]
-    output = run_python(_LOAD_AND_TRANSLATE, settings)
+    output = run_python(_LOAD_AND_DECODE, settings)
     served_texts, served_scores = json.loads(output.splitlines()[-1])
-    expected, scores = model.generate(
+    expected_texts, expected_scores = model.generate(
         list(texts),
         request.search,
         request.max_length,
@@ -157,59 +150,72 @@ def check_texts(
         return_scores=True,
         seed=SEED,
     )
-    if np.ndim(scores) == 2:
-        expected, scores = [best for best, *_ in expected], scores[:, 0]
+    if np.ndim(expected_scores) == 2:
+        expected_texts = [best for best, *_ in expected_texts]
+        expected_scores = expected_scores[:, 0]
     ties = 0
-    for text, served, wanted, score, other in zip(
-        texts, served_texts, expected, served_scores, scores, strict=True
+    for text, served, expected, score, expected_score in zip(
+        texts,
+        served_texts,
+        expected_texts,
+        served_scores,
+        expected_scores,
+        strict=True,
     ):
-        if served != wanted and abs(score - other) > SCORE_TOLERANCE:
+        if served != expected and abs(score - expected_score) > SCORE_TOLERANCE:
             raise RuntimeError(
                 f"the SavedModel gives {served!r} (score {score}) for {text!r}, but "
-                f"`generate` gives {wanted!r} (score {other}); nothing was written."
+                f"`generate` gives {expected!r} (score {expected_score}); nothing was "
+                "written."
             )
-        ties += served != wanted
+        ties += served != expected
     if ties:
         warnings.warn(
             f"{ties} of {len(texts)} texts differ from those of `generate`, with "
-            f"scores closer than {SCORE_TOLERANCE}.",
+            f"scores that differ by less than {SCORE_TOLERANCE}.",
             stacklevel=3,
         )
 
 
 def rounding_error(
-    model: Any, rounded: Any, request: Request, texts: Sequence[str]
+    model: ExportableModel,
+    rounded: ExportableModel,
+    request: Request,
+    texts: Sequence[str],
 ) -> float:
-    """Compares log-probabilities after the weights were rounded with those before.
+    """Compares the log-probabilities of a model before and after rounding its weights.
 
     Args:
-        model: a `Seq2Seq` or an `Ensemble`.
-        rounded: the same with the weights that are stored.
-        request: how to find the hypotheses to compare.
+        model: the exact model.
+        rounded: the model with rounded weights.
+        request: the search that finds the hypotheses.
         texts: sources.
 
     Returns:
-        The greatest difference a token among the best hypotheses of `rounded`.
+        The greatest difference per token among the best hypotheses of `rounded`.
 
     Raises:
-        RuntimeError: if it is greater than 0.5.
+        RuntimeError: if the difference is greater than 0.5.
     """
-    rows = model.source_tokenizer.tokenize(list(texts), add_end=True).to_list()
+    tokenizer = tokenizers_of(model).source
+    rows = tokenizer.tokenize(list(texts), add_end=True).to_list()
     search, max_length, min_length = request
     targets = best_hypotheses(
         rounded, rows, search, max_length, min_length=min_length, seed=SEED
     )
     scores, lengths, _ = rounded.score(rows, targets)
-    wanted = model.score(rows, targets).scores
-    worst = float(np.max(_errors_a_token(scores, wanted, lengths)))
+    expected = model.score(rows, targets).scores
+    worst = float(np.max(_errors_per_token(scores, expected, lengths)))
     if not worst <= ROUNDING_TOLERANCE:
         raise RuntimeError(
             "`quantization` must change log-probabilities by at most "
-            f"{ROUNDING_TOLERANCE} a token; received one that changes them by {worst}. "
+            f"{ROUNDING_TOLERANCE} per token; the given one changes them by {worst}. "
             "Nothing was written. Store the weights in more bits."
         )
     return worst
 
 
-def _errors_a_token(found: Any, wanted: Any, lengths: Any) -> np.ndarray:
-    return np.abs(found - wanted) / np.maximum(lengths, 1)
+def _errors_per_token(
+    found: np.ndarray, expected: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    return np.abs(found - expected) / np.maximum(lengths, 1)

@@ -1,4 +1,4 @@
-"""Writes a trained model for CTranslate2, a fast translator on CPUs and GPUs."""
+"""Writes a CTranslate2 model, which translates on CPUs and GPUs."""
 
 import math
 import os
@@ -16,20 +16,27 @@ from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,
     SCORE_TOLERANCE,
     best_hypotheses,
-    check_has_tokenizers,
     check_log_probabilities,
-    longest_checked,
+    checked_length,
     sample_texts,
 )
 from keras_transformer.export.ctranslate2_spec import make_spec
-from keras_transformer.export.vocabulary import vocabulary
+from keras_transformer.export.protocols import (
+    EncoderDecoderTransformer,
+    ExportableModel,
+    check_encoder_decoder,
+    embedding_vocabulary,
+    tokenizers_of,
+)
 from keras_transformer.files import new_folder
-from keras_transformer.models import Seq2Seq
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+
+# Token ids of sequences.
+Rows = list[list[int]]
 
 
 def export_ctranslate2(
-    model: Seq2Seq,
+    model: ExportableModel,
     filepath: str | os.PathLike,
     search: Search,
     *,
@@ -38,56 +45,58 @@ def export_ctranslate2(
 ) -> None:
     """Writes a folder that `ctranslate2.Translator` loads, with tokenizers.
 
-    It holds the model and the vocabularies of CTranslate2, and `source.model` and
-    `target.model` for the package sentencepiece where the tokenizers are
-    `SentencePieceTokenizer`s or `MarianTokenizer`s. CTranslate2 takes tokens without
-    the end token and returns tokens without it.
+    The folder contains the model and the vocabularies of CTranslate2. If the tokenizers
+    are `SentencePieceTokenizer`s or `MarianTokenizer`s, it also contains
+    `source.model` and `target.model` for the package sentencepiece. CTranslate2 accepts
+    and returns tokens without the end token.
 
-    There are pre-norm and post-norm models, layer and RMS normalisation, gated
-    feed-forward networks, grouped-query attention, sinusoidal, learned and
-    rotary positions, relative position bias, and every tying of embeddings. Encodings
-    are written as a table: of `max_source_length` positions for the source, of 2,048
-    where nothing says how many; CTranslate2 refuses what is longer.
+    The supported architectures are pre-norm and post-norm, layer and RMS normalization,
+    gated feed-forward networks, grouped-query attention, sinusoidal, learned and rotary
+    positions, relative position bias, and all ways to tie embeddings. Position
+    encodings are written as a table. The table of the source has `max_source_length`
+    positions, or 2,048 without a limit. CTranslate2 raises an error for longer inputs.
 
-    Logits are those of the model, to rounding. The search is not part of the
-    folder: it is CTranslate2's, with the arguments of `translate_batch`, and
-    differs from `BeamSearch` so:
+    CTranslate2 computes the logits of the model, up to rounding. The search is not part
+    of the folder. `translate_batch` has its own search, which differs from `BeamSearch`
+    as follows:
 
-    - a score is the sum of the log-probabilities, the end token's included,
-      divided by `length ** length_penalty`, where `BeamSearch` divides by
-      `((5 + length) / 6) ** length_penalty`; both lengths count the end token.
-      `length_penalty=0` is the same in both, and CTranslate2's default is 1;
-    - without penalty both stop when nothing better can come; with one, CTranslate2
-      stops when `beam_size * patience` hypotheses have ended, ours goes on while
-      an open one may still win;
-    - at `max_decoding_length` open hypotheses are returned as they are; ours get
-      the end token;
-    - an empty output is only found with `min_decoding_length=0`;
-    - the pad token can be chosen, which a trained model hardly ever does. It is
-      ruled out by `suppress_sequences=[["<pad>"]]`, and its probability then goes
-      to the other tokens; ours leaves theirs.
+    - The score is the sum of the log-probabilities, including that of the end token,
+      divided by `length ** length_penalty`. `BeamSearch` divides by
+      `((5 + length) / 6) ** length_penalty`. Both lengths include the end token. With
+      `length_penalty=0` the scores are equal. The default of CTranslate2 is 1.
+    - Without a length penalty, both searches stop when no better hypothesis is
+      possible. With a length penalty, CTranslate2 stops when `beam_size * patience`
+      hypotheses have ended; `BeamSearch` continues while an open hypothesis can win.
+    - At `max_decoding_length`, CTranslate2 returns open hypotheses unchanged.
+      `BeamSearch` appends the end token.
+    - CTranslate2 returns an empty output only with `min_decoding_length=0`.
+    - CTranslate2 can choose the pad token, which is rare in trained models.
+      `suppress_sequences=[["<pad>"]]` prevents it; its probability then goes to the
+      other tokens. `BeamSearch` never chooses it and leaves the other probabilities
+      unchanged.
 
-    What was written is loaded before it takes its place, so that `filepath` holds
-    a good folder or nothing. By greedy search, which is the same in both, it must
-    give the tokens of `generate`; to the hypotheses of `search` it must give the
-    log-probabilities of `Seq2Seq.score`, to 1e-4 a token. This is done in float32;
-    with `quantization` those log-probabilities must then still be right to 0.5 a
-    token.
+    The folder is loaded and checked before it is moved to `filepath`, so that
+    `filepath` holds a correct model or nothing. In float32, greedy search, which is the
+    same in both libraries, must return the tokens of `generate`, and the
+    log-probabilities of the hypotheses of `search` must equal those of `score` up to
+    1e-4 per token. With `quantization`, these log-probabilities may differ by up to 0.5
+    per token.
 
     Args:
-        model: a `Seq2Seq` with tokenizers, in float32.
-        filepath: folder to write; it must not exist or be empty.
-        search: how to find the hypotheses that are scored in the check.
-        quantization: how weights are stored, by CTranslate2's name, such as
-            `"int8"` or `"float16"`; float32 if `None`.
-        check_texts: texts to check with; some made of the source vocabulary if
-            `None`.
+        model: an encoder-decoder Transformer, such as a `Seq2Seq`, in float32, with
+            tokenizers.
+        filepath: folder to write. It must not exist or be empty.
+        search: search that finds the hypotheses whose scores are checked.
+        quantization: CTranslate2's name of the type of the stored weights, such as
+            `"int8"` or `"float16"`. `None` = float32.
+        check_texts: texts for the check. `None` = texts created from the source
+            vocabulary.
 
     Raises:
-        ValueError: if the model has no tokenizers or a part that CTranslate2
-            lacks, or `quantization` is not one of its names.
+        ValueError: if the model has no tokenizers, CTranslate2 does not support a part
+            of the model, or `quantization` is unknown.
         FileExistsError: if `filepath` exists and is not an empty folder.
-        RuntimeError: if CTranslate2 computes something else than the model.
+        RuntimeError: if CTranslate2 does not compute the outputs of the model.
 
     Example:
 
@@ -112,111 +121,118 @@ def export_ctranslate2(
             f"`quantization` must be one of {ACCEPTED_MODEL_TYPES} or `None`; received "
             f"`quantization={quantization!r}`."
         )
-    if not isinstance(model, Seq2Seq):
-        raise ValueError(
-            "`model` must be a `Seq2Seq` for `format='ctranslate2'`, which has no "
-            f"ensembles; received {model}. Use `format='saved_model'`."
-        )
-    check_has_tokenizers(model)
+    transformer = check_encoder_decoder(model, "ctranslate2")
+    tokenizer = tokenizers_of(model).source
     check_not_quantized(model)
-    rows = _source_rows(model, check_texts or sample_texts(model))
+    texts = list(check_texts or sample_texts(model))
+    rows = tokenizer.tokenize(texts, add_end=True).to_list()
+    rows = [row for row in rows if len(row) > 1]  # without empty texts
     if not rows:
         raise ValueError(
             "`check_texts` must hold a text that is not empty; received "
             f"`check_texts={check_texts!r}`."
         )
     with new_folder(filepath) as folder:
-        _write(model, folder, None)
-        _check_tokens(model, folder, rows)
-        best = best_hypotheses(model, rows, search, longest_checked(model))
-        pairs = zip(rows, best, strict=True)
-        found = [pair for pair in pairs if pair[1]]  # Rules may leave nothing.
-        rows, targets = ([pair[i] for pair in found] for i in range(2))
-        _check_scores(model, folder, rows, targets, SCORE_TOLERANCE)
+        _write(transformer, folder, None)
+        _check_tokens(transformer, folder, rows)
+        best = best_hypotheses(model, rows, search, checked_length(model))
+        # A search with logits processors may find no hypothesis.
+        pairs = [pair for pair in zip(rows, best, strict=True) if pair[1]]
+        rows, targets = ([pair[side] for pair in pairs] for side in range(2))
+        _check_scores(transformer, folder, rows, targets, SCORE_TOLERANCE)
         if quantization is not None:
-            _write(model, folder, quantization)
-            _check_scores(model, folder, rows, targets, ROUNDING_TOLERANCE)
+            _write(transformer, folder, quantization)
+            _check_scores(transformer, folder, rows, targets, ROUNDING_TOLERANCE)
 
 
-def _write(model: Seq2Seq, folder: pathlib.Path, quantization: str | None) -> None:
+def _write(
+    model: EncoderDecoderTransformer, folder: pathlib.Path, quantization: str | None
+) -> None:
     spec = make_spec(model)
     spec.validate()
     spec.optimize(quantization)
     folder.mkdir(exist_ok=True)
     spec.save(str(folder))
-    for side in ("source", "target"):
-        tokenizer = getattr(model, f"{side}_tokenizer")
+    for side, tokenizer in tokenizers_of(model)._asdict().items():
         if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             (folder / f"{side}.model").write_bytes(tokenizer.proto)
 
 
-def _source_rows(model: Seq2Seq, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids with the end token; none of empty texts."""
-    rows = model.source_tokenizer.tokenize(list(texts), add_end=True).to_list()
-    return [row for row in rows if len(row) > 1]
+def _source_tokens(model: EncoderDecoderTransformer, rows: Rows) -> list[list[str]]:
+    """Returns the tokens of sources, without the end token."""
+    tokenizer, size = tokenizers_of(model).source, model.source_vocabulary_size
+    vocabulary = embedding_vocabulary(tokenizer, size)
+    return [[vocabulary[token_id] for token_id in row[:-1]] for row in rows]
 
 
-def _tokens(model: Seq2Seq, side: str, rows: list[list[int]]) -> list[list[str]]:
-    """Rows of token ids in CTranslate2's form, without the end token."""
-    names = vocabulary(model, side)
-    return [[names[token_id] for token_id in row[:-1]] for row in rows]
+def _target_vocabulary(model: EncoderDecoderTransformer) -> list[str]:
+    tokenizer, size = tokenizers_of(model).target, model.target_vocabulary_size
+    return embedding_vocabulary(tokenizer, size)
 
 
-def _check_tokens(model: Seq2Seq, folder: pathlib.Path, rows: list[list[int]]) -> None:
-    """Compares the outputs of greedy search, apart from ties."""
-    wanted = best_hypotheses(model, rows, GreedySearch(), longest_checked(model))
-    longest = longest_checked(model) - 1
+def _check_tokens(
+    model: EncoderDecoderTransformer, folder: pathlib.Path, rows: Rows
+) -> None:
+    """Compares the outputs of greedy search, except for ties."""
+    max_length = checked_length(model)
+    expected = best_hypotheses(model, rows, GreedySearch(), max_length)
+    vocabulary = _target_vocabulary(model)
     results = ctranslate2.Translator(str(folder)).translate_batch(
-        _tokens(model, "source", rows),
+        _source_tokens(model, rows),
         beam_size=1,
         min_decoding_length=0,
-        max_decoding_length=max(1, longest),
-        suppress_sequences=[[vocabulary(model, "target")[model.pad_token_id]]],
+        max_decoding_length=max(1, max_length - 1),
+        suppress_sequences=[[vocabulary[model.pad_token_id]]],
     )
-    ids = {token: row for row, token in enumerate(vocabulary(model, "target"))}
+    ids = {token: row for row, token in enumerate(vocabulary)}
     ties = 0
-    for source, target, result in zip(rows, wanted, results, strict=True):
-        given = [ids[token] for token in result.hypotheses[0][:longest]]
-        given.append(model.end_token_id)
-        if given == target:
+    for source, target, result in zip(rows, expected, results, strict=True):
+        found = [ids[token] for token in result.hypotheses[0][: max_length - 1]]
+        found.append(model.end_token_id)
+        if found == target:
             continue
-        if not _are_tied(model, source, target, given):
+        if not _are_tied(model, source, target, found):
             raise RuntimeError(
-                f"CTranslate2 gives the token ids {given} for {source}, but `generate` "
+                f"CTranslate2 gives the token ids {found} for {source}, but `generate` "
                 f"gives {target}; nothing was written."
             )
         ties += 1
     if ties:
         warnings.warn(
-            f"{ties} of {len(rows)} texts differ from those of `generate`, where two "
-            f"tokens have scores closer than {SCORE_TOLERANCE}.",
+            f"{ties} of {len(rows)} texts differ from those of `generate`, where the "
+            f"scores of two tokens differ by less than {SCORE_TOLERANCE}.",
             stacklevel=3,
         )
 
 
 def _are_tied(
-    model: Seq2Seq, source: list[int], target: list[int], given: list[int]
+    model: EncoderDecoderTransformer,
+    source: list[int],
+    target: list[int],
+    found: list[int],
 ) -> bool:
-    """Whether the first tokens that differ are equally probable."""
-    pairs = zip(target, given, strict=False)
+    """Returns whether the first tokens that differ are equally probable."""
+    pairs = zip(target, found, strict=False)
     same = [one == other for one, other in pairs].index(False)
-    prefixes = [target[: same + 1], given[: same + 1]]
+    prefixes = [target[: same + 1], found[: same + 1]]
     one, other = model.score([source, source], prefixes).scores
     return abs(one - other) <= SCORE_TOLERANCE
 
 
 def _check_scores(
-    model: Seq2Seq,
+    model: EncoderDecoderTransformer,
     folder: pathlib.Path,
-    rows: list[list[int]],
-    targets: list[list[int]],
+    rows: Rows,
+    targets: Rows,
     tolerance: float,
 ) -> None:
-    """Compares the log-probabilities of the targets, a token."""
+    """Compares the log-probabilities of the targets."""
     if not targets:
         return
+    vocabulary = _target_vocabulary(model)
     results = ctranslate2.Translator(str(folder)).score_batch(
-        _tokens(model, "source", rows), _tokens(model, "target", targets)
+        _source_tokens(model, rows),
+        [[vocabulary[token_id] for token_id in row[:-1]] for row in targets],
     )
     found = np.array([math.fsum(result.log_probs) for result in results])
     check_log_probabilities("CTranslate2", model, rows, targets, found, tolerance)

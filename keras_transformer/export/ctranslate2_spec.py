@@ -1,111 +1,124 @@
-"""A model's architecture and weights as CTranslate2's `TransformerSpec`."""
+"""Describes the architecture and the weights of a model as a `TransformerSpec`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 from ctranslate2.specs import transformer_spec
-from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
+from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 from keras import ops
 
-from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
-from keras_transformer.export.vocabulary import vocabulary
-from keras_transformer.layers import RelativePositionBias, RotaryEmbedding
-from keras_transformer.models import Seq2Seq
+from keras_transformer.export.protocols import (
+    EncoderDecoderTransformer,
+    embedding_vocabulary,
+    tokenizers_of,
+)
+from keras_transformer.layers import (
+    DecoderBlock,
+    DecoderStack,
+    EncoderStack,
+    FeedForward,
+    MultiHeadAttention,
+    PositionScheme,
+    RelativePositionBias,
+    Residual,
+    RotaryEmbedding,
+)
+from keras_transformer.types import Options, Tensor
 
-# Its encoders have no ALiBi.
-IN_ATTENTION = (RelativePositionBias, RotaryEmbedding)
-DEFAULT_POSITIONS = 2048
+ACTIVATIONS: dict[Callable[[Tensor], Tensor], int] = {
+    keras.activations.relu: Activation.RELU,
+    keras.activations.gelu: Activation.GELU,
+    keras.activations.silu: Activation.SWISH,
+    keras.activations.tanh: Activation.Tanh,
+    keras.activations.sigmoid: Activation.Sigmoid,
+}
+# Encoders of CTranslate2 do not support ALiBi.
+SCHEMES_IN_ATTENTION = (RelativePositionBias, RotaryEmbedding)
+DEFAULT_TABLE_LENGTH = 2048
 
 
-def make_spec(model: Seq2Seq) -> transformer_spec.TransformerSpec:
+def make_spec(model: EncoderDecoderTransformer) -> transformer_spec.TransformerSpec:
     """Describes a model to CTranslate2.
 
     Args:
-        model: a `Seq2Seq` with tokenizers.
+        model: a model with tokenizers.
 
     Returns:
-        A `TransformerSpec` with configuration, vocabularies and weights in
-        float32.
+        A `TransformerSpec` with configuration, vocabularies and float32 weights.
 
     Raises:
         ValueError: if CTranslate2 does not support a part of the model.
     """
-    check_architecture(model)
-    architecture = _architecture(model)
+    _check_architecture(model)
+    options = _architecture_options(model)
     spec = transformer_spec.TransformerSpec(
-        transformer_spec.TransformerEncoderSpec(model.num_layers, **architecture),
-        transformer_spec.TransformerDecoderSpec(
-            model.num_decoder_layers, **architecture
-        ),
+        transformer_spec.TransformerEncoderSpec(model.num_layers, **options),
+        transformer_spec.TransformerDecoderSpec(model.num_decoder_layers, **options),
     )
     spec.config.layer_norm_epsilon = _residuals(model)[0].layer_norm_epsilon
     spec.config.add_source_eos = True
-    targets = vocabulary(model, "target")
+    source, target = tokenizers_of(model)
+    sources = embedding_vocabulary(source, model.source_vocabulary_size)
+    targets = embedding_vocabulary(target, model.target_vocabulary_size)
     spec.config.decoder_start_token = targets[model.start_token_id]
-    spec.register_source_vocabulary(vocabulary(model, "source"))
+    spec.register_source_vocabulary(sources)
     spec.register_target_vocabulary(targets)
     _set_encoder(spec.encoder, model)
     _set_decoder(spec.decoder, model)
     return spec
 
 
-def check_architecture(model: Seq2Seq) -> None:
-    """Makes sure that CTranslate2 can compute what the model computes.
-
-    Args:
-        model: a `Seq2Seq`.
-
-    Raises:
-        ValueError: if it cannot.
-    """
+def _check_architecture(model: EncoderDecoderTransformer) -> None:
+    """Raises `ValueError` if CTranslate2 does not support the architecture."""
     block = model.encoder.blocks[0]
     attention, residuals = block.self_attention, _residuals(model)
-    positions = model.positions
-    known = positions.added_to_inputs or isinstance(positions, IN_ATTENTION)
-    scheme, names = (
-        type(positions).__name__,
-        "`RotaryEmbedding`, `RelativePositionBias`",
-    )
-    _require(known, "positions", scheme, f"an encoding, {names}")
+    scheme = model.positions
+    supported = scheme.added_to_inputs or isinstance(scheme, SCHEMES_IN_ATTENTION)
+    expected = "an encoding, `RotaryEmbedding`, `RelativePositionBias`"
+    _require(supported, "positions", type(scheme).__name__, expected)
     _require(attention.pattern is None, "pattern", attention.pattern, "`None`")
     _require(not attention.use_gate, "use_gate", attention.use_gate, "`False`")
     same_width = attention.value_dim == attention.key_dim
     _require(same_width, "value_dim", attention.value_dim, "`key_dim`")
     activation = block.feed_forward.activation
-    names = ", ".join(repr(function.__name__) for function in ACTIVATIONS)
+    names = ", ".join(
+        repr(getattr(function, "__name__", "")) for function in ACTIVATIONS
+    )
     name = getattr(activation, "__name__", activation)
     _require(activation in ACTIVATIONS, "activation", name, f"one of {names}")
     normalization = residuals[0].normalization
-    normalized = normalization is not None
-    _require(normalized, "normalization", normalization, "'layer' or 'rms'")
+    is_normalized = normalization is not None
+    _require(is_normalized, "normalization", normalization, "'layer' or 'rms'")
     for name in ("normalize_first", "layer_norm_epsilon"):
         values = {getattr(residual, name) for residual in residuals}
-        one = values == {getattr(model, name)}
-        _require(one, name, values, "the same in the model and `residual_options`")
+        is_same = values == {getattr(model, name)}
+        expected = "the same in the model and `residual_options`"
+        _require(is_same, name, values, expected)
     dtype = model.dtype_policy.name
     _require(dtype == "float32", "dtype", dtype, "'float32'")
 
 
-def _require(supported: bool, name: str, received: Any, wanted: str) -> None:
+def _require(supported: bool, name: str, received: object, expected: str) -> None:
     if not supported:
         raise ValueError(
-            f"`{name}` must be {wanted} for CTranslate2; received "
-            f"`{name}={received!r}`. Export a SavedModel, which can hold any model, or "
-            "build and train one that CTranslate2 can compute."
+            f"`{name}` must be {expected} for CTranslate2; received "
+            f"`{name}={received!r}`. Export a SavedModel, which supports any model, or "
+            "train a model with an architecture that CTranslate2 supports."
         )
 
 
-def _residuals(model: Seq2Seq) -> list[Any]:
+def _residuals(model: EncoderDecoderTransformer) -> list[Residual]:
     blocks = [*model.encoder.blocks, *model.decoder.blocks]
     return [block.feed_forward_residual for block in blocks]
 
 
-def _architecture(model: Seq2Seq) -> dict[str, Any]:
-    """The arguments that the specifications of encoder and decoder share."""
+def _architecture_options(model: EncoderDecoderTransformer) -> Options:
+    """Returns the arguments of the specifications of both encoder and decoder."""
     block = model.encoder.blocks[0]
     attention = block.self_attention
-    architecture = {
+    options = {
         "num_heads": attention.num_heads,
         "num_heads_kv": attention.num_key_value_heads,
         "head_dim": attention.key_dim,
@@ -115,55 +128,62 @@ def _architecture(model: Seq2Seq) -> dict[str, Any]:
         "ffn_glu": block.feed_forward.gated,
     }
     if isinstance(model.positions, RotaryEmbedding):
-        architecture["rotary_dim"] = attention.key_dim
-        architecture["rotary_interleave"] = False
-        architecture["rotary_base"] = model.positions.max_wavelength
+        options["rotary_dim"] = attention.key_dim
+        options["rotary_interleave"] = False
+        options["rotary_base"] = model.positions.max_wavelength
     if isinstance(model.positions, RelativePositionBias):
-        architecture["relative_attention_bias"] = True
-    return architecture
+        options["relative_attention_bias"] = True
+    return options
 
 
-def _set_encoder(spec: transformer_spec.TransformerEncoderSpec, model: Seq2Seq) -> None:
+def _set_encoder(
+    spec: transformer_spec.TransformerEncoderSpec, model: EncoderDecoderTransformer
+) -> None:
     spec.embeddings[0].weight = _array(model.source_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
     if model.source_encoding is not None:
-        longest = model.max_source_length or DEFAULT_POSITIONS
-        table = _position_table(model, model.source_encoding, longest)
+        length = model.max_source_length or DEFAULT_TABLE_LENGTH
+        table = _position_table(model.source_encoding, length, model.hidden_dim)
         spec.position_encodings.encodings = table
     _set_layers(spec, model.encoder)
 
 
-def _set_decoder(spec: transformer_spec.TransformerDecoderSpec, model: Seq2Seq) -> None:
+def _set_decoder(
+    spec: transformer_spec.TransformerDecoderSpec, model: EncoderDecoderTransformer
+) -> None:
     spec.embeddings.weight = _array(model.target_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
     if model.target_encoding is not None:
-        longest = model.positions.max_length or max(
-            DEFAULT_POSITIONS, model.max_target_length or 0
+        length = model.positions.max_length or max(
+            DEFAULT_TABLE_LENGTH, model.max_target_length or 0
         )
-        table = _position_table(model, model.target_encoding, longest)
+        table = _position_table(model.target_encoding, length, model.hidden_dim)
         spec.position_encodings.encodings = table
     _set_layers(spec, model.decoder)
-    if model.output_dense is None:
-        spec.projection.weight = _array(model.target_embedding.embeddings)
-        if model.output_bias:
-            spec.projection.bias = _array(model.tied_output_bias)
-    else:
+    if model.output_dense is not None:
         _set_linear(spec.projection, model.hidden_dim, model.output_dense)
+        return
+    spec.projection.weight = _array(model.target_embedding.embeddings)
+    if model.tied_output_bias is not None:
+        spec.projection.bias = _array(model.tied_output_bias)
 
 
-def _position_table(model: Seq2Seq, encoding: Any, length: int) -> np.ndarray:
-    """The vectors that an encoding adds: float32 `(length, hidden_dim)`."""
-    return _array(encoding(ops.zeros((1, length, model.hidden_dim), "float32"))[0])
+def _position_table(
+    encoding: PositionScheme, length: int, hidden_dim: int
+) -> np.ndarray:
+    """Returns the vectors that an encoding adds: float32 `(length, hidden_dim)`."""
+    return _array(encoding(ops.zeros((1, length, hidden_dim), "float32"))[0])
 
 
-def _set_layers(spec: Any, stack: Any) -> None:
+def _set_layers(spec: Any, stack: EncoderStack | DecoderStack) -> None:
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         _set_self_attention(layer.self_attention, block.self_attention)
-        if isinstance(stack.positions, RelativePositionBias):
-            causal = hasattr(layer, "attention")
-            _set_relative_bias(layer.self_attention, block.self_attention, causal)
+        positions = block.self_attention.positions
+        if isinstance(positions, RelativePositionBias):
+            is_causal = isinstance(block, DecoderBlock)
+            _set_relative_bias(layer.self_attention, positions, is_causal)
         _set_norm(layer.self_attention.layer_norm, block.self_attention_residual.norm)
-        if hasattr(layer, "attention"):
+        if isinstance(block, DecoderBlock) and block.cross_attention is not None:
             _set_cross_attention(layer.attention, block.cross_attention)
             _set_norm(layer.attention.layer_norm, block.cross_attention_residual.norm)
         _set_feed_forward(layer.ffn, block.feed_forward)
@@ -172,34 +192,40 @@ def _set_layers(spec: Any, stack: Any) -> None:
         _set_norm(spec.layer_norm, stack.norm)
 
 
-def _set_self_attention(spec: Any, attention: Any) -> None:
+def _set_self_attention(spec: Any, attention: MultiHeadAttention) -> None:
     projections = (attention.query_dense, attention.key_dense, attention.value_dense)
     width = attention.query_dense.kernel.shape[0]
     _set_linear(spec.linear[0], width, *projections)
     _set_attention_output(spec.linear[1], attention)
 
 
-def _set_relative_bias(spec: Any, attention: Any, causal: bool) -> None:
-    """A causal one has no buckets of later keys, which ours has but never uses."""
-    scheme = attention.positions
-    buckets = scheme.num_buckets // 2 if causal else scheme.num_buckets
-    spec.relative_attention_bias = _array(scheme.embeddings)[:buckets]
-    spec.relative_attention_max_distance = np.dtype("int32").type(scheme.max_distance)
+def _set_relative_bias(
+    spec: Any, positions: RelativePositionBias, is_causal: bool
+) -> None:
+    """Sets the table of a relative position bias.
+
+    Causal attention of CTranslate2 stores no buckets of later keys. Those of a
+    `RelativePositionBias` are unused.
+    """
+    buckets = positions.num_buckets // 2 if is_causal else positions.num_buckets
+    spec.relative_attention_bias = _array(positions.embeddings)[:buckets]
+    max_distance = np.dtype("int32").type(positions.max_distance)
+    spec.relative_attention_max_distance = max_distance
 
 
-def _set_cross_attention(spec: Any, attention: Any) -> None:
+def _set_cross_attention(spec: Any, attention: MultiHeadAttention) -> None:
     width = attention.query_dense.kernel.shape[0]
     _set_linear(spec.linear[0], width, attention.query_dense)
     _set_linear(spec.linear[1], width, attention.key_dense, attention.value_dense)
     _set_attention_output(spec.linear[2], attention)
 
 
-def _set_attention_output(spec: LinearSpec, attention: Any) -> None:
+def _set_attention_output(spec: LinearSpec, attention: MultiHeadAttention) -> None:
     width = attention.num_heads * attention.value_dim
     _set_linear(spec, width, attention.output_dense)
 
 
-def _set_feed_forward(spec: Any, feed_forward: Any) -> None:
+def _set_feed_forward(spec: Any, feed_forward: FeedForward) -> None:
     width, intermediate_dim = feed_forward.intermediate_dense.kernel.shape
     activated = feed_forward.intermediate_dense
     if feed_forward.gated:
@@ -210,8 +236,8 @@ def _set_feed_forward(spec: Any, feed_forward: Any) -> None:
     _set_linear(spec.linear_1, intermediate_dim, feed_forward.output_dense)
 
 
-def _set_linear(spec: LinearSpec, width: int, *layers: Any) -> None:
-    """Makes one matrix `(outputs, width)` of the kernels of layers with one input."""
+def _set_linear(spec: LinearSpec, width: int, *layers: keras.layers.Layer) -> None:
+    """Joins the kernels of layers of one input to a matrix `(outputs, width)`."""
     kernels = [_array(layer.kernel).reshape(width, -1) for layer in layers]
     spec.weight = np.concatenate(kernels, axis=1).T
     if layers[0].bias is not None:
@@ -219,12 +245,12 @@ def _set_linear(spec: LinearSpec, width: int, *layers: Any) -> None:
         spec.bias = np.concatenate(biases)
 
 
-def _set_norm(spec: LayerNormSpec, norm: Any) -> None:
+def _set_norm(spec: LayerNormSpec, norm: keras.layers.Layer) -> None:
     if isinstance(norm, keras.layers.RMSNormalization):
         spec.gamma = _array(norm.scale)
     else:
         spec.gamma, spec.beta = _array(norm.gamma), _array(norm.beta)
 
 
-def _array(weight: Any) -> np.ndarray:
+def _array(weight: keras.Variable | Tensor) -> np.ndarray:
     return np.array(ops.convert_to_numpy(weight), "float32")

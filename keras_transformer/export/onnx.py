@@ -1,11 +1,11 @@
-"""Writes a trained model for ONNX Runtime: an encoder and a step of the decoder."""
+"""Writes the encoder and the decoder step of a model for ONNX Runtime."""
 
 import json
 import os
 import pathlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -16,19 +16,24 @@ from keras_transformer.decoding import Search
 from keras_transformer.export.checking import (
     SCORE_TOLERANCE,
     best_hypotheses,
-    check_has_tokenizers,
     check_log_probabilities,
-    longest_checked,
+    checked_length,
     sample_texts,
 )
-from keras_transformer.export.writing import in_tensorflow
+from keras_transformer.export.protocols import (
+    EncoderDecoderTransformer,
+    ExportableModel,
+    check_encoder_decoder,
+    tokenizers_of,
+)
+from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.files import new_folder
 from keras_transformer.layers import KeyValues, padding_mask
-from keras_transformer.models import Seq2Seq
 from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.types import Config, Size, Tensor
 
-OPSET = 18
-OF_THE_MODEL = (
+OPSET_VERSION = 18
+MODEL_SETTINGS = (
     "pad_token_id",
     "start_token_id",
     "end_token_id",
@@ -38,55 +43,65 @@ OF_THE_MODEL = (
     "max_target_length",
     "num_decoder_layers",
 )
-OF_ATTENTION = ("num_key_value_heads", "key_dim", "value_dim")
+ATTENTION_SETTINGS = ("num_key_value_heads", "key_dim", "value_dim")
+
+# Tensors or arrays by the names of the inputs and outputs of a graph.
+Tensors: TypeAlias = dict[str, Tensor]
+Arrays: TypeAlias = dict[str, np.ndarray]
 
 
 def export_onnx(
-    model: Seq2Seq,
+    model: ExportableModel,
     filepath: str | os.PathLike,
     search: Search,
     *,
     check_texts: Sequence[str] | None = None,
 ) -> None:
-    """Writes a folder with what ONNX Runtime needs to decode, with tokenizers.
+    """Writes the graphs that ONNX Runtime needs to decode, with tokenizers.
 
-    - `encoder.onnx`: `encoder_token_ids`, int32 `(batch, source_length)`; returns for
-      each block of the decoder `source_keys_<i>`, float32
-      `(batch, num_heads, key_dim, source_length)`, and `source_values_<i>`,
+    The folder contains:
+
+    - `encoder.onnx`: `encoder_token_ids`, int32 `(batch, source_length)`. It returns
+      for each block of the decoder `source_keys_<i>`, float32
+      `(batch, num_heads, key_dim, source_length)`, and `source_values_<i>`, float32
       `(batch, num_heads, source_length, value_dim)`.
-    - `decoder_step.onnx`: `token_ids`, int32 `(batch, 1)`, the newest tokens, at first
-      the start token; `encoder_token_ids` and what the encoder returned; and what the
-      step before returned, `past_keys_<i>`, `(batch, num_heads, key_dim, length)`,
-      and `past_values_<i>`, `(batch, num_heads, length, value_dim)`, at first of length
-      0. It returns `logits`, float32 `(batch, vocabulary_size)`, and `keys_<i>` and
-      `values_<i>`, one longer.
-    - `config.json`: special tokens, vocabulary sizes, limits, numbers of blocks, heads
-      and widths.
-    - `source.model` and `target.model` for the package sentencepiece, where the
-      tokenizers are `SentencePieceTokenizer`s; else `source.json` and `target.json`,
-      which `Tokenizer.load` reads.
+    - `decoder_step.onnx`: `token_ids`, int32 `(batch, 1)`, the newest tokens, which
+      are the start token at the first step; `encoder_token_ids` and the outputs of the
+      encoder; and the outputs of the previous step, `past_keys_<i>`,
+      `(batch, num_heads, key_dim, length)`, and `past_values_<i>`,
+      `(batch, num_heads, length, value_dim)`, of length 0 at the first step. It returns
+      `logits`, float32 `(batch, vocabulary_size)`, and `keys_<i>` and `values_<i>`,
+      whose length is greater by 1.
+    - `config.json`: special tokens, vocabulary sizes, limits, numbers of blocks and
+      heads, and head sizes.
+    - `source.model` and `target.model` for the package sentencepiece, if the tokenizers
+      are `SentencePieceTokenizer`s; otherwise `source.json` and `target.json`, which
+      `Tokenizer.load` reads.
 
-    Batch and lengths are free. The search is not part of the folder: it is the loop
-    around the step. `num_heads` is that of keys and values.
+    The sizes of batches and sequences are dynamic. `num_heads` is the number of heads
+    of keys and values. The search is not part of the folder: it is a loop around the
+    decoder step.
 
-    What was written is run before it takes its place, so that `filepath` holds a good
-    folder or nothing: step by step, it must give the hypotheses that `search` finds the
-    log-probabilities of `Seq2Seq.score`, to 1e-4 a token. Keras and tf2onnx write it
-    with the TensorFlow backend, under JAX and PyTorch in a child process.
+    The graphs are run and checked before the folder is moved to `filepath`, so that
+    `filepath` holds correct graphs or nothing: the log-probabilities of the hypotheses
+    of `search` must equal those of `score` up to 1e-4 per token. Keras and tf2onnx
+    write the graphs with the TensorFlow backend. On JAX and PyTorch this happens in a
+    child process.
 
     Args:
-        model: a `Seq2Seq` with tokenizers, in float32.
-        filepath: folder to write; it must not exist or be empty.
-        search: how to find the hypotheses that are scored in the check.
-        check_texts: texts to check with; some made of the source vocabulary if
-            `None`.
+        model: an encoder-decoder Transformer, such as a `Seq2Seq`, in float32, with
+            tokenizers.
+        filepath: folder to write. It must not exist or be empty.
+        search: search that finds the hypotheses whose scores are checked.
+        check_texts: texts for the check. `None` = texts created from the source
+            vocabulary.
 
     Raises:
-        ValueError: if the model is not a `Seq2Seq` in float32 with tokenizers, or has
-            a part that cannot be written: an attention pattern, or fewer heads of keys
-            and values than of queries.
+        ValueError: if the model is not an encoder-decoder Transformer in float32 with
+            tokenizers, or has an attention pattern, or fewer heads of keys and values
+            than of queries.
         FileExistsError: if `filepath` exists and is not an empty folder.
-        RuntimeError: if ONNX Runtime computes something else than the model.
+        RuntimeError: if ONNX Runtime does not compute the outputs of the model.
 
     Example:
 
@@ -96,70 +111,65 @@ def export_onnx(
     encoder.run(None, {"encoder_token_ids": np.array([[17, 25, 3]], "int32")})
     ```
     """
-    _check_parts(model)
-    check_has_tokenizers(model)
+    transformer = check_encoder_decoder(model, "onnx")
+    _check_architecture(transformer)
+    tokenizers_of(model)
     texts = check_texts or sample_texts(model)
     with new_folder(filepath) as folder:
-        in_tensorflow(_write, model, folder)
-        _check(model, folder, search, texts)
+        write_with_tensorflow(_write, model, folder)
+        _check(transformer, folder, search, texts)
 
 
-def _check_parts(model: Any) -> None:
-    """Makes sure that ONNX can express the parts of a model."""
-    if not isinstance(model, Seq2Seq):
-        raise ValueError(
-            "`model` must be a `Seq2Seq` for `format='onnx'`, which has one encoder; "
-            f"received {model}. Use `format='saved_model'`."
-        )
+def _check_architecture(model: EncoderDecoderTransformer) -> None:
+    """Raises `ValueError` if the graphs do not support a part of the model."""
     attention = model.decoder.blocks[0].self_attention
-    wanted = {
+    settings = {
         "dtype": (model.dtype_policy.name, "float32"),
         "num_key_value_heads": (attention.num_key_value_heads, model.num_heads),
         "pattern": (attention.pattern, None),
     }
-    for name, (received, expected) in wanted.items():
+    for name, (received, expected) in settings.items():
         if received != expected:
             raise ValueError(
                 f"`{name}` must be {expected!r} for ONNX; received "
-                f"`{name}={received!r}`. Use `format='saved_model'`, which can hold "
-                "any model."
+                f"`{name}={received!r}`. Use `format='saved_model'`, which supports "
+                "any model with tokenizers."
             )
 
 
 class _Encoder(keras.Model):
-    """From sources to the keys and values that the decoder attends to."""
+    """Computes the keys and values of the sources for all blocks of the decoder."""
 
-    def __init__(self, model: Seq2Seq):
+    def __init__(self, model: EncoderDecoderTransformer):
         super().__init__(name="encoder")
         self.model = model
 
-    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def call(self, inputs: Tensors) -> Tensors:
         encoded = self.model.encode(inputs["encoder_token_ids"], training=False)
         caches = [
             block.cross_attention.compute_key_values(encoded)
             for block in self.model.decoder.blocks
         ]
-        return _named(caches, "source_")
+        return _by_name(caches, "source_")
 
 
 class _DecoderStep(keras.Model):
-    """From the newest tokens to the logits of the next ones, for one beam."""
+    """Computes the logits of the next tokens of one beam."""
 
-    def __init__(self, model: Seq2Seq):
+    def __init__(self, model: EncoderDecoderTransformer):
         super().__init__(name="decoder_step")
         self.model = model
 
-    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def call(self, inputs: Tensors) -> Tensors:
         model, source = self.model, inputs["encoder_token_ids"]
-        numbers = range(model.num_decoder_layers)
         caches = [
-            (_cache(inputs, "past_", i), _cache(inputs, "source_", i)) for i in numbers
+            (_cache(inputs, "past_", i), _cache(inputs, "source_", i))
+            for i in range(model.num_decoder_layers)
         ]
         past = ops.shape(inputs["past_keys_0"])[3]
         position = ops.reshape(past, (1,))
-        x = model.embed_target(inputs["token_ids"], position, training=False)
         x, caches = model.decoder.step(
-            x,
+            model.embed_target(inputs["token_ids"], position, training=False),
             caches,
             past,
             attention_mask=ops.ones((ops.shape(source)[0], 1, past + 1), "bool"),
@@ -167,14 +177,14 @@ class _DecoderStep(keras.Model):
             positions=position,
             cache_positions=ops.arange(past + 1, dtype="int32"),
         )
-        own = _named([cache for cache, _ in caches], "")
+        own = _by_name([cache for cache, _ in caches], "")
         return {"logits": model.compute_logits(x)[:, 0], **own}
 
 
 class _GrowingKeyValues(KeyValues):
-    """A cache as long as what is in it."""
+    """A cache without free entries, whose length grows at each step."""
 
-    def updated(self, keys: Any, values: Any, index: Any) -> KeyValues:
+    def updated(self, keys: Tensor, values: Tensor, index: Size) -> KeyValues:
         new = KeyValues.of(keys, values)
         return _GrowingKeyValues(
             ops.concatenate([self.keys, new.keys], axis=3),
@@ -182,7 +192,7 @@ class _GrowingKeyValues(KeyValues):
         )
 
 
-def _named(caches: Sequence[KeyValues], prefix: str) -> dict[str, Any]:
+def _by_name(caches: Sequence[KeyValues], prefix: str) -> Tensors:
     named = {}
     for number, cache in enumerate(caches):
         named[f"{prefix}keys_{number}"] = cache.keys
@@ -190,13 +200,13 @@ def _named(caches: Sequence[KeyValues], prefix: str) -> dict[str, Any]:
     return named
 
 
-def _cache(inputs: Mapping[str, Any], prefix: str, number: int) -> KeyValues:
+def _cache(inputs: Mapping[str, Tensor], prefix: str, number: int) -> KeyValues:
     return _GrowingKeyValues(
         inputs[f"{prefix}keys_{number}"], inputs[f"{prefix}values_{number}"]
     )
 
 
-def _write(model: Seq2Seq, folder: pathlib.Path) -> None:
+def _write(model: EncoderDecoderTransformer, folder: pathlib.Path) -> None:
     folder.mkdir()
     ids = {"encoder_token_ids": keras.InputSpec("int32", (None, None))}
     _write_graph(_Encoder(model), folder / "encoder.onnx", ids)
@@ -204,8 +214,7 @@ def _write(model: Seq2Seq, folder: pathlib.Path) -> None:
     caches = {**_cache_specs(model, "source_"), **_cache_specs(model, "past_")}
     step = {**newest, **ids, **caches}
     _write_graph(_DecoderStep(model), folder / "decoder_step.onnx", step)
-    for side in ("source", "target"):
-        tokenizer = getattr(model, f"{side}_tokenizer")
+    for side, tokenizer in tokenizers_of(model)._asdict().items():
         if isinstance(tokenizer, SentencePieceTokenizer):
             (folder / f"{side}.model").write_bytes(tokenizer.proto)
         else:
@@ -229,52 +238,56 @@ def _write_graph(
             format="onnx",
             verbose=False,
             input_signature=[signature],
-            opset_version=OPSET,
+            opset_version=OPSET_VERSION,
         )
 
 
-def _cache_specs(model: Seq2Seq, prefix: str) -> dict[str, keras.InputSpec]:
+def _cache_specs(
+    model: EncoderDecoderTransformer, prefix: str
+) -> dict[str, keras.InputSpec]:
     attention = model.decoder.blocks[0].cross_attention
     heads = attention.num_key_value_heads
-    specs = [
-        KeyValues(
-            keras.InputSpec("float32", (None, heads, attention.key_dim, None)),
-            keras.InputSpec("float32", (None, heads, None, attention.value_dim)),
-        )
-        for _ in range(model.num_decoder_layers)
-    ]
-    return _named(specs, prefix)
+    keys = keras.InputSpec("float32", (None, heads, attention.key_dim, None))
+    values = keras.InputSpec("float32", (None, heads, None, attention.value_dim))
+    return _by_name([KeyValues(keys, values)] * model.num_decoder_layers, prefix)
 
 
-def _config(model: Seq2Seq) -> dict[str, Any]:
+def _config(model: EncoderDecoderTransformer) -> Config:
     attention = model.decoder.blocks[0].self_attention
     return {
-        **{name: getattr(model, name) for name in OF_THE_MODEL},
-        **{name: getattr(attention, name) for name in OF_ATTENTION},
+        **{name: getattr(model, name) for name in MODEL_SETTINGS},
+        **{name: getattr(attention, name) for name in ATTENTION_SETTINGS},
     }
 
 
 def _check(
-    model: Seq2Seq, folder: pathlib.Path, search: Search, texts: Sequence[str]
+    model: EncoderDecoderTransformer,
+    folder: pathlib.Path,
+    search: Search,
+    texts: Sequence[str],
 ) -> None:
-    """Compares the log-probabilities of what the search finds, a token."""
-    rows = model.source_tokenizer.tokenize(list(texts), add_end=True).to_list()
-    targets = best_hypotheses(model, rows, search, longest_checked(model))
-    found = _score(folder, _padded(rows, model), _padded(targets, model))
+    """Compares the log-probabilities of the hypotheses of the search."""
+    tokenizer = tokenizers_of(model).source
+    rows = tokenizer.tokenize(list(texts), add_end=True).to_list()
+    targets = best_hypotheses(model, rows, search, checked_length(model))
+    pad = model.pad_token_id
+    found = _score(folder, _pad_rows(rows, pad), _pad_rows(targets, pad))
     check_log_probabilities(
         "ONNX Runtime", model, rows, targets, found, SCORE_TOLERANCE
     )
 
 
-def _padded(rows: list[list[int]], model: Seq2Seq) -> np.ndarray:
-    padded = np.full((len(rows), max(map(len, rows))), model.pad_token_id, "int32")
+def _pad_rows(rows: list[list[int]], pad_token_id: int) -> np.ndarray:
+    padded = np.full((len(rows), max(map(len, rows))), pad_token_id, "int32")
     for row, tokens in zip(padded, rows, strict=True):
         row[: len(tokens)] = tokens
     return padded
 
 
-def _score(folder: pathlib.Path, sources: np.ndarray, targets: np.ndarray) -> Any:
-    """The log-probabilities of targets: float32 `(batch,)`."""
+def _score(
+    folder: pathlib.Path, sources: np.ndarray, targets: np.ndarray
+) -> np.ndarray:
+    """Returns the log-probabilities of targets: float32 `(batch,)`."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     encoder, step = (
         onnxruntime.InferenceSession(folder / f"{name}.onnx")
@@ -301,6 +314,6 @@ def _score(folder: pathlib.Path, sources: np.ndarray, targets: np.ndarray) -> An
     return total
 
 
-def _run(session: Any, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _run(session: onnxruntime.InferenceSession, inputs: Arrays) -> Arrays:
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))

@@ -1,7 +1,7 @@
-"""Weights in fewer bits: how they are rounded, stored and read."""
+"""Quantized weights of a SavedModel: how they are rounded, stored and read."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -9,20 +9,33 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.backend.keras_internals import flatten_layers
+from keras_transformer.types import Tensor
 
 QUANTIZATIONS = ("float16", "int8")
 
 
+class _Matrix(NamedTuple):
+    """A weight that is stored in fewer bits.
+
+    Attributes:
+        variable: the weight, of any shape.
+        axes: axes along which numbers share a scale.
+    """
+
+    variable: keras.Variable
+    axes: tuple[int, ...]
+
+
 def check_quantization(model: keras.Model, quantization: str | None) -> None:
-    """Makes sure that a model's weights can be stored in this way.
+    """Checks that the weights of a model can be stored with a quantization.
 
     Args:
-        model: a `Seq2Seq` or an `Ensemble`.
+        model: the model to export.
         quantization: `"float16"`, `"int8"` or `None`.
 
     Raises:
-        ValueError: if it is something else, or the weights of the model are not as
-            they were when it was built.
+        ValueError: if `quantization` is unknown, or the model has LoRA weights or
+            quantized layers.
     """
     if quantization not in (None, *QUANTIZATIONS):
         raise ValueError(
@@ -33,20 +46,21 @@ def check_quantization(model: keras.Model, quantization: str | None) -> None:
         has_lora = getattr(layer, "lora_enabled", False)
         if has_lora or getattr(layer, "quantization_mode", None) is not None:
             raise ValueError(
-                "`quantization` must be `None` for a model with LoRA, or that is "
-                f"quantized; received `quantization={quantization!r}` and one whose "
-                f"layer {layer.path} is. Saving merges LoRA: export what is loaded."
+                "`quantization` must be `None` for a model with LoRA weights or "
+                f"quantized layers; received `quantization={quantization!r}` and a "
+                f"model whose layer {layer.path} has them. Saving a model merges LoRA "
+                "weights: save it, load it and export the loaded model."
             )
 
 
 class StoredWeights(tf.Module):
-    """A model's weights as a SavedModel stores them.
+    """The weights of a model in the form in which a SavedModel stores them.
 
-    Matrices, which are the kernels of dense layers and the embeddings, are stored in
-    fewer bits; biases and normalisations, which are few and matter more, as they are.
-    `"int8"`: a number is rounded to one of 255 multiples of a float32 scale, of which
-    each output of a kernel and each row of an embedding has its own, so that its
-    greatest number is 127 times the scale.
+    Quantization applies to the kernels of dense layers and to embeddings. Biases and
+    normalizations are stored in float32: they are small, and their precision matters
+    more. With `"int8"`, each output of a kernel and each row of an embedding has a
+    float32 scale, and its numbers are rounded to multiples of the scale, from -127 to
+    127. The largest number is 127 times the scale.
 
     Args:
         model: a built model of the TensorFlow backend.
@@ -56,20 +70,23 @@ class StoredWeights(tf.Module):
     def __init__(self, model: keras.Model, quantization: str | None):
         super().__init__()
         matrices = _matrices(model) if quantization else []
-        rounded = [weight for weight, _ in matrices]
-        ids = {id(weight) for weight in rounded}
+        rounded = [matrix.variable for matrix in matrices]
+        ids = {id(variable) for variable in rounded}
         self.kept = [w.value for w in model.weights if id(w) not in ids]
         self.parts = [
-            [tf.Variable(part) for part in round_numbers(weight, axes, quantization)]
-            for weight, axes in matrices
+            [tf.Variable(part) for part in round_numbers(*matrix, quantization)]
+            for matrix in matrices
         ]
-        self._rounded = lambda: rounded  # in a function, not to be stored as well
+        # In a function, so that TensorFlow does not store these variables as well.
+        self._rounded = lambda: rounded
 
     def used_in(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that computes with what is stored, read once a call.
+        """Returns a function that computes with the stored weights.
+
+        The stored weights are converted to float32 once per call.
 
         Args:
-            function: takes tensors and uses the model.
+            function: function of tensors that uses the model.
 
         Returns:
             A function of the same arguments.
@@ -77,8 +94,8 @@ class StoredWeights(tf.Module):
         if not self.parts:
             return function
 
-        def with_stored_weights(*arguments: Any) -> Any:
-            values = [restore(*parts) for parts in self.parts]
+        def with_stored_weights(*arguments: tf.Tensor) -> Any:
+            values = [restore_numbers(*parts) for parts in self.parts]
             mapping = zip(self._rounded(), values, strict=True)
             with keras.StatelessScope(state_mapping=list(mapping)):
                 return function(*arguments)
@@ -87,18 +104,18 @@ class StoredWeights(tf.Module):
 
 
 def round_numbers(
-    weight: Any, axes: tuple[int, ...], quantization: str | None
+    weight: keras.Variable | Tensor, axes: tuple[int, ...], quantization: str | None
 ) -> list[np.ndarray]:
     """Rounds a matrix.
 
     Args:
         weight: float array or variable of any shape.
-        axes: those along which numbers share a scale.
+        axes: axes along which numbers share a scale.
         quantization: `"float16"` or `"int8"`.
 
     Returns:
-        The float16 array; or the int8 array and the float32 scales, whose shape is
-        that of the matrix with 1 for each of `axes`.
+        A float16 array; or an int8 array and float32 scales, whose shape is that of the
+        matrix with size 1 in `axes`.
     """
     numbers = np.array(ops.convert_to_numpy(weight), "float32")
     if quantization == "float16":
@@ -108,17 +125,17 @@ def round_numbers(
     return [np.rint(numbers / scales).astype("int8"), scales]
 
 
-def restore(numbers: Any, scales: Any = None) -> Any:
-    """Makes a float32 tensor of what `round_numbers` returned."""
+def restore_numbers(numbers: Tensor, scales: Tensor | None = None) -> Tensor:
+    """Converts the arrays of `round_numbers` to a float32 tensor."""
     restored = ops.cast(numbers, "float32")
     return restored if scales is None else restored * ops.cast(scales, "float32")
 
 
-def rounded(model: keras.Model, quantization: str) -> Any:
-    """A copy of a model, with the weights that a SavedModel stores.
+def rounded_model(model: keras.Model, quantization: str) -> Any:
+    """Returns a copy of a model with the weights that a SavedModel stores.
 
     Args:
-        model: a `Seq2Seq` or an `Ensemble`, on any backend.
+        model: the model, on any backend.
         quantization: `"float16"` or `"int8"`.
 
     Returns:
@@ -127,22 +144,22 @@ def rounded(model: keras.Model, quantization: str) -> Any:
     copy = type(model).from_config(model.get_config())
     for weight, other in zip(model.weights, copy.weights, strict=True):
         other.assign(weight)
-    for weight, axes in _matrices(copy):
-        parts = round_numbers(weight, axes, quantization)
-        weight.assign(restore(*map(ops.convert_to_tensor, parts)))
+    for variable, axes in _matrices(copy):
+        parts = round_numbers(variable, axes, quantization)
+        variable.assign(restore_numbers(*map(ops.convert_to_tensor, parts)))
     return copy
 
 
-def _matrices(model: keras.Model) -> list[tuple[Any, tuple[int, ...]]]:
-    """Each matrix, with the axes that its layer sums over or takes whole."""
+def _matrices(model: keras.Model) -> list[_Matrix]:
+    """Returns the kernels of dense layers and the embeddings of a model, each once."""
     found = {}
     for layer in flatten_layers(model):
         if isinstance(layer, keras.layers.EinsumDense):
             kernel, output = layer.equation.split(",")[1].split("->")
             axes = [i for i, letter in enumerate(kernel) if letter not in output]
-            found[id(layer.kernel)] = layer.kernel, tuple(axes)
+            found[id(layer.kernel)] = _Matrix(layer.kernel, tuple(axes))
         elif isinstance(layer, keras.layers.Dense):
-            found[id(layer.kernel)] = layer.kernel, (0,)
+            found[id(layer.kernel)] = _Matrix(layer.kernel, (0,))
         elif isinstance(layer, keras.layers.Embedding):
-            found[id(layer.embeddings)] = layer.embeddings, (1,)
+            found[id(layer.embeddings)] = _Matrix(layer.embeddings, (1,))
     return list(found.values())

@@ -1,38 +1,46 @@
-"""Writes a trained model as a SavedModel: strings in, strings out."""
+"""Writes a SavedModel with tokenizers and search: strings in, strings out."""
 
 import json
 import os
 import pathlib
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_transformer.decoding import RelativeLength, Search
-from keras_transformer.export import card as model_card
-from keras_transformer.export import checking
-from keras_transformer.export import quantization as rounding
+from keras_transformer.decoding import OutputLength, Search
+from keras_transformer.export.checking import (
+    compare_texts,
+    rounding_error,
+    sample_texts,
+)
 from keras_transformer.export.compact_graph import compact
-from keras_transformer.export.served import LENGTH_WITHOUT_LIMIT, Served
-from keras_transformer.export.signatures import describe_signatures
-from keras_transformer.export.warmup import check_warmup, write_warmup
-from keras_transformer.export.writing import in_tensorflow
+from keras_transformer.export.model_card import (
+    Facts,
+    describe_model,
+    describe_signatures,
+    package_versions,
+    write_card,
+)
+from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+from keras_transformer.export.quantization import check_quantization, rounded_model
+from keras_transformer.export.signatures import DEFAULT_MAX_LENGTH, Signatures
+from keras_transformer.export.tensorflow_process import write_with_tensorflow
+from keras_transformer.export.warmup import WarmupShapes, check_warmup, write_warmup
 from keras_transformer.files import new_folder
 from keras_transformer.inference.generation import Request, check_request
-from keras_transformer.models import Seq2Seq
 
-WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
+DEFAULT_WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
 
-_USE = """```python
+_USAGE = """```python
 import tensorflow as tf
-import tensorflow_text  # the tokenizers' operations
+import tensorflow_text  # registers the operations of the tokenizers
 
 serve = tf.saved_model.load("{folder}").signatures["serving_default"]
 print(serve(text=tf.constant([{text}]))["text"])
 ```
 
-TensorFlow Serving, which wants the folder to be `{name}/<version>`:
+TensorFlow Serving requires the folder to be `{name}/<version>`:
 
 ```sh
 curl http://localhost:8501/v1/models/{name}:predict -d {body}
@@ -40,88 +48,91 @@ curl http://localhost:8501/v1/models/{name}:predict -d {body}
 
 
 def export_saved_model(
-    model: Seq2Seq,
+    model: ExportableModel,
     filepath: str | os.PathLike,
     search: Search,
     *,
-    max_length: int | RelativeLength | None = None,
-    min_length: int | RelativeLength = 0,
+    max_length: OutputLength | None = None,
+    min_length: OutputLength = 0,
     quantization: str | None = None,
-    warmup: Sequence[tuple[int, int]] = WARMUP,
-    card: Mapping[str, Any] | None = None,
+    warmup: WarmupShapes = DEFAULT_WARMUP,
+    card: Facts | None = None,
     check_texts: Sequence[str] | None = None,
 ) -> None:
-    """Writes a SavedModel with tokenizers, search and detokenizer inside.
+    """Writes a SavedModel with tokenizers, search and detokenizer.
 
-    Its signatures take tensors with one entry for each text, so that a server can put
-    requests together:
+    The inputs and outputs of its signatures have one entry for each text, so that a
+    server can batch requests:
 
-    - `serving_default`: `text`, strings `(batch,)`; returns `text`, strings, and
-      `score`, float32, `(batch,)`.
-    - `nbest`: `text`; `prefix`, strings `(batch,)`, what each output begins with;
-      `seed`, int32 `(batch,)`, where `Sampling` starts (in the others it starts
-      anywhere). Returns all hypotheses: `text`, strings, `score`, float32, and
-      `length`, int32, `(batch, num_hypotheses)`.
-    - `tokens`: `token_ids`, int32 `(batch, source_length)`, padded; returns
+    - `serving_default`: `text`, strings `(batch,)`. It returns `text`, strings, and
+      `score`, float32, both `(batch,)`.
+    - `nbest`: `text`; `prefix`, strings `(batch,)`, the beginnings of the outputs;
+      `seed`, int32 `(batch,)`, seeds of `Sampling` (the other signatures draw them). It
+      returns all hypotheses: `text`, strings, `score`, float32, and `length`, int32,
+      all `(batch, num_hypotheses)`.
+    - `tokens`: `token_ids`, int32 `(batch, source_length)`, padded. It returns
       `token_ids`, int32 `(batch, num_hypotheses, target_length)`, `score` and
       `length`.
-    - `score`: `source` and `target`, strings `(batch,)`; returns `score`, float32
-      `(batch,)`, and its parts: `tokens`, strings, and `token_scores`, float32,
-      `(batch, target_length)`, padded with `""` and 0.
-    - `attention`: `text`; returns the best `text` and `score`
-      `(batch,)`, and how it is aligned: `source_tokens` and `tokens`, strings
-      `(batch, source_length)` and `(batch, target_length)`, padded with `""`;
-      `attention`, float32 `(batch, target_length, source_length)`, and `positions`,
-      int32 `(batch, target_length)`, as in an `Alignment`.
-    - `attention_scores` (not of an `Ensemble`): `text`; returns `text`, `score`,
-      `source_tokens` and `tokens` as `attention` does; and `attention_scores`, float32
-      `(batch, num_layers, num_heads, target_length, source_length)`, how much each
-      target token attends to each source token in every decoder block's heads.
+    - `score`: `source` and `target`, strings `(batch,)`. It returns `score`, float32
+      `(batch,)`, and the scores of the tokens: `tokens`, strings, and `token_scores`,
+      float32, both `(batch, target_length)`, padded with `""` and 0.
+    - `attention`: `text`. It returns the best `text` and its `score`, `(batch,)`;
+      `source_tokens` and `tokens`, strings `(batch, source_length)` and
+      `(batch, target_length)`, padded with `""`; and their alignment as in an
+      `Alignment`: `attention`, float32 `(batch, target_length, source_length)`, and
+      `positions`, int32 `(batch, target_length)`.
+    - `attention_scores`, only of models that return attention scores, such as a
+      `Seq2Seq`: `text`. It returns `text`, `score`, `source_tokens` and `tokens` as
+      `attention` does, and `attention_scores`, float32
+      `(batch, num_layers, num_heads, target_length, source_length)`: the
+      cross-attention of every head of every decoder block.
 
-    It runs wherever TensorFlow and tensorflow-text do, without this library. It is
-    the trace of the very search that `Seq2Seq.generate` compiles; batches and
-    lengths are padded to a few sizes, and each such shape is compiled at its first
-    request.
+    The SavedModel runs in any program with TensorFlow and tensorflow-text, without this
+    library. It contains the trace of the search that `generate` compiles. Batches and
+    lengths are padded to a few sizes, and each shape is compiled at its first request.
 
-    With `quantization` the matrices are stored in fewer bits, and read as float32
-    once a call, in which the model then computes. The file is a half or a quarter.
+    With `quantization`, matrices are stored in fewer bits. They are converted to
+    float32 once per call, and the model computes in float32. The file is half or a
+    quarter as large.
 
-    What was written is loaded in a fresh process, and its texts must equal
-    those of `generate`, before it takes its place: `filepath` holds a good
-    SavedModel or nothing. With `quantization` they must be those of a model with
-    the rounded weights, and its log-probabilities those of `model` to 0.5 a token.
-    Under JAX and PyTorch a child process with the TensorFlow backend writes it.
+    The SavedModel is loaded in a child process and checked before it is moved to
+    `filepath`, so that `filepath` holds a correct SavedModel or nothing. Its texts must
+    equal those of `generate`. With `quantization`, they must equal those of a model
+    with the rounded weights, whose log-probabilities may differ from those of `model`
+    by up to 0.5 per token. On JAX and PyTorch, a child process with the TensorFlow
+    backend writes the SavedModel.
 
-    Besides what TensorFlow reads, the folder has a model card, `README.md`, and
-    requests that TensorFlow Serving warms up with (see `warmup_requests`).
+    The folder also contains a model card, `README.md`, and warm-up requests for
+    TensorFlow Serving (see `warmup_requests`).
 
     Args:
-        model: a `Seq2Seq` with tokenizers.
-        filepath: folder to write, such as `saved_models/en-de/1`; it must not
-            exist or be empty.
-        search: how to search.
-        max_length: int or `RelativeLength`, greatest output length in tokens; 50
-            more than the source's if `None`.
+        model: a model with tokenizers, such as a `Seq2Seq` or an `Ensemble`, or any
+            other model that follows the protocol `ExportableModel`.
+        filepath: folder to write, such as `saved_models/en-de/1`. It must not exist or
+            be empty.
+        search: the search.
+        max_length: int or `RelativeLength`, greatest output length in tokens. `None` =
+            50 tokens more than the source.
         min_length: int or `RelativeLength`, least output length.
         quantization: how the kernels of dense layers and the embeddings are stored:
-            `"float16"`; `"int8"` with a scale for each output or row; float32 if
-            `None`.
-        warmup: numbers of texts and their lengths in tokens, whose shapes a server
-            should compile before it takes requests. Each takes a server seconds at
-            its start; `()` for none.
-        card: what the model card should say in addition: texts by the names
-            of sections, or dictionaries, which become tables, such as
-            `{"training_data": "…", "figures": {"BLEU": 40.5}}`. Any name will do;
-            `intended_use`, `training_data`, `evaluation_data`, `figures`,
-            `limitations` and `licence` are always there, and empty if not said.
-        check_texts: texts to check the SavedModel with; some made of the source
-            vocabulary if `None`.
+            `"float16"`, or `"int8"` with a scale for each output or row. `None` =
+            float32.
+        warmup: pairs of a number of texts and their length in tokens: shapes that a
+            server should compile before it accepts requests. Each takes a server some
+            seconds at its start. `()` = no warm-up requests.
+        card: additional sections of the model card by name: texts, or dictionaries that
+            become tables, such as
+            `{"training_data": "…", "figures": {"BLEU": 40.5}}`. Any name is allowed.
+            The sections `intended_use`, `training_data`, `evaluation_data`,
+            `figures`, `limitations` and `licence` are always in the card.
+        check_texts: texts for the check. `None` = texts created from the source
+            vocabulary.
 
     Raises:
         ValueError: if the model has no tokenizers, a number is out of range, or
-            `quantization` is not known.
+            `quantization` is unknown.
         FileExistsError: if `filepath` exists and is not an empty folder.
-        RuntimeError: if the SavedModel does not give the texts of `generate`.
+        RuntimeError: if the SavedModel does not return the texts of `generate`.
 
     Example:
 
@@ -134,50 +145,59 @@ def export_saved_model(
     References:
         - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993), section 4
     """
-    checking.check_has_tokenizers(model)
-    rounding.check_quantization(model, quantization)
+    tokenizers_of(model)
+    check_quantization(model, quantization)
     check_warmup(warmup)
     request = Request(search, max_length, min_length)
     check_request(request)
-    texts = check_texts or checking.sample_texts(model)
+    texts = check_texts or sample_texts(model)
     with new_folder(filepath) as folder:
-        storing = {"request": request, "quantization": quantization}
-        in_tensorflow(_write, model, folder, **storing)
+        write_with_tensorflow(
+            _write, model, folder, request=request, quantization=quantization
+        )
         error = _check(model, folder, request, quantization, texts)
         write_warmup(model, folder, warmup)
-        settings = {
+        decoding = {
             "search": repr(search),
             "max_length": max_length or "50 more than the source",
             "min_length": min_length,
             "weights": _describe_weights(folder, quantization, error),
         }
-        use = _how_to_use(pathlib.Path(filepath), texts[0])
-        tables = _tables(model, folder, settings)
-        model_card.write_card(folder, _name(filepath), use, tables, card or {})
+        tables = {
+            "Model": {**describe_model(model), **_limits(model)},
+            "Decoding": decoding,
+            "Signatures": describe_signatures(folder),
+            "Created with": package_versions(),
+        }
+        usage = _usage(pathlib.Path(filepath), texts[0])
+        write_card(folder, _model_name(filepath), usage, tables, card or {})
 
 
 def _write(
-    model: Any, folder: pathlib.Path, request: Request, quantization: str | None
+    model: ExportableModel,
+    folder: pathlib.Path,
+    request: Request,
+    quantization: str | None,
 ) -> None:
-    served = Served(model, request, quantization)
-    tf.saved_model.save(served, str(folder), signatures=served.functions)
+    signatures = Signatures(model, request, quantization)
+    tf.saved_model.save(signatures, str(folder), signatures=signatures.functions)
     compact(folder)
 
 
 def _check(
-    model: Any,
+    model: ExportableModel,
     folder: pathlib.Path,
     request: Request,
     quantization: str | None,
     texts: Sequence[str],
 ) -> float:
-    """Checks texts; returns how much rounding changes log-probabilities a token."""
+    """Checks the texts; returns the error of log-probabilities due to rounding."""
     if quantization is None:
-        checking.check_texts(model, folder, request, texts)
+        compare_texts(model, folder, request, texts)
         return 0.0
-    rounded = rounding.rounded(model, quantization)
-    checking.check_texts(rounded, folder, request, texts)
-    return checking.rounding_error(model, rounded, request, texts)
+    rounded = rounded_model(model, quantization)
+    compare_texts(rounded, folder, request, texts)
+    return rounding_error(model, rounded, request, texts)
 
 
 def _describe_weights(
@@ -187,32 +207,28 @@ def _describe_weights(
     described = f"{quantization or 'float32'}, {size / 1e6:.1f} MB"
     if quantization is None:
         return described
-    return f"{described}; log-probabilities of the check change by {error:.2g} a token"
+    return (
+        f"{described}; log-probabilities of the check change by {error:.2g} per token"
+    )
 
 
-def _tables(
-    model: Any, folder: pathlib.Path, settings: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
-    limits = {
-        "max_source_length": model.max_source_length or LENGTH_WITHOUT_LIMIT,
-        "max_target_length": model.max_target_length or LENGTH_WITHOUT_LIMIT,
-    }
+def _limits(model: ExportableModel) -> dict[str, int]:
+    """Returns the limits of the signatures, which are finite."""
     return {
-        "Model": {**model_card.describe_model(model), **limits},
-        "Decoding": settings,
-        "Signatures": dict(describe_signatures(folder)),
-        "Made by": model_card.made_by(),
+        "max_source_length": model.max_source_length or DEFAULT_MAX_LENGTH,
+        "max_target_length": model.max_target_length or DEFAULT_MAX_LENGTH,
     }
 
 
-def _how_to_use(folder: pathlib.Path, text: str) -> str:
-    place = f"{_name(folder)}/{folder.name}" if folder.name.isdigit() else folder.name
+def _usage(folder: pathlib.Path, text: str) -> str:
+    name = _model_name(folder)
+    path = f"{name}/{folder.name}" if folder.name.isdigit() else folder.name
     quoted = json.dumps(text, ensure_ascii=False)
     body = shlex.quote(f'{{"instances": [{quoted}]}}')
-    return _USE.format(folder=place, name=_name(folder), text=quoted, body=body)
+    return _USAGE.format(folder=path, name=name, text=quoted, body=body)
 
 
-def _name(folder: str | os.PathLike) -> str:
-    """The name of a model in a folder `name/version` or `name`."""
+def _model_name(folder: str | os.PathLike) -> str:
+    """Returns the name of the model in a folder `name/version` or `name`."""
     path = pathlib.Path(folder).absolute()
     return path.parent.name if path.name.isdigit() else path.name

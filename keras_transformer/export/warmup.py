@@ -1,9 +1,9 @@
-"""Requests that let a server compile all that it needs before it is used."""
+"""Warm-up requests of a SavedModel, which a server replays when it starts."""
 
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,11 +16,15 @@ from google.protobuf import (
 from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.export.checking import sample_texts
+from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+
+# Pairs of a number of texts and their length in tokens.
+WarmupShapes: TypeAlias = Sequence[tuple[int, int]]
 
 FILE = "assets.extra/tf_serving_warmup_requests"
 
-# What TensorFlow Serving's PredictionLog says of a request, by its field numbers. An
-# input is an entry of a map, whose value is a TensorProto.
+# The part of TensorFlow Serving's PredictionLog that describes a request. An input is
+# an entry of a map, whose value is a TensorProto.
 _MESSAGES = """
 name: "prediction_log.proto"
 message_type {
@@ -51,27 +55,36 @@ message_type {
 """
 
 
-def warmup_requests(
-    filepath: str | os.PathLike,
-) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Reads the requests that a SavedModel wants to be warmed up with.
+class WarmupRequest(NamedTuple):
+    """A request of a SavedModel's warm-up.
 
-    TensorFlow Serving sends them by itself. Any other server should, before it takes
-    requests of others.
+    Attributes:
+        signature: name of the signature.
+        inputs: arrays by the names of the inputs.
+    """
+
+    signature: str
+    inputs: dict[str, np.ndarray]
+
+
+def warmup_requests(filepath: str | os.PathLike) -> Iterator[WarmupRequest]:
+    """Reads the warm-up requests of a SavedModel.
+
+    TensorFlow Serving replays them when it loads the model. Other servers should replay
+    them before they accept requests, so that no request waits for compilation.
 
     Args:
         filepath: folder of the SavedModel.
 
     Yields:
-        The name of a signature, and its inputs by name; nothing if the model was
-        exported with `warmup=()`.
+        `WarmupRequest`s; none if the model was exported with `warmup=()`.
 
     Example:
 
     ```python
     signatures = tf.saved_model.load("saved_models/pronounce/1").signatures
-    for name, inputs in warmup_requests("saved_models/pronounce/1"):
-        signatures[name](**{key: tf.constant(x) for key, x in inputs.items()})
+    for signature, inputs in warmup_requests("saved_models/pronounce/1"):
+        signatures[signature](**{key: tf.constant(x) for key, x in inputs.items()})
     ```
     """
     file = pathlib.Path(filepath, FILE)
@@ -79,57 +92,54 @@ def warmup_requests(
         return
     for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
         request = _prediction_log().FromString(record).predict_log.request
-        yield (
-            request.model_spec.signature_name,
-            {
-                entry.key: tf.make_ndarray(
-                    tensor_pb2.TensorProto.FromString(entry.value)
-                )
-                for entry in request.inputs
-            },
-        )
+        inputs = {
+            entry.key: tf.make_ndarray(tensor_pb2.TensorProto.FromString(entry.value))
+            for entry in request.inputs
+        }
+        yield WarmupRequest(request.model_spec.signature_name, inputs)
 
 
 def write_warmup(
-    model: Any, folder: pathlib.Path, shapes: Iterable[tuple[int, int]]
+    model: ExportableModel, folder: pathlib.Path, shapes: WarmupShapes
 ) -> None:
-    """Writes requests of given shapes into a SavedModel.
+    """Writes warm-up requests into a SavedModel.
 
-    The first is a text; the others are token ids, whose shape is exact. What they
-    compile is the search, which the signatures share.
+    The first request is a text. The others are token ids, which have exactly the given
+    shapes. The requests compile the search, which all signatures that decode share.
 
     Args:
-        model: a `Seq2Seq` or an `Ensemble` with tokenizers.
+        model: a model with tokenizers.
         folder: the SavedModel.
-        shapes: numbers of texts, with their lengths in tokens.
+        shapes: pairs of a number of texts and their length in tokens. Lengths are
+            limited to `max_source_length`.
     """
-    longest = model.max_source_length
-    cut = ((batch, min(length, longest or length)) for batch, length in shapes)
-    shapes = list(dict.fromkeys(cut))
+    limit = model.max_source_length
+    limited = ((batch, min(length, limit or length)) for batch, length in shapes)
+    shapes = list(dict.fromkeys(limited))
     if not shapes:
         return
     text, *_ = sample_texts(model)
-    (row,) = model.source_tokenizer.tokenize([text]).to_list()
-    requests: list[tuple[str, dict[str, Any]]] = [("serving_default", {"text": [text]})]
+    (row,) = tokenizers_of(model).source.tokenize([text]).to_list()
+    requests = [WarmupRequest("serving_default", {"text": np.array([text], object)})]
     for batch, length in shapes:
         token_ids = [*np.resize(row, length - 1), model.end_token_id]
         rows = np.array([token_ids] * batch, "int32")
-        requests.append(("tokens", {"token_ids": rows}))
+        requests.append(WarmupRequest("tokens", {"token_ids": rows}))
     file = folder / FILE
     file.parent.mkdir()
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for signature, inputs in requests:
-            writer.write(_record(signature, inputs))
+        for request in requests:
+            writer.write(_serialize(request))
 
 
-def check_warmup(shapes: Iterable[tuple[int, int]]) -> None:
-    """Makes sure that there can be requests of the shapes.
+def check_warmup(shapes: WarmupShapes) -> None:
+    """Checks the shapes of warm-up requests.
 
     Args:
-        shapes: numbers of texts, with their lengths in tokens.
+        shapes: pairs of a number of texts and their length in tokens.
 
     Raises:
-        ValueError: if a number is less than 1.
+        ValueError: if a shape is not a pair, or a number is less than 1.
     """
     for shape in shapes:
         if len(shape) != 2 or min(shape) < 1:
@@ -139,18 +149,23 @@ def check_warmup(shapes: Iterable[tuple[int, int]]) -> None:
             )
 
 
-def _record(signature: str, inputs: dict[str, Any]) -> bytes:
+def _serialize(request: WarmupRequest) -> bytes:
+    """Returns a serialized PredictionLog."""
     log = _prediction_log()()
-    request = log.predict_log.request
-    request.model_spec.signature_name = signature
-    for name, value in inputs.items():
+    message = log.predict_log.request
+    message.model_spec.signature_name = request.signature
+    for name, value in request.inputs.items():
         tensor = tf.make_tensor_proto(value)
-        request.inputs.add(key=name, value=tensor.SerializeToString())
+        message.inputs.add(key=name, value=tensor.SerializeToString())
     return log.SerializeToString()
 
 
 def _prediction_log() -> Any:
-    """The class of the message, in a pool of its own: other programs may have it."""
+    """Returns the class of the message PredictionLog.
+
+    It has a separate pool, because the default pool may contain the class of the
+    package tensorflow-serving-api.
+    """
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_MESSAGES, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("PredictionLog"))

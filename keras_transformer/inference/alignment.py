@@ -10,6 +10,7 @@ from keras_transformer.backend.compiling import compile_function
 from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
 from keras_transformer.inference.token_ids import Sequences, pair_batches, token_pairs
 from keras_transformer.layers import padding_mask
+from keras_transformer.types import Tensor
 
 
 class Alignment(NamedTuple):
@@ -27,6 +28,18 @@ class Alignment(NamedTuple):
     positions: np.ndarray
 
 
+class BatchAlignment(NamedTuple):
+    """The alignments of a batch.
+
+    Attributes:
+        attention: float32 tensor `(batch, target_length, source_length)`.
+        positions: int32 tensor `(batch, target_length)`.
+    """
+
+    attention: Tensor
+    positions: Tensor
+
+
 class Aligner:
     """Aligns pairs with one model, and caches the compiled functions.
 
@@ -36,7 +49,7 @@ class Aligner:
 
     def __init__(self, model: SequenceModel):
         self._model = model
-        self._compiled: dict[int | None, Callable[..., Alignment]] = {}
+        self._compiled: dict[int | None, Callable[..., BatchAlignment]] = {}
 
     def align(
         self,
@@ -75,11 +88,11 @@ class Aligner:
                 )
         return [found[number] for number in range(len(pairs.sources))]
 
-    def _compile(self, layer: int | None) -> Callable[..., Alignment]:
+    def _compile(self, layer: int | None) -> Callable[..., BatchAlignment]:
         model = self._model
         if layer not in self._compiled:
 
-            def align(inputs: SequenceInputs) -> Alignment:
+            def align(inputs: SequenceInputs) -> BatchAlignment:
                 return align_batch(model, inputs, layer)
 
             self._compiled[layer] = compile_function(align, model)
@@ -88,7 +101,7 @@ class Aligner:
 
 def align_batch(
     model: SequenceModel, inputs: SequenceInputs, layer: int | None = None
-) -> Alignment:
+) -> BatchAlignment:
     """Aligns a batch; can be traced by every backend.
 
     Args:
@@ -98,8 +111,7 @@ def align_batch(
             `GenerativeModel.align`.
 
     Returns:
-        An `Alignment` of tensors `(batch, target_length, source_length)` and
-        `(batch, target_length)`.
+        A `BatchAlignment`.
     """
     token_ids = inputs["encoder_token_ids"]
     attention = model.cross_attention(token_ids, inputs["decoder_token_ids"], layer)
@@ -111,4 +123,4 @@ def align_batch(
         ops.logical_and(is_token, ops.logical_not(ends)), ops.equal(places, 0)
     )
     positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
-    return Alignment(attention, ops.cast(positions, "int32"))
+    return BatchAlignment(attention, ops.cast(positions, "int32"))

@@ -27,7 +27,7 @@ class BayesRiskResult(NamedTuple):
 def minimum_bayes_risk(
     hypotheses: Sequence[Sequence[str]],
     utility: str | Utility = "chrf",
-    scores: np.ndarray | Sequence[Sequence[float]] | None = None,
+    scores: Sequence[Sequence[float] | np.ndarray] | np.ndarray | None = None,
 ) -> BayesRiskResult:
     """Chooses the candidate of each sentence with the greatest expected utility.
 
@@ -70,7 +70,7 @@ def minimum_bayes_risk(
         - [Eikema and Aziz, 2020](https://arxiv.org/abs/2005.10283)
     """
     utilities = _utility_function(utility)
-    rows = [np.zeros(len(c)) for c in hypotheses] if scores is None else scores
+    rows = [np.zeros(len(c)) for c in hypotheses] if scores is None else [*scores]
     _check_candidates(hypotheses, rows)
     chosen = [
         _choose(candidates, np.asarray(row, "float64"), utilities)
@@ -189,7 +189,7 @@ def _matches(ngrams: Sequence[Counter]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_candidates(
-    hypotheses: Sequence[Sequence[str]], scores: Sequence[Sequence[float]] | np.ndarray
+    hypotheses: Sequence[Sequence[str]], scores: Sequence[Sequence[float] | np.ndarray]
 ) -> None:
     if len(hypotheses) != len(scores):
         raise ValueError(

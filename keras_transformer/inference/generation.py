@@ -257,8 +257,12 @@ class Generator:
             numbers = order[start : start + size]
             batch = pad_rows([rows[i] for i in numbers], size, limit, pad)
             begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
-            arguments = map(keras.ops.convert_to_tensor, (batch, begin, seed_value))
-            arrays = map(keras.ops.convert_to_numpy, compiled(*arguments))
+            found = compiled(
+                keras.ops.convert_to_tensor(batch),
+                keras.ops.convert_to_tensor(begin),
+                keras.ops.convert_to_tensor(seed_value),
+            )
+            arrays = map(keras.ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
 
@@ -277,8 +281,9 @@ class Generator:
     def _detokenize(self, result: SearchResult) -> list[list[str]]:
         tokenizer = self._model.target_tokenizer
         assert tokenizer is not None  # `Seq2Seq` has both tokenizers or none
-        count, hypotheses, length = result.token_ids.shape
-        token_ids = np.reshape(result.token_ids, (count * hypotheses, length))
+        token_ids = np.asarray(result.token_ids)
+        count, hypotheses, length = token_ids.shape
+        token_ids = token_ids.reshape(count * hypotheses, length)
         texts = [text.decode() for text in tokenizer.detokenize(token_ids).numpy()]
         return _group(texts, hypotheses)
 
@@ -286,14 +291,13 @@ class Generator:
         self, rows: Rows, result: SearchResult, batch_size: int
     ) -> list[list[Alignment]]:
         sources, targets = [], []
-        for row, hypotheses, lengths in zip(
-            rows, result.token_ids, result.lengths, strict=True
-        ):
-            for token_ids, length in zip(hypotheses, lengths, strict=True):
+        token_ids, lengths = np.asarray(result.token_ids), np.asarray(result.lengths)
+        for row, hypotheses, sizes in zip(rows, token_ids, lengths, strict=True):
+            for hypothesis, size in zip(hypotheses, sizes, strict=True):
                 sources.append(row)
-                targets.append(token_ids[:length].tolist())
+                targets.append(hypothesis[:size].tolist())
         alignments = self._model.align(sources, targets, batch_size=batch_size)
-        return _group(alignments, result.lengths.shape[1])
+        return _group(alignments, lengths.shape[1])
 
 
 def _check_not_empty(rows: Rows) -> None:
@@ -308,9 +312,11 @@ def _empty_outputs(result: SearchResult, rows: Rows, pad_token_id: int) -> Searc
     """Replaces the outputs of empty texts, which have only the end token."""
     empty = np.array([len(row) == 1 for row in rows], dtype=bool)[:, None]
     return SearchResult(
-        token_ids=np.where(empty[..., None], np.int32(pad_token_id), result.token_ids),
-        lengths=np.where(empty, np.int32(0), result.lengths),
-        scores=np.where(empty, np.float32(0), result.scores),
+        token_ids=np.where(
+            empty[..., None], np.int32(pad_token_id), np.asarray(result.token_ids)
+        ),
+        lengths=np.where(empty, np.int32(0), np.asarray(result.lengths)),
+        scores=np.where(empty, np.float32(0), np.asarray(result.scores)),
     )
 
 
@@ -330,7 +336,7 @@ def _concatenate(
     results: list[SearchResult], order: np.ndarray, pad_token_id: int
 ) -> SearchResult:
     """Joins the results of batches, and restores the order of the inputs."""
-    longest = max(int(np.max(result.lengths)) for result in results)
+    longest = max(int(np.asarray(result.lengths).max()) for result in results)
     token_ids = []
     for result in results:
         missing = max(0, longest - result.token_ids.shape[2])

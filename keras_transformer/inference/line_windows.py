@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.dataset.line_files import LineIndex, LineReader
 from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer.text import decode_line
+from keras_transformer.text import LineIndex, LineReader, decode_line
 
 _READ = 1 << 16  # bytes, the capacity of a pipe
 

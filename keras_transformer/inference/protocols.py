@@ -108,6 +108,22 @@ class SequenceModel(DecodingModel, Protocol):
         """Returns the constraints of a search; see `GenerativeModel.search_inputs`."""
         ...
 
+    def generate(
+        self,
+        inputs: Any,
+        search: Search | None = None,
+        max_length: OutputLength | None = None,
+        batch_size: int = 64,
+        return_scores: bool = False,
+        *,
+        return_alignments: bool = False,
+        min_length: OutputLength = 0,
+        prefix: Any = None,
+        seed: int | None = None,
+    ) -> Any:
+        """Decodes texts or token ids; see `GenerativeModel.generate`."""
+        ...
+
     def align(
         self,
         sources: Any,

@@ -1,7 +1,7 @@
 """Texts or token ids of a user, as rows of ids and in batches of few shapes."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from keras import ops
@@ -51,8 +51,8 @@ def as_entries(inputs: Sequences, argument: str) -> Sequence[Any]:
         return [inputs]
     if isinstance(inputs, Sequence):
         return inputs
-    if "int" in str(getattr(inputs, "dtype", "")) and len(inputs.shape):  # type: ignore[attr-defined]
-        return inputs  # type: ignore[return-value]
+    if "int" in str(getattr(inputs, "dtype", "")) and getattr(inputs, "shape", None):
+        return cast(Sequence[Any], inputs)
     try:
         return list(inputs)
     except TypeError as error:

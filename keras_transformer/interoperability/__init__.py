@@ -1,14 +1,22 @@
-"""Models of other toolkits: read as a `Seq2Seq`, and written.
+"""Models of other toolkits, loaded as a `Seq2Seq`.
 
-`load_marian` and `save_marian` know the folders of OPUS-MT models, `load_ctranslate2`
-those of CTranslate2 (which `Seq2Seq.export` writes). Each is imported when it is first
-used, and with it what it needs. Files are read as data: nothing in them is executed.
+- `load_marian`: folders of Marian models in the form of Hugging Face, such as OPUS-MT
+- `load_ctranslate2`: folders of CTranslate2
+
+`keras_transformer.export` writes both. Files are read as data; nothing in them is
+executed. Each function is imported at its first use, together with the packages that
+it requires. `save_marian` is the deprecated name of
+`keras_transformer.export.export_marian`.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_LAZY = {
+if TYPE_CHECKING:
+    from keras_transformer.interoperability.ctranslate2 import load_ctranslate2
+    from keras_transformer.interoperability.marian import load_marian, save_marian
+
+_MODULES = {
     "load_ctranslate2": "ctranslate2",
     "load_marian": "marian",
     "save_marian": "marian",
@@ -17,8 +25,8 @@ _LAZY = {
 __all__ = ["load_ctranslate2", "load_marian", "save_marian"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        module = import_module(f"keras_transformer.interoperability.{_LAZY[name]}")
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        module = import_module(f"keras_transformer.interoperability.{_MODULES[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

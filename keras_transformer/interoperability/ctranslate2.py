@@ -1,33 +1,31 @@
-"""Models of CTranslate2: reads a folder as a `Seq2Seq`."""
+"""Loads encoder-decoder Transformers of CTranslate2."""
 
 import contextlib
 import os
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from keras_transformer.export.vocabulary import UNUSED
+from keras_transformer.export.protocols import UNUSED_TOKEN
 from keras_transformer.files import checked_file, read_json
-from keras_transformer.interoperability.ctranslate2_design import (
+from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
     SOURCE,
     TARGET,
-    architecture,
+    seq2seq_arguments,
 )
 from keras_transformer.interoperability.ctranslate2_file import (
+    SPECIFICATION,
     VERSION,
     Variables,
+    older_config,
     read_variables,
-)
-from keras_transformer.interoperability.ctranslate2_older import (
-    SPECIFICATION,
-    add_current_names,
-    old_config,
 )
 from keras_transformer.interoperability.ctranslate2_weights import assign
 from keras_transformer.interoperability.files import find_folder
 from keras_transformer.models import Seq2Seq
-from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
+from keras_transformer.types import Config
 
 FILES = (
     "config.json",
@@ -39,15 +37,15 @@ FILES = (
     ),
     *(f"{side}.{kind}" for side in ("source", "target") for kind in ("model", "spm")),
 )
-# The matrices that have a row for each token of a vocabulary.
+# Matrices with a row for each token of a vocabulary.
 MATRICES = {
     "shared": (SOURCE, TARGET, OUTPUT),
     "source": (SOURCE,),
     "target": (TARGET, OUTPUT),
 }
-PADDING = ("<pad>", "<blank>", "[PAD]")
-# Settings of what is not there or not done here, of alignments, of merged embeddings.
-HARMLESS = {
+PAD_TOKENS = ("<pad>", "<blank>", "[PAD]")
+# Settings without an effect here: of absent parts, of alignments, of a single source.
+IGNORED = {
     "alignment_heads",
     "alignment_layer",
     "decoder/alibi",
@@ -62,49 +60,52 @@ HARMLESS = {
     "with_relative_position",
     "with_source_eos",
 }
+# Those of them that must be false.
 FLAGS = {"decoder/alibi", "encoder/multi_query_attention", "with_relative_position"}
 
 
 def load_ctranslate2(
     folder: str | os.PathLike,
-    source_tokenizer: Any = None,
-    target_tokenizer: Any = None,
+    source_tokenizer: Tokenizer | None = None,
+    target_tokenizer: Tokenizer | None = None,
 ) -> Seq2Seq:
-    """Reads an encoder-decoder Transformer of CTranslate2.
+    """Loads an encoder-decoder Transformer of CTranslate2.
 
-    The file `model.bin`, of version 2 to 6 of CTranslate2's format, is read as data,
-    without the package ctranslate2: weights of 32 or 16 bits, and of 8 bits by their
-    scales, become float32. The `Seq2Seq` computes the same logits; what CTranslate2
-    computes and this library cannot (a normalisation of the embeddings, source factors,
-    …) is refused by name. CTranslate2 stores no rate of dropout: it is 0.1, that of
-    `Seq2Seq`.
+    The file `model.bin`, in version 2 to 6 of CTranslate2's format, is read as data.
+    The package ctranslate2 is not required. Weights in 32, 16 or 8 bits are converted
+    to float32. The `Seq2Seq` computes the same logits as CTranslate2. A part of the
+    model that this library does not support, such as normalized embeddings or source
+    factors, raises an error with its name. CTranslate2 does not store dropout rates;
+    the rate is 0.1, the default of `Seq2Seq`.
 
-    A table of positions that holds the paper's sinusoids, in either order, becomes a
-    `PositionalEncoding`, any other a `LearnedPositionalEncoding`. The lengths of the
-    tables become `max_source_length` and `max_target_length`.
+    A table of positions that equals the sinusoids of the original Transformer, in
+    either order, becomes a `PositionalEncoding`. Any other table becomes a
+    `LearnedPositionalEncoding`. The lengths of the tables become `max_source_length`
+    and `max_target_length`.
 
-    Where the model has no padding, or starts from a zero embedding, as one converted
-    from Marian, a token is added for that, which is never chosen.
+    If the model has no padding token, or decodes from a zero embedding, as models
+    converted from Marian do, a padding token is added. It is never chosen.
 
-    Texts need tokenizers. Without given ones, `source.model` and `target.model` (or
-    `.spm`) in the folder are read, if their pieces are those of the vocabularies:
-    what `Seq2Seq.export` writes. Otherwise the model takes token ids alone.
+    Texts require tokenizers. By default, they are read from `source.model` and
+    `target.model` (or `.spm`) in the folder if their pieces match the vocabularies, as
+    in folders that `model.export` has written. Otherwise the model accepts only token
+    ids.
 
     Args:
-        folder: the folder; or where there is none of that name, the name of a
-            repository on the Hugging Face Hub, whose files the package
-            huggingface_hub downloads and keeps.
+        folder: path of a folder. If there is no such folder, the name of a repository
+            on the Hugging Face Hub, whose files the package huggingface_hub downloads
+            and caches.
         source_tokenizer: tokenizer of the source texts.
-        target_tokenizer: tokenizer of the target texts; `source_tokenizer` if `None`.
+        target_tokenizer: tokenizer of the target texts. `None` = `source_tokenizer`.
 
     Returns:
-        A `Seq2Seq`, in Keras's dtype policy.
+        A `Seq2Seq`, in Keras's global dtype policy.
 
     Raises:
-        FileNotFoundError: if there is no such folder, or a file is not in it.
-        ValueError: if it holds another kind of model, one with parts that this library
-            does not support, or is damaged; or if a vocabulary or a tokenizer does not
-            fit.
+        FileNotFoundError: if there is no such folder, or a file is missing.
+        ValueError: if the folder contains another kind of model, a part that this
+            library does not support, or a damaged file; or if a vocabulary or a
+            tokenizer does not match the model.
 
     Example:
 
@@ -122,11 +123,11 @@ def load_ctranslate2(
     if source_tokenizer is None and target_tokenizer is not None:
         raise ValueError(
             "`source_tokenizer` must be given with `target_tokenizer`; received "
-            "`source_tokenizer=None`. Give both, or one as `source_tokenizer` for both."
+            "`source_tokenizer=None`. Pass both, or one for both sides as "
+            "`source_tokenizer`."
         )
     path = find_folder(folder, FILES)
     variables = read_variables(checked_file(path / "model.bin"))
-    add_current_names(variables)
     if variables.name != SPECIFICATION:
         raise ValueError(
             f"`folder` must hold an encoder-decoder Transformer, a {SPECIFICATION!r}; "
@@ -135,75 +136,84 @@ def load_ctranslate2(
     if variables.version == VERSION:
         config = read_json(checked_file(path / "config.json"))
     else:
-        config = old_config(variables)
-    arguments = architecture(variables, config.get("layer_norm_epsilon"))
-    tokens = _tokens(path, config, variables)
-    given = source_tokenizer, target_tokenizer or source_tokenizer
-    tokenizers = given if given[1] is not None else _tokenizers(path, tokens)
-    if tokenizers is not None:
-        _check_tokenizers(tokenizers, tokens)
-        names = ("source_tokenizer", "target_tokenizer")
-        arguments.update(zip(names, tokenizers, strict=True))
-    own_bias = BIAS in variables or tokens.added
-    model = Seq2Seq(**arguments, **tokens.arguments(), output_bias=own_bias)
+        config = older_config(variables)
+    arguments = seq2seq_arguments(variables, config.get("layer_norm_epsilon"))
+    vocabularies = _read_vocabularies(path, config, variables)
+    if source_tokenizer is not None:
+        tokenizers = _Tokenizers(source_tokenizer, target_tokenizer or source_tokenizer)
+        _check_tokenizers(tokenizers, vocabularies)
+        arguments |= tokenizers._asdict()
+    elif (stored := _stored_tokenizers(path, vocabularies)) is not None:
+        arguments |= stored._asdict()
+    output_bias = BIAS in variables or vocabularies.has_added_padding
+    arguments |= vocabularies.arguments()
+    model = Seq2Seq(**arguments, output_bias=output_bias)
     assign(model, variables)
-    _check_all_used(variables)
+    _check_all_read(variables)
     return model
 
 
-class _Tokens(NamedTuple):
-    """The vocabularies, with padding, and the special tokens."""
+class _Vocabularies(NamedTuple):
+    """The tokens of both sides, padding included, and the special ids."""
 
     source: list[str]
     target: list[str]
-    shared: bool
-    added: bool  # whether padding is added
-    special: dict[str, int]
+    is_shared: bool
+    has_added_padding: bool
+    special_ids: dict[str, int]
 
-    def arguments(self) -> dict[str, Any]:
-        if self.shared:
-            return {"vocabulary_size": len(self.source), **self.special}
+    def arguments(self) -> Config:
+        """Returns the arguments of a `Seq2Seq`."""
+        if self.is_shared:
+            return {"vocabulary_size": len(self.source), **self.special_ids}
         return {
             "source_vocabulary_size": len(self.source),
             "target_vocabulary_size": len(self.target),
-            **self.special,
+            **self.special_ids,
         }
 
 
-def _tokens(
-    path: pathlib.Path, config: dict[str, Any], variables: Variables
-) -> _Tokens:
+class _Tokenizers(NamedTuple):
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+
+def _read_vocabularies(
+    folder: pathlib.Path, config: Config, variables: Variables
+) -> _Vocabularies:
     if config.get("add_source_bos"):
         raise ValueError(
             "`add_source_bos` in config.json must be false; received "
-            "`add_source_bos=True`, and this library begins no source with a token."
+            "`add_source_bos=True`. This library adds no start token to sources."
         )
-    shared = _vocabulary(path, "shared", variables)
-    source = shared or _vocabulary(path, "source", variables)
-    target = shared or _vocabulary(path, "target", variables)
+    shared = _vocabulary(folder, "shared", variables)
+    source = shared or _vocabulary(folder, "source", variables)
+    target = shared or _vocabulary(folder, "target", variables)
     if source is None or target is None:
         raise FileNotFoundError(
-            f"`folder` must hold 'shared_vocabulary.json', or a source's and a "
-            f"target's; received `folder={str(path)!r}`, which does not."
+            "`folder` must hold 'shared_vocabulary.json', or both "
+            "'source_vocabulary.json' and 'target_vocabulary.json'; received "
+            f"`folder={str(folder)!r}`, where they are missing."
         )
     from_zero = bool(variables.scalar("decoder/start_from_zero_embedding", 0))
-    pad = None if from_zero else _padding(source, target)
-    added = pad is None
+    pad = None if from_zero else _shared_pad_id(source, target)
+    has_added_padding = pad is None
     if pad is None:
         pad = max(len(source), len(target))
-        source, target = (_with_padding(own, pad) for own in (source, target))
-    start = pad if from_zero else _index(target, config, "decoder_start_token")
-    special = {
+        source, target = (_with_padding(side, pad) for side in (source, target))
+    start = pad if from_zero else _token_id(target, config, "decoder_start_token")
+    special_ids = {
         "pad_token_id": pad,
         "start_token_id": start,
-        "end_token_id": _index(target, config, "eos_token"),
+        "end_token_id": _token_id(target, config, "eos_token"),
     }
-    return _Tokens(source, target, shared is not None, added, special)
+    is_shared = shared is not None
+    return _Vocabularies(source, target, is_shared, has_added_padding, special_ids)
 
 
-def _padding(source: list[str], target: list[str]) -> int | None:
-    """The id of a token that both have for padding, if there is one."""
-    for token in PADDING:
+def _shared_pad_id(source: list[str], target: list[str]) -> int | None:
+    """Returns the id of a padding token that both sides have; `None` without one."""
+    for token in PAD_TOKENS:
         if token in source and token in target:
             index = source.index(token)
             return index if index == target.index(token) else None
@@ -211,21 +221,21 @@ def _padding(source: list[str], target: list[str]) -> int | None:
 
 
 def _with_padding(tokens: list[str], pad: int) -> list[str]:
-    """Adds `<pad>` with the id `pad`; the model's own goes by another name."""
+    """Adds `<pad>` with the id `pad`; renames a token of this name."""
     renamed = ["<own pad>" if token == "<pad>" else token for token in tokens]
-    return [*renamed, *map(UNUSED.format, range(len(tokens), pad)), "<pad>"]
+    return [*renamed, *map(UNUSED_TOKEN.format, range(len(tokens), pad)), "<pad>"]
 
 
 def _vocabulary(
-    path: pathlib.Path, side: str, variables: Variables
+    folder: pathlib.Path, side: str, variables: Variables
 ) -> list[str] | None:
     name = f"{side}_vocabulary"
-    if (path / f"{name}.json").exists():
-        file = path / f"{name}.json"
+    if (folder / f"{name}.json").exists():
+        file = folder / f"{name}.json"
         tokens = list(map(str, read_json(file, list)))
-    elif (path / f"{name}.txt").exists():
-        file = path / f"{name}.txt"
-        tokens = _lines(file)
+    elif (folder / f"{name}.txt").exists():
+        file = folder / f"{name}.txt"
+        tokens = _read_lines(file)
     else:
         return None
     for matrix in MATRICES[side]:
@@ -233,14 +243,14 @@ def _vocabulary(
         if len(tokens) != rows:
             raise ValueError(
                 f"{file} must have a token for each of the {rows} rows of {matrix!r} "
-                f"in model.bin; it has {len(tokens)} tokens. Take the vocabulary that "
+                f"in model.bin; it has {len(tokens)} tokens. Use the vocabulary that "
                 "was written with the model."
             )
     return tokens
 
 
-def _lines(file: pathlib.Path) -> list[str]:
-    """Splits at newlines alone; `str.splitlines` would also split inside of tokens."""
+def _read_lines(file: pathlib.Path) -> list[str]:
+    """Splits a file at newlines; `str.splitlines` would also split tokens."""
     try:
         text = file.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -248,7 +258,8 @@ def _lines(file: pathlib.Path) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def _index(tokens: list[str], config: dict[str, Any], name: str) -> int:
+def _token_id(tokens: list[str], config: Config, name: str) -> int:
+    """Returns the id of the token that a setting names."""
     if config.get(name) not in tokens:
         raise ValueError(
             f"`{name}` in config.json must be a token of the target vocabulary; "
@@ -257,28 +268,28 @@ def _index(tokens: list[str], config: dict[str, Any], name: str) -> int:
     return tokens.index(config[name])
 
 
-def _tokenizers(path: pathlib.Path, tokens: _Tokens) -> tuple[Any, Any] | None:
-    """Those in the folder, if they fit."""
+def _stored_tokenizers(
+    folder: pathlib.Path, vocabularies: _Vocabularies
+) -> _Tokenizers | None:
+    """Reads the tokenizers in the folder; `None` if they do not match."""
     protos = []
     for side in ("source", "target"):
-        files = [path / f"{side}.{kind}" for kind in ("model", "spm")]
+        files = [folder / f"{side}.{kind}" for kind in ("model", "spm")]
         protos += [file.read_bytes() for file in files if file.is_file()][:1]
     if len(protos) < 2:
         return None
-    source = target = _tokenizer(protos[0], tokens.source)
-    if protos[0] != protos[1] or not tokens.shared:
-        target = _tokenizer(protos[1], tokens.target)
+    source = target = _tokenizer(protos[0], vocabularies.source)
+    if protos[0] != protos[1] or not vocabularies.is_shared:
+        target = _tokenizer(protos[1], vocabularies.target)
     if source is None or target is None:
         return None
-    return (source, target) if _fit((source, target), tokens) else None
+    tokenizers = _Tokenizers(source, target)
+    return tokenizers if _match(tokenizers, vocabularies) else None
 
 
-def _tokenizer(proto: bytes, tokens: list[str]) -> Any:
-    """With the ids of the pieces if they are the vocabulary, else with its ids.
-
-    It is `None` if no tokenizer can have the vocabulary.
-    """
-    with contextlib.suppress(ValueError):  # if the pieces lack a special token
+def _tokenizer(proto: bytes, tokens: list[str]) -> Tokenizer | None:
+    """Builds a tokenizer with the given vocabulary; `None` if there is none."""
+    with contextlib.suppress(ValueError):  # a special token is not among the pieces
         tokenizer = SentencePieceTokenizer(proto)
         if tokenizer.get_vocabulary() == tokens[: tokenizer.vocabulary_size]:
             return tokenizer
@@ -287,24 +298,29 @@ def _tokenizer(proto: bytes, tokens: list[str]) -> Any:
     return None
 
 
-def _fit(tokenizers: tuple[Any, Any], tokens: _Tokens) -> bool:
+def _match(tokenizers: _Tokenizers, vocabularies: _Vocabularies) -> bool:
+    """Returns whether tokenizers have the special ids of the model."""
     source, target = tokenizers
-    special = {name: getattr(target, name) for name in tokens.special}
-    return special == tokens.special and source.pad_token_id == target.pad_token_id
+    special_ids = {name: getattr(target, name) for name in vocabularies.special_ids}
+    return (
+        special_ids == vocabularies.special_ids
+        and source.pad_token_id == target.pad_token_id
+    )
 
 
-def _check_tokenizers(tokenizers: tuple[Any, Any], tokens: _Tokens) -> None:
-    if not _fit(tokenizers, tokens):
+def _check_tokenizers(tokenizers: _Tokenizers, vocabularies: _Vocabularies) -> None:
+    if not _match(tokenizers, vocabularies):
         raise ValueError(
             "`source_tokenizer` and `target_tokenizer` must have the special tokens of "
-            f"the model, {tokens.special}; received others."
+            f"the model, {vocabularies.special_ids}; received tokenizers with others."
         )
 
 
-def _check_all_used(variables: Variables) -> None:
-    for name in variables.unused():
-        if name not in HARMLESS or (name in FLAGS and variables.scalar(name)):
+def _check_all_read(variables: Variables) -> None:
+    """Raises `ValueError` if the model has a variable that this library ignores."""
+    for name in variables.unread():
+        if name not in IGNORED or (name in FLAGS and variables.scalar(name)):
             raise ValueError(
                 f"`folder` must hold a model without {name!r}, which this library "
-                "does not support; received one that has it."
+                "does not support; received a model with it."
             )

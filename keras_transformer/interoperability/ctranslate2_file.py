@@ -1,4 +1,4 @@
-"""Reads `model.bin` of CTranslate2: named variables, as data."""
+"""Reads `model.bin` of CTranslate2: named variables, in all versions of the format."""
 
 import math
 import pathlib
@@ -7,25 +7,47 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 6  # what CTranslate2 4 writes
+from keras_transformer.types import Config
+
+VERSION = 6  # of CTranslate2 4
 OLDEST_VERSION = 2
-# By the number that stands for each, as in CTranslate2's types.h; before version 4 by
-# the bytes of an element.
+SPECIFICATION = "TransformerSpec"
+# Dtypes by their numbers in CTranslate2's types.h. Before version 4 of the format, the
+# file holds the size of an element instead.
 DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
-DTYPES_BY_BYTES = {1: "int8", 2: "int16", 4: "float32"}
-INT16_SCALE = 1000.0  # of models that store none
-LARGEST_RANK = 8
-SIDES = ("encoder", "decoder")  # what the names of variables begin with
+DTYPES_BY_SIZE = {1: "int8", 2: "int16", 4: "float32"}
+INT16_SCALE = 1000.0  # of models that store no scale
+MAX_RANK = 8
+SIDES = ("encoder", "decoder")  # first parts of the names of variables
+# Number of heads of the first specifications, which do not store it.
+NUM_HEADS = {"TransformerBase": 8, "TransformerBig": 16}
+# Current names of settings and their names in older versions, which store one setting
+# for both sides.
+OLDER_NAMES = {
+    **{
+        f"{side}/{name}": name
+        for side in SIDES
+        for name in (
+            "num_heads",
+            "pre_norm",
+            "activation",
+            "embeddings_merge",
+            "alignment_layer",
+            "alignment_heads",
+        )
+    },
+    "encoder/embeddings_0/weight": "encoder/embeddings/weight",
+}
 
 
 class Variables:
-    """The variables of a model, float32 where they are weights.
+    """The variables of a CTranslate2 model: weights and settings.
 
     Args:
         name: name of the specification, such as `"TransformerSpec"`.
         version: version of the format.
-        arrays: arrays by name, as they are stored.
-        aliases: names of variables by other names they go by.
+        arrays: stored arrays by name.
+        aliases: other names of variables, each with the name of the stored array.
     """
 
     def __init__(
@@ -39,36 +61,41 @@ class Variables:
         self.version = version
         self._arrays = arrays
         self._aliases = aliases
-        self._used: set[str] = set()
+        self._read: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return self.stored_name(name) in self._arrays
 
     def stored_name(self, name: str) -> str:
-        """The name under which a variable is stored, by one of its names."""
+        """Returns the name of the stored array of a variable."""
         return self._aliases.get(name, name)
 
     def add(self, name: str, value: int) -> None:
-        """Adds a setting, if it is not there."""
+        """Adds a setting unless it is stored."""
         self._arrays.setdefault(name, np.array(value))
 
     def add_alias(self, name: str, stored: str) -> None:
-        """Gives a variable, if it is there, another name that is not taken."""
+        """Adds a name of a variable if the variable exists and the name is free."""
         if name not in self and stored in self:
             self._aliases[name] = self.stored_name(stored)
 
     def count(self, prefix: str) -> int:
-        """The number of layers, whose names are `prefix` and a number."""
+        """Returns the number of layers, whose names are `prefix` and a number."""
         names = (*self._arrays, *self._aliases)
         rest = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
         numbers = {name.partition("/")[0] for name in rest}
         return len({number for number in numbers if number.isdecimal()})
 
     def scalar(self, name: str, default: Any = None) -> Any:
-        """A setting, as a Python number.
+        """Returns a setting as a Python number.
+
+        Args:
+            name: name of the setting.
+            default: value of a setting that is not stored.
 
         Raises:
-            ValueError: if it is not there and has no default, or is no scalar.
+            ValueError: if the setting is not stored and has no default, or is not a
+                scalar.
         """
         if name not in self and default is not None:
             return default
@@ -78,28 +105,30 @@ class Variables:
         return array.reshape(()).item()
 
     def text(self, name: str, default: str) -> str:
-        """A setting that is a text: its characters, one by one."""
+        """Returns a setting that is a string, stored as an array of bytes."""
         if name not in self:
             return default
         return self._array(name).astype("uint8").tobytes().decode("utf-8", "replace")
 
     def kind(self, name: str) -> str:
-        """NumPy's letter for the kind of number; `"i"` if there is no such setting."""
+        """Returns NumPy's letter for the kind of a setting; `"i"` if not stored."""
         return self._array(name).dtype.kind if name in self else "i"
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a variable.
-
-        Raises:
-            ValueError: if it is not there.
-        """
+        """Returns the shape of a variable; raises `ValueError` if it is not stored."""
         return self._array(name).shape
 
     def weight(self, name: str) -> np.ndarray:
-        """A weight, float32; what is stored in 8 or 16 bits is divided by its scale.
+        """Returns a weight as float32.
+
+        Weights in 8 or 16 bits are divided by their scales.
+
+        Args:
+            name: name of the variable.
 
         Raises:
-            ValueError: if it is not there, or is quantised in a way unknown here.
+            ValueError: if the variable is not stored, or its scales have an
+                unsupported shape.
         """
         array = self._array(name)
         weight = array.astype("float32")
@@ -117,31 +146,34 @@ class Variables:
         columns = scales.reshape(scales.shape + (1,) * (weight.ndim - scales.ndim))
         return weight / columns.astype("float32")
 
-    def unused(self) -> list[str]:
-        """The variables that have not been read."""
-        return sorted(self._arrays.keys() - self._used)
+    def unread(self) -> list[str]:
+        """Returns the names of the variables that have not been read."""
+        return sorted(self._arrays.keys() - self._read)
 
     def _array(self, name: str) -> np.ndarray:
         stored = self.stored_name(name)
         if stored not in self._arrays:
             raise ValueError(f"model.bin must hold the variable {name!r}; it does not.")
-        self._used.add(stored)
+        self._read.add(stored)
         return self._arrays[stored]
 
 
 def read_variables(path: pathlib.Path) -> Variables:
-    """Reads the file.
+    """Reads the variables of a model.
+
+    Variables and specifications of older versions of the format also get their current
+    names.
 
     Args:
         path: the file `model.bin`.
 
     Returns:
-        Its `Variables`.
+        The `Variables`.
 
     Raises:
-        ValueError: if it is damaged, or of another version of the format.
+        ValueError: if the file is damaged, or has an unsupported version.
     """
-    import ml_dtypes  # noqa: F401 (NumPy then knows bfloat16)
+    import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
 
     reader = _Reader(path)
     version = reader.number("I")
@@ -158,11 +190,43 @@ def read_variables(path: pathlib.Path) -> Variables:
     for _ in range(reader.number("I") if version >= 3 else 0):
         alias = reader.string()
         aliases[alias] = reader.string()
-    return Variables(name, version, arrays, aliases)
+    variables = Variables(name, version, arrays, aliases)
+    _add_current_names(variables)
+    return variables
+
+
+def _add_current_names(variables: Variables) -> None:
+    if variables.name in NUM_HEADS:
+        variables.add("num_heads", NUM_HEADS[variables.name])
+        variables.name = SPECIFICATION
+    for name, older in OLDER_NAMES.items():
+        variables.add_alias(name, older)
+
+
+def older_config(variables: Variables) -> Config:
+    """Returns the settings that current versions store in `config.json`.
+
+    Args:
+        variables: variables of a model in an older version of the format.
+
+    Returns:
+        Settings by their names in `config.json`.
+    """
+    tokens = {
+        name: variables.text(name, default)
+        for name, default in {"bos_token": "<s>", "eos_token": "</s>"}.items()
+    }
+    start = "bos_token" if variables.scalar("with_target_bos", 1) else "eos_token"
+    chosen_by_user = variables.scalar("user_decoder_start_tokens", 0)
+    return {
+        **tokens,
+        "decoder_start_token": None if chosen_by_user else tokens[start],
+        "add_source_bos": bool(variables.scalar("with_source_bos", 0)),
+    }
 
 
 class _Reader:
-    """Goes through the bytes of a file, never beyond its end."""
+    """Reads the bytes of a file in order, never beyond its end."""
 
     def __init__(self, path: pathlib.Path):
         self._path = path
@@ -181,13 +245,13 @@ class _Reader:
     def variable(self, version: int) -> tuple[str, np.ndarray]:
         name = self.string()
         rank = self.number("B")
-        if rank > LARGEST_RANK:
+        if rank > MAX_RANK:
             raise self._damaged(f"{name!r} has {rank} axes")
         shape = tuple(self.number("I") for _ in range(rank))
         if 0 in shape:
             raise self._damaged(f"{name!r} of shape {shape} has no elements")
         kind, size = self.number("B"), self.number("I")
-        dtypes = DTYPES_BY_BYTES if version < 4 else dict(enumerate(DTYPES))
+        dtypes = DTYPES_BY_SIZE if version < 4 else dict(enumerate(DTYPES))
         if kind not in dtypes:
             raise self._damaged(f"{name!r} has the unknown type {kind}")
         dtype = np.dtype(dtypes[kind])
@@ -205,6 +269,6 @@ class _Reader:
 
     def _damaged(self, reason: str) -> ValueError:
         return ValueError(
-            f"{self._path} must be a model of CTranslate2; it is not, or is damaged "
-            f"({reason})."
+            f"{self._path} must be a model of CTranslate2; it is another file or "
+            f"damaged ({reason})."
         )

@@ -1,11 +1,11 @@
-"""Gives a `Seq2Seq` the weights of a CTranslate2 model."""
+"""Sets the weights of a `Seq2Seq` to those of a CTranslate2 model."""
 
 from collections.abc import Sequence
-from typing import Any
 
+import keras
 import numpy as np
 
-from keras_transformer.interoperability.ctranslate2_design import (
+from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
     SOURCE,
@@ -13,92 +13,113 @@ from keras_transformer.interoperability.ctranslate2_design import (
     position_table,
 )
 from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
-from keras_transformer.layers import LearnedPositionalEncoding, RelativePositionBias
+from keras_transformer.layers import (
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    LearnedPositionalEncoding,
+    MultiHeadAttention,
+    RelativePositionBias,
+)
 from keras_transformer.models import Seq2Seq
 
-# The logit of a token that the stored model lacks: its probability is 0.
-NEVER = -1e9
+# Logit of tokens that the stored model does not have. Their probability is 0.
+LOGIT_OF_ADDED_TOKENS = -1e9
 
 
 def assign(model: Seq2Seq, variables: Variables) -> None:
-    """Copies the weights.
+    """Sets all weights of a model.
 
     Args:
-        model: a `Seq2Seq` of the `architecture` of the variables; its vocabularies may
-            have more tokens, which it will never choose.
-        variables: those of the model.
+        model: a `Seq2Seq` with the arguments of `seq2seq_arguments`. Its vocabularies
+            may have more tokens than those of the variables. The model never chooses
+            these tokens.
+        variables: the variables of the CTranslate2 model.
 
     Raises:
-        ValueError: if one is not there, or has another shape.
+        ValueError: if a variable is missing, or has another shape.
     """
-    _assign(
-        model.source_embedding.embeddings, _rows(model, "source", variables, SOURCE)
-    )
-    _assign(
-        model.target_embedding.embeddings, _rows(model, "target", variables, TARGET)
-    )
+    source = _padded_rows(variables.weight(SOURCE), model.source_vocabulary_size)
+    target = _padded_rows(variables.weight(TARGET), model.target_vocabulary_size)
+    _assign(model.source_embedding.embeddings, source)
+    _assign(model.target_embedding.embeddings, target)
     _assign_output(model, variables)
-    for side in SIDES:
-        stack = getattr(model, side)
+    for side, stack in zip(SIDES, (model.encoder, model.decoder), strict=True):
         for number, block in enumerate(stack.blocks):
             _assign_block(block, variables, f"{side}/layer_{number}")
         if stack.norm is not None:
             _assign_norm(stack.norm, variables, f"{side}/layer_norm")
     if isinstance(model.positions, LearnedPositionalEncoding):
-        _assign_tables(model, variables)
+        _assign_position_tables(model, variables)
 
 
-def _rows(model: Seq2Seq, side: str, variables: Variables, name: str) -> np.ndarray:
-    """A weight with a row for each token; zeros for those that it lacks."""
-    weight = variables.weight(name)
-    more = getattr(model, f"{side}_vocabulary_size") - len(weight)
-    return np.pad(weight, ((0, more), *((0, 0),) * (weight.ndim - 1)))
+def _padded_rows(weight: np.ndarray, count: int) -> np.ndarray:
+    """Returns a matrix with rows of zeros for the tokens that it does not have."""
+    return np.pad(weight, ((0, count - len(weight)), (0, 0)))
 
 
 def _assign_output(model: Seq2Seq, variables: Variables) -> None:
     bias = model.tied_output_bias
     if model.output_dense is not None:
-        kernel = _rows(model, "target", variables, OUTPUT)
-        _assign(model.output_dense.kernel, kernel.T)
+        weight = variables.weight(OUTPUT)
+        kernel = _padded_rows(weight, model.target_vocabulary_size).T
+        _assign(model.output_dense.kernel, kernel)
         bias = model.output_dense.bias
     if bias is not None:
         count = variables.shape(OUTPUT)[0]
-        values = np.full(bias.shape, NEVER, "float32")
+        values = np.full(bias.shape, LOGIT_OF_ADDED_TOKENS, "float32")
         values[:count] = variables.weight(BIAS) if BIAS in variables else 0
         _assign(bias, values)
 
 
-def _assign_block(block: Any, variables: Variables, prefix: str) -> None:
-    for kind, name in {"self": "self_attention", "cross": "attention"}.items():
-        attention = getattr(block, f"{kind}_attention", None)
-        if attention is None:
-            continue
-        query, *others = (
-            getattr(attention, f"{part}_dense") for part in ("query", "key", "value")
-        )
-        groups = [[query, *others]] if kind == "self" else [[query], others]
-        for i, layers in enumerate([*groups, [attention.output_dense]]):
-            _assign_linear(layers, variables, f"{prefix}/{name}/linear_{i}")
-        norm = getattr(block, f"{kind}_attention_residual").norm
-        _assign_norm(norm, variables, f"{prefix}/{name}/layer_norm")
-        if isinstance(attention.positions, RelativePositionBias):
-            bias = variables.weight(f"{prefix}/{name}/relative_attention_bias")
-            table = attention.positions.embeddings
-            unused = table.shape[0] - len(bias)  # buckets of later keys
-            _assign(table, np.pad(bias, ((0, unused), (0, 0))))
-    network = block.feed_forward
-    dense = {"linear_0": network.intermediate_dense, "linear_1": network.output_dense}
-    if network.gated:
-        dense = {**dense, "linear_0": network.gate_dense}
-        dense["linear_0_noact"] = network.intermediate_dense
-    for name, layer in dense.items():
-        _assign_linear([layer], variables, f"{prefix}/ffn/{name}")
+def _assign_block(
+    block: EncoderBlock | DecoderBlock, variables: Variables, prefix: str
+) -> None:
+    attention, name = block.self_attention, f"{prefix}/self_attention"
+    projections = [attention.query_dense, attention.key_dense, attention.value_dense]
+    _assign_linear(projections, variables, f"{name}/linear_0")
+    _assign_linear([attention.output_dense], variables, f"{name}/linear_1")
+    _assign_norm(block.self_attention_residual.norm, variables, f"{name}/layer_norm")
+    if isinstance(attention.positions, RelativePositionBias):
+        bias = variables.weight(f"{name}/relative_attention_bias")
+        # A decoder does not store the buckets of later keys.
+        table = attention.positions.embeddings
+        _assign(table, _padded_rows(bias, table.shape[0]))
+    if isinstance(block, DecoderBlock) and block.cross_attention is not None:
+        name = f"{prefix}/attention"
+        _assign_cross_attention(block.cross_attention, variables, name)
+        norm = block.cross_attention_residual.norm
+        _assign_norm(norm, variables, f"{name}/layer_norm")
+    _assign_feed_forward(block.feed_forward, variables, f"{prefix}/ffn")
     norm = block.feed_forward_residual.norm
     _assign_norm(norm, variables, f"{prefix}/ffn/layer_norm")
 
 
-def _assign_linear(layers: Sequence[Any], variables: Variables, name: str) -> None:
-    """Divides one matrix `(outputs, width)` among layers with one input."""
+def _assign_cross_attention(
+    attention: MultiHeadAttention, variables: Variables, name: str
+) -> None:
+    keys_and_values = [attention.key_dense, attention.value_dense]
+    _assign_linear([attention.query_dense], variables, f"{name}/linear_0")
+    _assign_linear(keys_and_values, variables, f"{name}/linear_1")
+    _assign_linear([attention.output_dense], variables, f"{name}/linear_2")
+
+
+def _assign_feed_forward(
+    feed_forward: FeedForward, variables: Variables, name: str
+) -> None:
+    activated = feed_forward.intermediate_dense
+    if feed_forward.gated:
+        activated = feed_forward.gate_dense
+        linear = feed_forward.intermediate_dense
+        _assign_linear([linear], variables, f"{name}/linear_0_noact")
+    _assign_linear([activated], variables, f"{name}/linear_0")
+    _assign_linear([feed_forward.output_dense], variables, f"{name}/linear_1")
+
+
+def _assign_linear(
+    layers: Sequence[keras.layers.Layer], variables: Variables, name: str
+) -> None:
+    """Splits one matrix `(outputs, width)` into the kernels of layers of one input."""
     weight = variables.weight(f"{name}/weight")
     width = weight.shape[-1]
     sizes = [int(np.prod(layer.kernel.shape)) // width for layer in layers]
@@ -116,25 +137,22 @@ def _assign_linear(layers: Sequence[Any], variables: Variables, name: str) -> No
             _assign(layer.bias, bias.reshape(layer.bias.shape))
 
 
-def _assign_norm(norm: Any, variables: Variables, name: str) -> None:
-    if hasattr(norm, "scale") and not hasattr(norm, "gamma"):
+def _assign_norm(norm: keras.layers.Layer, variables: Variables, name: str) -> None:
+    if isinstance(norm, keras.layers.RMSNormalization):
         _assign(norm.scale, variables.weight(f"{name}/gamma"))
         return
     _assign(norm.gamma, variables.weight(f"{name}/gamma"))
     _assign(norm.beta, variables.weight(f"{name}/beta"))
 
 
-def _assign_tables(model: Seq2Seq, variables: Variables) -> None:
-    for side, encoding in {
-        "encoder": model.source_encoding,
-        "decoder": model.target_encoding,
-    }.items():
+def _assign_position_tables(model: Seq2Seq, variables: Variables) -> None:
+    encodings = (model.source_encoding, model.target_encoding)
+    for side, encoding in zip(SIDES, encodings, strict=True):
         table = position_table(variables, side)
-        missing = encoding.max_length - len(table)
-        _assign(encoding.embeddings, np.pad(table, ((0, missing), (0, 0))))
+        _assign(encoding.embeddings, _padded_rows(table, encoding.max_length))
 
 
-def _assign(variable: Any, values: np.ndarray) -> None:
+def _assign(variable: keras.Variable, values: np.ndarray) -> None:
     if tuple(variable.shape) != values.shape:
         raise ValueError(
             f"the weight {variable.path!r} must have shape {tuple(variable.shape)}; "

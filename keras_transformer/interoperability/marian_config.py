@@ -1,49 +1,16 @@
-"""From `config.json` of a Marian model to the arguments of a `Seq2Seq`, and back."""
+"""Reads `config.json` of a Marian model: the arguments of a `Seq2Seq`."""
 
-import math
+from collections.abc import Callable
 from typing import Any
 
-import keras
-
+from keras_transformer.export.marian_format import (
+    ACTIVATIONS,
+    DEFAULT_SETTINGS,
+    LAYER_NORM_EPSILON,
+)
 from keras_transformer.layers import PositionalEncoding
-from keras_transformer.models import Seq2Seq
+from keras_transformer.types import Config
 
-# What transformers' `MarianConfig` takes where the file says nothing.
-DEFAULTS = {
-    "activation_dropout": 0.0,
-    "activation_function": "gelu",
-    "add_final_layer_norm": False,
-    "attention_dropout": 0.0,
-    "d_model": 1024,
-    "decoder_attention_heads": 16,
-    "decoder_ffn_dim": 4096,
-    "decoder_layers": 12,
-    "decoder_start_token_id": 58100,
-    "decoder_vocab_size": None,
-    "dropout": 0.1,
-    "encoder_attention_heads": 16,
-    "encoder_ffn_dim": 4096,
-    "encoder_layers": 12,
-    "eos_token_id": 0,
-    "is_encoder_decoder": True,
-    "max_position_embeddings": 1024,
-    "model_type": None,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "pad_token_id": 58100,
-    "scale_embedding": False,
-    "share_encoder_decoder_embeddings": True,
-    "tie_word_embeddings": True,
-    "vocab_size": 58101,
-}
-ACTIVATIONS = {
-    "gelu": keras.activations.gelu,
-    "relu": keras.activations.relu,
-    "sigmoid": keras.activations.sigmoid,
-    "silu": keras.activations.silu,
-    "swish": keras.activations.silu,
-    "tanh": keras.activations.tanh,
-}
 SIZES = (
     "vocab_size",
     "d_model",
@@ -54,23 +21,23 @@ SIZES = (
     "encoder_layers",
     "max_position_embeddings",
 )
-MARIAN_EPSILON = 1e-5
 
 
-def complete_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Adds what `config.json` leaves out, and checks the rest.
+def complete_config(config: Config) -> Config:
+    """Checks the content of `config.json` and adds the defaults.
 
     Args:
-        config: its content.
+        config: content of the file.
 
     Returns:
-        The settings of `DEFAULTS` alone.
+        The settings of `DEFAULT_SETTINGS`, without the others.
 
     Raises:
-        ValueError: if it describes something else than an encoder-decoder of Marian,
-            or with values that make no sense.
+        ValueError: if the settings do not describe an encoder-decoder of Marian, or a
+            value is out of range.
     """
-    config = {name: config.get(name, value) for name, value in DEFAULTS.items()}
+    defaults = DEFAULT_SETTINGS.items()
+    config = {name: config.get(name, default) for name, default in defaults}
     shared = config["share_encoder_decoder_embeddings"]
     if shared or config["decoder_vocab_size"] is None:
         config["decoder_vocab_size"] = config["vocab_size"]
@@ -82,28 +49,28 @@ def complete_config(config: dict[str, Any]) -> dict[str, Any]:
         _require(config, name, "a positive int", _is_size)
     for name in ("activation_dropout", "attention_dropout", "dropout"):
         _require(config, name, "a number in [0, 1)", _is_rate)
-    wanted = f"one of {', '.join(map(repr, ACTIVATIONS))}"
-    _require(config, "activation_function", wanted, _is_known_activation)
+    expected = f"one of {', '.join(map(repr, ACTIVATIONS))}"
+    _require(config, "activation_function", expected, _is_known_activation)
     for name in ("attention_heads", "ffn_dim"):
         same = config[f"encoder_{name}"]
         _require(config, f"decoder_{name}", f"{same}, as in the encoder", same.__eq__)
     heads = config["encoder_attention_heads"]
-    wanted = f"divisible by {heads}, `encoder_attention_heads`"
-    _require(config, "d_model", wanted, lambda width: width % heads == 0)
+    expected = f"divisible by {heads}, `encoder_attention_heads`"
+    _require(config, "d_model", expected, lambda width: width % heads == 0)
     pad = config["pad_token_id"]
-    wanted = f"the `pad_token_id`, {pad}, with which Marian starts"
-    _require(config, "decoder_start_token_id", wanted, lambda start: start == pad)
+    expected = f"the `pad_token_id`, {pad}, which is the start token of Marian"
+    _require(config, "decoder_start_token_id", expected, lambda start: start == pad)
     return config
 
 
-def seq2seq_arguments(config: dict[str, Any]) -> dict[str, Any]:
-    """Makes the arguments of a `Seq2Seq`, except its tokenizers.
+def seq2seq_arguments(config: Config) -> Config:
+    """Converts the settings to the arguments of a `Seq2Seq`.
 
     Args:
-        config: from `complete_config`.
+        config: settings from `complete_config`.
 
     Returns:
-        Keyword arguments.
+        Keyword arguments, without the tokenizers.
     """
     sizes = {
         "source_vocabulary_size": config["vocab_size"],
@@ -113,7 +80,7 @@ def seq2seq_arguments(config: dict[str, Any]) -> dict[str, Any]:
     if config["share_encoder_decoder_embeddings"]:
         sizes = {"vocabulary_size": config["vocab_size"]}
         tying = "all" if config["tie_word_embeddings"] else "none"
-    longest = config["max_position_embeddings"]
+    max_length = config["max_position_embeddings"]
     return {
         **sizes,
         "num_layers": config["encoder_layers"],
@@ -126,122 +93,36 @@ def seq2seq_arguments(config: dict[str, Any]) -> dict[str, Any]:
         "output_bias": True,
         "dropout": config["dropout"],
         "activation": ACTIVATIONS[config["activation_function"]],
-        "layer_norm_epsilon": MARIAN_EPSILON,
+        "layer_norm_epsilon": LAYER_NORM_EPSILON,
         "positions": PositionalEncoding(interleaved=False),
         "attention_options": {"dropout": config["attention_dropout"]},
         "feed_forward_options": {"dropout": config["activation_dropout"]},
-        "max_source_length": longest,
-        "max_target_length": longest,
+        "max_source_length": max_length,
+        "max_target_length": max_length,
     }
 
 
-def marian_config(model: Seq2Seq) -> dict[str, Any]:
-    """Makes the settings of a model for Marian.
-
-    Args:
-        model: a `Seq2Seq` with tokenizers.
-
-    Returns:
-        The settings of `DEFAULTS`.
-
-    Raises:
-        ValueError: if Marian does not support a part of it.
-    """
-    check_architecture(model)
-    block = model.encoder.blocks[0]
-    names = {function: name for name, function in reversed(ACTIVATIONS.items())}
-    limits = (model.max_source_length, model.max_target_length)
-    return {
-        **DEFAULTS,
-        "activation_dropout": block.feed_forward.dropout,
-        "activation_function": names[model.activation],
-        "attention_dropout": block.self_attention.dropout,
-        "d_model": model.hidden_dim,
-        "decoder_attention_heads": model.num_heads,
-        "decoder_ffn_dim": model.intermediate_dim,
-        "decoder_layers": model.num_decoder_layers,
-        "decoder_start_token_id": model.start_token_id,
-        "decoder_vocab_size": model.target_vocabulary_size,
-        "dropout": model.dropout,
-        "encoder_attention_heads": model.num_heads,
-        "encoder_ffn_dim": model.intermediate_dim,
-        "encoder_layers": model.num_layers,
-        "eos_token_id": model.end_token_id,
-        "max_position_embeddings": max(limit or 512 for limit in limits),
-        "model_type": "marian",
-        "pad_token_id": model.pad_token_id,
-        "scale_embedding": model.scale_embeddings,
-        "share_encoder_decoder_embeddings": model.tie_embeddings == "all",
-        "tie_word_embeddings": model.tie_embeddings != "none",
-        "vocab_size": model.source_vocabulary_size,
-    }
-
-
-def check_architecture(model: Seq2Seq) -> None:
-    """Makes sure that Marian can compute what the model computes.
-
-    Args:
-        model: a `Seq2Seq`.
-
-    Raises:
-        ValueError: if it cannot.
-    """
-    positions, block = model.positions, model.encoder.blocks[0]
-    attention, feed_forward = block.self_attention, block.feed_forward
-    residual = block.feed_forward_residual
-    halves = PositionalEncoding(interleaved=False).get_config()
-    sinusoids = type(positions) is PositionalEncoding and all(
-        getattr(positions, name) == halves[name]
-        for name in ("interleaved", "max_wavelength")
-    )
-    wanted = "`PositionalEncoding(interleaved=False)`"
-    _check("positions", type(positions).__name__, wanted, sinusoids)
-    first = model.normalize_first or residual.normalize_first
-    _check("normalize_first", first, "`False`", not first)
-    kind, epsilon = residual.normalization, residual.layer_norm_epsilon
-    _check("normalization", kind, "'layer'", kind == "layer")
-    same = math.isclose(epsilon, MARIAN_EPSILON)
-    _check("layer_norm_epsilon", epsilon, f"{MARIAN_EPSILON}", same)
-    known = model.activation in ACTIVATIONS.values()
-    name = getattr(model.activation, "__name__", model.activation)
-    _check("activation", name, f"one of {', '.join(map(repr, ACTIVATIONS))}", known)
-    _check("gated", feed_forward.gated, "`False`", not feed_forward.gated)
-    for layer in (attention, feed_forward):
-        _check("use_bias", layer.use_bias, "`True`", layer.use_bias)
-    _check("pattern", attention.pattern, "`None`", attention.pattern is None)
-    _check("use_gate", attention.use_gate, "`False`", not attention.use_gate)
-    heads = attention.num_key_value_heads
-    _check("num_key_value_heads", heads, "`num_heads`", heads == model.num_heads)
-    width = model.hidden_dim // model.num_heads
-    for name in ("key_dim", "value_dim"):
-        value = getattr(attention, name)
-        _check(name, value, "`hidden_dim / num_heads`", value == width)
-
-
-def _check(name: str, received: Any, wanted: str, right: bool) -> None:
-    if not right:
+def _require(
+    config: Config, name: str, expected: str, is_valid: Callable[[Any], object]
+) -> None:
+    """Raises `ValueError` unless `is_valid` returns `True` for a setting."""
+    if is_valid(config[name]) is not True:
         raise ValueError(
-            f"`{name}` must be {wanted} for Marian; received `{name}={received!r}`. "
-            "Save a `.keras` file or export a SavedModel, which can hold any model."
+            f"`{name}` in config.json must be {expected}; received "
+            f"`{name}={config[name]!r}`. Only models that transformers' "
+            "`MarianMTModel` computes are supported."
         )
 
 
-def _require(config: dict[str, Any], name: str, wanted: str, is_right: Any) -> None:
-    if is_right(config[name]) is not True:
-        raise ValueError(
-            f"`{name}` in config.json must be {wanted}; received "
-            f"`{name}={config[name]!r}`. This library reads what transformers' "
-            "`MarianMTModel` computes, and nothing else."
-        )
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value > 0
+def _is_rate(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < 1
 
 
-def _is_rate(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < 1
-
-
-def _is_known_activation(value: Any) -> bool:
+def _is_known_activation(value: object) -> bool:
     return isinstance(value, str) and value in ACTIVATIONS

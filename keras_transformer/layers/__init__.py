@@ -10,8 +10,11 @@ from keras_transformer.layers.attention import (
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.decoder_block import DecoderBlock
+from keras_transformer.layers.decoder_stack import DecoderStack
 from keras_transformer.layers.dropout import Dropout
+from keras_transformer.layers.embedding import ScaledEmbedding
 from keras_transformer.layers.encoder_block import EncoderBlock
+from keras_transformer.layers.encoder_stack import EncoderStack
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masking import causal_mask, merge_masks, padding_mask
 from keras_transformer.layers.positions import (
@@ -23,7 +26,6 @@ from keras_transformer.layers.positions import (
     RotaryEmbedding,
 )
 from keras_transformer.layers.residual import Residual
-from keras_transformer.layers.stacks import DecoderStack, EncoderStack
 
 __all__ = [
     "AlibiBias",
@@ -44,6 +46,7 @@ __all__ = [
     "RelativePositionBias",
     "Residual",
     "RotaryEmbedding",
+    "ScaledEmbedding",
     "Strided",
     "causal_mask",
     "merge_masks",

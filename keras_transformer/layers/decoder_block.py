@@ -1,94 +1,98 @@
-"""One layer of the decoder."""
+"""Decoder block: one layer of a Transformer decoder."""
 
 from typing import Any
 
 import keras
 
+from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.block import Block
-from keras_transformer.layers.freezing import freeze_new_layers
+from keras_transformer.layers.block import Attended, Block
 from keras_transformer.layers.positions.scheme import sequence_positions
+from keras_transformer.layers.residual import Residual
+from keras_transformer.layers.sub_layers import freeze_new_sub_layers
+from keras_transformer.types import Mask, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class DecoderBlock(Block):
-    """One layer of the Transformer decoder, a drop-in for KerasHub's.
+    """Decoder block, a drop-in for `keras_hub.layers.TransformerDecoder`.
 
-    Causal self-attention, attention to the encoder's output (if the block is
-    called with one), then a position-wise feed-forward network, each inside a
-    residual connection with layer normalisation. Constructor, call, caches,
-    return values and weight order are those of
-    `keras_hub.layers.TransformerDecoder`; on top, attention scores on request,
-    and a cross-attention cache that can be used without the encoder's output.
+    The block contains causal self-attention, cross-attention to the output of the
+    encoder if the block is built with an `encoder_sequence`, and a position-wise
+    feed-forward network. Each has a residual connection with normalisation.
+    Constructor, call, caches, return values and weight order are those of KerasHub.
+    In addition, the block returns attention scores, and a filled cross-attention
+    cache replaces the `encoder_sequence`.
 
     Args:
-        intermediate_dim: int, width of the feed-forward network (d_ff).
-        num_heads: int, number of attention heads; must divide the width of the
-            inputs.
-        dropout: float in [0, 1), dropout rate of the attention scores and of
-            each sub-layer's output.
-        activation: activation of the feed-forward network.
-        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        intermediate_dim: int, width of the feed-forward networks (d_ff).
+        num_heads: int, number of attention heads. It must divide `hidden_dim`,
+            unless `attention_options` contains `key_dim`.
+        dropout: float in [0, 1), dropout rate of the attention scores and of the
+            output of each sub-layer.
+        activation: activation of the feed-forward networks.
+        layer_norm_epsilon: float, epsilon of the normalisations.
         kernel_initializer: initializer of all kernels.
         bias_initializer: initializer of all biases.
-        normalize_first: whether to normalise the input of each sub-layer
-            rather than the output.
-        positions: a `PositionScheme` to copy: an encoding is added to the
-            inputs of the block, any other scheme acts in its self-attention.
-        attention_options: dictionary of further arguments of the block's
-            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
-            its own, or a `pattern` (for the self-attention alone).
-        feed_forward_options: dictionary of further arguments of its
-            `FeedForward`, such as `gated` or a `dropout` of its own.
-        residual_options: dictionary of further arguments of its `Residual`
-            connections, such as `normalization` or `stochastic_depth`.
+        normalize_first: bool, whether to normalise the input of each sub-layer
+            (pre-norm) instead of its output (post-norm).
+        positions: `PositionScheme` to copy, or `None`. An encoding is added to the
+            inputs. Any other scheme acts in each self-attention.
+        attention_options: dictionary of further arguments of each
+            `MultiHeadAttention`, such as `num_key_value_heads` or a separate
+            `dropout`. `pattern` and `sliding_window` apply to self-attention only.
+        feed_forward_options: dictionary of further arguments of each
+            `FeedForward`, such as `gated` or a separate `dropout`.
+        residual_options: dictionary of further arguments of each `Residual`, such
+            as `normalization` or `stochastic_depth`.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
     Call arguments:
         decoder_sequence: float tensor `(batch, target_length, hidden_dim)`. Its
-            Keras mask, if it has one, is honoured and passed on.
-        encoder_sequence: float tensor `(batch, source_length, encoder_dim)`.
-            Whether it is given at the first call decides for good whether the
-            block has cross-attention.
-        decoder_padding_mask: boolean tensor `(batch, target_length)`.
+            Keras mask is applied and passed on.
+        encoder_sequence: float tensor `(batch, source_length, encoder_dim)`, or
+            `None`. The first call decides whether the block has cross-attention.
+        decoder_padding_mask: boolean tensor `(batch, target_length)`, `True` = a
+            real token.
         decoder_attention_mask: boolean tensor that broadcasts to
-            `(batch, target_length, key_length)`, where `key_length` is the
-            length of the cache if there is one and `target_length` if not.
+            `(batch, target_length, key_length)`, `True` = attend. `key_length` is
+            the length of the self-attention cache, or `target_length` without one.
         encoder_padding_mask: boolean tensor `(batch, source_length)`.
         encoder_attention_mask: boolean tensor that broadcasts to
-            `(batch, target_length, source_length)`. All masks: `True` = attend.
+            `(batch, target_length, source_length)`.
         self_attention_cache: float tensor
-            `(batch, 2, cache_length, num_key_value_heads, key_dim)`.
+            `(batch, 2, cache_length, num_key_value_heads, key_dim)`, or `KeyValues`.
         self_attention_cache_update_index: int or int scalar tensor, position of
             `decoder_sequence` in the cache.
         cross_attention_cache: float tensor
-            `(batch, 2, source_length, num_key_value_heads, key_dim)`.
+            `(batch, 2, source_length, num_key_value_heads, key_dim)`, or `KeyValues`.
         cross_attention_cache_update_index: 0 to fill the cache from
-            `encoder_sequence`, `None` to use it as it is.
-        use_causal_mask: whether a position sees only those up to its own.
-        training: whether dropout is applied.
-        return_attention_scores: whether to return the scores as well.
-        positions: int tensor `(target_length,)` or `(batch, target_length)`, those
-            of `decoder_sequence`; `self_attention_cache_update_index` (or 0) +
-            0, 1, 2, … if `None`.
+            `encoder_sequence`, `None` to use the cache without a change.
+        use_causal_mask: bool, whether a query attends only to keys up to its own
+            position.
+        training: bool, whether to apply dropout.
+        return_attention_scores: bool, whether to return the attention scores too.
+        positions: int tensor `(target_length,)` or `(batch, target_length)`,
+            positions of `decoder_sequence`. Defaults to
+            `self_attention_cache_update_index` (or 0) + 0, 1, 2, ….
         cache_positions: int tensor `(cache_length,)` or `(batch, cache_length)`,
-            those of the self-attention cache; 0, 1, 2, … if `None`.
+            positions of the entries of the self-attention cache. Defaults to 0, 1,
+            2, ….
 
     Returns:
-        `outputs` `(batch, target_length, hidden_dim)`; or, with caches,
+        `outputs` `(batch, target_length, hidden_dim)`. With caches,
         `(outputs, self_attention_cache)` without cross-attention and
         `(outputs, self_attention_cache, cross_attention_cache)` with it. With
-        `return_attention_scores=True` a dictionary stands last: the scores
-        `(batch, num_heads, target_length, key_length)` under
-        `"self_attention"`, with cross-attention also
-        `(batch, num_heads, target_length, source_length)` under
-        `"cross_attention"`.
+        `return_attention_scores=True`, a dictionary is the last element: the scores
+        `(batch, num_heads, target_length, key_length)` under `"self_attention"`
+        and, with cross-attention, `(batch, num_heads, target_length,
+        source_length)` under `"cross_attention"`.
 
     Raises:
-        ValueError: if `hidden_dim` is not divisible by `num_heads`, or a call
-            gives or leaves out `encoder_sequence` or a cache against the way
-            the block was built.
+        ValueError: if an argument is out of range, `num_heads` does not divide
+            `hidden_dim`, or `encoder_sequence` or a cache does not match the way the
+            block was built.
 
     Example:
 
@@ -102,39 +106,50 @@ class DecoderBlock(Block):
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.1
     """
 
+    cross_attention: MultiHeadAttention | None
+    cross_attention_residual: Residual
+
     def build(
-        self, decoder_sequence_shape: Any, encoder_sequence_shape: Any = None
+        self,
+        decoder_sequence_shape: Shape,
+        encoder_sequence_shape: Shape | None = None,
     ) -> None:
         shape = decoder_sequence_shape
-        self.self_attention = self._self_attention(shape)
-        self.self_attention_residual = self._residual("self_attention_residual", shape)
-        self.cross_attention: MultiHeadAttention | None = None
+        self.self_attention = self._build_self_attention(shape)
+        self.self_attention_residual = self._build_residual(
+            "self_attention_residual", shape
+        )
+        self.cross_attention = None
         if encoder_sequence_shape is not None:
-            self.cross_attention = self._cross_attention(shape, encoder_sequence_shape)
-            self.cross_attention_residual = self._residual(
+            self.cross_attention = self._build_cross_attention(
+                shape, encoder_sequence_shape
+            )
+            self.cross_attention_residual = self._build_residual(
                 "cross_attention_residual", shape
             )
-        self.feed_forward = self._feed_forward(shape)
-        self.feed_forward_residual = self._residual("feed_forward_residual", shape)
-        freeze_new_layers(self)
+        self.feed_forward = self._build_feed_forward(shape)
+        self.feed_forward_residual = self._build_residual(
+            "feed_forward_residual", shape
+        )
+        freeze_new_sub_layers(self)
 
     def call(
         self,
-        decoder_sequence: Any,
-        encoder_sequence: Any = None,
-        decoder_padding_mask: Any = None,
-        decoder_attention_mask: Any = None,
-        encoder_padding_mask: Any = None,
-        encoder_attention_mask: Any = None,
-        self_attention_cache: Any = None,
-        self_attention_cache_update_index: Any = None,
-        cross_attention_cache: Any = None,
-        cross_attention_cache_update_index: Any = None,
+        decoder_sequence: Tensor,
+        encoder_sequence: Tensor | None = None,
+        decoder_padding_mask: Mask | None = None,
+        decoder_attention_mask: Mask | None = None,
+        encoder_padding_mask: Mask | None = None,
+        encoder_attention_mask: Mask | None = None,
+        self_attention_cache: Cache | None = None,
+        self_attention_cache_update_index: Size | None = None,
+        cross_attention_cache: Cache | None = None,
+        cross_attention_cache_update_index: Size | None = None,
         use_causal_mask: bool = True,
         training: bool | None = None,
         return_attention_scores: bool = False,
-        positions: Any = None,
-        cache_positions: Any = None,
+        positions: Tensor | None = None,
+        cache_positions: Tensor | None = None,
     ) -> Any:
         self._check_inputs(
             encoder_sequence,
@@ -147,10 +162,10 @@ class DecoderBlock(Block):
             positions = sequence_positions(decoder_sequence, start)
         if self_attention_cache is None and cache_positions is None:
             cache_positions = positions
-        x, self_extras = self._attend(
+        attended = self._attend(
             self.self_attention,
             self.self_attention_residual,
-            self._add_positions(decoder_sequence, positions),
+            self._add_encoding(decoder_sequence, positions),
             attention_mask=decoder_attention_mask,
             padding_mask=decoder_padding_mask,
             use_causal_mask=use_causal_mask,
@@ -161,9 +176,9 @@ class DecoderBlock(Block):
             training=training,
             return_attention_scores=return_attention_scores,
         )
-        cross_extras: dict[str, Any] = {}
+        x, results = attended.output, {"self_attention": attended}
         if self.cross_attention is not None:
-            x, cross_extras = self._attend(
+            attended = self._attend(
                 self.cross_attention,
                 self.cross_attention_residual,
                 x,
@@ -175,49 +190,56 @@ class DecoderBlock(Block):
                 training=training,
                 return_attention_scores=return_attention_scores,
             )
-        x = self._feed(x, training)
-        return _outputs(x, self_extras, cross_extras, return_attention_scores)
+            x = attended.output
+            results["cross_attention"] = attended
+        return _outputs(self._feed(x, training), results, return_attention_scores)
 
     def compute_output_shape(
-        self, decoder_sequence_shape: Any, encoder_sequence_shape: Any = None
-    ) -> Any:
+        self,
+        decoder_sequence_shape: Shape,
+        encoder_sequence_shape: Shape | None = None,
+    ) -> Shape:
         return decoder_sequence_shape
 
     def _check_inputs(
         self,
-        encoder_sequence: Any,
-        self_attention_cache: Any,
-        cross_attention_cache: Any,
-        cross_attention_cache_update_index: Any,
+        encoder_sequence: Tensor | None,
+        self_attention_cache: Cache | None,
+        cross_attention_cache: Cache | None,
+        cross_attention_cache_update_index: Size | None,
     ) -> None:
         if self.cross_attention is None:
-            if encoder_sequence is not None or cross_attention_cache is not None:
-                raise ValueError(
-                    "`encoder_sequence` must be `None` for a `DecoderBlock` that was "
-                    "built without it; received one. Build the block with "
-                    "`block(decoder_sequence, encoder_sequence)` to have "
-                    "cross-attention."
-                )
+            for name, value in (
+                ("encoder_sequence", encoder_sequence),
+                ("cross_attention_cache", cross_attention_cache),
+            ):
+                if value is not None:
+                    raise ValueError(
+                        f"`{name}` must be `None` for a decoder that was built without "
+                        f"an `encoder_sequence`; received a `{name}`. Build the "
+                        "decoder with `decoder(decoder_sequence, encoder_sequence)` "
+                        "to have cross-attention."
+                    )
             return
         if (self_attention_cache is None) != (cross_attention_cache is None):
+            given = "self" if cross_attention_cache is None else "cross"
             raise ValueError(
                 "`self_attention_cache` and `cross_attention_cache` must both be given "
-                "or both be `None`; received only "
-                f"`{'self' if cross_attention_cache is None else 'cross'}"
-                "_attention_cache`."
+                f"or both be `None`; received only `{given}_attention_cache`."
             )
-        cached = cross_attention_cache is not None
-        if encoder_sequence is None and not (
-            cached and cross_attention_cache_update_index is None
-        ):
+        cache_is_filled = (
+            cross_attention_cache is not None
+            and cross_attention_cache_update_index is None
+        )
+        if encoder_sequence is None and not cache_is_filled:
             raise ValueError(
-                "`encoder_sequence` must be given to a `DecoderBlock` that was built "
-                "with it, unless a filled `cross_attention_cache` stands in for it; "
-                "received `encoder_sequence=None`."
+                "`encoder_sequence` must be given to a decoder that was built with "
+                "one; received `encoder_sequence=None`. Only a filled "
+                "`cross_attention_cache` replaces it."
             )
 
-    def compute_cross_attention_cache(self, encoder_sequence: Any) -> Any:
-        """Projects the encoder's output once, for all steps of a decoding.
+    def compute_cross_attention_cache(self, encoder_sequence: Tensor) -> Tensor:
+        """Projects the output of the encoder once for all decoding steps.
 
         Args:
             encoder_sequence: float tensor `(batch, source_length, encoder_dim)`.
@@ -231,21 +253,19 @@ class DecoderBlock(Block):
         """
         if self.cross_attention is None:
             raise ValueError(
-                "a `DecoderBlock` must be built with `encoder_sequence` to have "
-                "cross-attention; received no such input so far."
+                "`compute_cross_attention_cache` requires a block with "
+                "cross-attention; received a call on a block that was built without "
+                "an `encoder_sequence`."
             )
         return self.cross_attention.compute_cache(encoder_sequence)
 
 
 def _outputs(
-    x: Any,
-    self_extras: dict[str, Any],
-    cross_extras: dict[str, Any],
-    return_attention_scores: bool,
+    x: Tensor, results: dict[str, Attended], return_attention_scores: bool
 ) -> Any:
-    """Puts caches and scores behind `x`, in the order of KerasHub."""
-    extras = {"self_attention": self_extras, "cross_attention": cross_extras}
-    caches = [extra["cache"] for extra in extras.values() if "cache" in extra]
-    scores = {name: e["scores"] for name, e in extras.items() if "scores" in e}
-    outputs = (x, *caches, *([scores] if return_attention_scores else []))
-    return outputs if len(outputs) > 1 else x
+    """Returns `x` with the caches and scores after it, in KerasHub's order."""
+    caches = [result.cache for result in results.values() if result.cache is not None]
+    if not caches and not return_attention_scores:
+        return x
+    scores = {name: result.scores for name, result in results.items()}
+    return (x, *caches, *([scores] if return_attention_scores else []))

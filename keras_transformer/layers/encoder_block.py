@@ -1,64 +1,64 @@
-"""One layer of the encoder."""
-
-from typing import Any
+"""Encoder block: one layer of a Transformer encoder."""
 
 import keras
 
 from keras_transformer.layers.block import Block
-from keras_transformer.layers.freezing import freeze_new_layers
+from keras_transformer.layers.sub_layers import freeze_new_sub_layers
+from keras_transformer.types import Mask, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class EncoderBlock(Block):
-    """One layer of the Transformer encoder, a drop-in for KerasHub's.
+    """Encoder block, a drop-in for `keras_hub.layers.TransformerEncoder`.
 
-    Self-attention, then a position-wise feed-forward network, each inside a
-    residual connection with layer normalisation: after the sum as in the paper
-    (`normalize_first=False`), or on the way into the sub-layer
-    (`normalize_first=True`, "pre-norm"; a stack of such blocks wants one more
-    normalisation at its end). Constructor, call and weight order are those of
-    `keras_hub.layers.TransformerEncoder`.
+    The block contains self-attention and a position-wise feed-forward network. Each
+    has a residual connection with normalisation: after the sum as in the paper
+    (post-norm), or of the input of the sub-layer (pre-norm). A stack of pre-norm
+    blocks needs one more normalisation after the last block, which `EncoderStack`
+    contains. Constructor, call and weight order are those of KerasHub.
 
     Args:
-        intermediate_dim: int, width of the feed-forward network (d_ff).
-        num_heads: int, number of attention heads; must divide the width of the
-            inputs.
-        dropout: float in [0, 1), dropout rate of the attention scores and of
-            each sub-layer's output.
-        activation: activation of the feed-forward network.
-        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        intermediate_dim: int, width of the feed-forward networks (d_ff).
+        num_heads: int, number of attention heads. It must divide `hidden_dim`,
+            unless `attention_options` contains `key_dim`.
+        dropout: float in [0, 1), dropout rate of the attention scores and of the
+            output of each sub-layer.
+        activation: activation of the feed-forward networks.
+        layer_norm_epsilon: float, epsilon of the normalisations.
         kernel_initializer: initializer of all kernels.
         bias_initializer: initializer of all biases.
-        normalize_first: whether to normalise the input of each sub-layer
-            rather than the output.
-        positions: a `PositionScheme` to copy: an encoding is added to the
-            inputs of the block, any other scheme acts in its self-attention.
-        attention_options: dictionary of further arguments of the block's
-            `MultiHeadAttention`, such as `num_key_value_heads`, a `dropout` of
-            its own, or a `pattern` (for the self-attention alone).
-        feed_forward_options: dictionary of further arguments of its
-            `FeedForward`, such as `gated` or a `dropout` of its own.
-        residual_options: dictionary of further arguments of its `Residual`
-            connections, such as `normalization` or `stochastic_depth`.
+        normalize_first: bool, whether to normalise the input of each sub-layer
+            (pre-norm) instead of its output (post-norm).
+        positions: `PositionScheme` to copy, or `None`. An encoding is added to the
+            inputs. Any other scheme acts in each self-attention.
+        attention_options: dictionary of further arguments of each
+            `MultiHeadAttention`, such as `num_key_value_heads` or a separate
+            `dropout`. `pattern` and `sliding_window` apply to self-attention only.
+        feed_forward_options: dictionary of further arguments of each
+            `FeedForward`, such as `gated` or a separate `dropout`.
+        residual_options: dictionary of further arguments of each `Residual`, such
+            as `normalization` or `stochastic_depth`.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
     Call arguments:
-        inputs: float tensor `(batch, length, hidden_dim)`. Its Keras mask, if
-            it has one, is honoured and passed on.
+        inputs: float tensor `(batch, length, hidden_dim)`. Its Keras mask is
+            applied and passed on.
         padding_mask: boolean tensor `(batch, length)`, `True` = a real token.
         attention_mask: boolean tensor that broadcasts to
             `(batch, length, length)`, `True` = attend.
-        training: whether dropout is applied.
-        return_attention_scores: whether to return the scores as well.
+        training: bool, whether to apply dropout.
+        return_attention_scores: bool, whether to return the attention scores too.
+        positions: int tensor `(length,)` or `(batch, length)`, positions of the
+            inputs. Defaults to 0, 1, 2, ….
 
     Returns:
-        Tensor `(batch, length, hidden_dim)`; with
-        `return_attention_scores=True` the pair of it and the scores
-        `(batch, num_heads, length, length)`.
+        Tensor `(batch, length, hidden_dim)`. With `return_attention_scores=True`, a
+        pair of this tensor and the scores `(batch, num_heads, length, length)`.
 
     Raises:
-        ValueError: if `hidden_dim` is not divisible by `num_heads`.
+        ValueError: if an argument is out of range or `num_heads` does not divide
+            `hidden_dim`.
 
     Example:
 
@@ -71,33 +71,40 @@ class EncoderBlock(Block):
         - [Xiong et al., 2020](https://arxiv.org/abs/2002.04745) (pre-norm)
     """
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: Shape) -> None:
         shape = inputs_shape
-        self.self_attention = self._self_attention(shape)
-        self.self_attention_residual = self._residual("self_attention_residual", shape)
-        self.feed_forward_residual = self._residual("feed_forward_residual", shape)
-        self.feed_forward = self._feed_forward(shape)
-        freeze_new_layers(self)
+        self.self_attention = self._build_self_attention(shape)
+        self.self_attention_residual = self._build_residual(
+            "self_attention_residual", shape
+        )
+        self.feed_forward_residual = self._build_residual(
+            "feed_forward_residual", shape
+        )
+        self.feed_forward = self._build_feed_forward(shape)
+        freeze_new_sub_layers(self)
 
     def call(
         self,
-        inputs: Any,
-        padding_mask: Any = None,
-        attention_mask: Any = None,
+        inputs: Tensor,
+        padding_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
-    ) -> Any:
-        x, extras = self._attend(
+        positions: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        x, scores, _ = self._attend(
             self.self_attention,
             self.self_attention_residual,
-            self._add_positions(inputs),
+            self._add_encoding(inputs, positions),
             attention_mask=attention_mask,
             padding_mask=padding_mask,
+            query_positions=positions,
+            key_positions=positions,
             return_attention_scores=return_attention_scores,
             training=training,
         )
         x = self._feed(x, training)
-        return (x, extras["scores"]) if return_attention_scores else x
+        return x if scores is None else (x, scores)
 
-    def compute_output_shape(self, inputs_shape: Any) -> Any:
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape

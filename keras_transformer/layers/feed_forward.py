@@ -1,35 +1,40 @@
-"""Position-wise feed-forward network, plain or gated."""
+"""Position-wise feed-forward network, with or without a gate."""
 
 from typing import Any
 
 import keras
 
 from keras_transformer.arguments import check_ints, check_rates
-from keras_transformer.layers import weight_options
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.freezing import freeze_new_layers
 from keras_transformer.layers.projection import Dense
+from keras_transformer.layers.sub_layers import (
+    clone_weight_options,
+    freeze_new_sub_layers,
+    known_size,
+    serialize_weight_options,
+)
+from keras_transformer.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(keras.layers.Layer):
-    """Two dense layers with an activation between them, at every position.
+    """Position-wise feed-forward network: two dense layers with an activation.
 
-    `FFN(x) = activation(x W1 + b1) W2 + b2`; the output has the width of the
-    input. With `gated=True` the activation is that of a third dense layer, the
-    gate, which multiplies the first:
-    `FFN(x) = (activation(x V + c) * (x W1 + b1)) W2 + b2`. That is GLU for the
-    activation `"sigmoid"`, ReGLU for `"relu"`, GEGLU for `"gelu"` and SwiGLU
-    for `"silu"`; an `intermediate_dim` of two thirds keeps the number of
-    weights.
+    `FFN(x) = activation(x W1 + b1) W2 + b2`. The output has the width of the
+    input. With `gated=True`, the activation is applied to a third dense layer, the
+    gate, which multiplies the first one:
+    `FFN(x) = (activation(x V + c) * (x W1 + b1)) W2 + b2`. This is GLU with the
+    activation `"sigmoid"`, ReGLU with `"relu"`, GEGLU with `"gelu"` and SwiGLU
+    with `"silu"`. Two thirds of the `intermediate_dim` keep the number of weights
+    constant.
 
     Args:
         intermediate_dim: int, width of the inner layer (d_ff in the paper).
-        activation: activation of the inner layer, or of the gate.
-        gated: whether there is a gate.
-        dropout: float in [0, 1), dropout rate of what goes into the last dense
-            layer ("activation dropout").
-        use_bias: whether the dense layers have biases.
+        activation: activation of the inner layer or of the gate.
+        gated: bool, whether the network has a gate.
+        dropout: float in [0, 1), dropout rate of the input of the last dense layer
+            ("activation dropout").
+        use_bias: bool, whether the dense layers have biases.
         kernel_initializer: initializer of all kernels.
         bias_initializer: initializer of all biases.
         **kwargs: `name`, `dtype` and the other arguments of
@@ -37,13 +42,13 @@ class FeedForward(keras.layers.Layer):
 
     Call arguments:
         inputs: float tensor `(batch, length, hidden_dim)`.
-        training: whether dropout is applied.
+        training: bool, whether to apply dropout.
 
     Returns:
         Tensor `(batch, length, hidden_dim)` in the compute dtype.
 
     Raises:
-        ValueError: if `dropout` is out of range.
+        ValueError: if `intermediate_dim` or `dropout` is out of range.
 
     Example:
 
@@ -56,7 +61,7 @@ class FeedForward(keras.layers.Layer):
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.3
-        - [Shazeer, 2020](https://arxiv.org/abs/2002.05202), section 2 (gated)
+        - [Shazeer, 2020](https://arxiv.org/abs/2002.05202), section 2 (gate)
     """
 
     def __init__(
@@ -83,8 +88,8 @@ class FeedForward(keras.layers.Layer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.supports_masking = True
 
-    def build(self, inputs_shape: Any) -> None:
-        *leading, hidden_dim = inputs_shape
+    def build(self, inputs_shape: Shape) -> None:
+        *leading, _ = inputs_shape
         self.intermediate_dense = self._dense("intermediate", self.intermediate_dim)
         self.intermediate_dense.build(inputs_shape)
         self.gate_dense: keras.layers.Dense | None = None
@@ -92,40 +97,40 @@ class FeedForward(keras.layers.Layer):
             self.gate_dense = self._dense("gate", self.intermediate_dim)
             self.gate_dense.build(inputs_shape)
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
-        self.output_dense = self._dense("output", hidden_dim)
+        self.output_dense = self._dense("output", known_size(inputs_shape))
         self.output_dense.build((*leading, self.intermediate_dim))
-        freeze_new_layers(self)
+        freeze_new_sub_layers(self)
 
     def _dense(self, name: str, units: int) -> keras.layers.Dense:
         return Dense(
             units,
             use_bias=self.use_bias,
-            **weight_options.clone(**self._initializers),
+            **clone_weight_options(**self._initializers),
             dtype=self.dtype_policy,
             name=name,
         )
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         inner = self.dropout_layer(self._inner(inputs), training=training)
         return self.output_dense(inner)
 
-    def _inner(self, inputs: Any) -> Any:
+    def _inner(self, inputs: Tensor) -> Tensor:
         inner = self.intermediate_dense(inputs)
         if self.gate_dense is None:
             return self.activation(inner)
         return self.activation(self.gate_dense(inputs)) * inner
 
-    def compute_output_shape(self, inputs_shape: Any) -> Any:
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
     @property
-    def _initializers(self) -> dict[str, Any]:
+    def _initializers(self) -> dict[str, keras.Initializer]:
         return {
             "kernel_initializer": self.kernel_initializer,
             "bias_initializer": self.bias_initializer,
         }
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "intermediate_dim": self.intermediate_dim,
@@ -133,5 +138,5 @@ class FeedForward(keras.layers.Layer):
             "gated": self.gated,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
-            **weight_options.serialize(**self._initializers),
+            **serialize_weight_options(**self._initializers),
         }

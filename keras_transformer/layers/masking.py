@@ -1,21 +1,22 @@
-"""Attention masks: boolean, `True` means "attend". Defined here, once."""
+"""Attention masks: boolean, `True` = attend."""
 
 import functools
-from typing import Any
+from typing import overload
 
 from keras import ops
 
+from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
-def padding_mask(token_ids: Any, pad_token_id: int = 0) -> Any:
-    """Marks the real tokens of a padded batch.
+
+def padding_mask(token_ids: TokenIds, pad_token_id: int = 0) -> Mask:
+    """Computes the mask of the real tokens of a padded batch.
 
     Args:
         token_ids: int tensor `(batch, length)`.
-        pad_token_id: id of the padding token.
+        pad_token_id: int, id of the padding token.
 
     Returns:
-        Boolean tensor `(batch, length)`, `True` on every token that is not
-        padding.
+        Boolean tensor `(batch, length)`, `False` for padding.
 
     Example:
 
@@ -26,17 +27,16 @@ def padding_mask(token_ids: Any, pad_token_id: int = 0) -> Any:
     return ops.not_equal(token_ids, pad_token_id)
 
 
-def causal_mask(query_length: Any, key_length: Any, offset: Any = 0) -> Any:
-    """Lets every query see the keys up to its own position.
+def causal_mask(query_length: Size, key_length: Size, offset: Size = 0) -> Mask:
+    """Computes the mask with which a query attends to keys up to its own position.
 
-    The mask is rectangular: with a key-value cache, the queries are the newest
-    tokens, the keys all positions of the cache.
+    The mask may be rectangular: with a key-value cache, the queries are the newest
+    tokens, and the keys are all entries of the cache.
 
     Args:
         query_length: int or int scalar tensor, number of queries.
         key_length: int or int scalar tensor, number of keys.
-        offset: int or int scalar tensor, position of the first query among
-            the keys.
+        offset: int or int scalar tensor, position of the first query.
 
     Returns:
         Boolean tensor `(1, query_length, key_length)`, `True` where
@@ -52,16 +52,16 @@ def causal_mask(query_length: Any, key_length: Any, offset: Any = 0) -> Any:
     return ops.less_equal(keys, queries + offset)
 
 
-def merge_masks(*masks: Any) -> Any:
-    """Joins masks by logical and, passing over those that are `None`.
+def merge_masks(*masks: Mask | None) -> Mask | None:
+    """Merges masks by logical and, ignoring `None`.
 
     Args:
         masks: boolean (or 0/1 integer) tensors that broadcast to each other,
-            or `None`. If one of them has an axis for the heads, the attention
-            masks without it get one.
+            or `None`. If one of them has an axis for the heads, this axis is
+            inserted into the other attention masks.
 
     Returns:
-        The boolean tensor they have in common; `None` if there is none.
+        Boolean tensor, or `None` if all masks are `None`.
     """
     given = [ops.cast(mask, "bool") for mask in masks if mask is not None]
     if any(len(mask.shape) == 4 for mask in given):
@@ -69,20 +69,24 @@ def merge_masks(*masks: Any) -> Any:
     return functools.reduce(ops.logical_and, given) if given else None
 
 
-def attention_mask_from_padding(mask: Any) -> Any:
-    """Turns a mask of the keys into an attention mask.
+def attention_mask_from_padding(mask: Mask | None) -> Mask | None:
+    """Converts a mask of the keys to an attention mask.
 
     Args:
         mask: boolean tensor `(batch, key_length)`, or `None`.
 
     Returns:
-        Boolean tensor `(batch, 1, key_length)`; `None` for `None`.
+        Boolean tensor `(batch, 1, key_length)`, or `None` for `None`.
     """
     return None if mask is None else ops.expand_dims(mask, 1)
 
 
-def with_head_axis(mask: Any) -> Any:
-    """Gives an attention mask all four axes.
+@overload
+def with_head_axis(mask: None) -> None: ...
+@overload
+def with_head_axis(mask: Mask) -> Mask: ...
+def with_head_axis(mask: Mask | None) -> Mask | None:
+    """Inserts the missing axes of an attention mask.
 
     Args:
         mask: boolean tensor `(query_length, key_length)`,
@@ -90,8 +94,8 @@ def with_head_axis(mask: Any) -> Any:
             `(batch, num_heads, query_length, key_length)`, or `None`.
 
     Returns:
-        Boolean tensor with four axes, those that were missing of size 1; `None`
-        for `None`.
+        Boolean tensor with four axes; the size of inserted axes is 1. `None` for
+        `None`.
     """
     if mask is None or len(mask.shape) == 4:
         return mask
@@ -99,16 +103,18 @@ def with_head_axis(mask: Any) -> Any:
     return ops.expand_dims(mask, 1)
 
 
-def zero_masked_queries(attended: Any, scores: Any, query_mask: Any) -> tuple[Any, Any]:
-    """Makes what masked queries attended to, and their scores, zero.
+def zero_masked_queries(
+    attended: Tensor, scores: Tensor | None, query_mask: Mask
+) -> tuple[Tensor, Tensor | None]:
+    """Sets the weighted sums and scores of masked queries to zero.
 
     Args:
         attended: float tensor `(batch, query_length, num_heads, value_dim)`.
-        scores: None, or float tensor `(batch, num_heads, query_length, key_length)`.
+        scores: float tensor `(batch, num_heads, query_length, key_length)`, or `None`.
         query_mask: boolean tensor `(batch, query_length)`.
 
     Returns:
-        The two, of the same shapes.
+        The weighted sums and scores, of the same shapes.
     """
     rows = ops.cast(query_mask, "bool")[:, :, None, None]
     if scores is not None:

@@ -1,4 +1,4 @@
-"""The residual connection with normalisation around every sub-layer."""
+"""Residual connection with normalisation."""
 
 from typing import Any
 
@@ -7,43 +7,45 @@ import keras
 from keras_transformer.arguments import check_rates
 from keras_transformer.backend.xla_barriers import materialization_barrier
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.freezing import freeze_new_layers
+from keras_transformer.layers.sub_layers import freeze_new_sub_layers
+from keras_transformer.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Residual(keras.layers.Layer):
-    """Joins a sub-layer's output to its input: dropout, sum, normalisation.
+    """Residual connection of a sub-layer, with dropout and normalisation.
 
     Post-norm, as in the paper: `Norm(x + Dropout(sublayer(x)))`; pre-norm:
-    `x + Dropout(sublayer(Norm(x)))`. The sub-layer is called in between:
+    `x + Dropout(sublayer(Norm(x)))`. Call the sub-layer between the two calls:
 
         x = residual(x, sublayer(residual.prepare(x)))
 
     Args:
-        dropout: float in [0, 1), dropout rate of the sub-layer's output.
+        dropout: float in [0, 1), dropout rate of the output of the sub-layer.
         layer_norm_epsilon: float, epsilon of the normalisation.
-        normalize_first: whether to normalise the input of the sub-layer rather
-            than the sum.
+        normalize_first: bool, whether to normalise the input of the sub-layer
+            (pre-norm) instead of the sum (post-norm).
         normalization: `"layer"` (layer normalisation, as in the paper), `"rms"`
-            (by the root mean square: no centring, no offset) or `None`.
-        stochastic_depth: float in [0, 1), probability that a training step
-            leaves the sub-layer's whole output out for a row of the batch; the
-            outputs that stay are divided by `1 - stochastic_depth`.
+            (root mean square normalisation: no centring, no offset) or `None`.
+        stochastic_depth: float in [0, 1), probability that training drops the
+            whole output of the sub-layer for a row of the batch. The other outputs
+            are divided by `1 - stochastic_depth`.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
     Call arguments:
         inputs: float tensor `(batch, length, hidden_dim)`.
-        outputs: float tensor `(batch, length, hidden_dim)`, what the sub-layer
-            made of `prepare(inputs)`. Without it the call is `prepare`.
-        training: whether dropout and stochastic depth are applied.
+        outputs: float tensor `(batch, length, hidden_dim)`, the output of the
+            sub-layer for `prepare(inputs)`. Without it, the layer returns
+            `prepare(inputs)`.
+        training: bool, whether to apply dropout and stochastic depth.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`.
 
     Raises:
-        ValueError: if `dropout`, `stochastic_depth` or `normalization` is not
-            one of the values above.
+        ValueError: if `dropout` or `stochastic_depth` is out of range, or
+            `normalization` is unknown.
 
     Example:
 
@@ -88,26 +90,29 @@ class Residual(keras.layers.Layer):
             stochastic_depth, noise_shape=(None, 1, 1), dtype=self.dtype_policy
         )
 
-    def build(self, inputs_shape: Any, outputs_shape: Any = None) -> None:
+    def build(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> None:
         if self.norm is not None:
             self.norm.build(inputs_shape)
-        freeze_new_layers(self)
+        freeze_new_sub_layers(self)
 
-    def prepare(self, inputs: Any) -> Any:
-        """Returns what the sub-layer is to be called on.
+    def prepare(self, inputs: Tensor) -> Tensor:
+        """Returns the input of the sub-layer.
 
         Args:
             inputs: float tensor `(batch, length, hidden_dim)`.
 
         Returns:
-            Tensor `(batch, length, hidden_dim)`: normalised if
-            `normalize_first`, the inputs themselves if not.
+            Tensor `(batch, length, hidden_dim)`: the normalised inputs if
+            `normalize_first`, otherwise the inputs.
         """
         return self(inputs)
 
     def call(
-        self, inputs: Any, outputs: Any = None, training: bool | None = None
-    ) -> Any:
+        self,
+        inputs: Tensor,
+        outputs: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         if outputs is None:
             return self._normalize(inputs) if self.normalize_first else inputs
         outputs = self.dropout_layer(outputs, training=training)
@@ -115,13 +120,15 @@ class Residual(keras.layers.Layer):
         total = materialization_barrier(inputs + outputs)
         return total if self.normalize_first else self._normalize(total)
 
-    def _normalize(self, x: Any) -> Any:
+    def _normalize(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
 
-    def compute_output_shape(self, inputs_shape: Any, outputs_shape: Any = None) -> Any:
+    def compute_output_shape(
+        self, inputs_shape: Shape, outputs_shape: Shape | None = None
+    ) -> Shape:
         return inputs_shape
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "dropout": self.dropout,
@@ -139,9 +146,11 @@ _NORMALIZATIONS = {
 
 
 def make_normalization(
-    normalization: str | None, epsilon: float, dtype: Any = None
+    normalization: str | None,
+    epsilon: float,
+    dtype: str | keras.DTypePolicy | None = None,
 ) -> keras.layers.Layer | None:
-    """Makes the layer that normalises over the last axis.
+    """Creates a layer that normalises over the last axis.
 
     Args:
         normalization: `"layer"`, `"rms"` or `None`.
@@ -149,10 +158,10 @@ def make_normalization(
         dtype: dtype or dtype policy of the layer.
 
     Returns:
-        A layer, not yet built; `None` if `normalization` is.
+        A layer that is not built, or `None` if `normalization` is `None`.
 
     Raises:
-        ValueError: if `normalization` is something else.
+        ValueError: if `normalization` is unknown.
 
     Example:
 
@@ -167,5 +176,5 @@ def make_normalization(
             f"`normalization={normalization!r}`."
         )
     layer = _NORMALIZATIONS[normalization](epsilon=epsilon, dtype=dtype, name="norm")
-    layer.supports_masking = True  # Keras 3.15 leaves it out for RMS.
+    layer.supports_masking = True  # Keras 3.15 does not set it for RMS.
     return layer

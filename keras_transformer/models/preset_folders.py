@@ -9,7 +9,7 @@ import keras
 from keras_transformer import hub
 from keras_transformer.backend.quantized import check_not_quantized
 from keras_transformer.files import checked_file, new_folder, read_json, write_json
-from keras_transformer.layers.block import deserialize_design
+from keras_transformer.layers.block_arguments import deserialize_objects
 from keras_transformer.types import Config
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _arguments(cls: type, folder: pathlib.Path, versions: str) -> Config:
             f"`registered_name={content.get('registered_name')!r}`."
         )
     try:
-        design = deserialize_design(config)
+        design = deserialize_objects(config)
     except Exception as error:  # a damaged configuration can raise almost anything
         raise ValueError(f"{path} is damaged: {error} {versions}") from error
     return {**design, **_read_tokenizers(folder)}

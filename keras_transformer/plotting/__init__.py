@@ -1,8 +1,8 @@
-"""Draws attention, positions and schedules: arrays in, a figure out.
+"""Figures of attention, positions, learning rate schedules and search trees.
 
-Every function returns a `matplotlib.figure.Figure` that pyplot does not know: a
-notebook shows it, `figure.savefig("attention.png")` writes it, and nothing has to be
-closed.
+Every function takes arrays and returns a `matplotlib.figure.Figure` that is not
+registered with pyplot. A notebook displays it, `figure.savefig("attention.png")`
+writes it to a file, and it need not be closed.
 """
 
 from keras_transformer.plotting.attention import (

@@ -1,4 +1,4 @@
-"""Attention as heat maps with the tokens on both axes, and as bars."""
+"""Heat maps and bar charts of attention scores."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from keras_transformer.plotting.drawing import (
     styled,
 )
 
-_TOKEN_SIZE = 0.32  # inches of a token on an axis, less where they would not fit
+_TOKEN_SIZE = 0.32  # inches per token, less in maps that reach `_LARGEST_MAP`
 _LARGEST_MAP = 14.0  # inches
 _SMALLEST_MAP = 2.0  # inches
 _POINTS_PER_INCH = 72
@@ -33,22 +33,22 @@ def plot_attention(
     key_label: str = "source tokens",
     title: str = "Attention",
 ) -> Figure:
-    """Heat map of one attention head: queries down, keys across.
+    """Plots a heat map of one attention head: a row per query, a column per key.
 
     Args:
         attention_scores: array of shape `(query_length, key_length)`, any float type.
         query_tokens: list of `query_length` str.
         key_tokens: list of `key_length` str.
-        query_label: str, the name of the vertical axis.
-        key_label: str, the name of the horizontal axis.
-        title: str.
+        query_label: str, label of the vertical axis.
+        key_label: str, label of the horizontal axis.
+        title: str, title of the figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if the scores are not finite numbers of the shape that the tokens
-            ask for.
+        ValueError: if the scores are not finite, or their shape does not match the
+            numbers of tokens.
 
     Example:
 
@@ -67,9 +67,9 @@ def plot_attention(
         attention_scores,
         {"query_length": len(query_tokens), "key_length": len(key_tokens)},
     )
-    figure, axes = _maps(1, 1, query_tokens, key_tokens)
+    figure, axes = _map_axes(1, 1, query_tokens, key_tokens)
     _draw_scores(axes[0], scores, highest=scores.max())
-    _name_tokens(axes[0], query_tokens, key_tokens)
+    _label_tokens(axes[0], query_tokens, key_tokens)
     axes[0].set(xlabel=key_label, ylabel=query_label, title=title)
     add_colorbar(figure, axes, axes[0].collections[0], "attention score")
     return figure
@@ -84,23 +84,23 @@ def plot_attention_heads(
     key_label: str = "source tokens",
     title: str = "Attention heads",
 ) -> Figure:
-    """Grid with the heat map of every head of a layer, on one colour scale.
+    """Plots a grid of heat maps of all heads of a layer, with one colour scale.
 
     Args:
         attention_scores: array of shape `(num_heads, query_length, key_length)`, any
             float type.
         query_tokens: list of `query_length` str.
         key_tokens: list of `key_length` str.
-        query_label: str, the name of the vertical axes.
-        key_label: str, the name of the horizontal axes.
-        title: str.
+        query_label: str, label of the vertical axes.
+        key_label: str, label of the horizontal axes.
+        title: str, title of the figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if the scores are not finite numbers of the shape that the tokens
-            ask for.
+        ValueError: if the scores are not finite, or their shape does not match the
+            numbers of tokens.
 
     Example:
 
@@ -125,13 +125,13 @@ def plot_attention_heads(
     )
     columns = min(len(scores), _MOST_COLUMNS)
     rows = math.ceil(len(scores) / columns)
-    figure, axes = _maps(rows, columns, query_tokens, key_tokens)
+    figure, axes = _map_axes(rows, columns, query_tokens, key_tokens)
     for spare in axes[len(scores) :]:
         spare.remove()
     axes = axes[: len(scores)]
     for head, (panel, head_scores) in enumerate(zip(axes, scores, strict=True)):
         _draw_scores(panel, head_scores, highest=scores.max())
-        _name_tokens(
+        _label_tokens(
             panel,
             query_tokens if head % columns == 0 else [],
             key_tokens if head + columns >= len(scores) else [],
@@ -151,19 +151,20 @@ def plot_token_attention(
     query_token: str,
     key_label: str = "source tokens",
 ) -> Figure:
-    """Bars with the attention that one token pays to every key.
+    """Plots a bar chart of the attention scores of one query.
 
     Args:
         attention_scores: array of shape `(key_length,)`, any float type.
         key_tokens: list of `key_length` str.
-        query_token: str, the token that attends.
-        key_label: str, the name of the vertical axis.
+        query_token: str, token of the query.
+        key_label: str, label of the vertical axis.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if the scores are not finite numbers, one a token.
+        ValueError: if the scores are not finite, or their number is not that of the
+            tokens.
 
     Example:
 
@@ -192,10 +193,10 @@ def plot_token_attention(
     return figure
 
 
-def _maps(
+def _map_axes(
     rows: int, columns: int, query_tokens: Sequence[str], key_tokens: Sequence[str]
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with `rows * columns` maps, as large as the tokens ask for."""
+    """Returns a figure with `rows * columns` axes, sized by the number of tokens."""
     longest = max(rows * len(query_tokens), columns * len(key_tokens))
     cell = min(_TOKEN_SIZE, _LARGEST_MAP / longest)
     label_size = min(10, 0.7 * _POINTS_PER_INCH * cell)
@@ -203,7 +204,7 @@ def _maps(
     height, width = (
         max(cell * len(tokens), _SMALLEST_MAP) for tokens in (query_tokens, key_tokens)
     )
-    beside, below = (
+    beside, below = (  # inches of the token labels
         character * max(map(len, tokens)) for tokens in (query_tokens, key_tokens)
     )
     figure = Figure(
@@ -219,6 +220,7 @@ def _maps(
 
 
 def _draw_scores(axes: Axes, scores: np.ndarray, highest: float) -> None:
+    """Draws a heat map whose colour scale ends at `highest`."""
     seaborn.heatmap(
         scores,
         ax=axes,
@@ -232,10 +234,10 @@ def _draw_scores(axes: Axes, scores: np.ndarray, highest: float) -> None:
     )
 
 
-def _name_tokens(
+def _label_tokens(
     axes: Axes, query_tokens: Sequence[str], key_tokens: Sequence[str]
 ) -> None:
-    """Writes the tokens beside the rows and under the columns of a map."""
+    """Labels the rows and the columns of a heat map with the tokens."""
     upright = max(map(len, key_tokens), default=0) <= 2
     for axis, tokens, rotation in (
         (axes.yaxis, query_tokens, 0),
@@ -249,5 +251,5 @@ def _name_tokens(
 
 
 def _visible(token: str) -> str:
-    """The token itself, or its Python form if it would not be seen."""
+    """Returns the token, or its `repr` if it is blank or not printable."""
     return token if token.isprintable() and token.strip() else repr(token)

@@ -1,4 +1,4 @@
-"""Attention masks as squares: which positions attend to which."""
+"""Plots of attention masks."""
 
 import math
 from collections.abc import Mapping
@@ -12,27 +12,26 @@ from keras_transformer.plotting.drawing import SCORE_COLORS, checked_array, styl
 
 _PANEL_SIZE = 2.0  # inches
 _MOST_COLUMNS = 4
-_ATTENDED, _ITSELF = 0.45, 0.75  # on the scale of the colours of scores
-_GAP = 0.1  # between cells, as a part of one
+_ATTENDED, _DIAGONAL = 0.45, 0.75  # values on the colour scale of scores
+_GAP = 0.1  # between cells, as a fraction of a cell
 
 
 @styled()
 def plot_attention_pattern(mask: ArrayLike | Mapping[str, ArrayLike]) -> Figure:
-    """Squares with one attention mask or several: queries down, keys across.
+    """Plots one or more attention masks: a row per query, a column per key.
 
-    A filled cell is a key that the query attends to. Where there are as many keys as
-    queries, the key at the query's own position is darker: a causal mask fills nothing
-    to its right.
+    A filled cell is a key that the query attends to. In a square mask the diagonal is
+    darker. A causal mask fills no cell to the right of the diagonal.
 
     Args:
         mask: boolean array of shape `(query_length, key_length)`, True = attend; or a
-            dictionary of such, the title of each to its mask.
+            dictionary that maps titles to such arrays.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if there is no mask, or one is not boolean or no matrix.
+        ValueError: if there is no mask, or a mask is not a boolean matrix.
 
     Example:
 
@@ -65,12 +64,12 @@ def plot_attention_pattern(mask: ArrayLike | Mapping[str, ArrayLike]) -> Figure:
 def _checked_masks(
     mask: ArrayLike | Mapping[str, ArrayLike],
 ) -> dict[str, np.ndarray]:
-    """The masks by their titles, 1 where a query attends."""
+    """Returns float64 masks by title, 1 where a query attends to a key."""
     masks = mask if isinstance(mask, Mapping) else {"Attention pattern": mask}
     if not masks:
         raise ValueError(
-            "`mask` must be one mask or more; received `mask={}`. Give the dictionary "
-            "a title and its mask."
+            "`mask` must hold at least one mask; received `mask={}`. Add a title and "
+            "its mask to the dictionary."
         )
     shape = {"query_length": None, "key_length": None}
     checked = {title: checked_array("mask", m, shape) for title, m in masks.items()}
@@ -79,17 +78,18 @@ def _checked_masks(
         if others.size:
             raise ValueError(
                 "`mask` must be boolean, True = attend; received "
-                f"`{others[0]}` in the mask of {title!r}. To see attention scores, "
-                "call `plot_attention`."
+                f"`{others[0]}` in the mask of {title!r}. Use `plot_attention` to plot "
+                "attention scores."
             )
     return checked
 
 
 def _draw_mask(axes: Axes, mask: np.ndarray) -> None:
+    """Draws a mask in which 1 = attend."""
     query_length, key_length = mask.shape
     shades = _ATTENDED * mask
     if query_length == key_length:
-        np.fill_diagonal(shades, _ITSELF * mask.diagonal())
+        np.fill_diagonal(shades, _DIAGONAL * mask.diagonal())
     points_per_cell = 72 * _PANEL_SIZE / max(mask.shape)
     axes.pcolormesh(
         shades,

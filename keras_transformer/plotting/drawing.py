@@ -1,4 +1,4 @@
-"""What all figures share: style, checks, colours."""
+"""Style, colours and checks of arrays of all figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 SCORE_COLORS = "rocket_r"
 SIGNED_COLORS = "vlag"
 
-# Tried in this order for each character; the last one has a sign for every script.
+# Matplotlib tries them in this order for each character. The last font has a glyph
+# for every script.
 _FONTS = (
     "DejaVu Sans",
     "Noto Sans CJK JP",
@@ -28,7 +29,7 @@ _FONTS = (
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The settings under which every figure is made, as a decorator."""
+    """Decorates a function that plots with the settings of all figures."""
     installed = font_manager.get_font_names()
     with matplotlib.rc_context(
         {
@@ -50,7 +51,20 @@ def styled() -> Iterator[None]:
 def checked_array(
     name: str, value: ArrayLike, shape: Mapping[str, int | None]
 ) -> np.ndarray:
-    """Checks an array; a size of None in `shape` is any but 0."""
+    """Returns a float64 array after checks of its shape and its values.
+
+    Args:
+        name: str, the argument, for error messages.
+        value: the array.
+        shape: dictionary that maps the name of each axis to its size; `None` allows
+            any size but 0.
+
+    Returns:
+        float64 array.
+
+    Raises:
+        ValueError: if the shape differs or a value is not finite.
+    """
     array = np.asarray(value, dtype="float64")
     sizes = tuple(shape.values())
     fits = array.ndim == len(sizes) and all(
@@ -61,26 +75,26 @@ def checked_array(
         axes = (f"{axis}={size}" if size else axis for axis, size in shape.items())
         raise ValueError(
             f"`{name}` must have the shape ({', '.join(axes)}); received "
-            f"`{name}.shape={array.shape}`. Take one item of the batch, and give one "
+            f"`{name}.shape={array.shape}`. Select one item of the batch, and pass one "
             "label for each row and column."
         )
     if not np.isfinite(array).all():
         raise ValueError(
             f"`{name}` must be finite; received "
-            f"`{name}={array[~np.isfinite(array)][0]}` in one place or more. Find out "
-            "where the model produces it."
+            f"`{name}={array[~np.isfinite(array)][0]}` in at least one place. Find the "
+            "layer that computes it."
         )
     return array
 
 
 def add_colorbar(
-    figure: Figure, axes: Sequence[Axes], drawn: ScalarMappable, label: str
+    figure: Figure, axes: Sequence[Axes], mappable: ScalarMappable, label: str
 ) -> None:
-    """Adds the scale of what was drawn, for all its `axes` together."""
-    colorbar = figure.colorbar(drawn, ax=axes, label=label, aspect=30, pad=0.02)
+    """Adds one colour bar for all `axes` to a figure."""
+    colorbar = figure.colorbar(mappable, ax=axes, label=label, aspect=30, pad=0.02)
     colorbar.outline.set_visible(False)
 
 
 def score_color(value: float) -> tuple[float, ...]:
-    """The red, green, blue and opacity of a score from 0 to 1."""
+    """Returns the red, green, blue and alpha of a score from 0 to 1."""
     return seaborn.color_palette(SCORE_COLORS, as_cmap=True)(value)

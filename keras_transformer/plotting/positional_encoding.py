@@ -1,4 +1,4 @@
-"""A positional encoding as a map and as waves."""
+"""Plots of positional encodings."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from keras_transformer.plotting.drawing import (
 
 @styled()
 def plot_positional_encoding(encoding: ArrayLike) -> Figure:
-    """Map of a positional encoding: positions down, dimensions across.
+    """Plots a positional encoding as an image: a row per position.
 
     Args:
         encoding: array of shape `(length, hidden_dim)`, any float type.
@@ -27,7 +27,7 @@ def plot_positional_encoding(encoding: ArrayLike) -> Figure:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if the encoding is not a matrix of finite numbers.
+        ValueError: if the encoding is not a finite matrix.
 
     Example:
 
@@ -64,20 +64,20 @@ def plot_positional_encoding(encoding: ArrayLike) -> Figure:
 def plot_positional_encoding_waves(
     encoding: ArrayLike, dimensions: Sequence[int] | None = None
 ) -> Figure:
-    """Curves of some dimensions of a positional encoding over the positions.
+    """Plots dimensions of a positional encoding as curves over the positions.
 
     Args:
         encoding: array of shape `(length, hidden_dim)`, any float type.
-        dimensions: list of int, from 0 to `hidden_dim - 1`. Four from the first
-            half by default, where the wavelengths grow from 2π to about 200
-            positions.
+        dimensions: list of int from 0 to `hidden_dim - 1`. Default: four of the
+            first half, in which the sinusoidal encoding has wavelengths from 2π to
+            about 200 positions.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if the encoding is not a matrix of finite numbers, or has no such
-            dimension.
+        ValueError: if the encoding is not a finite matrix, or `dimensions` is empty
+            or out of range.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""A learning rate over the training steps."""
+"""Plots of learning rate schedules."""
 
 from collections.abc import Sequence
 
@@ -13,18 +13,17 @@ from keras_transformer.plotting.drawing import checked_array, score_color, style
 def plot_schedule(
     learning_rates: ArrayLike, steps: Sequence[int] | None = None
 ) -> Figure:
-    """Curve of a learning rate over the training steps, its peak marked.
+    """Plots a learning rate over the training steps and labels its peak.
 
     Args:
         learning_rates: array of shape `(num_steps,)`, any float type.
-        steps: list of `num_steps` int, 1 to `num_steps` by default.
+        steps: list of `num_steps` int. Default: 1 to `num_steps`.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if the rates are not finite numbers, or `steps` has another
-            length.
+        ValueError: if the rates are not finite, or `steps` has another length.
 
     Example:
 

@@ -1,16 +1,18 @@
-"""The hypotheses of a beam search as a tree."""
+"""Plots of the hypotheses of a beam search."""
 
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from keras_transformer.plotting.drawing import score_color, styled
 
-Path = tuple[Hashable, ...]
+# The tokens of a hypothesis. `()` is the root of the tree.
+Path: TypeAlias = tuple[Hashable, ...]
 
 _LIGHT, _BEST = score_color(0.15), score_color(0.75)
-_ROW = 0.36  # inches
+_ROW_HEIGHT = 0.36  # inches
 
 
 @styled()
@@ -20,23 +22,23 @@ def plot_search_tree(
     best: Sequence[int] = (),
     title: str = "Beam search",
 ) -> Figure:
-    """Tree of all hypotheses of a beam search, those of the result marked.
+    """Plots the hypotheses of a beam search as a tree and marks the result.
 
-    It grows from left to right, a step a column. Behind each hypothesis that was
-    left, and each that has ended, stands its score.
+    Each column is a step of the search. The label of a leaf is the score of its
+    hypothesis, which is finished or was pruned.
 
     Args:
-        paths: list of tuples of tokens, every hypothesis that was kept at a step:
-            `SearchTree.paths`.
-        scores: list of floats, one for each path.
-        best: list of ints, which of the paths are the result, best first.
-        title: title of the figure.
+        paths: list of tuples of tokens, the hypotheses that the beam search kept at
+            any step: `SearchTree.paths`.
+        scores: list of floats, the score of each path.
+        best: list of ints, indices of the paths that are the result.
+        title: str, title of the figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: if there is no path, or not one score for each.
+        ValueError: if `paths` is empty, or `scores` has another length.
 
     Example:
 
@@ -48,18 +50,19 @@ def plot_search_tree(
     """
     if not paths or len(paths) != len(scores):
         raise ValueError(
-            "`paths` must be at least one, with one of `scores` each; received "
-            f"{len(paths)} paths and {len(scores)} scores."
+            "`paths` must be a list of at least one path, and `scores` must have one "
+            f"score per path; received {len(paths)} paths and {len(scores)} scores. "
+            "Pass all fields of a `SearchTree`."
         )
     score_of = dict(zip(map(tuple, paths), scores, strict=True))
     rows = _rows(score_of)
     steps = max(map(len, rows))
-    marked = {
-        tuple(paths[number])[:length]
-        for number in best
-        for length in range(len(paths[number]) + 1)
+    marked = {  # the result and all its beginnings
+        tuple(paths[index])[:length]
+        for index in best
+        for length in range(len(paths[index]) + 1)
     }
-    height = 1 + _ROW * (1 + max(rows.values()))
+    height = 1 + _ROW_HEIGHT * (1 + max(rows.values()))
     figure = Figure(figsize=(1.6 + 1.05 * steps, height))
     axes = figure.add_subplot()
     for path, row in rows.items():
@@ -85,7 +88,7 @@ def plot_search_tree(
 
 
 def _rows(score_of: dict[Path, float]) -> dict[Path, float]:
-    """Where each hypothesis stands: leaves below each other, others amid their own."""
+    """Returns the row of each node: leaves in order, parents amid their children."""
     children: dict[Path, list[Path]] = {}
     nodes = {path[:length] for path in score_of for length in range(len(path) + 1)}
     for path in sorted(nodes, key=lambda path: -score_of.get(path, 0.0)):
@@ -104,6 +107,7 @@ def _rows(score_of: dict[Path, float]) -> dict[Path, float]:
 
 
 def _draw_edge(axes: Axes, step: int, above: float, row: float, is_best: bool) -> None:
+    """Draws the line from a parent in row `above` to a node in row `row`."""
     axes.plot(
         [step - 1, step],
         [above, row],
@@ -114,6 +118,7 @@ def _draw_edge(axes: Axes, step: int, above: float, row: float, is_best: bool) -
 
 
 def _draw_token(axes: Axes, path: Path, row: float, is_best: bool) -> None:
+    """Draws the last token of a path in a box."""
     axes.annotate(
         str(path[-1]),
         (len(path), row),

@@ -1,21 +1,40 @@
-"""A whole training run by its options: parallel text in, a trained model out.
+"""A training run described by its options: from parallel text to a trained model.
 
-`Recipe` is the options, which `options.toml` keeps; `train` makes the run. The command
-`keras-transformer train` is these two. What it does step by step, to change it for a
-run of your own, is the section "The whole run" of `docs/training.md`.
+`Recipe` holds the options, which `options.toml` keeps; `train` executes the run. The
+command `keras-transformer train` parses the options and calls `train`. The section
+"The whole run" of `docs/training.md` has the same steps as code to adapt.
+
+`Recipe` and `read_options` are available without Keras. `train` and its result import
+Keras when they are first used.
 """
 
+import warnings
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-from keras_transformer.recipe.options import Recipe, read_options
+from keras_transformer.recipe.recipe import Recipe, read_options
 
-_LAZY = {"Trained": "run", "train": "run"}
+if TYPE_CHECKING:
+    from keras_transformer.recipe.result import Figures, TrainingResult
+    from keras_transformer.recipe.run import train
 
-__all__ = ["Recipe", "Trained", "read_options", "train"]
+_MODULES = {"Figures": "result", "TrainingResult": "result", "train": "run"}
+_FORMER_NAMES = {"Trained": "TrainingResult"}
+
+__all__ = ["Figures", "Recipe", "TrainingResult", "read_options", "train"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"keras_transformer.recipe.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    if name in _FORMER_NAMES:
+        former, name = name, _FORMER_NAMES[name]
+        warnings.warn(
+            f"`{former}` is deprecated and will be removed in the next version. Use "
+            f"`{name}` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"keras_transformer.recipe.{_MODULES[name]}")
+    value: object = getattr(module, name)
+    return value

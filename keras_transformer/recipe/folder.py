@@ -1,121 +1,153 @@
-"""The folder of a run: how far the run is, whether it has ended, the next version."""
+"""The folder of a run: its progress, its result, and the next version to export."""
 
 import dataclasses
 import pathlib
 import warnings
-from typing import Any
+from typing import NamedTuple
 
 from keras_transformer.files import read_json
-from keras_transformer.recipe.options import Recipe, read_options
+from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.training.checkpoints.storage import checkpoint_files
 
 
-def has_ended(recipe: Recipe) -> bool:
-    """Tells whether the run of these options has been made, whatever it printed.
+class TrainedPart(NamedTuple):
+    """The part of a run that its latest checkpoint contains.
+
+    Attributes:
+        epochs: int, number of complete epochs.
+        batches: int, number of batches of the next epoch.
+    """
+
+    epochs: int
+    batches: int
+
+
+class SearchSettings(NamedTuple):
+    """Settings of the `BeamSearch` that a run has selected.
+
+    Attributes:
+        num_beams: int.
+        length_penalty: float.
+    """
+
+    num_beams: int
+    length_penalty: float
+
+
+def is_complete(recipe: Recipe) -> bool:
+    """Tells whether a run with these options is complete.
 
     Args:
-        recipe: the options.
+        recipe: the options. `verbose` may differ from that of the run.
 
     Returns:
-        Whether the folder `recipe.output` holds all that `train` leaves.
+        Whether the folder `recipe.output` contains all results of `train`.
     """
     output = pathlib.Path(recipe.output)
-    made = [output / name for name in ("options.toml", "model.keras", "figures.json")]
-    if not all(path.exists() for path in made):
+    results = [
+        output / name for name in ("options.toml", "model.keras", "figures.json")
+    ]
+    if not all(path.exists() for path in results):
         return False
-    began = Recipe(**read_options(made[0]))
+    began = Recipe.from_toml(results[0])
     return recipe == dataclasses.replace(
         began, output=recipe.output, verbose=recipe.verbose
     )
 
 
-def chosen_search(path: pathlib.Path) -> dict[str, Any]:
-    """Tells which search a run has chosen for its model.
+def selected_search(path: pathlib.Path) -> SearchSettings | None:
+    """Returns the settings of the search that a run has selected for its model.
 
     Args:
-        path: the folder of a run that has ended, or anything else.
+        path: the folder of a complete run, or another path.
 
     Returns:
-        `"num_beams"` and `"length_penalty"` of a `BeamSearch`; nothing for anything
-        else.
+        The settings; `None` if `path` is not the folder of a complete run.
     """
-    files = path / "options.toml", path / "figures.json"
-    if not all(file.is_file() for file in files):
-        return {}
-    return {
-        "num_beams": Recipe(**read_options(files[0])).num_beams,
-        "length_penalty": read_json(files[1])["length_penalty"],
-    }
+    options, figures = path / "options.toml", path / "figures.json"
+    if not (options.is_file() and figures.is_file()):
+        return None
+    num_beams = Recipe.from_toml(options).num_beams
+    return SearchSettings(num_beams, float(read_json(figures)["length_penalty"]))
 
 
-def saved_position(output: str) -> tuple[int, int] | None:
-    """Tells how far the newest checkpoint of a run is.
+def trained_part(output: str) -> TrainedPart | None:
+    """Returns the part of a run that its latest checkpoint contains.
 
     Args:
         output: the folder of the run.
 
     Returns:
-        The number of whole epochs, and of batches in the next one; `None` if there is
-        no checkpoint.
+        A `TrainedPart`; `None` if there is no checkpoint.
     """
-    saved = [*checkpoint_files(pathlib.Path(output, "checkpoints"))]
-    return saved[-1] if saved else None
+    positions = [*checkpoint_files(pathlib.Path(output, "checkpoints"))]
+    return TrainedPart(*positions[-1]) if positions else None
 
 
-def goes_on(recipe: Recipe) -> bool:
-    """Tells whether the folder holds a run that these options go on with.
+def can_resume(recipe: Recipe) -> bool:
+    """Tells whether the folder `recipe.output` contains a run to resume.
+
+    Warns if the learning rate may jump because the number of epochs differs.
 
     Args:
         recipe: the options.
 
     Returns:
-        Whether there are checkpoints. A warning says that the learning rate may jump.
+        Whether the folder contains checkpoints.
 
     Raises:
-        ValueError: if an option differs on which the weights depend, if more epochs
-            are done than the options have, or if files of the run are gone.
+        ValueError: if an option differs on which the weights depend, if the run has
+            more complete epochs than `recipe.epochs`, or if files of the run are
+            missing.
     """
     output = pathlib.Path(recipe.output)
     options = output / "options.toml"
-    done = saved_position(recipe.output)
+    done = trained_part(recipe.output)
     if done is None and not (output / "model.keras").exists():
         return False
     if done is None or not options.exists():
-        gone = "checkpoints" if done is None else options.name
+        missing = "checkpoints" if done is None else options.name
         raise ValueError(
-            f"`output` must be the folder of a run that can go on, or of none; "
-            f"received {output}, whose {gone} are gone. Give another, or remove it."
+            f"`output` must be the folder of a run that can be resumed, or a new "
+            f"folder; received {output}, whose {missing} are missing. Choose another "
+            "folder, or remove this one."
         )
-    began = read_options(options)
-    recipe.check_continues(began, options)
-    epochs, batches = done
-    if recipe.epochs < epochs:
+    began = Recipe.from_toml(options)
+    recipe.check_resumes(began, options)
+    if recipe.epochs < done.epochs:
         raise ValueError(
-            f"`epochs` must be at least {epochs}, as many as are done in "
-            f"{recipe.output}; received `epochs={recipe.epochs}`. A run of fewer "
-            "epochs needs an `output` of its own."
+            f"`epochs` must be at least {done.epochs}, the number of complete epochs "
+            f"in {recipe.output}; received `epochs={recipe.epochs}`. Choose another "
+            "`output` for a run of fewer epochs."
         )
-    _warn_of_another_end(recipe, Recipe(**began).epochs, epochs + bool(batches))
+    _warn_of_another_cooldown(recipe, began.epochs, done.epochs + bool(done.batches))
     return True
 
 
-def _warn_of_another_end(recipe: Recipe, epochs: int, done: int) -> None:
-    """The end of a run says when the learning rate falls, which it may have by now."""
-    begun = done > min(recipe.epochs, epochs) - recipe.cooldown
-    if done < recipe.epochs != epochs and begun:
+def _warn_of_another_cooldown(recipe: Recipe, epochs: int, begun: int) -> None:
+    """Warns if the end of the run changes after the learning rate began to fall.
+
+    Args:
+        recipe: the options, with the new number of epochs.
+        epochs: the number of epochs so far.
+        begun: the number of epochs that have begun.
+    """
+    is_cooling = begun > min(recipe.epochs, epochs) - recipe.cooldown
+    if begun < recipe.epochs != epochs and is_cooling:
         warnings.warn(
-            f"`epochs={recipe.epochs}` comes when the learning rate has begun to fall, "
-            f"or should have: the run was for `epochs={epochs}`, in epoch {done} now. "
-            f"The rate may jump, and a run of {recipe.epochs} epochs from the start "
-            "gives another model.",
+            f"`epochs={recipe.epochs}` replaces `epochs={epochs}` in epoch {begun}, "
+            "where the learning rate falls with one of them. The learning rate may "
+            f"jump, and the model differs from that of a run with {recipe.epochs} "
+            "epochs from the start.",
             stacklevel=2,
         )
 
 
 def next_version(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the next free version of a SavedModel."""
-    return folder / str(max(_versions(folder), default=0) + 1)
+    """Returns the folder of the next version of a SavedModel.
 
-
-def _versions(folder: pathlib.Path) -> list[int]:
-    return [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    Args:
+        folder: contains the versions in folders 1, 2, …; it need not exist.
+    """
+    versions = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    return folder / str(max(versions, default=0) + 1)

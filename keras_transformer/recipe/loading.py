@@ -1,90 +1,93 @@
-"""Loads the trained model that a path leads to: of a run, of a preset, or its file."""
+"""Loads a trained model: from the folder of a run, a preset, or a `.keras` file."""
 
 import pathlib
 import shlex
 import zipfile
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_transformer.models import GenerativeModel
 
 
-def load(path: pathlib.Path) -> Any:
-    """Loads a model of this library, and runs no code that its file may hold.
+def load_trained_model(path: pathlib.Path) -> "GenerativeModel":
+    """Loads a model of this library without executing code from its file.
 
     Args:
-        path: a `.keras` file, the folder of a run that has ended, or one of a preset.
+        path: a `.keras` file, the folder of a complete run, or the folder of a preset.
 
     Returns:
-        The `Seq2Seq` or `Ensemble`, not compiled.
+        The model, such as a `Seq2Seq` or an `Ensemble`, not compiled.
 
     Raises:
-        FileNotFoundError: if there is nothing.
-        ValueError: if it is something else, or damaged.
+        FileNotFoundError: if `path` does not exist.
+        ValueError: if `path` is not a model of this library, or is damaged.
     """
     import keras
 
-    from keras_transformer.models import Ensemble, Seq2Seq
+    from keras_transformer.models import GenerativeModel, Seq2Seq
 
-    path = model_path(path)
+    path = find_model(path)
     if path.is_dir():
         return Seq2Seq.from_preset(str(path))
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except KeyError as error:  # a zip file of something else
+    except KeyError as error:  # a zip file with other content
         raise ValueError(f"{path} must be a .keras file: {error.args[0]}") from error
-    if not isinstance(model, Seq2Seq | Ensemble):
+    if not isinstance(model, GenerativeModel):
         raise ValueError(
-            f"{path} must hold a Seq2Seq or an Ensemble; it holds a "
-            f"{type(model).__name__}."
+            f"{path} must contain a model of this library, such as a Seq2Seq; it "
+            f"contains a {type(model).__name__}."
         )
     return model
 
 
-def model_path(path: pathlib.Path) -> pathlib.Path:
-    """The model that a path leads to: a `.keras` file, or the folder of a preset.
+def find_model(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path of a model: a `.keras` file or the folder of a preset.
 
     Args:
-        path: one of these, or the folder of a run, which has a `.keras` file.
+        path: one of these, or the folder of a run, which contains a `.keras` file.
 
     Returns:
         The path of the model.
 
     Raises:
-        FileNotFoundError: if there is nothing.
-        ValueError: if there can be none.
+        FileNotFoundError: if `path` does not exist.
+        ValueError: if `path` cannot be a model.
     """
     if not path.exists():
-        raise FileNotFoundError(f"there is no {path}.")
+        raise FileNotFoundError(f"{path} does not exist.")
     if (path / "model.keras").is_file():
         path = path / "model.keras"
     if path.is_dir():
         _check_is_preset(path)
     elif path.suffix != ".keras":
         raise ValueError(
-            f"{path} must be a .keras file, the folder of a run, or one of a preset; "
-            "it is a file of another kind."
+            f"{path} must be a .keras file, the folder of a run, or the folder of a "
+            "preset; it is another kind of file."
         )
     elif not zipfile.is_zipfile(path):
         raise ValueError(
-            f"{path} must be a .keras file; it is damaged, or of another kind."
+            f"{path} must be a .keras file; it is damaged or another kind of file."
         )
     return path
 
 
 def _check_is_preset(folder: pathlib.Path) -> None:
     if (folder / "config.json").exists() or (folder / "metadata.json").exists():
-        return  # what may be wrong with it, `from_preset` says
+        return  # `from_preset` checks the rest
     options = folder / "options.toml"
     if options.exists():
         raise ValueError(
-            f"{folder} has no model.keras: its run has not ended. This ends it: "
-            f"keras-transformer train {shlex.join(['--config', str(options)])} "
-            f"{shlex.join(['--output', str(folder)])}"
+            f"{folder} has no model.keras, because its run is not complete. To "
+            "complete it, run: keras-transformer train "
+            f"{shlex.join(['--config', str(options), '--output', str(folder)])}"
         )
     if (folder / "saved_model.pb").exists():
         raise ValueError(
-            f"{folder} is a SavedModel, which `serve` and TensorFlow take; give the "
-            ".keras file that it was exported from."
+            f"{folder} must be a Keras model; it is a SavedModel, which `serve` and "
+            "TensorFlow load. Give the .keras file from which it was exported."
         )
     raise ValueError(
-        f"{folder} must have model.keras, as the folder of a run, or metadata.json, "
-        "as that of a preset."
+        f"{folder} must contain model.keras, as the folder of a run does, or "
+        "metadata.json, as the folder of a preset does."
     )

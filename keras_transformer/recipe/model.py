@@ -1,15 +1,14 @@
-"""The model of a run: a new one or a trained one, and how it learns."""
+"""The model of a run: a new or a trained one, with its optimizer, loss and metrics."""
 
 import pathlib
 import warnings
-from typing import Any
 
 import keras
 
-from keras_transformer.models import Seq2Seq
-from keras_transformer.recipe.folder import goes_on, saved_position
-from keras_transformer.recipe.loading import load
-from keras_transformer.recipe.options import Recipe
+from keras_transformer.models import GenerativeModel, Seq2Seq
+from keras_transformer.recipe.folder import can_resume, trained_part
+from keras_transformer.recipe.loading import load_trained_model
+from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import (
     LabelSmoothedCrossEntropy,
@@ -17,34 +16,38 @@ from keras_transformer.training import (
     Perplexity,
     WarmupInverseSquareRoot,
 )
+from keras_transformer.training.token_trainer import TokenTrainer
 
 
-def make_model(recipe: Recipe) -> Seq2Seq:
-    """Makes the model as it is before the first epoch.
+def make_model(recipe: Recipe) -> GenerativeModel:
+    """Returns the model before the first epoch.
+
+    The folder of the run keeps a new vocabulary, or the trained model of
+    `recipe.init`; a resumed run reads it from there.
 
     Args:
-        recipe: the options. A new vocabulary, or the trained model to begin with, is
-            written to the folder of the run, and read from there when it goes on.
+        recipe: the options.
 
     Returns:
         The model, not compiled.
 
     Raises:
-        ValueError: if the folder holds a run that these options do not go on with, or
-            `recipe.init` another model than a `Seq2Seq` with tokenizers.
+        ValueError: if the folder contains a run that cannot be resumed with these
+            options, or if `recipe.init` is not a trainable model with tokenizers.
     """
-    path = pathlib.Path(recipe.output, "tokenizer.json")
-    is_there = goes_on(recipe)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if recipe.init:
-        initial = path.with_name("initial.keras")
-        if is_there:
-            return keras.saving.load_model(initial, compile=False)
-        model = _trained_model(recipe.init, recipe)
-        model.save(initial)
+    vocabulary = pathlib.Path(recipe.output, "tokenizer.json")
+    initial = pathlib.Path(recipe.output, "initial.keras")
+    is_resumed = can_resume(recipe)
+    vocabulary.parent.mkdir(parents=True, exist_ok=True)
+    if recipe.init and is_resumed:
+        model: GenerativeModel = keras.saving.load_model(initial, compile=False)
         return model
-    if is_there:
-        return _new_model(Tokenizer.load(path), recipe)
+    if recipe.init:
+        trained = _trained_model(recipe.init, recipe)
+        trained.save(initial)
+        return trained
+    if is_resumed:
+        return _new_model(Tokenizer.load(vocabulary), recipe)
     tokenizer = SentencePieceTokenizer.train(
         recipe.train,
         vocabulary_size=recipe.vocabulary_size,
@@ -52,7 +55,7 @@ def make_model(recipe: Recipe) -> Seq2Seq:
         normalization=recipe.normalization,
         character_coverage=recipe.character_coverage,
     )
-    tokenizer.save(path)
+    tokenizer.save(vocabulary)
     return _new_model(tokenizer, recipe)
 
 
@@ -69,23 +72,28 @@ def _new_model(tokenizer: Tokenizer, recipe: Recipe) -> Seq2Seq:
     )
 
 
-def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
-    """The model of a file, with the recipe's dropout, lengths and numbers."""
-    is_far = "://" in init
-    trained = Seq2Seq.from_preset(init) if is_far else load(pathlib.Path(init))
-    if not isinstance(trained, Seq2Seq) or trained.source_tokenizer is None:
+def _trained_model(init: str, recipe: Recipe) -> GenerativeModel:
+    """Returns the model of `init` with the dropout, lengths and dtype of the recipe."""
+    is_address = "://" in init
+    trained = (
+        Seq2Seq.from_preset(init)
+        if is_address
+        else load_trained_model(pathlib.Path(init))
+    )
+    if not isinstance(trained, TokenTrainer) or trained.source_tokenizer is None:
         raise ValueError(
-            "`init` must hold a `Seq2Seq` with tokenizers; received "
-            f"`init={init!r}`, which holds {trained!r}. Train without it, or begin "
-            "with another model."
+            "`init` must be a model that can be trained, such as a `Seq2Seq`, with "
+            f"tokenizers; received `init={init!r}`, which contains {trained!r}. Train "
+            "without `init`, or start from another model."
         )
-    longest = getattr(trained.positions, "max_length", None) or recipe.max_length
+    positions = getattr(trained, "positions", None)
+    longest: int = getattr(positions, "max_length", None) or recipe.max_length
     if longest < recipe.max_length:
         raise ValueError(
-            f"`max_length` must be at most {longest}, as many positions as the model "
-            f"of `init` has; received `max_length={recipe.max_length}`."
+            f"`max_length` must be at most {longest}, the number of positions of the "
+            f"model of `init`; received `max_length={recipe.max_length}`."
         )
-    options = trained.get_config()["attention_options"]
+    options = trained.get_config().get("attention_options") or {}
     return _rebuilt(
         trained,
         dropout=recipe.dropout,
@@ -96,54 +104,68 @@ def _trained_model(init: str, recipe: Recipe) -> Seq2Seq:
     )
 
 
-def compile_model(model: Seq2Seq, recipe: Recipe, batches_per_epoch: int) -> None:
-    """Gives the model its optimizer, loss and metrics.
+def compile_model(
+    model: GenerativeModel, recipe: Recipe, batches_per_epoch: int
+) -> None:
+    """Compiles the model with the optimizer, loss and metrics of the recipe.
 
     Args:
         model: from `make_model`.
         recipe: the options.
-        batches_per_epoch: int, those of the training data.
+        batches_per_epoch: int, number of batches of the training data.
     """
-    total = recipe.epochs * batches_per_epoch
-    cooldown = min(recipe.cooldown, recipe.epochs) * batches_per_epoch
-    if saved_position(recipe.output) is None:
-        _warn_of_a_long_warmup(recipe, total - cooldown)
+    total_steps = recipe.epochs * batches_per_epoch
+    cooldown_steps = min(recipe.cooldown, recipe.epochs) * batches_per_epoch
+    if trained_part(recipe.output) is None:
+        _warn_of_long_warmup(recipe, total_steps - cooldown_steps)
     schedule = WarmupInverseSquareRoot(
         recipe.learning_rate,
         recipe.warmup_steps,
-        total_steps=total,
-        cooldown_steps=cooldown,
+        total_steps=total_steps,
+        cooldown_steps=cooldown_steps,
     )
     model.compile(
         optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
         loss=LabelSmoothedCrossEntropy(recipe.label_smoothing),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
         micro_batches=recipe.micro_batches,
-        consistency=recipe.consistency,
+        r_drop=recipe.r_drop,
     )
 
 
-def _warn_of_a_long_warmup(recipe: Recipe, steps: int) -> None:
-    """With little text the learning rate would never get anywhere, without a word."""
+def _warn_of_long_warmup(recipe: Recipe, steps: int) -> None:
+    """Warns if the learning rate falls before it reaches its peak.
+
+    Args:
+        recipe: the options.
+        steps: the number of batches before the learning rate falls.
+    """
     if steps < recipe.warmup_steps:
         warnings.warn(
-            f"`warmup_steps={recipe.warmup_steps}` is more than the {steps} batches "
-            "before the learning rate falls: it never rises to "
-            f"`learning_rate={recipe.learning_rate}`. Give fewer `warmup_steps`, a "
-            "shorter `cooldown` or more `epochs`.",
+            f"`warmup_steps={recipe.warmup_steps}` is greater than {steps}, the number "
+            "of batches before the learning rate falls: it does not reach "
+            f"`learning_rate={recipe.learning_rate}`. Decrease `warmup_steps` or "
+            "`cooldown`, or increase `epochs`.",
             stacklevel=2,
         )
 
 
-def in_float32(model: Seq2Seq) -> Seq2Seq:
-    """Returns the model if it is float32, or one with its weights, not compiled."""
+def in_float32(model: GenerativeModel) -> GenerativeModel:
+    """Returns a float32 model with the weights of a model.
+
+    Args:
+        model: a model of any dtype policy.
+
+    Returns:
+        `model` itself if it is float32; otherwise a new model, not compiled.
+    """
     if model.dtype_policy.name == "float32":
         return model
     return _rebuilt(model, dtype="float32")
 
 
-def _rebuilt(model: Seq2Seq, **changes: Any) -> Seq2Seq:
-    """A model of other configuration and the same weights, not compiled."""
-    rebuilt = Seq2Seq.from_config({**model.get_config(), **changes})
+def _rebuilt(model: GenerativeModel, **changes: object) -> GenerativeModel:
+    """Returns a model with a changed configuration and the same weights."""
+    rebuilt = type(model).from_config({**model.get_config(), **changes})
     rebuilt.set_weights(model.get_weights())
     return rebuilt

@@ -1,30 +1,65 @@
-"""A server of SavedModels on Ray Serve, in TF Serving's REST API, with a page to try.
+"""A server of SavedModels on Ray Serve with the REST API of TensorFlow Serving.
 
-A request's way, and the modules in its order:
+It also serves a page to try the models. The modules, in the order in which they
+process a request:
 
-`application` (HTTP) → `rest` (what it asks for) → `sentences` (of long texts) →
-`models` (which version answers) → `batching` (with whom) → `cluster` (the replicas,
-Ray's) → `replica` (the SavedModel).
+- `application`: HTTP
+- `rest`: the bodies of requests and responses
+- `sentences`: splits long texts into sentences
+- `served_model`: the versions of a model
+- `batching`: batches of requests
+- `cluster`: Ray, which runs the replicas
+- `replica`: the SavedModel in memory
 
-`options` says what may be configured, `versions` finds the folders, `server` runs it
-all. It needs the extra `serve`.
+`server_options` has the options, `versions` finds the folders of versions, and `server`
+starts and stops the server. The extra `serve` installs the requirements.
 """
 
+import warnings
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-_LAZY = {
-    "ModelOptions": "options",
-    "ServerOptions": "options",
-    "make_options": "options",
-    "read_options": "options",
+if TYPE_CHECKING:
+    from keras_transformer.serving.server import serve
+    from keras_transformer.serving.server_options import (
+        ModelOptions,
+        ServerOptions,
+        make_server_options,
+        read_server_options,
+    )
+
+_MODULES = {
+    "ModelOptions": "server_options",
+    "ServerOptions": "server_options",
+    "make_server_options": "server_options",
+    "read_server_options": "server_options",
     "serve": "server",
 }
+_FORMER_NAMES = {
+    "make_options": "make_server_options",
+    "read_options": "read_server_options",
+}
 
-__all__ = list(_LAZY)
+__all__ = [
+    "ModelOptions",
+    "ServerOptions",
+    "make_server_options",
+    "read_server_options",
+    "serve",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"keras_transformer.serving.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    if name in _FORMER_NAMES:
+        former, name = name, _FORMER_NAMES[name]
+        warnings.warn(
+            f"`{former}` is deprecated and will be removed in the next version. Use "
+            f"`{name}` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"keras_transformer.serving.{_MODULES[name]}")
+    value: object = getattr(module, name)
+    return value

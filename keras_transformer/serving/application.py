@@ -1,30 +1,30 @@
-"""The HTTP application: TF Serving's REST API, health, metrics and the page."""
+"""The HTTP application: TensorFlow Serving's REST API, health, metrics, the page."""
 
 import asyncio
-import logging
 import pathlib
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Lifespan
 
 from keras_transformer.serving import rest, sentences
 from keras_transformer.serving.metrics import Metrics
-from keras_transformer.serving.models import Model, Version
-from keras_transformer.serving.options import NAME, ModelOptions, ServerOptions
-from keras_transformer.serving.rest import Prediction, RequestError
+from keras_transformer.serving.rest import Columns, PredictRequest, RequestError
+from keras_transformer.serving.served_model import ModelVersion, ServedModel
+from keras_transformer.serving.server_options import NAME, ModelOptions, ServerOptions
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PAGE = pathlib.Path(__file__).parent / "page" / "index.html"
-LONGEST_MESSAGE = 1_000
+MAX_MESSAGE_LENGTH = 1_000
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -35,7 +35,7 @@ PAGE_HEADERS = {
 
 
 class _NameConvertor(StringConvertor):
-    """What may be a model's name in a path."""
+    """The name of a model in a path."""
 
     regex = NAME
 
@@ -44,20 +44,23 @@ register_url_convertor("name", _NameConvertor())
 
 
 class Application:
-    """Answers HTTP requests.
+    """Responds to HTTP requests.
 
     Args:
-        models: `Model`s by name.
+        models: dictionary of `ServedModel` by name.
         options: `ServerOptions`.
-        lifespan: asynchronous context manager of a Starlette application, within
-            which it runs.
+        lifespan: asynchronous context manager, entered at the start of the
+            application and left at its end.
 
     Attributes:
-        asgi: the application as servers take it.
+        asgi: the ASGI application.
     """
 
     def __init__(
-        self, models: dict[str, Model], options: ServerOptions, lifespan: Any = None
+        self,
+        models: dict[str, ServedModel],
+        options: ServerOptions,
+        lifespan: Lifespan[Starlette] | None = None,
     ):
         self._models = models
         self._options = options
@@ -82,54 +85,40 @@ class Application:
             routes=routes,
             lifespan=lifespan,
             exception_handlers={
-                RequestError: _refused,
-                HTTPException: _no_such_page,
-                Exception: _failed,
+                RequestError: _respond_refusal,
+                HTTPException: _respond_http_error,
+                Exception: _respond_failure,
             },
         )
 
     async def page(self, request: Request) -> Response:
-        """The page to try the models."""
+        """Returns the page to try the models."""
         return FileResponse(PAGE, headers=PAGE_HEADERS)
 
     async def health(self, request: Request) -> Response:
-        """Whether the server is alive."""
+        """Tells that the server is alive."""
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Whether every model has a version that answers."""
-        found = {name: bool(model.active()) for name, model in self._models.items()}
+        """Tells whether every model has an available version."""
+        ready = {name: bool(model.active()) for name, model in self._models.items()}
         return JSONResponse(
-            {"ready": all(found.values()), "models": found},
-            status_code=200 if all(found.values()) else 503,
+            {"ready": all(ready.values()), "models": ready},
+            status_code=200 if all(ready.values()) else 503,
         )
 
     async def metrics(self, request: Request) -> Response:
-        """Figures for Prometheus."""
-        running = [
-            (name, version.number, await _running(version))
-            for name, model in self._models.items()
-            for version in model.active()
-        ]
-        # From here on without waiting, so that another request finds all of it.
-        self._metrics.replicas.clear()
-        for name, number, count in running:
-            if count is not None:
-                self._metrics.replicas.labels(name, number).set(count)
-        for name, model in self._models.items():
-            waiting = sum(version.batcher.waiting for version in model.active())
-            self._metrics.waiting.labels(name).set(waiting)
-            self._metrics.ready.labels(name).set(bool(model.active()))
-        text = generate_latest(self._metrics.registry)
+        """Returns the metrics for Prometheus."""
+        text = await self._metrics.collect(self._models.values())
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def all_models(self, request: Request) -> Response:
-        """The models, and what the page needs to know of each."""
+        """Returns the models with their signatures, which the page reads."""
         models = [_description(model) for model in self._models.values()]
         return JSONResponse({"models": models})
 
     async def status(self, request: Request) -> Response:
-        """The states of a model's versions."""
+        """Returns the states of the versions of a model."""
         model = self._model(request)
         number = self._number(request)
         states = [
@@ -138,11 +127,11 @@ class Application:
             if number in (None, version.number)
         ]
         if not states:
-            raise RequestError(404, f"{model.name} has no such version")
+            raise RequestError(404, f"{model.name} does not have this version")
         return JSONResponse({"model_version_status": states})
 
     async def metadata(self, request: Request) -> Response:
-        """The signatures of a version."""
+        """Returns the signatures of a version."""
         model = self._model(request)
         version = model.available(self._number(request))
         spec = {
@@ -150,10 +139,12 @@ class Application:
             "signature_name": "",
             "version": str(version.number),
         }
-        return JSONResponse({"model_spec": spec, "metadata": version.workers.metadata})
+        return JSONResponse(
+            {"model_spec": spec, "metadata": version.loaded.replicas.metadata}
+        )
 
     async def predict(self, request: Request) -> Response:
-        """Answers a `:predict` request."""
+        """Computes a `:predict` request."""
         model = self._model(request)
         started = time.perf_counter()
         status = 500
@@ -169,31 +160,34 @@ class Application:
             seconds = time.perf_counter() - started
             self._metrics.seconds.labels(model.name).observe(seconds)
 
-    async def _predict(self, request: Request, model: Model) -> Response:
+    async def _predict(self, request: Request, model: ServedModel) -> Response:
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
                 body = await self._body(request)
                 version = model.available(self._number(request))
-                asked = rest.parse(body, version.workers.signatures, self._options)
-                answering = _outputs(version, asked, model.options)
-                outputs = await _unless_gone(request, answering)
+                signatures = version.loaded.replicas.signatures
+                parsed = rest.parse(body, signatures, self._options)
+                computation = _compute(version, parsed, model.options)
+                outputs = await _cancel_on_disconnect(request, computation)
         except TimeoutError:
             raise RequestError(
-                504, f"there was no answer in {self._options.timeout_seconds:g} s"
+                504, f"no response within {self._options.timeout_seconds:g} s"
             ) from None
         except ClientDisconnect:
-            raise RequestError(400, "the client went before the answer") from None
-        self._metrics.texts.labels(model.name).inc(asked.rows)
-        return JSONResponse(rest.answer(outputs, asked.by_rows))
+            raise RequestError(400, "the client has disconnected") from None
+        self._metrics.texts.labels(model.name).inc(parsed.rows)
+        return JSONResponse(rest.format_response(outputs, parsed.by_rows))
 
     async def _body(self, request: Request) -> bytes:
         limit = self._options.max_body_bytes
         encoding = request.headers.get("content-encoding", "identity")
         if encoding != "identity":
-            raise RequestError(415, f"a body must not be encoded; received {encoding}")
-        said = request.headers.get("content-length", "0")
-        too_large = RequestError(413, f"a body must have at most {limit} bytes")
-        if not said.isdigit() or int(said) > limit:
+            raise RequestError(
+                415, f"the body must not be encoded; received {encoding}"
+            )
+        length = request.headers.get("content-length", "0")
+        too_large = RequestError(413, f"the body must have at most {limit} bytes")
+        if not length.isdigit() or int(length) > limit:
             raise too_large
         body = bytearray()
         async for chunk in request.stream():
@@ -202,11 +196,12 @@ class Application:
                 raise too_large
         return bytes(body)
 
-    def _model(self, request: Request) -> Model:
+    def _model(self, request: Request) -> ServedModel:
         name = request.path_params["name"]
         if name not in self._models:
             raise RequestError(
-                404, f"there is no model {name!r:.80}; there are {sorted(self._models)}"
+                404,
+                f"model {name!r:.80} does not exist; models: {sorted(self._models)}",
             )
         return self._models[name]
 
@@ -216,71 +211,67 @@ class Application:
             return None
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise RequestError(
-                400, f"a version must be a number; received {text!r:.80}"
+                400, f"the version must be a number; received {text!r:.80}"
             )
         return int(text)
 
 
-async def _outputs(version: Version, asked: Prediction, options: ModelOptions) -> Any:
-    """The outputs of a request, by sentences if so configured."""
-    predict, language = version.batcher.predict, options.split_sentences
-    if language is None or asked.signature != rest.DEFAULT_SIGNATURE:
-        return await predict(asked.signature, asked.inputs)
-    texts, parts = sentences.split(asked.inputs["text"], language)
+async def _compute(
+    version: ModelVersion, parsed: PredictRequest, options: ModelOptions
+) -> Columns:
+    """Computes a request, sentence by sentence if the model is configured so."""
+    predict, language = version.loaded.batcher.predict, options.split_sentences
+    if language is None or parsed.signature != rest.DEFAULT_SIGNATURE:
+        return await predict(parsed.signature, parsed.inputs)
+    texts, parts = sentences.split(parsed.inputs["text"], language)
     if len(texts) > options.max_waiting:
         raise RequestError(
             400,
             f"the texts must have at most {options.max_waiting} sentences; received "
             f"{len(texts)}",
         )
-    found: Any = {"text": [], "score": []}
+    outputs: Columns = {"text": [], "score": []}
     if texts:
-        found = await predict(asked.signature, {"text": texts})
-    return sentences.join(found, parts)
+        outputs = await predict(parsed.signature, {"text": texts})
+    return sentences.join(outputs, parts)
 
 
-async def _unless_gone(request: Request, answering: Coroutine) -> Any:
-    """Waits for an answer, and gives it up when the client has gone."""
-    answer = asyncio.ensure_future(answering)
-    gone = asyncio.ensure_future(_disconnect(request))
+async def _cancel_on_disconnect(
+    request: Request, computation: Coroutine[Any, Any, T]
+) -> T:
+    """Awaits a computation, and cancels it if the client disconnects."""
+    result = asyncio.ensure_future(computation)
+    disconnect = asyncio.ensure_future(_disconnect(request))
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
+        await asyncio.wait((result, disconnect), return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
             raise ClientDisconnect
-        return answer.result()
+        return result.result()
     finally:
-        answer.cancel()
-        gone.cancel()
+        result.cancel()
+        disconnect.cancel()
 
 
 async def _disconnect(request: Request) -> None:
+    """Returns when the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _running(version: Version) -> int | None:
-    """How many replicas are warm; `None` if that cannot be said now."""
-    try:
-        return await version.workers.running()
-    except Exception as error:
-        logger.warning("version %d: its replicas: %s", version.number, error)
-        return None
-
-
-def _description(model: Model) -> dict[str, Any]:
-    known = {
+def _description(model: ServedModel) -> dict[str, Any]:
+    description: dict[str, Any] = {
         "name": model.name,
         "ready": bool(model.active()),
         "splits_sentences": model.options.split_sentences is not None,
     }
-    if not known["ready"]:
-        return known
+    if not description["ready"]:
+        return description
     version = model.available()
-    signatures = sorted(version.workers.signatures)
-    return {**known, "version": version.number, "signatures": signatures}
+    signatures = sorted(version.loaded.replicas.signatures)
+    return {**description, "version": version.number, "signatures": signatures}
 
 
-def _state(version: Version) -> dict[str, Any]:
+def _state(version: ModelVersion) -> dict[str, Any]:
     code = "UNKNOWN" if version.error else "OK"
     return {
         "version": str(version.number),
@@ -289,16 +280,16 @@ def _state(version: Version) -> dict[str, Any]:
     }
 
 
-async def _refused(request: Request, error: Any) -> Response:
+async def _respond_refusal(request: Request, error: Any) -> Response:
     headers = {"Retry-After": "1"} if error.status == 503 else None
     return JSONResponse(
-        {"error": error.message[:LONGEST_MESSAGE]},
+        {"error": error.message[:MAX_MESSAGE_LENGTH]},
         status_code=error.status,
         headers=headers,
     )
 
 
-async def _no_such_page(request: Request, error: Any) -> Response:
+async def _respond_http_error(request: Request, error: Any) -> Response:
     return JSONResponse(
         {"error": f"{request.method} {request.url.path[:200]}: {error.detail}"},
         status_code=error.status_code,
@@ -306,5 +297,7 @@ async def _no_such_page(request: Request, error: Any) -> Response:
     )
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the server failed; see its log"}, status_code=500)
+async def _respond_failure(request: Request, error: Exception) -> Response:
+    return JSONResponse(
+        {"error": "internal error; see the log of the server"}, status_code=500
+    )

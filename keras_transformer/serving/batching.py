@@ -1,39 +1,46 @@
-"""Puts the texts of several requests together."""
+"""Batches of requests."""
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from keras_transformer.serving.rest import Columns, RequestError
 
-# How long no request has come when no more are to be expected.
-LULL_SECONDS = 0.004
+# Time without a new request after which an incomplete batch is sent.
+IDLE_SECONDS = 0.004
+# Time that a batch may take after all its clients have disconnected.
 ABANDONED_SECONDS = 60.0
 
-Compute = Callable[[str, list[Columns]], Awaitable[list[Columns | str]]]
+Compute: TypeAlias = Callable[[str, list[Columns]], Awaitable[list[Columns | str]]]
 
 
-class _Waiting(NamedTuple):
+class _WaitingRequest(NamedTuple):
     signature: str
     inputs: Columns
     rows: int
     widths: tuple[int, ...]
-    answered: asyncio.Future
+    result: "asyncio.Future[Columns | str]"
 
 
 class Batcher:
-    """Answers requests in batches.
+    """Computes requests in batches.
 
-    A batch goes out when one of the `slots` is free and as many texts wait as the last
-    batch had, or no more come for `LULL_SECONDS`: a text alone goes at once on an idle
-    server, and on a busy one those whose answers came together go together again.
+    A batch is sent when a slot is free and the number of waiting texts reaches the
+    size of the last batch, or when no request has arrived for `IDLE_SECONDS`. An idle
+    server sends a single request immediately; under load, clients whose responses
+    arrive together form a batch again.
 
     Args:
-        compute: coroutine that answers a list of requests for one signature.
-        slots: int, batches on the way at a time.
-        max_batch_size: int, texts of a batch. A request with more is cut in pieces.
-        max_waiting: int, texts that may wait.
+        compute: asynchronous function that computes a list of requests for one
+            signature.
+        slots: int, number of batches that are computed at a time.
+        max_batch_size: int, maximum number of texts in a batch. A larger request is
+            split.
+        max_waiting: int, maximum number of waiting texts.
+
+    Attributes:
+        waiting: int, number of waiting texts.
     """
 
     def __init__(
@@ -43,35 +50,35 @@ class Batcher:
         self._free = slots
         self._max_batch_size = max_batch_size
         self._max_waiting = max_waiting
-        self._queue: deque[_Waiting] = deque()
-        self._running: set[asyncio.Task] = set()
+        self._queue: deque[_WaitingRequest] = deque()
+        self._running: set[asyncio.Task[None]] = set()
         self._last_rows = 0
-        self._lull: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self.waiting = 0
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is on its way."""
+        """Whether no request is waiting and no batch is computed."""
         return not self._queue and not self._running
 
     async def predict(self, signature: str, inputs: Columns) -> Columns:
-        """Answers one request.
+        """Computes one request.
 
         Args:
-            signature: name of the function.
-            inputs: by name, lists with an entry for each text.
+            signature: str, name of the function.
+            inputs: dictionary of the inputs by name, lists with one entry per text.
 
         Returns:
-            The outputs by name.
+            A dictionary of the outputs by name, lists with one entry per text.
 
         Raises:
-            RequestError: with status 503 if too many texts wait, with status 400 if
-                the model refuses one of them.
+            RequestError: with status 503 if too many texts are waiting, or with
+                status 400 if the model refuses a text.
         """
         rows = len(next(iter(inputs.values())))
         if self.waiting + rows > max(self._max_waiting, rows):
             raise RequestError(
-                503, f"{self.waiting} texts are waiting already: try again later"
+                503, f"{self.waiting} texts are waiting; try again later"
             )
         pieces = [
             self._enqueue(signature, start, inputs)
@@ -79,60 +86,65 @@ class Batcher:
         ]
         self._send()
         try:
-            answers = await asyncio.gather(*pieces)
+            results = await asyncio.gather(*pieces)
         finally:
             for piece in pieces:
                 piece.cancel()
-        for answer in answers:
-            if isinstance(answer, str):
-                raise RequestError(400, answer)
-        return _joined(answers)
+        outputs = []
+        for result in results:
+            if isinstance(result, str):
+                raise RequestError(400, result)
+            outputs.append(result)
+        return _concatenate(outputs)
 
-    def _enqueue(self, signature: str, start: int, inputs: Columns) -> asyncio.Future:
+    def _enqueue(
+        self, signature: str, start: int, inputs: Columns
+    ) -> "asyncio.Future[Columns | str]":
         end = start + self._max_batch_size
         piece = {name: column[start:end] for name, column in inputs.items()}
         columns = [column[0] for column in piece.values()]
         rows = len(next(iter(piece.values())))
         widths = tuple(len(value) for value in columns if isinstance(value, list))
-        answered = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(signature, piece, rows, widths, answered))
+        result = asyncio.get_running_loop().create_future()
+        self._queue.append(_WaitingRequest(signature, piece, rows, widths, result))
         self.waiting += rows
-        return answered
+        return result
 
     def _send(self) -> None:
-        """Sends what is as large as the last batch now, the rest at the next lull."""
+        """Sends batches of the last size now, and smaller ones after idle time."""
         self._send_at_least(self._last_rows)
-        if self._lull is not None:
-            self._lull.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         loop = asyncio.get_running_loop()
-        self._lull = loop.call_later(LULL_SECONDS, self._send_at_least, 0)
+        self._idle_timer = loop.call_later(IDLE_SECONDS, self._send_at_least, 0)
 
     def _send_at_least(self, rows: int) -> None:
+        """Sends batches while a slot is free and at least `rows` texts are waiting."""
         while self._free and self.waiting >= rows and (batch := self._next_batch()):
             self._free -= 1
-            self._last_rows = sum(waiting.rows for waiting in batch)
+            self._last_rows = sum(request.rows for request in batch)
             task = asyncio.create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(self._finished)
-            _give_up_if_all_have_gone(task, batch)
+            _cancel_if_abandoned(task, batch)
 
-    def _finished(self, task: asyncio.Task) -> None:
+    def _finished(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
         self._free += 1
         self._send()
 
-    def _next_batch(self) -> list[_Waiting]:
-        """Those that wait longest, of one signature and one width."""
-        batch: list[_Waiting] = []
-        others: list[_Waiting] = []
+    def _next_batch(self) -> list[_WaitingRequest]:
+        """Removes the oldest requests of one signature and width from the queue."""
+        batch: list[_WaitingRequest] = []
+        others: list[_WaitingRequest] = []
         rows = 0
         while self._queue:
             first = self._queue.popleft()
-            if first.answered.done():  # its client has gone
+            if first.result.done():  # the client has disconnected
                 self.waiting -= first.rows
                 continue
-            mate = batch[0] if batch else first
-            if (first.signature, first.widths) != (mate.signature, mate.widths):
+            head = batch[0] if batch else first
+            if (first.signature, first.widths) != (head.signature, head.widths):
                 others.append(first)
                 continue
             if rows + first.rows > self._max_batch_size:
@@ -144,39 +156,41 @@ class Batcher:
         self.waiting -= rows
         return batch
 
-    async def _run(self, batch: list[_Waiting]) -> None:
+    async def _run(self, batch: list[_WaitingRequest]) -> None:
         try:
-            answers = await self._compute(batch[0].signature, [x.inputs for x in batch])
-            for waiting, answer in zip(batch, answers, strict=True):
-                if not waiting.answered.done():
-                    waiting.answered.set_result(answer)
+            inputs = [request.inputs for request in batch]
+            results = await self._compute(batch[0].signature, inputs)
+            for request, result in zip(batch, results, strict=True):
+                if not request.result.done():
+                    request.result.set_result(result)
         except Exception as error:
-            for waiting in batch:
-                if not waiting.answered.done():
-                    waiting.answered.set_exception(error)
+            for request in batch:
+                if not request.result.done():
+                    request.result.set_exception(error)
 
 
-def _give_up_if_all_have_gone(task: asyncio.Task, batch: list[_Waiting]) -> None:
-    """Takes the slot from a batch that does not come back.
+def _cancel_if_abandoned(
+    task: "asyncio.Task[None]", batch: list[_WaitingRequest]
+) -> None:
+    """Frees the slot of a batch `ABANDONED_SECONDS` after its last client disconnected.
 
-    That of clients who have gone is computed all the same, and until then its replica
-    is busy: it has some time for that.
+    Until then the batch keeps its slot, because a replica is still computing it.
     """
 
-    def check(_: asyncio.Future) -> None:
-        if all(waiting.answered.done() for waiting in batch):
+    def check(_: "asyncio.Future[Columns | str]") -> None:
+        if all(request.result.done() for request in batch):
             loop = asyncio.get_running_loop()
-            given_up = loop.call_later(ABANDONED_SECONDS, task.cancel)
-            task.add_done_callback(lambda _: given_up.cancel())
+            timer = loop.call_later(ABANDONED_SECONDS, task.cancel)
+            task.add_done_callback(lambda _: timer.cancel())
 
-    for waiting in batch:
-        waiting.answered.add_done_callback(check)
+    for request in batch:
+        request.result.add_done_callback(check)
 
 
-def _joined(answers: list[Any]) -> Columns:
-    if len(answers) == 1:
-        return answers[0]
+def _concatenate(outputs: list[Columns]) -> Columns:
+    if len(outputs) == 1:
+        return outputs[0]
     return {
-        name: [value for answer in answers for value in answer[name]]
-        for name in answers[0]
+        name: [value for output in outputs for value in output[name]]
+        for name in outputs[0]
     }

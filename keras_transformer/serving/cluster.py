@@ -1,4 +1,4 @@
-"""The one place that knows Ray: replicas of models on the machines of a cluster."""
+"""Replicas of models as Ray Serve deployments on the machines of a Ray cluster."""
 
 import asyncio
 import logging
@@ -6,18 +6,18 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-# A call costs a third of one through Ray's object store.
+# gRPC takes a third of the time of a call through the object store of Ray.
 os.environ.setdefault("RAY_SERVE_USE_GRPC_BY_DEFAULT", "1")
 os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
-# Attention maps of a batch of long texts are more than Ray's 4 MiB.
+# Attention maps of a batch of long texts exceed the default of 4 MiB.
 os.environ.setdefault("RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH", str(2**31 - 1))
-# A call behind `ray.shutdown` fails, and does not start another Ray.
+# A call after `ray.shutdown` must fail instead of starting Ray again.
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
-import ray  # noqa: E402 (reads the environment)
+import ray  # noqa: E402 (after setting the environment that it reads)
 from ray import serve  # noqa: E402
 from ray.exceptions import RayActorError  # noqa: E402
 from ray.serve.exceptions import (  # noqa: E402
@@ -25,18 +25,21 @@ from ray.serve.exceptions import (  # noqa: E402
     ReplicaUnavailableError,
 )
 
-from keras_transformer.serving.options import ModelOptions  # noqa: E402
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
     RequestError,
     Signature,
 )
+from keras_transformer.serving.server_options import ModelOptions  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
-# Batches that Ray may have with a replica; another one is sent only when one is back,
-# so that it is as large as can be.
-MOST_ONGOING = 2
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Batches that a replica may hold. Further requests wait in the `Batcher`, so that the
+# next batch is as large as possible.
+MAX_ONGOING_REQUESTS = 2
 REPLICA_LOST = (RayActorError, DeploymentUnavailableError, ReplicaUnavailableError)
 ATTEMPTS = 5
 RETRY_SECONDS = 0.2
@@ -45,14 +48,26 @@ DRAIN_SECONDS = 30.0
 STATUS_POLL_SECONDS = 0.2
 
 
+class Description(NamedTuple):
+    """The signatures of a SavedModel, in two forms.
+
+    Attributes:
+        signatures: dictionary of `Signature` by name.
+        metadata: the same as in TensorFlow Serving's REST API.
+    """
+
+    signatures: dict[str, Signature]
+    metadata: dict[str, Any]
+
+
 class SavedModelReplica:
-    """A process with one version of one model, ready when it is warm.
+    """A process with one version of one model. It is ready after the warm-up.
 
     Args:
-        folder: of the version, on every machine of the cluster.
+        folder: str, folder of the version. It exists on every machine of the cluster.
         batch_sizes: ints, see `ModelOptions`.
-        threads: int, of TensorFlow.
-        cache: folder where what XLA compiles is kept, for the next replica.
+        threads: int, number of threads of TensorFlow.
+        cache: str, folder for the code that XLA compiles. Later replicas read it.
     """
 
     def __init__(
@@ -61,7 +76,7 @@ class SavedModelReplica:
         os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         os.environ["TF_XLA_FLAGS"] = (
-            f"--tf_xla_persistent_cache_directory='{cache}' "  # it may hold spaces
+            f"--tf_xla_persistent_cache_directory='{cache}' "  # may contain spaces
             "--tf_xla_persistent_cache_device_types=CPU"
         )
         from keras_transformer.serving.replica import Replica
@@ -72,23 +87,24 @@ class SavedModelReplica:
     async def predict(
         self, signature: str, requests: list[Columns]
     ) -> list[Columns | str]:
-        """Answers several requests; see `Replica.predict`."""
+        """Computes several requests; see `Replica.predict`."""
         return await asyncio.to_thread(self._replica.predict, signature, requests)
 
-    async def describe(self) -> tuple[dict[str, Signature], dict[str, Any]]:
-        """The signatures, for us and as TF Serving's metadata."""
-        return self._replica.signatures, self._replica.metadata()
+    async def describe(self) -> Description:
+        """Returns the signatures."""
+        return Description(self._replica.signatures, self._replica.metadata())
 
 
 class Cluster:
-    """Ray, on this machine or on many.
+    """A Ray cluster, on this machine or on several.
 
     Args:
-        address: of a cluster; `None` starts one here, which ends with `stop`.
-        cpus: int, how many cores to count on this machine: replicas of an old and a
-            new version must fit side by side.
-        cache: folder where what XLA compiles is kept, on every machine; `None` = one
-            that ends with `stop`.
+        address: str, address of the cluster. `None` starts a cluster on this machine,
+            which `stop` ends.
+        cpus: int, number of cores of a cluster on this machine. The replicas of an old
+            and a new version must fit at the same time.
+        cache: path of the folder for the code that XLA compiles, on every machine.
+            `None` for a temporary folder.
     """
 
     def __init__(
@@ -110,19 +126,21 @@ class Cluster:
         self._temporary = tempfile.TemporaryDirectory(prefix="keras_transformer-")
         self._cache = str(Path(cache or self._temporary.name).resolve())
 
-    async def deploy(self, name: str, folder: Path, options: ModelOptions) -> "Workers":
-        """Starts the replicas of a version; returns when all are warm.
+    async def deploy(
+        self, name: str, folder: Path, options: ModelOptions
+    ) -> "Replicas":
+        """Starts the replicas of a version and waits until all are warm.
 
         Args:
-            name: of the version, unique in the cluster.
-            folder: of the version.
-            options: the model's.
+            name: str, name of the version, unique in the cluster.
+            folder: path of the version.
+            options: the options of the model.
 
         Returns:
-            The `Workers`.
+            The `Replicas`.
 
         Raises:
-            RuntimeError: if they do not start.
+            RuntimeError: if the replicas fail to start.
         """
         deployment: Any = serve.deployment(SavedModelReplica)
         application = deployment.options(**_deployment_options(options)).bind(
@@ -135,97 +153,101 @@ class Cluster:
             )
             await _until_running(name)
             replicas = max(options.replicas, options.max_replicas or 0)
-            described = await handle.describe.remote()
-            return Workers(name, handle, replicas, *described)
+            description = Description(*await handle.describe.remote())
+            return Replicas(name, handle, replicas, description)
         except BaseException:
             await self.remove(name)
             raise
 
     async def remove(self, name: str) -> None:
-        """Stops the replicas of a version when they have answered what they have.
+        """Stops the replicas of a version after they have finished their batches.
 
         Args:
-            name: of the version.
+            name: str, name of the version.
         """
         try:
             await call_ray(serve.delete, name)
         except TimeoutError:
-            logger.warning("%s: its replicas take long to end", name)
+            logger.warning("%s: the replicas take long to stop", name)
 
     async def stop(self) -> None:
-        """Ends a cluster that was started here; leaves any other one as it is."""
+        """Ends the cluster if it was started here; otherwise disconnects from it."""
         await call_ray(ray.shutdown)
         self._temporary.cleanup()
 
 
-class Workers:
+class Replicas:
     """The replicas of one version.
 
     Args:
-        name: of the version, unique in the cluster.
-        handle: Ray Serve's.
-        slots: int, batches that may be on the way to them.
-        signatures: `Signature`s by name.
-        metadata: as TF Serving's REST API has it.
+        name: str, name of the version, unique in the cluster.
+        handle: the handle of the Ray Serve deployment.
+        slots: int, number of batches that the replicas may hold.
+        description: the `Description` of the SavedModel.
+
+    Attributes:
+        slots: int, number of batches that the replicas may hold.
+        signatures: dictionary of `Signature` by name.
+        metadata: the signatures as in TensorFlow Serving's REST API.
     """
 
-    def __init__(
-        self,
-        name: str,
-        handle: Any,
-        slots: int,
-        signatures: dict[str, Signature],
-        metadata: dict[str, Any],
-    ):
+    def __init__(self, name: str, handle: Any, slots: int, description: Description):
         self._name = name
         self._handle = handle
         self.slots = slots
-        self.signatures = signatures
-        self.metadata = metadata
+        self.signatures = description.signatures
+        self.metadata = description.metadata
 
     async def predict(
         self, signature: str, requests: list[Columns]
     ) -> list[Columns | str]:
-        """Answers requests; if a replica dies of them or otherwise, by another one.
+        """Computes requests. If the replica dies, another one repeats them.
 
         Args:
-            signature: name of the function.
+            signature: str, name of the function.
             requests: see `Replica.predict`.
 
         Returns:
             See `Replica.predict`.
 
         Raises:
-            RequestError: with status 503, if several replicas died in turn.
+            RequestError: with status 503, if `ATTEMPTS` replicas die in succession.
         """
         for _ in range(ATTEMPTS):
             try:
-                return await self._handle.predict.remote(signature, requests)
+                results: list[Columns | str] = await self._handle.predict.remote(
+                    signature, requests
+                )
+                return results
             except REPLICA_LOST:
-                logger.warning("%s: lost a replica; asking another one", self._name)
+                logger.warning(
+                    "%s: a replica was lost; the request is repeated", self._name
+                )
                 await asyncio.sleep(RETRY_SECONDS)
-        raise RequestError(503, f"{ATTEMPTS} replicas were lost in turn: try later")
+        raise RequestError(
+            503, f"{ATTEMPTS} replicas were lost in succession; try again later"
+        )
 
     async def running(self) -> int:
-        """How many of the replicas are there and warm."""
+        """Returns the number of replicas that are running and warm."""
         status = await call_ray(serve.status)
         (deployment,) = status.applications[self._name].deployments.values()
         counts = deployment.replica_states.items()
         return sum(count for state, count in counts if state == "RUNNING")
 
 
-async def call_ray(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls Ray in a thread; who cancels waits until the call has ended.
+async def call_ray(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Calls a function of Ray in a thread. A cancellation waits until it returns.
 
-    A call that goes on during `ray.shutdown` ends the process with an error.
+    A call that is still active during `ray.shutdown` ends the process with an error.
 
     Args:
-        function: that does not take long.
-        *args: its.
-        **kwargs: its.
+        function: a function that does not take long.
+        *args: its positional arguments.
+        **kwargs: its keyword arguments.
 
     Returns:
-        What it returns.
+        The result of the function.
     """
     call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -240,11 +262,11 @@ async def _until_running(name: str) -> None:
         status = await call_ray(serve.status)
         application = status.applications.get(name)
         if application is None:
-            raise RuntimeError("it was deleted while it was loaded")
+            raise RuntimeError("the version was deleted while it was loading")
         if application.status == "RUNNING":
             return
         if application.status == "DEPLOY_FAILED":
-            # With paths, which are for the log alone.
+            # These messages contain paths, which clients must not see.
             for deployment in application.deployments.values():
                 logger.error("%s: %s", name, deployment.message)
             raise RuntimeError(application.message)
@@ -252,19 +274,19 @@ async def _until_running(name: str) -> None:
 
 
 def _deployment_options(options: ModelOptions) -> dict[str, Any]:
-    chosen: dict[str, Any] = {
+    deployment: dict[str, Any] = {
         "ray_actor_options": {"num_cpus": options.cpus},
-        "max_ongoing_requests": MOST_ONGOING,
+        "max_ongoing_requests": MAX_ONGOING_REQUESTS,
         "health_check_period_s": HEALTH_CHECK_SECONDS,
         "graceful_shutdown_timeout_s": DRAIN_SECONDS,
         "graceful_shutdown_wait_loop_s": 0.1,
     }
     most = options.max_replicas or options.replicas
     if most == options.replicas:
-        return {**chosen, "num_replicas": most}
-    scaling = {
+        return {**deployment, "num_replicas": most}
+    autoscaling = {
         "min_replicas": options.replicas,
         "max_replicas": most,
         "target_ongoing_requests": 1,
     }
-    return {**chosen, "autoscaling_config": scaling}
+    return {**deployment, "autoscaling_config": autoscaling}

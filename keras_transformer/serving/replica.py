@@ -1,25 +1,25 @@
-"""A SavedModel in memory: answers several requests by one call of TensorFlow."""
+"""A SavedModel in memory, which computes several requests in one call."""
 
 import itertools
 import math
 import os
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_text  # noqa: F401 (its operations)
+import tensorflow_text  # noqa: F401 (registers its operations)
 from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer.export.warmup import warmup_requests
+from keras_transformer.export import warmup_requests
 from keras_transformer.serving.rest import Columns, Signature, TensorSpec
 
-# The axes behind the first that are padded to the longest text of a batch. JSON needs
-# no padding: what is answered about a text does not depend on the others.
+# The axes after the first that are padded to the longest text of a batch. The padding
+# is removed from responses, so that they do not depend on the other texts.
 PADDED: dict[str, dict[str, tuple[str | None, ...]]] = {
     "tokens": {"token_ids": (None, "target")},
     "score": {"tokens": ("target",), "token_scores": ("target",)},
@@ -41,14 +41,14 @@ class Replica:
     """A loaded SavedModel.
 
     Args:
-        folder: of one version.
-        batch_sizes: ascending ints, the numbers of texts that it computes with; a
-            batch is filled up to the next one.
-        threads: int, how many TensorFlow computes with; set before TensorFlow has
-            computed anything.
+        folder: path of the version.
+        batch_sizes: ints, ascending, numbers of texts in a batch. A batch is padded to
+            the next size.
+        threads: int, number of threads of an operation. It takes effect only before
+            the first operation of TensorFlow.
 
     Attributes:
-        signatures: `Signature`s by name.
+        signatures: dictionary of `Signature` by name.
 
     Example:
 
@@ -60,7 +60,7 @@ class Replica:
 
     def __init__(
         self,
-        folder: str | os.PathLike,
+        folder: str | os.PathLike[str],
         batch_sizes: Sequence[int] = (1,),
         threads: int | None = None,
     ):
@@ -79,10 +79,11 @@ class Replica:
         }
 
     def warm_up(self) -> None:
-        """Compiles what the SavedModel's warm-up requests need, for each batch size.
+        """Compiles the functions of the warm-up requests for each batch size.
 
-        A SavedModel without any is warmed up with a short text. The order is random,
-        as replicas that start together find in the cache what another one compiled.
+        A SavedModel without warm-up requests is warmed up with a short text. The order
+        is random, so that replicas that start together compile different functions
+        and read the others from the cache.
         """
         requests: list[tuple[str, Any]] = list(warmup_requests(self._folder))
         requests = requests or [("serving_default", {"text": ["a"]})]
@@ -92,7 +93,7 @@ class Replica:
             self._call(signature, {k: list(v)[:1] * size for k, v in inputs.items()})
 
     def metadata(self) -> dict[str, Any]:
-        """The signatures as TF Serving's metadata has them."""
+        """Returns the signatures as in TensorFlow Serving's REST API."""
         with open(os.path.join(self._folder, "saved_model.pb"), "rb") as file:
             (graph, *_) = SavedModel.FromString(file.read()).meta_graphs
         signatures = {
@@ -105,30 +106,34 @@ class Replica:
     def predict(
         self, signature: str, requests: Sequence[Columns]
     ) -> list[Columns | str]:
-        """Answers several requests together.
+        """Computes several requests together.
 
-        If TensorFlow refuses what they ask for, each is asked alone, so that a bad
-        one does not harm the others.
+        If TensorFlow refuses an input, each request is computed separately, so that
+        only the invalid ones fail.
 
         Args:
-            signature: name of the function.
-            requests: the inputs of each, by name: lists with an entry for each text.
+            signature: str, name of the function.
+            requests: the inputs of each request by name, lists with one entry per
+                text.
 
         Returns:
-            For each, the outputs by name, or a message that says why there are none.
+            For each request, the outputs by name, or an error message.
         """
         try:
-            return list(self._answer(signature, requests))
+            return list(self._compute(signature, requests))
         except tf.errors.InvalidArgumentError as error:
             if len(requests) == 1:
-                return [_reason(error)]
+                return [_error_message(error)]
         return [
-            answer
+            result
             for request in requests
-            for answer in self.predict(signature, [request])
+            for result in self.predict(signature, [request])
         ]
 
-    def _answer(self, signature: str, requests: Sequence[Columns]) -> Any:
+    def _compute(
+        self, signature: str, requests: Sequence[Columns]
+    ) -> Iterator[Columns]:
+        """Yields the outputs of each request."""
         merged = {
             name: [value for request in requests for value in request[name]]
             for name in self.signatures[signature].inputs
@@ -144,18 +149,18 @@ class Replica:
             start = rows.stop
 
     def _call(self, signature: str, inputs: Columns) -> dict[str, np.ndarray]:
-        """The outputs, behind which are those of the rows that fill the batch."""
+        """Pads a batch and returns its outputs, which include those of the padding."""
         rows = len(next(iter(inputs.values())))
         sizes = [size for size in self._batch_sizes if size >= rows]
         missing = sizes[0] - rows if sizes else 0
-        filled = {
+        padded = {
             name: tf.constant(
                 [*column, *[column[0]] * missing],
                 self.signatures[signature].inputs[name].dtype,
             )
             for name, column in inputs.items()
         }
-        outputs = self._functions[signature](**filled)
+        outputs = self._functions[signature](**padded)
         return {name: outputs[name].numpy() for name in sorted(outputs)}
 
 
@@ -172,15 +177,15 @@ def _metadata(signature: SignatureDef) -> dict[str, Any]:
     )
 
 
-def _reason(error: Exception) -> str:
-    """What an assertion of the graph says, without the graph's names."""
+def _error_message(error: Exception) -> str:
+    """Returns the message of an assertion without the names of the graph."""
     text = str(error)
-    stated = re.search(r"`\w+` must[^\]\n']*", text)
-    return stated.group() if stated else text.splitlines()[0]
+    message = re.search(r"`\w+` must[^\]\n']*", text)
+    return message.group() if message else text.splitlines()[0]
 
 
 def _cell(name: str, row: int, outputs: dict[str, Any], signature: str) -> Any:
-    """One output of one text, without padding."""
+    """Returns one output of one text without padding."""
     axes = PADDED.get(signature, {}).get(name, ())
     own = tuple(
         slice(None if side is None else _width(side, row, outputs)) for side in axes
@@ -189,7 +194,7 @@ def _cell(name: str, row: int, outputs: dict[str, Any], signature: str) -> Any:
 
 
 def _width(side: str, row: int, outputs: dict[str, Any]) -> int:
-    """How many tokens a text has, or the longest of its hypotheses."""
+    """Returns the number of tokens of a text or of its longest hypothesis."""
     if side == "target" and "length" in outputs:
         return int(outputs["length"][row].max())
     tokens = outputs["tokens" if side == "target" else "source_tokens"][row]
@@ -198,10 +203,10 @@ def _width(side: str, row: int, outputs: dict[str, Any]) -> int:
 
 
 def _json_values(values: Any) -> Any:
-    """An array, or an entry of one, as nested lists.
+    """Converts an array to nested lists, and bytes to str.
 
-    Bytes are text there, and what JSON has no number for is `None`: the score of a
-    hypothesis that there is not.
+    A value that JSON cannot express becomes `None`, such as the score of a missing
+    hypothesis, which is infinite.
     """
     if isinstance(values, np.ndarray | np.generic):
         values = values.tolist()

@@ -1,4 +1,4 @@
-"""TF Serving's REST API: what a request's body asks for, and the body that answers.
+"""The bodies of requests and responses of TensorFlow Serving's REST API.
 
 https://www.tensorflow.org/tfx/serving/api_rest
 """
@@ -7,22 +7,22 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
-from keras_transformer.serving.options import ServerOptions
+from keras_transformer.serving.server_options import ServerOptions
 
 DEFAULT_SIGNATURE = "serving_default"
 KEYS = {"signature_name", "instances", "inputs"}
 
-Columns = dict[str, list[Any]]  # Values by the name of an input or output.
+Columns: TypeAlias = dict[str, list[Any]]  # values by the name of an input or output
 
 
 class RequestError(Exception):
-    """A request that is not answered.
+    """Raised for a request that is refused.
 
     Args:
         status: int, the HTTP status.
-        message: what was wrong, and what to do.
+        message: str, the error and its remedy.
     """
 
     def __init__(self, status: int, message: str):
@@ -33,11 +33,11 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What an input or output tensor is.
+    """The dtype and rank of an input or output tensor.
 
     Attributes:
-        dtype: `"string"`, `"int32"`, `"float32"`, ….
-        rank: int, the number of its axes; the first one is the batch.
+        dtype: str, such as `"string"`, `"int32"` or `"float32"`.
+        rank: int, number of axes. The first axis is the batch.
     """
 
     dtype: str
@@ -46,11 +46,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a function of a SavedModel takes and returns, by name.
+    """The inputs and outputs of a function of a SavedModel.
 
     Attributes:
-        inputs: `TensorSpec` of each input.
-        outputs: `TensorSpec` of each output.
+        inputs: dictionary of the `TensorSpec` of each input by name.
+        outputs: dictionary of the `TensorSpec` of each output by name.
     """
 
     inputs: dict[str, TensorSpec]
@@ -58,19 +58,19 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What is asked for.
+class PredictRequest:
+    """A checked `:predict` request.
 
     Attributes:
-        signature: the name of the function.
-        inputs: by name, a list with an entry for each text: strings, ints, floats or
-            lists of them.
-        by_rows: whether the answer is a list of rows (`predictions`) or a dictionary
-            of columns (`outputs`).
+        signature: str, name of the function.
+        inputs: dictionary of the inputs by name. Each is a list with one entry per
+            text: a string, int, float, or list of them.
+        by_rows: bool, whether the response is a list of rows (`predictions`) or a
+            dictionary of columns (`outputs`).
     """
 
     signature: str
-    inputs: dict[str, list[Any]]
+    inputs: Columns
     by_rows: bool
 
     @property
@@ -81,19 +81,19 @@ class Prediction:
 
 def parse(
     body: bytes, signatures: dict[str, Signature], limits: ServerOptions
-) -> Prediction:
+) -> PredictRequest:
     """Reads the body of a `:predict` request.
 
     Args:
         body: JSON in UTF-8.
-        signatures: of the model, by name.
-        limits: `max_texts` and `max_characters` are used.
+        signatures: dictionary of the signatures of the model by name.
+        limits: `ServerOptions`, of which `max_texts` and `max_characters` are used.
 
     Returns:
-        A `Prediction`, all of whose values have the types that the signature wants.
+        A `PredictRequest` whose values have the dtypes and ranks of the signature.
 
     Raises:
-        RequestError: with status 400, if the body is anything else.
+        RequestError: with status 400, if the body is invalid.
     """
     request = _json_object(body)
     unknown = sorted(set(request) - KEYS)
@@ -125,19 +125,20 @@ def parse(
         for key, column in columns.items()
     }
     _check_widths(inputs, specs)
-    return Prediction(name, inputs, by_rows)
+    return PredictRequest(name, inputs, by_rows)
 
 
-def answer(outputs: dict[str, list[Any]], by_rows: bool) -> dict[str, Any]:
-    """Makes the body of an answer.
+def format_response(outputs: Columns, by_rows: bool) -> dict[str, Any]:
+    """Returns the body of a response.
 
     Args:
-        outputs: by name, a list with an entry for each text.
-        by_rows: whether rows were asked for.
+        outputs: dictionary of the outputs by name. Each is a list with one entry per
+            text.
+        by_rows: whether the response is a list of rows.
 
     Returns:
-        `{"predictions": [row, …]}` or `{"outputs": columns}`; one output alone has no
-        name in it.
+        `{"predictions": [row, …]}` or `{"outputs": columns}`. The name of a single
+        output is left out.
     """
     if len(outputs) == 1:
         (column,) = outputs.values()
@@ -150,7 +151,7 @@ def answer(outputs: dict[str, list[Any]], by_rows: bool) -> dict[str, Any]:
 
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        request = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        request = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise RequestError(400, f"the body must be UTF-8: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -160,13 +161,12 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return request
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuses NaN and Infinity, which Python's JSON parser accepts."""
     raise ValueError(f"{name} is not JSON")
 
 
-def _columns_of_rows(
-    instances: Any, specs: dict[str, TensorSpec]
-) -> dict[str, list[Any]]:
+def _columns_of_rows(instances: Any, specs: dict[str, TensorSpec]) -> Columns:
     if not isinstance(instances, list):
         raise RequestError(400, "'instances' must be a list")
     rows = []
@@ -183,7 +183,7 @@ def _columns_of_rows(
     return {name: [row[name] for row in rows] for name in specs}
 
 
-def _columns(inputs: Any, specs: dict[str, TensorSpec]) -> dict[str, list[Any]]:
+def _columns(inputs: Any, specs: dict[str, TensorSpec]) -> Columns:
     if not isinstance(inputs, dict) or set(inputs) == {"b64"}:
         if len(specs) > 1:
             raise RequestError(400, f"'inputs' must be an object with {sorted(specs)}")
@@ -194,22 +194,24 @@ def _columns(inputs: Any, specs: dict[str, TensorSpec]) -> dict[str, list[Any]]:
             raise RequestError(400, f"{name!r} must be a list")
     lengths = {name: len(column) for name, column in inputs.items()}
     if len(set(lengths.values())) > 1:
-        raise RequestError(400, f"inputs must be of one length; received {lengths}")
+        raise RequestError(400, f"inputs must have the same length; received {lengths}")
     return inputs
 
 
-def _check_names(found: dict[str, Any], specs: dict[str, Any], where: str) -> None:
-    if set(found) != set(specs):
+def _check_names(
+    inputs: dict[str, Any], specs: dict[str, TensorSpec], name: str
+) -> None:
+    if set(inputs) != set(specs):
         raise RequestError(
-            400, f"{where} must have {sorted(specs)}; received {sorted(found)}"
+            400, f"{name} must have {sorted(specs)}; received {sorted(inputs)}"
         )
 
 
-def _check_sizes(columns: dict[str, list[Any]], limits: ServerOptions) -> None:
+def _check_sizes(columns: Columns, limits: ServerOptions) -> None:
     rows = len(next(iter(columns.values())))
     if not 1 <= rows <= limits.max_texts:
         raise RequestError(
-            400, f"there must be 1 to {limits.max_texts} texts; received {rows}"
+            400, f"a request must have 1 to {limits.max_texts} texts; received {rows}"
         )
 
 
@@ -230,18 +232,24 @@ def _value(value: Any, spec: TensorSpec, name: str, limits: ServerOptions) -> An
     if spec.dtype.startswith("int"):
         return _integer(value, name, int(spec.dtype.removeprefix("int")))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(400, f"{name!r} must be of numbers; received {value!r:.80}")
+        raise RequestError(
+            400, f"{name!r} must contain numbers; received {value!r:.80}"
+        )
     try:
         return float(value)
     except OverflowError:
-        raise RequestError(400, f"{name!r} must be of numbers that fit") from None
+        raise RequestError(
+            400, f"{name!r} must contain numbers that fit a double"
+        ) from None
 
 
 def _text(value: Any, name: str, limits: ServerOptions) -> str:
     if isinstance(value, dict) and set(value) == {"b64"}:
         value = _decoded(value["b64"], name)
     if not isinstance(value, str):
-        raise RequestError(400, f"{name!r} must be of strings; received {value!r:.80}")
+        raise RequestError(
+            400, f"{name!r} must contain strings; received {value!r:.80}"
+        )
     if len(value) > limits.max_characters:
         raise RequestError(
             400,
@@ -252,7 +260,7 @@ def _text(value: Any, name: str, limits: ServerOptions) -> str:
         value.encode("utf-8")
     except UnicodeEncodeError:
         raise RequestError(
-            400, f"{name!r} must be Unicode; received half a surrogate pair"
+            400, f"{name!r} must be Unicode; received an unpaired surrogate"
         ) from None
     return value
 
@@ -261,22 +269,26 @@ def _decoded(value: Any, name: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode("utf-8")
     except (TypeError, ValueError, binascii.Error):
-        raise RequestError(400, f"'b64' in {name!r} must be base64 of UTF-8") from None
+        raise RequestError(
+            400, f"'b64' in {name!r} must be the base64 of UTF-8"
+        ) from None
 
 
 def _integer(value: Any, name: str, bits: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(400, f"{name!r} must be of integers; received {value!r:.80}")
+        raise RequestError(
+            400, f"{name!r} must contain integers; received {value!r:.80}"
+        )
     if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
         raise RequestError(
-            400, f"{name!r} must fit {bits} bits; received {str(value)[:80]}"
+            400, f"{name!r} must fit in {bits} bits; received {str(value)[:80]}"
         )
     return value
 
 
-def _check_widths(inputs: dict[str, list[Any]], specs: dict[str, TensorSpec]) -> None:
+def _check_widths(inputs: Columns, specs: dict[str, TensorSpec]) -> None:
     for name, column in inputs.items():
         if specs[name].rank > 1 and len({len(value) for value in column}) > 1:
             raise RequestError(
-                400, f"the lists of {name!r} must be of one length: pad them"
+                400, f"the lists of {name!r} must have the same length; pad them"
             )

@@ -1,85 +1,102 @@
-"""Long texts, sentence by sentence: split, and joined again after decoding."""
+"""Splits long texts into sentences, and joins them after decoding."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from sentencex import segment
 
 from keras_transformer.serving.rest import Columns
 
+# The parts of a text: the index of a sentence, or the space around sentences.
+Parts: TypeAlias = list[int | str]
 
-def split(texts: list[str], language: str) -> tuple[list[str], list[list[int | str]]]:
+
+class SplitTexts(NamedTuple):
+    """Texts that are split into sentences.
+
+    Attributes:
+        sentences: list of str, the sentences of all texts without surrounding space.
+        parts: list of the parts of each text, in order: an int is an index into
+            `sentences`, a str is the space before, between or after sentences.
+    """
+
+    sentences: list[str]
+    parts: list[Parts]
+
+
+def split(texts: list[str], language: str) -> SplitTexts:
     """Splits texts into sentences.
 
     Args:
-        texts: of any length.
-        language: ISO 639-1 code, whose rules say where a sentence ends.
+        texts: list of str.
+        language: str, ISO 639-1 code of the language whose rules end a sentence.
 
     Returns:
-        All sentences, without the space around them; and for each text its parts in
-        order: an int for a sentence, its place in that list, or a str for the space
-        before, between and behind sentences.
+        The `SplitTexts`.
 
     Example:
 
     ```python
-    print(split(["It rains.  Dr. Jones sleeps.", ""], "en"))
-    # (['It rains.', 'Dr. Jones sleeps.'], [[0, '  ', 1], []])
+    sentences, parts = split(["It rains.  Dr. Jones sleeps.", ""], "en")
+    print(sentences, parts)
+    # ['It rains.', 'Dr. Jones sleeps.'] [[0, '  ', 1], []]
     ```
     """
     sentences: list[str] = []
     parts = []
     for text in texts:
-        found: list[int | str] = []
+        text_parts: Parts = []
         for piece in _pieces(text, language):
             if piece.isspace():
-                found.append(piece)
+                text_parts.append(piece)
             else:
-                found.append(len(sentences))
+                text_parts.append(len(sentences))
                 sentences.append(piece)
-        parts.append(found)
-    return sentences, parts
+        parts.append(text_parts)
+    return SplitTexts(sentences, parts)
 
 
-def join(outputs: Columns, parts: list[list[int | str]]) -> Columns:
-    """Puts decoded sentences together again.
+def join(outputs: Columns, parts: list[Parts]) -> Columns:
+    """Joins decoded sentences to texts.
 
     Args:
         outputs: `text` and `score` of each sentence.
-        parts: what `split` returned.
+        parts: the parts of each text, from `split`.
 
     Returns:
-        `text` and `score` of each text; a score is the sum of the sentences'.
+        `text` and `score` of each text. A score is the sum of the scores of the
+        sentences.
     """
     texts = outputs["text"]
     return {
-        "score": [_total(outputs["score"], found) for found in parts],
+        "score": [_sum_scores(outputs["score"], own) for own in parts],
         "text": [
-            "".join(texts[part] if isinstance(part, int) else part for part in found)
-            for found in parts
+            "".join(texts[part] if isinstance(part, int) else part for part in own)
+            for own in parts
         ],
     }
 
 
-def _total(scores: list[Any], parts: list[int | str]) -> Any:
-    """The sum of the sentences' scores; `None` if one has none."""
+def _sum_scores(scores: list[Any], parts: Parts) -> Any:
+    """Returns the sum of the scores of sentences; `None` if a score is missing."""
     own = [scores[part] for part in parts if isinstance(part, int)]
     return None if None in own else sum(own)
 
 
-def _pieces(text: str, language: str) -> Any:
-    """Sentences and the space between them, in turn; together they are the text."""
+def _pieces(text: str, language: str) -> Iterator[str]:
+    """Yields sentences and the space around them, whose concatenation is the text."""
     for segmented in _segment(language, text):
         inner = segmented.strip()
         before = segmented[: len(segmented) - len(segmented.lstrip())]
-        behind = segmented[len(before) + len(inner) :]
-        yield from (piece for piece in (before, inner, behind) if piece)
+        after = segmented[len(before) + len(inner) :]
+        yield from (piece for piece in (before, inner, after) if piece)
 
 
 def _segment(language: str, text: str) -> list[str]:
-    """The sentences of a text; all of it where sentencex fails, written in Rust."""
+    """Returns the sentences of a text, or the whole text if sentencex fails."""
     try:
         return list(segment(language, text))
-    except BaseException as error:  # a panic of Rust is no `Exception`
+    except BaseException as error:  # a panic of Rust is not an `Exception`
         if type(error).__name__ != "PanicException":
             raise
         return [text]

@@ -1,4 +1,4 @@
-"""Runs a server until it is told to stop."""
+"""Starts and stops a server."""
 
 import asyncio
 import contextlib
@@ -8,39 +8,39 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator
-from typing import Any
 
 import uvicorn
+from starlette.applications import Starlette
 
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.cluster import Cluster
-from keras_transformer.serving.models import Model
-from keras_transformer.serving.options import ModelOptions, ServerOptions
-from keras_transformer.serving.versions import wanted_versions
+from keras_transformer.serving.served_model import ServedModel
+from keras_transformer.serving.server_options import ModelOptions, ServerOptions
+from keras_transformer.serving.versions import selected_versions
 
 logger = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 2048
+MAX_CONNECTIONS = 2048
 
 
 def serve(options: ServerOptions) -> None:
     """Serves models over HTTP until SIGTERM or Ctrl-C.
 
-    It listens at once; `/ready` answers 200 when every model has a version that
-    answers. At the end it takes no new requests, answers those it has, and stops its
-    replicas.
+    The server listens immediately. `/ready` has status 200 when every model has an
+    available version. At the end, the server accepts no new requests, finishes those
+    in progress, and stops its replicas.
 
     Args:
         options: `ServerOptions`.
 
     Raises:
-        OSError: if the port is taken.
-        ConnectionError: if there is no Ray cluster at `options.address`.
+        OSError: if the port is in use.
+        ConnectionError: if no Ray cluster responds at `options.address`.
 
     Example:
 
     ```python
-    serve(read_options("serving.toml"))
+    serve(read_server_options("serving.toml"))
     ```
     """
     logging.basicConfig(
@@ -51,12 +51,15 @@ def serve(options: ServerOptions) -> None:
         logger.info("http://%s:%d", options.host, port)
         cluster = Cluster(options.address, _cpus(options), options.cache)
         models = {
-            name: Model(name, model, cluster) for name, model in options.models.items()
+            name: ServedModel(name, model, cluster)
+            for name, model in options.models.items()
         }
 
         @contextlib.asynccontextmanager
-        async def lifespan(_: Any) -> AsyncIterator[None]:
-            watching = asyncio.create_task(_watch(models, options.poll_seconds))
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            watching = asyncio.create_task(
+                _watch_versions(models, options.poll_seconds)
+            )
             yield
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -70,12 +73,13 @@ def serve(options: ServerOptions) -> None:
             application.asgi,
             log_level="warning",
             access_log=False,
-            limit_concurrency=MOST_CONNECTIONS,
+            limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=math.ceil(options.timeout_seconds),
             server_header=False,
         )
         for number in (signal.SIGINT, signal.SIGTERM):
-            # uvicorn ends by a signal, and then sends it again.
+            # uvicorn handles the signal and then raises it again, which would end
+            # the process with an error.
             signal.signal(number, lambda *_: None)
         uvicorn.Server(config).run(sockets=[listener])
 
@@ -89,37 +93,40 @@ def _listening(options: ServerOptions) -> socket.socket:
     except OSError as error:
         listener.close()
         raise OSError(
-            f"`port`: {options.host}:{options.port} cannot be listened at "
-            f"({error.strerror}); choose another one."
+            f"`port` must be free; the server cannot listen on "
+            f"{options.host}:{options.port} ({error.strerror}). Choose another port."
         ) from None
     return listener
 
 
 def _cpus(options: ServerOptions) -> int:
-    """Room for every version's replicas twice: old versions beside new ones."""
-    needed = sum(
+    """Returns the number of cores for the replicas of old and new versions."""
+    required = sum(
         model.cpus * max(model.replicas, model.max_replicas or 0) * _versions(model)
         for model in options.models.values()
     )
-    return max(os.cpu_count() or 1, 2 * needed)
+    return max(os.cpu_count() or 1, 2 * required)
 
 
 def _versions(model: ModelOptions) -> int:
-    """How many there may be at once; of all there are, as many as there are now."""
+    """Returns the number of versions served at a time.
+
+    With `versions="all"` it is the number of versions at the start of the server.
+    """
     if isinstance(model.versions, str):
-        return max(1, len(wanted_versions(model)))
+        return max(1, len(selected_versions(model)))
     return len(model.versions)
 
 
-async def _watch(models: dict[str, Model], seconds: float) -> None:
-    """Keeps every model at its wanted versions; one that fails does not stop others."""
+async def _watch_versions(models: dict[str, ServedModel], seconds: float) -> None:
+    """Updates the versions of every model repeatedly, independently of the others."""
 
-    async def keep(model: Model) -> None:
+    async def update(model: ServedModel) -> None:
         while True:
             try:
                 await model.refresh()
             except Exception:
-                logger.exception("%s: its versions could not be updated", model.name)
+                logger.exception("%s: the versions could not be updated", model.name)
             await asyncio.sleep(seconds)
 
-    await asyncio.gather(*(keep(model) for model in models.values()))
+    await asyncio.gather(*(update(model) for model in models.values()))

@@ -1,19 +1,19 @@
-"""The versions of a model: its folders named 1, 2, …, as TF Serving has them."""
+"""Finds the versions of a model: folders 1, 2, …, as for TensorFlow Serving."""
 
 import pathlib
 
-from keras_transformer.serving.options import ModelOptions
+from keras_transformer.serving.server_options import ModelOptions
 
 
-def wanted_versions(options: ModelOptions) -> list[int]:
-    """Finds the versions that should be served now.
+def selected_versions(options: ModelOptions) -> list[int]:
+    """Returns the versions to serve.
 
     Args:
-        options: the model's.
+        options: the options of the model.
 
     Returns:
-        Ascending numbers of folders that hold a whole SavedModel: those in
-        `options.versions`, all, or the latest one.
+        The numbers, ascending, of the folders with a complete SavedModel that
+        `options.versions` selects.
     """
     found = sorted(
         int(folder.name)
@@ -21,7 +21,7 @@ def wanted_versions(options: ModelOptions) -> list[int]:
         if folder.name.isascii()
         and folder.name.isdigit()
         and str(int(folder.name)) == folder.name
-        and is_whole(folder)
+        and is_complete(folder)
     )
     if options.versions == "all":
         return found
@@ -30,17 +30,16 @@ def wanted_versions(options: ModelOptions) -> list[int]:
     return [version for version in found if version in options.versions]
 
 
-def is_whole(folder: pathlib.Path) -> bool:
-    """Whether a folder holds a SavedModel with its weights.
+def is_complete(folder: pathlib.Path) -> bool:
+    """Tells whether a folder contains a complete SavedModel.
 
-    A copy in progress has no `variables.index` yet, or no `saved_model.pb`. What may
-    not be read is none either.
+    A copy in progress lacks `variables.index` or `saved_model.pb`.
 
     Args:
         folder: of one version.
 
     Returns:
-        bool.
+        Whether both files exist; `False` if the folder cannot be read.
     """
     try:
         return all(

@@ -1,14 +1,24 @@
-"""Strings to token ids and back, inside the TensorFlow graph.
+"""Tokenizers, which convert strings to token ids and back inside TensorFlow graphs.
 
-Four tokenizers share one interface (`Tokenizer`): `SentencePieceTokenizer`
-(subwords), `CharacterTokenizer` and `WordTokenizer`, each trained by its `train`, and
-`MarianTokenizer`, which comes with a trained model. Each is kept in one JSON file
-(`save`, `Tokenizer.load`) or whole in a model's configuration, and built of core
-TensorFlow operations and tensorflow-text's SentencePiece operations only, so that a
-SavedModel can hold it.
+All tokenizers share the interface `Tokenizer`: `SentencePieceTokenizer` (subwords),
+`CharacterTokenizer`, `WordTokenizer`, and `MarianTokenizer` for trained Marian models.
+The first three are trained by their `train` method. `save` writes a tokenizer to one
+JSON file, which `Tokenizer.load` reads; the configuration of a model contains its
+tokenizers. Tokenizers consist of core TensorFlow operations and the SentencePiece
+operations of tensorflow-text, so a SavedModel can contain them.
+
+`text_files` reads the text files of the whole library.
 """
 
-from keras_transformer.text.lines import (
+from keras_transformer.text.lookup_tokenizers import CharacterTokenizer, WordTokenizer
+from keras_transformer.text.marian_tokenizer import MarianTokenizer
+from keras_transformer.text.sentence_piece_tokenizer import (
+    SentencePieceTokenizer,
+    Subwords,
+)
+from keras_transformer.text.text_files import (
+    LineIndex,
+    LineReader,
     Paths,
     decode_line,
     numbered_lines,
@@ -16,16 +26,12 @@ from keras_transformer.text.lines import (
     path_list,
     read_lines,
 )
-from keras_transformer.text.lookup_tokenizers import CharacterTokenizer, WordTokenizer
-from keras_transformer.text.marian_tokenizer import MarianTokenizer
-from keras_transformer.text.sentence_piece_tokenizer import (
-    SentencePieceTokenizer,
-    Subwords,
-)
 from keras_transformer.text.tokenizer import Tokenizer
 
 __all__ = [
     "CharacterTokenizer",
+    "LineIndex",
+    "LineReader",
     "MarianTokenizer",
     "Paths",
     "SentencePieceTokenizer",

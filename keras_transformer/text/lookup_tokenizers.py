@@ -1,35 +1,36 @@
-"""Tokenizers that look up characters or words in a table."""
+"""Tokenizers that look up characters or words in a vocabulary."""
 
 import abc
 import collections
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Self, final
+from typing import Self, final
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.text.lines import Paths, training_lines
+from keras_transformer.text.text_files import Paths, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.types import Config
 
 
 class _LookupTokenizer(Tokenizer):
-    """A tokenizer whose tokens are looked up in a table.
+    """Base class of the tokenizers that look up tokens in a vocabulary.
 
     Args:
-        vocabulary: list of str, all tokens in the order of their ids; the first four
+        vocabulary: list of str, all tokens in the order of their ids. The first four
             are `<pad>`, `<unk>`, `<s>` and `</s>`.
         lowercase: bool, whether texts are lower-cased before they are split.
     """
 
     _separator: str
 
-    def __init__(self, vocabulary: Sequence[str], lowercase: bool = False):
+    def __init__(self, vocabulary: Sequence[str], lowercase: bool = False) -> None:
         super().__init__(vocabulary)
         _check_vocabulary(self._vocabulary)
         self._lowercase = lowercase
         self._tokens = tf.constant(self._vocabulary)
-        # The special tokens have no entry, so no text can spell one.
+        # The table lacks the special tokens, so text is never converted to one.
         first = len(SPECIAL_TOKENS)
         ids = tf.range(first, self.vocabulary_size)
         self._table = tf.lookup.StaticHashTable(
@@ -46,30 +47,32 @@ class _LookupTokenizer(Tokenizer):
         lines: Iterable[str] | None = None,
         lowercase: bool = False,
     ) -> Self:
-        """Builds a vocabulary of the most frequent tokens of a text of any size.
+        """Builds a vocabulary of the most frequent tokens of a text.
+
+        The text is read once, line by line, so it may be larger than the memory.
 
         Args:
-            files: one path or several, plain or gzip (`.gz`), one sentence per line.
-            vocabulary_size: int above 4, the most tokens, including the special ones;
-                `None` keeps every token.
-            lines: iterable of str, the text itself, instead of `files`.
-            lowercase: bool, whether texts are lower-cased, here and by `tokenize`.
+            files: one path or several paths of files, plain or gzip (`.gz`), with one
+                sentence per line.
+            vocabulary_size: int above 4, the maximum number of tokens, special tokens
+                included. `None`: no limit.
+            lines: iterable of str, the lines of the text, instead of `files`.
+            lowercase: bool, whether texts are lower-cased, here and in `tokenize`.
 
         Returns:
-            The tokenizer. Its vocabulary lists the most frequent tokens first, and
-            equally frequent ones in alphabetical order.
+            The tokenizer. Its vocabulary is sorted by frequency, the most frequent
+            token first, and tokens of equal frequency are sorted alphabetically.
 
         Raises:
-            ValueError: if not exactly one of `files` and `lines` is given, the text
-                is blank or not UTF-8, or `vocabulary_size` leaves no room for a
-                token.
+            ValueError: if both or neither of `files` and `lines` are given, if the text
+                is blank or not UTF-8, or if `vocabulary_size` is 4 or less.
             OSError: if a file cannot be read.
         """
         if vocabulary_size is not None and vocabulary_size <= len(SPECIAL_TOKENS):
             raise ValueError(
                 f"`vocabulary_size` must be above {len(SPECIAL_TOKENS)}, the number of "
                 f"special tokens; received `vocabulary_size={vocabulary_size}`. Use "
-                "`None` to keep every token."
+                "`None` for no limit."
             )
         counts: collections.Counter[bytes] = collections.Counter()
         remaining = training_lines(files, lines)
@@ -93,7 +96,7 @@ class _LookupTokenizer(Tokenizer):
     def _split_texts(texts: tf.Tensor) -> tf.RaggedTensor:
         """Splits string `(batch,)` into tokens, ragged string `(batch, None)`."""
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {"vocabulary": self.get_vocabulary(), "lowercase": self._lowercase}
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -112,12 +115,12 @@ class CharacterTokenizer(_LookupTokenizer):
     """Splits texts into characters (Unicode code points).
 
     Args:
-        vocabulary: list of str: `<pad>`, `<unk>`, `<s>`, `</s>`, then the
-            characters; their order gives the ids.
+        vocabulary: list of str, `<pad>`, `<unk>`, `<s>`, `</s>` and the characters, in
+            the order of their ids.
         lowercase: bool, whether texts are lower-cased first.
 
     Raises:
-        ValueError: if `vocabulary` begins with other tokens or holds a token twice.
+        ValueError: if `vocabulary` begins with other tokens or repeats a token.
 
     Example:
 
@@ -140,15 +143,15 @@ class CharacterTokenizer(_LookupTokenizer):
 @final
 @keras.saving.register_keras_serializable(PACKAGE)
 class WordTokenizer(_LookupTokenizer):
-    """Splits texts at white space; joins tokens with a space.
+    """Splits texts into words at white space, and joins words with a space.
 
     Args:
-        vocabulary: list of str: `<pad>`, `<unk>`, `<s>`, `</s>`, then the words;
-            their order gives the ids.
+        vocabulary: list of str, `<pad>`, `<unk>`, `<s>`, `</s>` and the words, in the
+            order of their ids.
         lowercase: bool, whether texts are lower-cased first.
 
     Raises:
-        ValueError: if `vocabulary` begins with other tokens or holds a token twice.
+        ValueError: if `vocabulary` begins with other tokens or repeats a token.
 
     Example:
 
@@ -169,15 +172,16 @@ class WordTokenizer(_LookupTokenizer):
 
 
 def _check_vocabulary(vocabulary: tuple[str, ...]) -> None:
+    """Raises `ValueError` if special tokens are not first or a token is repeated."""
     first = vocabulary[: len(SPECIAL_TOKENS)]
     if first != SPECIAL_TOKENS:
         raise ValueError(
             f"`vocabulary` must begin with {list(SPECIAL_TOKENS)}; received "
             f"`vocabulary={list(first)}…`. Put the special tokens first."
         )
-    twice = [t for t, count in collections.Counter(vocabulary).items() if count > 1]
-    if twice:
+    repeated = [t for t, count in collections.Counter(vocabulary).items() if count > 1]
+    if repeated:
         raise ValueError(
-            "`vocabulary` must hold each token once; received a `vocabulary` that "
-            f"repeats {twice[:5]}. Remove the repetitions."
+            "`vocabulary` must contain each token once; received a `vocabulary` that "
+            f"repeats {repeated[:5]}. Remove the repetitions."
         )

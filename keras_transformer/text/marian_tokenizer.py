@@ -1,15 +1,16 @@
-"""A SentencePiece tokenizer with the token ids of a Marian model."""
+"""Tokenizer of Marian models: SentencePiece with a separate vocabulary."""
 
 import base64
 import collections
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import keras
 import tensorflow as tf
 
 from keras_transformer.text.sentence_piece_tokenizer import load_pieces
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
+from keras_transformer.types import Config
 
 LANGUAGE_TOKEN = r"^(?s:>>.*?<<)"
 WORD_MARK = "▁"
@@ -18,25 +19,25 @@ WORD_MARK = "▁"
 @final
 @keras.saving.register_keras_serializable(PACKAGE)
 class MarianTokenizer(Tokenizer):
-    """Splits texts into subwords, with ids from a separate vocabulary.
+    """Splits texts into subwords whose ids come from a separate vocabulary.
 
-    This is how models trained with Marian work, as published by OPUS-MT: source and
-    target each have a SentencePiece model, and often share one vocabulary. A piece
-    that the vocabulary lacks is unknown, and left out of texts. There is no start
-    token: the decoder starts with `<pad>`.
+    Marian models, such as those of OPUS-MT, have a SentencePiece model for the source
+    and one for the target, and often one vocabulary for both. A subword that the
+    vocabulary lacks has the id of `<unk>`; `detokenize` drops it. There is no start
+    token: the first token of the decoder is `<pad>`.
 
-    A text may begin with a token such as `>>fra<<`, which tells a multilingual model
-    what language to write. It is looked up as it is.
+    A text may begin with a token such as `>>fra<<`, which sets the target language of
+    a multilingual model. It is looked up without splitting it into subwords.
 
     Args:
         proto: the serialised SentencePiece model of one language (`source.spm` or
-            `target.spm`): `bytes`, or the same as a base64 string.
-        vocabulary: list of str, all tokens in the order of their ids, including
-            `<pad>`, `<unk>` and `</s>`.
+            `target.spm`), as `bytes` or as a base64 string.
+        vocabulary: list of str, all tokens in the order of their ids, `<pad>`, `<unk>`
+            and `</s>` included.
 
     Raises:
-        ValueError: if `proto` is not a SentencePiece model, or `vocabulary` lacks a
-            special token or holds a token twice.
+        ValueError: if `proto` is not a SentencePiece model, or if `vocabulary` lacks a
+            special token or repeats a token.
 
     Example:
 
@@ -58,18 +59,18 @@ class MarianTokenizer(Tokenizer):
 
     special_tokens = ("<pad>", "<unk>", "<pad>", "</s>")
 
-    def __init__(self, proto: bytes | str, vocabulary: Sequence[str]):
+    def __init__(self, proto: bytes | str, vocabulary: Sequence[str]) -> None:
         super().__init__(vocabulary)
         counts = collections.Counter(self._vocabulary)
-        twice = [token for token, count in counts.items() if count > 1]
-        if twice:
+        repeated = [token for token, count in counts.items() if count > 1]
+        if repeated:
             raise ValueError(
-                "`vocabulary` must hold each token once; received a `vocabulary` that "
-                f"repeats {twice[:5]}."
+                "`vocabulary` must contain each token once; received a `vocabulary` "
+                f"that repeats {repeated[:5]}. Remove the repetitions."
             )
         self._proto, self._model = load_pieces(proto, tf.string)
         self._tokens = tf.constant(self._vocabulary)
-        # The special tokens have no entry, so no text can spell one.
+        # The table lacks the special tokens, so text is never converted to one.
         entries = {
             token: id
             for id, token in enumerate(self._vocabulary)
@@ -84,10 +85,10 @@ class MarianTokenizer(Tokenizer):
 
     @property
     def proto(self) -> bytes:
-        """The serialised SentencePiece model: the content of a `.spm` file."""
+        """The serialised SentencePiece model, as in a `.spm` file."""
         return self._proto
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         proto = base64.b64encode(self._proto).decode()
         return {"proto": proto, "vocabulary": self.get_vocabulary()}
 
@@ -102,5 +103,5 @@ class MarianTokenizer(Tokenizer):
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         known = tf.ragged.boolean_mask(token_ids, token_ids != self.unknown_token_id)
         texts = self._model.detokenize(tf.gather(self._tokens, known))
-        # A token that is not a piece of this language still has its mark.
+        # Tokens that the SentencePiece model lacks keep their word mark.
         return tf.strings.strip(tf.strings.regex_replace(texts, WORD_MARK, " "))

@@ -1,4 +1,4 @@
-"""A SentencePiece subword tokenizer."""
+"""Subword tokenizer with a SentencePiece model."""
 
 import array
 import base64
@@ -14,20 +14,22 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.backend.sentencepiece import keep_model
-from keras_transformer.text.lines import Paths, sample_lines, training_lines
+from keras_transformer.text.text_files import Paths, sample_lines, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
+from keras_transformer.types import Config
 
 
 class Subwords(NamedTuple):
-    """The tokens of a SentencePiece model and their properties, in the order of ids.
+    """Tokens of a SentencePiece model and their properties, in the order of their ids.
 
     Attributes:
         model_type: `"bpe"`, `"unigram"`, `"word"` or `"char"`.
         tokens: list of str.
-        scores: list of float. BPE: the higher, the earlier two tokens merge into this
-            one. Unigram: the logarithm of the token's probability.
-        ordinary: list of bool, whether a token stands for a piece of text, rather
-            than being special, a byte or user-defined.
+        scores: list of float. In a BPE model, merges whose token has a higher score
+            are applied first. In a unigram model, the score is the log-probability of
+            the token.
+        ordinary: list of bool, whether a token is a piece of text and not a special
+            token, a byte or a user-defined symbol.
     """
 
     model_type: str
@@ -42,9 +44,9 @@ class SentencePieceTokenizer(Tokenizer):
     """Splits texts into subwords with a SentencePiece model.
 
     Args:
-        proto: the serialised SentencePiece model: `bytes`, or the same as a base64
-            string. It must have all four special tokens, named `<pad>`, `<unk>`,
-            `<s>` and `</s>`, with any ids.
+        proto: the serialised SentencePiece model, as `bytes` or as a base64 string. It
+            must contain the special tokens `<pad>`, `<unk>`, `<s>` and `</s>`, with any
+            ids.
 
     Raises:
         ValueError: if `proto` is not a SentencePiece model or lacks a special token.
@@ -66,7 +68,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     assets: ClassVar[dict[str, str]] = {"proto": ".model"}
 
-    def __init__(self, proto: bytes | str):
+    def __init__(self, proto: bytes | str) -> None:
         self._proto, self._model = load_pieces(proto, tf.int32)
         count = self._model.vocab_size()
         pieces = self._model.id_to_string(tf.range(count)).numpy()
@@ -87,36 +89,41 @@ class SentencePieceTokenizer(Tokenizer):
         max_sentences: int = 1_000_000,
         seed: int = 0,
     ) -> Self:
-        """Trains a SentencePiece model on text of any size.
+        """Trains a SentencePiece model.
+
+        The text is read once, line by line, so it may be larger than the memory.
 
         Args:
-            files: one path or several, plain or gzip (`.gz`), one sentence per line;
-                the source and target files together give a joint vocabulary.
-            vocabulary_size: int, number of tokens, including the special ones.
-            lines: iterable of str, the text itself, instead of `files`.
+            files: one path or several paths of files, plain or gzip (`.gz`), with one
+                sentence per line. Pass the source and target files together to train a
+                joint vocabulary.
+            vocabulary_size: int, number of tokens, special tokens included.
+            lines: iterable of str, the lines of the text, instead of `files`.
             model_type: `"bpe"` or `"unigram"`.
-            lowercase: bool, whether texts are lower-cased, here and by `tokenize`
+            lowercase: bool, whether texts are lower-cased, here and in `tokenize`
                 (SentencePiece's normalisations `nmt_nfkc_cf` and `nfkc_cf`).
-            normalization: what becomes of texts, here and in `tokenize`. `"nfkc"`:
-                Unicode's NFKC, which turns `，` into `,`, `½` into `1⁄2` and `™` into
-                `TM`. `"nmt_nfkc"`: this, and tabs, no-break spaces and the like
-                become spaces, invisible characters go. `"identity"`: characters stay
-                as they are, which `lowercase` does not allow. With all of them
-                several spaces become one, and those at the ends go.
-            character_coverage: float in [0.98, 1], the share of the text's characters
-                that the vocabulary covers. The rarest ones become `<unk>`; 0.9995
-                suits scripts of thousands of characters.
-            max_sentences: int of at least 1. A longer text is sampled down to this
-                many random lines, which bounds the memory used.
+            normalization: normalisation of texts, here and in `tokenize`. `"nfkc"`:
+                NFKC of Unicode, which replaces `，` by `,`, `½` by `1⁄2` and `™` by
+                `TM`. `"nmt_nfkc"`: NFKC, and tabs, no-break spaces and similar
+                characters are replaced by spaces, invisible characters are removed.
+                `"identity"`: characters are not replaced; this excludes `lowercase`.
+                Every normalisation merges consecutive spaces and removes spaces at
+                both ends.
+            character_coverage: float in [0.98, 1], the share of the characters of the
+                text that the vocabulary covers. The rarest characters are converted to
+                `<unk>`. 0.9995 suits scripts of thousands of characters.
+            max_sentences: int of at least 1, the maximum number of lines. If the text
+                has more, this many lines are sampled at random, which limits the
+                memory.
             seed: int, seed of the sample.
 
         Returns:
             The trained tokenizer. Equal arguments give an equal tokenizer.
 
         Raises:
-            ValueError: if an argument is out of its range, not exactly one of `files`
-                and `lines` is given, the text is blank or not UTF-8, or
-                `vocabulary_size` does not suit it.
+            ValueError: if an argument is out of range, if both or neither of `files`
+                and `lines` are given, if the text is blank or not UTF-8, or if
+                `vocabulary_size` does not suit the text.
             OSError: if a file cannot be read.
 
         Example:
@@ -137,22 +144,23 @@ class SentencePieceTokenizer(Tokenizer):
         if model_type not in ("bpe", "unigram"):
             raise ValueError(
                 '`model_type` must be "bpe" or "unigram"; received '
-                f"`model_type={model_type!r}`. Words and characters have tokenizers "
-                "of their own."
+                f"`model_type={model_type!r}`. For words and characters, use "
+                "`WordTokenizer` and `CharacterTokenizer`."
             )
         if max_sentences < 1:
             raise ValueError(
-                "`max_sentences` must be 1 or more; received "
-                f"`max_sentences={max_sentences}`. Use as many as memory allows."
+                "`max_sentences` must be at least 1; received "
+                f"`max_sentences={max_sentences}`. Use as many as fit into memory."
             )
         if not 0.98 <= character_coverage <= 1:
             raise ValueError(
                 "`character_coverage` must be from 0.98 to 1; received "
-                f"`character_coverage={character_coverage}`."
+                f"`character_coverage={character_coverage}`. 0.9995 suits scripts of "
+                "thousands of characters, 1 all others."
             )
         rule = _normalization_rule(normalization, lowercase)
         sample = sample_lines(training_lines(files, lines), max_sentences, seed)
-        proto = _learn(
+        proto = _train_model(
             sample,
             vocab_size=vocabulary_size,
             model_type=model_type,
@@ -163,11 +171,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def proto(self) -> bytes:
-        """The serialised SentencePiece model: the content of a `.model` file."""
+        """The serialised SentencePiece model, as in a `.model` file."""
         return self._proto
 
-    def subwords(self) -> "Subwords":
-        """Reads the tokens of the model, with their scores and kinds."""
+    def subwords(self) -> Subwords:
+        """Returns the tokens of the model with their scores and types."""
         from sentencepiece import sentencepiece_model_pb2
 
         model = sentencepiece_model_pb2.ModelProto.FromString(  # type: ignore[attr-defined]
@@ -181,14 +189,14 @@ class SentencePieceTokenizer(Tokenizer):
             ordinary=[piece.type == piece.NORMAL for piece in model.pieces],
         )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {"proto": base64.b64encode(self._proto).decode()}
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if not tf.executing_eagerly():
             return self._model.tokenize(texts)
-        # Outside graphs, sentencepiece itself is twice as fast.
-        return _ragged(self._processor.encode(texts.numpy().tolist()))
+        # Outside graphs, sentencepiece is twice as fast as tensorflow-text.
+        return _to_ragged(self._processor.encode(texts.numpy().tolist()))
 
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         return self._model.detokenize(token_ids)
@@ -198,11 +206,11 @@ def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:
     """Loads a SentencePiece model.
 
     Args:
-        proto: the serialised model: `bytes`, or the same as a base64 string.
-        out_type: `tf.int32` to get the ids of pieces, `tf.string` to get their text.
+        proto: the serialised model, as `bytes` or as a base64 string.
+        out_type: output of the tokenizer, `tf.int32` for ids or `tf.string` for pieces.
 
     Returns:
-        The serialised model as `bytes`, and tensorflow-text's tokenizer.
+        The serialised model as `bytes`, and the tokenizer of tensorflow-text.
 
     Raises:
         ValueError: if `proto` is not a SentencePiece model.
@@ -214,14 +222,14 @@ def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:
     except (ValueError, tf.errors.OpError) as error:
         raise ValueError(
             "`proto` must be a serialised SentencePiece model; received "
-            f"{len(proto)} bytes that are not. Pass the whole content of a "
+            f"{len(proto)} bytes that are not. Pass the complete content of a "
             "`.model` file."
         ) from error
     keep_model(model, content)
     return content, model
 
 
-def _ragged(rows: list[list[int]]) -> tf.RaggedTensor:
+def _to_ragged(rows: list[list[int]]) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(
         tf.constant(array.array("i", itertools.chain.from_iterable(rows)), tf.int32),
         tf.constant(array.array("q", map(len, rows)), tf.int64),
@@ -230,7 +238,7 @@ def _ragged(rows: list[list[int]]) -> tf.RaggedTensor:
 
 
 def _normalization_rule(normalization: str, lowercase: bool) -> str:
-    """SentencePiece's name of a normalisation."""
+    """Returns the name that SentencePiece has for a normalisation."""
     if normalization not in ("nmt_nfkc", "nfkc", "identity"):
         raise ValueError(
             '`normalization` must be "nmt_nfkc", "nfkc" or "identity"; received '
@@ -240,14 +248,25 @@ def _normalization_rule(normalization: str, lowercase: bool) -> str:
         return normalization
     if normalization == "identity":
         raise ValueError(
-            '`normalization` must be "nmt_nfkc" or "nfkc" where `lowercase=True`; '
-            'received `normalization="identity"`. Lower-case the texts yourself.'
+            '`normalization` must be "nmt_nfkc" or "nfkc" with `lowercase=True`; '
+            'received `normalization="identity"`. Lower-case the texts before training.'
         )
     return f"{normalization}_cf"
 
 
-def _learn(sample: list[str], **options: Any) -> bytes:
-    """Trains a model with the library's special ids, without logging."""
+def _train_model(sample: list[str], **options: Any) -> bytes:
+    """Trains a SentencePiece model with the special ids of this library.
+
+    Args:
+        sample: the lines of the training text.
+        **options: options of the SentencePiece trainer.
+
+    Returns:
+        The serialised model.
+
+    Raises:
+        ValueError: if SentencePiece rejects the options.
+    """
     proto = io.BytesIO()
     longest = max(len(line.encode()) for line in sample)
     try:
@@ -259,7 +278,7 @@ def _learn(sample: list[str], **options: Any) -> bytes:
             bos_id=2,
             eos_id=3,
             minloglevel=2,
-            max_sentence_length=max(4192, longest),  # Longer ones would be left out.
+            max_sentence_length=max(4192, longest),  # Longer lines would be skipped.
             **options,
         )
     except RuntimeError as error:
@@ -268,13 +287,14 @@ def _learn(sample: list[str], **options: Any) -> bytes:
         if needed:
             raise ValueError(
                 "`vocabulary_size` must have room for each character of the training "
-                f"text, {needed[1]} tokens with the special ones; received "
-                f"`vocabulary_size={options['vocab_size']}`. Give a greater one, or a "
-                "lower `character_coverage`, which leaves out the rarest characters; "
+                f"text, {needed[1]} tokens with the special tokens; received "
+                f"`vocabulary_size={options['vocab_size']}`. Increase it, or use a "
+                "lower `character_coverage`, which excludes the rarest characters; "
                 f"received `character_coverage={options['character_coverage']}`."
             ) from error
         raise ValueError(
             "`vocabulary_size` must suit the training text; received "
-            f"`vocabulary_size={options['vocab_size']}`. SentencePiece says: {reason}"
+            f"`vocabulary_size={options['vocab_size']}`. SentencePiece reports: "
+            f"{reason}"
         ) from error
     return proto.getvalue()

@@ -1,40 +1,46 @@
-"""The base class of all tokenizers: ids, special tokens, saving, loading."""
+"""Base class of the tokenizers: token ids, special tokens, saving and loading."""
 
 import abc
 import base64
 import json
 import os
 import pathlib
-from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Self, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.files import write_json, written_whole
+from keras_transformer.types import Config, Tensor
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
-PACKAGE = "keras_transformer"
+PACKAGE = "keras_transformer"  # Of the names under which Keras registers tokenizers.
+
+Texts: TypeAlias = Sequence[str | bytes] | np.ndarray | tf.Tensor
+Rows: TypeAlias = Sequence[Sequence[int]] | np.ndarray | tf.RaggedTensor | Tensor
 
 
 class Tokenizer(tf.Module):
-    """The base class of the tokenizers.
+    """Base class of the tokenizers.
 
-    A tokenizer turns texts into token ids and back, eagerly and inside a
-    `tf.function` or a `tf.data` pipeline, whatever the Keras backend. The vocabulary
-    holds the special tokens `<pad>`, `<unk>`, `<s>` (start) and `</s>` (end); they
-    have the ids 0 to 3, except in models trained elsewhere.
+    A tokenizer converts texts to token ids and token ids to texts, eagerly and inside
+    a `tf.function` or a `tf.data` pipeline, with every Keras backend. The vocabulary
+    contains the special tokens `<pad>`, `<unk>`, `<s>` (start) and `</s>` (end). They
+    have the ids 0 to 3, except in models that were not trained with this library.
 
-    Use one of its final classes, or write another one: a subclass implements
-    `_encode` and `_decode`, of TensorFlow operations, and `get_config`. `load` finds it
-    if `keras.saving.register_keras_serializable("keras_transformer")` decorates it.
+    To write a tokenizer of your own, implement `_encode` and `_decode` with TensorFlow
+    operations, and `get_config`. Decorate the class with
+    `keras.saving.register_keras_serializable("keras_transformer")`, so that `load`
+    finds it.
 
     Args:
-        vocabulary: iterable of str, all tokens, including the special ones, in the
-            order of their ids.
+        vocabulary: iterable of str, all tokens, special tokens included, in the order
+            of their ids.
 
     Raises:
-        ValueError: if a special token is missing.
+        ValueError: if `vocabulary` lacks a special token.
 
     Example:
 
@@ -59,95 +65,95 @@ class Tokenizer(tf.Module):
     """
 
     special_tokens: ClassVar[tuple[str, ...]] = SPECIAL_TOKENS
-    """The tokens for padding, unknown text, start and end."""
+    """Tokens of padding, unknown text, start and end."""
 
-    # Constructor arguments that a preset keeps in files of their own, and the file
-    # extensions of these. They are bytes, which `get_config` gives in base64.
+    # Constructor arguments that a preset stores in separate files, and the extensions
+    # of these files. Their values are bytes, which `get_config` encodes in base64.
     assets: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, vocabulary: Iterable[str]):
+    def __init__(self, vocabulary: Iterable[str]) -> None:
         super().__init__()
         self._vocabulary = tuple(vocabulary)
         special = self.special_tokens
         missing = [token for token in special if token not in self._vocabulary]
         if missing:
             raise ValueError(
-                f"`vocabulary` must hold the special tokens {list(special)}; "
+                f"`vocabulary` must contain the special tokens {list(special)}; "
                 f"received a `vocabulary` without {missing}. Train the tokenizer with "
-                "this library, or a SentencePiece model with the options `--pad_id=0 "
-                "--unk_id=1 --bos_id=2 --eos_id=3`."
+                "this library, or train the SentencePiece model with the options "
+                "`--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3`."
             )
         self._special_ids = tuple(map(self._vocabulary.index, special))
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Maps string `(batch,)` to int32 `(batch, None)`, without start and end."""
+        """Converts string `(batch,)` to int32 `(batch, None)` without start and end."""
 
     @abc.abstractmethod
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Maps int32 `(batch, None)` of plain tokens to string `(batch,)`."""
+        """Converts int32 `(batch, None)`, without special ids, to string `(batch,)`."""
 
     @abc.abstractmethod
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values, which are all of its state."""
+    def get_config(self) -> Config:
+        """Returns the arguments of the constructor as JSON values."""
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Creates the tokenizer that `get_config` described."""
+    def from_config(cls, config: Config) -> Self:
+        """Creates a tokenizer from the configuration that `get_config` returned."""
         return cls(**config)
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of tokens, including the special ones."""
+        """Number of tokens, special tokens included."""
         return len(self._vocabulary)
 
     @property
     def pad_token_id(self) -> int:
-        """Id of `<pad>`, which pads rows to a common length."""
+        """Id of `<pad>`, which pads the rows of a batch to the same length."""
         return self._special_ids[0]
 
     @property
     def unknown_token_id(self) -> int:
-        """Id of `<unk>`, which stands for anything the vocabulary lacks."""
+        """Id of `<unk>`, which replaces tokens that the vocabulary lacks."""
         return self._special_ids[1]
 
     @property
     def start_token_id(self) -> int:
-        """Id of `<s>`, with which the decoder starts."""
+        """Id of `<s>`, the first token of the decoder."""
         return self._special_ids[2]
 
     @property
     def end_token_id(self) -> int:
-        """Id of `</s>`, which ends a text."""
+        """Id of `</s>`, the last token of a text."""
         return self._special_ids[3]
 
-    def __reduce__(self) -> Any:
-        """Lets other processes have a copy, tables of TensorFlow and all."""
+    def __reduce__(self) -> tuple[Callable[[Config], Self], tuple[Config]]:
+        """Pickles the configuration, as tables of TensorFlow cannot be pickled."""
         return type(self).from_config, (self.get_config(),)
 
     def get_vocabulary(self) -> list[str]:
-        """All tokens in the order of their ids."""
+        """Returns all tokens in the order of their ids."""
         return list(self._vocabulary)
 
     def id_to_token(self, id: int) -> str:
-        """The token with this id; `ValueError` if there is none."""
+        """Returns the token with this id, or raises `ValueError` if there is none."""
         if not 0 <= id < self.vocabulary_size:
             raise ValueError(
                 f"`id` must be from 0 to {self.vocabulary_size - 1}; "
-                f"received `id={id}`. Use an id that this tokenizer gave."
+                f"received `id={id}`. Use an id that this tokenizer returned."
             )
         return self._vocabulary[id]
 
     def token_to_id(self, token: str) -> int:
-        """The id of a token; `unknown_token_id` if the vocabulary lacks it."""
+        """Returns the id of a token; `unknown_token_id` if the vocabulary lacks it."""
         if token not in self._vocabulary:
             return self.unknown_token_id
         return self._vocabulary.index(token)
 
     def tokenize(
-        self, texts: Any, add_start: bool = False, add_end: bool = False
+        self, texts: Texts, add_start: bool = False, add_end: bool = False
     ) -> tf.RaggedTensor:
-        """Turns texts into token ids.
+        """Converts texts to token ids.
 
         Args:
             texts: string tensor, array or list `(batch,)`.
@@ -155,7 +161,7 @@ class Tokenizer(tf.Module):
             add_end: bool, whether each row ends with `end_token_id`.
 
         Returns:
-            Ragged int32 tensor `(batch, None)`. The row of an empty text is empty.
+            Ragged int32 tensor `(batch, None)`. The row of an empty text has no ids.
 
         Raises:
             ValueError: if `texts` does not have shape `(batch,)`.
@@ -172,18 +178,18 @@ class Tokenizer(tf.Module):
         end = [column * self.end_token_id] if add_end else []
         return tf.concat([*start, rows, *end], axis=1) if start or end else rows
 
-    def detokenize(self, token_ids: Any) -> tf.Tensor:
-        """Turns token ids into texts.
+    def detokenize(self, token_ids: Rows) -> tf.Tensor:
+        """Converts token ids to texts.
 
-        Padding and start tokens are dropped; the first end token ends the text. An id
-        outside the vocabulary, which a model with a larger one may produce, counts as
-        `unknown_token_id`.
+        Padding and start tokens are dropped. The first end token ends the text. An id
+        outside the vocabulary, which a model with a larger vocabulary can predict, is
+        replaced by `unknown_token_id`.
 
         Args:
-            token_ids: int array, or dense or ragged tensor, `(batch, length)`.
+            token_ids: int array or list, or dense or ragged tensor, `(batch, length)`.
 
         Returns:
-            String tensor `(batch,)`. The text of an empty row is empty.
+            String tensor `(batch,)`. The text of a row without ids is empty.
         """
         if isinstance(token_ids, tf.RaggedTensor):
             token_ids = token_ids.to_tensor(self.pad_token_id)
@@ -198,22 +204,23 @@ class Tokenizer(tf.Module):
         )
         return self._decode(tf.ragged.boolean_mask(token_ids, kept))
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the tokenizer to one JSON file, whole or not at all.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Saves the tokenizer to one JSON file, atomically.
 
         Args:
-            path: path of the file, which `Tokenizer.load` reads.
+            path: path of the file. `Tokenizer.load` reads it.
         """
         content = {"class_name": type(self).__name__, "config": self.get_config()}
         with written_whole(path) as file:
             file.write(json.dumps(content, ensure_ascii=False).encode())
 
-    def save_assets(self, path: str | os.PathLike) -> None:
-        """Writes the tokenizer to files that other programs can open, for a preset.
+    def save_assets(self, path: str | os.PathLike[str]) -> None:
+        """Saves the tokenizer to files that other programs can read, for a preset.
 
         Args:
-            path: path of a `.json` file for everything but the assets. These go next
-                to it under the same name: a SentencePiece model in `.model`.
+            path: path of a `.json` file for the configuration without the assets. The
+                assets are saved next to it under the same name, a SentencePiece model
+                with the extension `.model`.
         """
         path, config = pathlib.Path(path), self.get_config()
         for name, ending in self.assets.items():
@@ -222,8 +229,8 @@ class Tokenizer(tf.Module):
         write_json(path, content)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
-        """Reads the file that `save` wrote, or the files that `save_assets` wrote.
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Loads a tokenizer from the files of `save` or `save_assets`.
 
         Args:
             path: path of the JSON file.
@@ -233,7 +240,7 @@ class Tokenizer(tf.Module):
 
         Raises:
             OSError: if the file cannot be read.
-            ValueError: if the file does not hold a tokenizer of this class.
+            ValueError: if the file does not contain a tokenizer of this class.
         """
         try:
             content = json.loads(pathlib.Path(path).read_text("utf-8"))
@@ -252,12 +259,12 @@ class Tokenizer(tf.Module):
             RecursionError,
         ) as error:
             raise ValueError(
-                f"`path` must be a file that `Tokenizer.save` wrote; `{path}` is not, "
+                f"`path` must be a file that `Tokenizer.save` wrote; `{path}` is not "
                 f"or is damaged ({error}). Save the tokenizer again."
             ) from error
         if not isinstance(tokenizer, cls):
             raise ValueError(
-                f"`path` must hold a {cls.__name__}; `{path}` holds a "
-                f"{type(tokenizer).__name__}. Use `Tokenizer.load` for any class."
+                f"`path` must contain a {cls.__name__}; `{path}` contains a "
+                f"{type(tokenizer).__name__}. `Tokenizer.load` loads every class."
             )
         return tokenizer

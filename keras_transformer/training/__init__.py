@@ -1,25 +1,26 @@
-"""Schedule, loss, metrics and callbacks for a `Seq2Seq` or any model of token logits.
+"""Training of a `Seq2Seq`, or of any model that predicts logits of tokens.
 
-The learning-rate schedule of the paper, the label-smoothed loss and the two metrics
-all work on integer targets of shape `(batch, target_length)` and logits of shape
-`(batch, target_length, vocabulary_size)`. The target ids alone determine what is
-padding: a Keras mask on the logits changes nothing, and no position is masked twice.
-They are ordinary Keras objects: hand them to `compile`, and `fit` and `evaluate` do the
-rest.
+Loss, metrics, learning rate schedule and callbacks for `compile` and `fit` of Keras.
+Loss and metrics take int targets `(batch, target_length)` and logits
+`(batch, target_length, vocabulary_size)`. The target ids determine the padding; a Keras
+mask on the logits is ignored.
 """
+
+import warnings
+from typing import Any
 
 from keras_transformer.training.averaging import average_checkpoints
 from keras_transformer.training.checkpoints import Checkpoints
-from keras_transformer.training.consistency import consistency_loss
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import LabelSmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedTokenAccuracy, Perplexity
 from keras_transformer.training.non_finite_loss import NonFiniteLoss
-from keras_transformer.training.progress import TrainingProgress
-from keras_transformer.training.quality import TranslationQuality
+from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.schedules import WarmupInverseSquareRoot
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.token_trainer import TokenTrainer
+from keras_transformer.training.training_progress import TrainingProgress
+from keras_transformer.training.translation_quality import TranslationQuality
 
 __all__ = [
     "Checkpoints",
@@ -33,6 +34,18 @@ __all__ = [
     "TranslationQuality",
     "WarmupInverseSquareRoot",
     "average_checkpoints",
-    "consistency_loss",
     "freeze",
+    "r_drop_loss",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "consistency_loss":
+        warnings.warn(
+            "`consistency_loss` is deprecated and will be removed in the next version. "
+            "Use `r_drop_loss` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return r_drop_loss
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,43 +1,43 @@
-"""Averages the weights of the last checkpoints of a run."""
+"""Average of the weights of the last checkpoints."""
 
 import itertools
 import os
 import pathlib
 import warnings
-from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer.training.checkpoints.run_state import SavedVariable
 
 
 def average_checkpoints(
     model: keras.Model, folder: str | os.PathLike, last: int = 10
 ) -> list[pathlib.Path]:
-    """Sets the weights of a model to the mean of its last checkpoints.
+    """Sets the weights of a model to the average of its last checkpoints.
 
-    Training wanders around a minimum, and the mean of several points lies nearer to it
-    than each of them. Only checkpoints at the end of an epoch count. The
-    mean is taken in float64; weights that are not floating-point numbers come from
-    the newest checkpoint. Optimizer and random generators stay as they are.
+    Training moves around a minimum, and the average of several points is closer to it
+    than each of them. Only checkpoints at the end of an epoch are used. The average is
+    computed in float64. Weights that are not floating-point numbers are those of the
+    newest checkpoint. Optimizer and random generators do not change.
 
     Args:
-        model: a built model, of the architecture that was trained.
-        folder: path of the folder that was given to `Checkpoints`.
-        last: int >= 1, how many checkpoints to average, or all if the run has fewer
-            epochs. A warning says if some are gone: `Checkpoints` keeps 10 unless its
-            `keep` says otherwise.
+        model: a built `keras.Model` with the architecture of the checkpoints.
+        folder: str or path, the folder of `Checkpoints`.
+        last: int >= 1, number of checkpoints to average. If the run has fewer epochs,
+            all are averaged. There is a warning if some have been removed:
+            `Checkpoints` keeps 10 unless `keep` is given.
 
     Returns:
-        list of paths, the files that were averaged, newest first. A damaged one is
-        skipped with a warning.
+        List of the paths of the averaged files, newest first. A damaged file is skipped
+        with a warning.
 
     Raises:
-        ValueError: if `last` is below 1, there is no checkpoint at the end of an
-            epoch, or it belongs to another model.
-        OSError: if a checkpoint cannot be read at the moment.
+        ValueError: if `last` is below 1, if there is no checkpoint at the end of an
+            epoch, or if a checkpoint belongs to another model.
+        OSError: if a checkpoint temporarily cannot be read.
 
     Example:
 
@@ -53,7 +53,7 @@ def average_checkpoints(
     """
     check_ints(1, last=last)
     found = storage.checkpoint_files(pathlib.Path(folder))
-    ends = [path for position, path in found.items() if not position.batch]
+    ends = [path for position, path in found.items() if not position.batches]
     readable = storage.readable_checkpoints(reversed(ends), "model")
     newest: list[np.ndarray] = []
     sums: list[np.ndarray] = []
@@ -69,13 +69,13 @@ def average_checkpoints(
     if not averaged:
         raise ValueError(
             "`folder` must have a checkpoint at the end of an epoch; received "
-            f"`folder={str(folder)!r}`, which has none. `Checkpoints` writes them."
+            f"`folder={str(folder)!r}`, which has none. Train with `Checkpoints`."
         )
-    wanted = min(last, max(position.epoch for position in found))
-    if len(averaged) < wanted:
+    expected = min(last, max(position.epochs for position in found))
+    if len(averaged) < expected:
         warnings.warn(
-            f"`last={last}` checkpoints are to be averaged; {folder} has "
-            f"{len(averaged)} of the last {wanted} epochs. The mean is of these.",
+            f"`last={last}` requests the last {expected} epochs; {folder} has "
+            f"checkpoints of {len(averaged)} of them. These are averaged.",
             stacklevel=2,
         )
     for variable, total, value in zip(model.weights, sums, newest, strict=True):
@@ -84,6 +84,6 @@ def average_checkpoints(
     return averaged
 
 
-def _is_random_state(entry: dict[str, Any]) -> bool:
-    """Tells whether it belongs to a dropout layer, rather than to the architecture."""
+def _is_random_state(entry: SavedVariable) -> bool:
+    """Returns whether a variable is the state of a random generator."""
     return entry["name"].endswith("seed_generator_state")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from keras import ops
@@ -11,48 +10,49 @@ from keras_transformer.backend.cross_entropy import (
     cross_entropy_gradient,
     logsumexp,
 )
-from keras_transformer.types import Tensor
+from keras_transformer.types import Config, Mask, Shape, Tensor, TokenIds
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LabelSmoothedCrossEntropy(keras.losses.Loss):
-    """Label-smoothed cross-entropy on integer targets, a mean over the real tokens.
+    """Label-smoothed cross-entropy of integer targets, averaged over the real tokens.
 
-    The target distribution gives `1 - label_smoothing` to the true token and spreads
-    `label_smoothing` evenly over the whole vocabulary, the true token included, as
-    `keras.losses.CategoricalCrossentropy` does on one-hot targets. No one-hot tensor
-    is built, neither for the loss nor for its gradient: beside the logits there is
-    their gradient alone. Everything is computed in float32, whatever the logits are.
+    The target distribution assigns `1 - label_smoothing` to the true token and
+    distributes `label_smoothing` evenly over the whole vocabulary, including the true
+    token, as `keras.losses.CategoricalCrossentropy` does with one-hot targets. No
+    one-hot tensor is created: the only tensor of the size of the logits is their
+    gradient. The loss is computed in float32 for logits of any dtype.
 
-    A position counts as padding where the target is `pad_token_id`. The sum over the
-    other positions, times their sample weights, is divided by the sum of these
-    weights, so more padding never changes the loss, and a batch of padding alone
-    gives 0. A Keras mask on the logits is not used: the targets say it all.
+    Positions whose target is `pad_token_id` are padding. The sum over the other
+    positions, weighted with their sample weights, is divided by the sum of these
+    weights. The amount of padding therefore does not change the loss, and the loss of a
+    batch without real tokens is 0. A Keras mask on the logits is ignored, as the
+    targets determine the padding.
 
-    A compiled loss cannot raise an error on a target id outside the vocabulary, so
-    such an id makes the loss infinite, on every backend and device alike (and
-    `keras.callbacks.TerminateOnNaN` ends the training); its gradient is 0.
+    A target id outside the vocabulary makes the loss infinite, on every backend and
+    device, as a compiled loss cannot raise an error. Its gradient is 0. Use
+    `NonFiniteLoss` or `keras.callbacks.TerminateOnNaN` to stop training.
 
-    The loss that `fit` and `evaluate` print is Keras's mean over batches, weighted by
-    their rows; `Perplexity` is exact over batches of different lengths.
+    The loss that `fit` and `evaluate` report is Keras's mean over batches, weighted by
+    their number of rows. `Perplexity` is exact over batches of different lengths.
 
     Args:
         label_smoothing: float in [0, 1), the paper's ε_ls.
-        pad_token_id: int, the target id that marks padding. It may lie outside the
-            vocabulary (-100, say).
-        name: str, the name of the loss.
+        pad_token_id: int, the target id of padding. It may be outside the vocabulary,
+            for example -100.
+        name: str, name of the loss.
 
     Call arguments:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
+        sample_weight: `None`, or float tensor `(batch, target_length)` or `(batch,)`.
 
     Returns:
-        A float32 scalar tensor, in nats a token.
+        float32 scalar tensor, in nats per token.
 
     Raises:
-        ValueError: if `label_smoothing` is out of its range, or the shapes of `y_true`
-            and `y_pred` do not go together.
+        ValueError: if `label_smoothing` is out of its range, or if the shapes of
+            `y_true` and `y_pred` do not match.
 
     Example:
 
@@ -86,19 +86,21 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         self.label_smoothing = float(label_smoothing)
         self.pad_token_id = int(pad_token_id)
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        # Keras's own reduction does the rest. The flattened logits are a new tensor,
-        # without the Keras mask that it would apply on top of our weights.
+    def __call__(
+        self, y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> Tensor:
+        # The flattened logits are a new tensor without a Keras mask, which the
+        # reduction would apply in addition to the weights.
         return super().__call__(
             *flatten_tokens(y_true, y_pred, sample_weight, self.pad_token_id)
         )
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
+    def call(self, y_true: TokenIds, y_pred: Tensor) -> Tensor:
         return token_cross_entropy(
             ops.cast(y_true, "int32"), y_pred, self.label_smoothing
         )
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {
             "label_smoothing": self.label_smoothing,
             "pad_token_id": self.pad_token_id,
@@ -107,24 +109,24 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 
 
 def flatten_tokens(
-    y_true: Any, y_pred: Any, sample_weight: Any, pad_token_id: int
-) -> tuple[Any, Any, Any]:
-    """Flattens the positions of a batch into one axis, each with its weight.
+    y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None, pad_token_id: int
+) -> tuple[TokenIds, Tensor, Tensor]:
+    """Flattens targets, logits and weights of a batch into one axis of tokens.
 
     Args:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
-        pad_token_id: int, the target id that marks padding.
+        sample_weight: `None`, or float tensor `(batch, target_length)` or `(batch,)`.
+        pad_token_id: int, the target id of padding.
 
     Returns:
-        `(targets, logits, weights)`: int32 `(batch * target_length,)`, the type of
-        `y_pred` `(batch * target_length, vocabulary_size)`, and float32
-        `(batch * target_length,)`, 0 at padding. Where the weight is 0, so is the
-        target, whatever id stood there.
+        Tuple of the targets, int32 `(batch * target_length,)`; the logits
+        `(batch * target_length, vocabulary_size)`, of the dtype of `y_pred`; and the
+        weights, float32 `(batch * target_length,)`, 0 at padding. Targets of weight 0
+        are replaced by 0.
 
     Raises:
-        ValueError: if the shapes of `y_true` and `y_pred` do not go together.
+        ValueError: if the shapes of `y_true` and `y_pred` do not match.
     """
     y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
     _check_shapes(tuple(y_true.shape), tuple(y_pred.shape))
@@ -135,16 +137,18 @@ def flatten_tokens(
     return ops.where(ops.equal(weights, 0.0), 0, targets), logits, weights
 
 
-def token_weights(y_true: Any, sample_weight: Any, pad_token_id: int) -> Any:
-    """Returns what each token counts for, 0 at padding.
+def token_weights(
+    y_true: TokenIds, sample_weight: Tensor | None, pad_token_id: int
+) -> Tensor:
+    """Computes the weight of each token, which is 0 at padding.
 
     Args:
         y_true: int tensor `(batch, target_length)`, the target ids.
-        sample_weight: `None`, or a tensor `(batch, target_length)` or `(batch,)`.
-        pad_token_id: int, the target id that marks padding.
+        sample_weight: `None`, or float tensor `(batch, target_length)` or `(batch,)`.
+        pad_token_id: int, the target id of padding.
 
     Returns:
-        Float32 tensor `(batch, target_length)`.
+        float32 tensor `(batch, target_length)`.
     """
     real = ops.cast(ops.not_equal(y_true, pad_token_id), "float32")
     if sample_weight is None:
@@ -153,8 +157,12 @@ def token_weights(y_true: Any, sample_weight: Any, pad_token_id: int) -> Any:
     return real * (weights[:, None] if len(weights.shape) == 1 else weights)
 
 
-def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0) -> Any:
-    """Computes each token's cross-entropy, infinite for ids outside the vocabulary.
+def token_cross_entropy(
+    targets: TokenIds, logits: Tensor, label_smoothing: float = 0.0
+) -> Tensor:
+    """Computes the cross-entropy of each token.
+
+    It is infinite for ids outside the vocabulary.
 
     Args:
         targets: int32 tensor `(tokens,)`, the target ids.
@@ -162,41 +170,43 @@ def token_cross_entropy(targets: Any, logits: Any, label_smoothing: float = 0.0)
         label_smoothing: float in [0, 1).
 
     Returns:
-        A float32 tensor `(tokens,)`, in nats.
+        float32 tensor `(tokens,)`, in nats.
     """
     known = in_vocabulary(targets, logits)
-    cross_entropy = _cross_entropy_of(ops.where(known, targets, 0), label_smoothing)
+    cross_entropy = _cross_entropy(ops.where(known, targets, 0), label_smoothing)
     return ops.where(known, cross_entropy(logits), math.inf)
 
 
-def in_vocabulary(targets: Any, logits: Any) -> Any:
-    """Tells which targets are ids within the vocabulary of the logits.
+def in_vocabulary(targets: TokenIds, logits: Tensor) -> Mask:
+    """Returns which targets are ids within the vocabulary of the logits.
 
     Args:
         targets: int32 tensor `(tokens,)`, the target ids.
         logits: float tensor `(tokens, vocabulary_size)`.
 
     Returns:
-        A boolean tensor `(tokens,)`.
+        bool tensor `(tokens,)`.
     """
     return ops.logical_and(targets >= 0, targets < ops.shape(logits)[-1])
 
 
-def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
+def _cross_entropy(
+    targets: TokenIds, label_smoothing: float
+) -> Callable[[Tensor], Tensor]:
     """Returns the cross-entropy as a function of the logits, with a custom gradient.
 
-    With the target distribution q it is logsumexp(logits) - E_q[logits], and the
-    gradient is softmax(logits) - q. Backends would find the latter as a sum of three
-    tensors of the size of the logits (softmax, scattered targets, spread mean).
+    With the target distribution q, the cross-entropy is
+    logsumexp(logits) - E_q[logits], and its gradient is softmax(logits) - q. Automatic
+    differentiation would add three tensors of the size of the logits.
     """
 
     @ops.custom_gradient
     def cross_entropy(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
         expected = (1 - label_smoothing) * pick(logits, targets)
-        if label_smoothing:  # 0 * -inf, of a masked logit, would be NaN
+        if label_smoothing:  # For a masked logit, 0 * -inf would be NaN.
             expected += label_smoothing * ops.mean(logits, axis=-1)
 
-        # PyTorch passes the gradient by name, the other backends by position.
+        # PyTorch passes the upstream gradient by name, the other backends by position.
         def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
             upstream = args[0] if upstream is None else upstream
             return cross_entropy_gradient(logits, targets, label_smoothing, upstream)
@@ -206,26 +216,27 @@ def _cross_entropy_of(targets: Any, label_smoothing: float) -> Any:
     return cross_entropy
 
 
-def pick(values: Any, indices: Any) -> Any:
-    """Takes one value of each row.
+def pick(values: Tensor, indices: Tensor) -> Tensor:
+    """Returns one value of each row.
 
     Args:
         values: tensor `(rows, columns)`.
-        indices: int tensor `(rows,)`, a column for each row.
+        indices: int tensor `(rows,)`, the column of the value in each row.
 
     Returns:
-        Tensor `(rows,)` of the type of `values`.
+        Tensor `(rows,)` of the dtype of `values`.
     """
     return ops.take_along_axis(values, indices[:, None], axis=-1)[:, 0]
 
 
-def _check_shapes(true: tuple, predicted: tuple) -> None:
-    lengths = zip(true, predicted, strict=False)
-    ranks_fit = len(true) == 2 and len(predicted) == 3
-    if not ranks_fit or any(a != b for a, b in lengths if None not in (a, b)):
+def _check_shapes(true: Shape, predicted: Shape) -> None:
+    """Raises `ValueError` if targets and logits do not match."""
+    sizes = zip(true, predicted, strict=False)
+    ranks_match = len(true) == 2 and len(predicted) == 3
+    if not ranks_match or any(a != b for a, b in sizes if None not in (a, b)):
         raise ValueError(
             "`y_true` must be token ids of shape (batch, target_length) and `y_pred` "
             "logits of shape (batch, target_length, vocabulary_size); received "
-            f"`y_true.shape={true}` and `y_pred.shape={predicted}`. Give the ids "
-            "themselves, not one-hot rows, and as many of them as logits."
+            f"`y_true.shape={true}` and `y_pred.shape={predicted}`. Pass integer ids, "
+            "not one-hot vectors, and logits of the same length."
         )

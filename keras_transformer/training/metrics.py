@@ -1,4 +1,4 @@
-"""Token metrics that ignore padding and are exact over batches of any lengths."""
+"""Metrics of tokens, without padding and exact over batches of different lengths."""
 
 from typing import Any
 
@@ -11,32 +11,33 @@ from keras_transformer.training.losses import (
     pick,
     token_cross_entropy,
 )
+from keras_transformer.types import Config, Tensor, TokenIds
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MaskedTokenAccuracy(keras.metrics.Mean):
-    """Fraction of the real target tokens whose logit no other token exceeds.
+    """Fraction of the real target tokens that have the highest logit.
 
-    Positions whose target is `pad_token_id` do not count; a Keras mask on the logits
-    is not used. Tokens are totalled over the batches, whatever their lengths; without
-    any token the result is 0.
+    Positions whose target is `pad_token_id` are ignored, and so is a Keras mask on the
+    logits. The metric sums over the tokens of all batches, so it is exact for batches
+    of different lengths. Without real tokens the result is 0.
 
     Args:
-        pad_token_id: int, the target id that marks padding.
-        name: str, the name of the metric.
-        dtype: str, the dtype of the totals.
+        pad_token_id: int, the target id of padding.
+        name: str, name of the metric.
+        dtype: str, dtype of the sums.
 
     Call arguments:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
-            Keras passes it to the metrics given to `compile` as `weighted_metrics`.
+        sample_weight: `None`, or float tensor `(batch, target_length)` or `(batch,)`.
+            Keras passes it to the `weighted_metrics` of `compile`.
 
     Returns:
-        A float32 scalar tensor in [0, 1].
+        float32 scalar tensor in [0, 1].
 
     Raises:
-        ValueError: if the shapes of `y_true` and `y_pred` do not go together.
+        ValueError: if the shapes of `y_true` and `y_pred` do not match.
 
     Example:
 
@@ -58,20 +59,22 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
     ) -> None:
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)
-        self._direction = "up"  # What Keras's callbacks take for better.
+        self._direction = "up"  # Higher is better, for the callbacks of Keras.
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         targets, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_token_id
         )
         logits = ops.stop_gradient(logits)
         known = in_vocabulary(targets, logits)
-        # Not argmax: the maximum is what the loss computes anyway.
-        chosen = pick(logits, ops.where(known, targets, 0))
-        right = ops.logical_and(known, chosen >= ops.max(logits, axis=-1))
-        super().update_state(right, weights)
+        # The loss computes the maximum as well, but not the argmax.
+        target_logits = pick(logits, ops.where(known, targets, 0))
+        is_correct = ops.logical_and(known, target_logits >= ops.max(logits, axis=-1))
+        super().update_state(is_correct, weights)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {"pad_token_id": self.pad_token_id, **super().get_config()}
 
 
@@ -79,28 +82,28 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
 class Perplexity(keras.metrics.Mean):
     """Perplexity of the real target tokens: exp of their mean negative log-likelihood.
 
-    It has no label smoothing, so models trained with different values are comparable.
-    Positions whose target is `pad_token_id` do not count; a Keras mask on the logits is
-    not used. Tokens are totalled over the batches, whatever their lengths, unlike in
-    the mean of batch losses; without any token the result is 1. A target id outside the
-    vocabulary makes it infinite.
+    There is no label smoothing, so models trained with different values are comparable.
+    Positions whose target is `pad_token_id` are ignored, and so is a Keras mask on the
+    logits. The metric sums over the tokens of all batches, so it is exact for batches
+    of different lengths, unlike the mean of the losses of batches. Without real tokens
+    the result is 1. A target id outside the vocabulary makes it infinite.
 
     Args:
-        pad_token_id: int, the target id that marks padding.
-        name: str, the name of the metric.
-        dtype: str, the dtype of the totals.
+        pad_token_id: int, the target id of padding.
+        name: str, name of the metric.
+        dtype: str, dtype of the sums.
 
     Call arguments:
         y_true: int tensor `(batch, target_length)`, the target ids.
         y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: None, or a float tensor `(batch, target_length)` or `(batch,)`.
-            Keras passes it to the metrics given to `compile` as `weighted_metrics`.
+        sample_weight: `None`, or float tensor `(batch, target_length)` or `(batch,)`.
+            Keras passes it to the `weighted_metrics` of `compile`.
 
     Returns:
-        A float32 scalar tensor, at least 1.
+        float32 scalar tensor, at least 1.
 
     Raises:
-        ValueError: if the shapes of `y_true` and `y_pred` do not go together.
+        ValueError: if the shapes of `y_true` and `y_pred` do not match.
 
     Example:
 
@@ -122,9 +125,11 @@ class Perplexity(keras.metrics.Mean):
     ) -> None:
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)
-        self._direction = "down"
+        self._direction = "down"  # Lower is better.
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         targets, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_token_id
         )
@@ -132,8 +137,8 @@ class Perplexity(keras.metrics.Mean):
         losses = token_cross_entropy(targets, logits)
         super().update_state(losses, weights)
 
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         return ops.exp(super().result())
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {"pad_token_id": self.pad_token_id, **super().get_config()}

@@ -1,4 +1,4 @@
-"""Learning rate schedules."""
+"""Learning rate schedule with warm-up, inverse square root decay and cool-down."""
 
 import math
 from numbers import Real
@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.types import Config, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -18,30 +19,32 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
         peak_learning_rate * min(n / warmup_steps, sqrt(warmup_steps / n))
 
-    so the first update already has a rate of `peak_learning_rate / warmup_steps`.
-    `from_hidden_dim` gives the paper's own peak.
+    The rate of the first update is `peak_learning_rate / warmup_steps`.
+    `from_hidden_dim` computes the peak of the paper.
 
-    With `total_steps` and `cooldown_steps` it falls linearly in the last updates: it is
-    multiplied by `min(1, (total_steps + 1 - n) / (cooldown_steps + 1))`, whose value
-    at `total_steps` holds from then on. A longer run can go on from the update where
-    the fall began.
+    With `total_steps` and `cooldown_steps`, the rate decreases linearly in the last
+    updates: it is multiplied by
+    `min(1, (total_steps + 1 - n) / (cooldown_steps + 1))`. The factor at `total_steps`
+    also applies to later updates. A longer run can resume from the update where the
+    cool-down began.
 
-    With gradient accumulation, Keras passes a schedule the number of batches seen, not
-    the number of updates made. Set `gradient_accumulation_steps` to the optimizer's
-    value, so that the warm-up is counted in updates again.
+    With gradient accumulation, Keras passes the number of batches to a schedule, not
+    the number of updates. Set `gradient_accumulation_steps` to the value of the
+    optimizer, so that the warm-up is counted in updates.
 
     Args:
         peak_learning_rate: float > 0, the highest rate, at update `warmup_steps`.
-        warmup_steps: int >= 1, in updates; 1 = no warm-up.
-        gradient_accumulation_steps: int >= 1, batches per update: the optimizer's
-            argument of the same name, 1 if that is not set.
-        total_steps: int >= 1, in updates, the length of the run; only needed for
-            `cooldown_steps`.
-        cooldown_steps: int from 0 to `total_steps`, in updates; 0 = no cool-down.
+        warmup_steps: int >= 1, number of updates; 1 = no warm-up.
+        gradient_accumulation_steps: int >= 1, batches per update, the argument of the
+            optimizer of the same name. Default: 1.
+        total_steps: int >= 1, number of updates of the run. Required for
+            `cooldown_steps` only.
+        cooldown_steps: int from 0 to `total_steps`, number of updates; 0 = no
+            cool-down.
 
     Call arguments:
-        step: int tensor or array of any shape, batches seen so far, from 0, as an
-            optimizer passes it.
+        step: int tensor of any shape, number of batches before the update, as passed by
+            an optimizer.
 
     Returns:
         float32 tensor of the shape of `step`.
@@ -94,15 +97,15 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: int | None = None,
         cooldown_steps: int = 0,
     ) -> "WarmupInverseSquareRoot":
-        """Creates the paper's schedule, whose peak follows from the model's width.
+        """Creates the schedule of the paper, whose peak depends on `hidden_dim`.
 
         Args:
-            hidden_dim: int >= 1, the paper's d_model.
-            warmup_steps: int >= 1, in updates.
-            scale: float > 0, a factor on the whole curve; 1 = equation 3.
+            hidden_dim: int >= 1, d_model in the paper.
+            warmup_steps: int >= 1, number of updates.
+            scale: float > 0, factor of the learning rate; 1 = equation 3.
             gradient_accumulation_steps: int >= 1, batches per update.
-            total_steps: int >= 1, in updates.
-            cooldown_steps: int from 0 to `total_steps`, in updates.
+            total_steps: int >= 1, number of updates of the run.
+            cooldown_steps: int from 0 to `total_steps`, number of updates.
 
         Returns:
             A `WarmupInverseSquareRoot` with a peak of
@@ -136,19 +139,19 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             cooldown_steps,
         )
 
-    def __call__(self, step: Any) -> Any:
-        updates_made = ops.floor_divide(step, self.gradient_accumulation_steps)
-        # Cast before adding 1, which would overflow on the last integer.
-        update = ops.cast(updates_made, "float32") + 1.0
+    def __call__(self, step: Tensor) -> Tensor:
+        previous_updates = ops.floor_divide(step, self.gradient_accumulation_steps)
+        # The largest integer + 1 would overflow, so the cast comes first.
+        update = ops.cast(previous_updates, "float32") + 1.0
         progress = update / self.warmup_steps
         rate = self.peak_learning_rate * ops.minimum(progress, ops.rsqrt(progress))
         if not (self.cooldown_steps and self.total_steps):
             return rate
         lowest = 1.0 / (self.cooldown_steps + 1)
-        left = (self.total_steps + 1.0 - update) * lowest
-        return rate * ops.clip(left, lowest, 1.0)
+        factor = (self.total_steps + 1.0 - update) * lowest
+        return rate * ops.clip(factor, lowest, 1.0)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {
             "peak_learning_rate": self.peak_learning_rate,
             "warmup_steps": self.warmup_steps,
@@ -158,13 +161,14 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
-def _check_cooldown(total_steps: Any, cooldown_steps: Any) -> None:
+def _check_cooldown(total_steps: int | None, cooldown_steps: int) -> None:
     check_ints(1, optional=True, total_steps=total_steps)
     check_ints(0, cooldown_steps=cooldown_steps)
     if cooldown_steps > (total_steps or 0):
         raise ValueError(
-            "`cooldown_steps` must be at most `total_steps`, which it needs; received "
-            f"`cooldown_steps={cooldown_steps!r}`, `total_steps={total_steps!r}`."
+            "`cooldown_steps` must be at most `total_steps`, which it requires; "
+            f"received `cooldown_steps={cooldown_steps!r}`, "
+            f"`total_steps={total_steps!r}`."
         )
 
 

@@ -1,4 +1,4 @@
-"""An optimizer that skips updates whose loss or gradients are not finite."""
+"""Optimizer that skips updates whose loss or gradients are not finite."""
 
 import math
 from typing import Any
@@ -6,22 +6,27 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.types import Config, Tensor
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SkipNonFinite(keras.optimizers.Optimizer):
-    """An optimizer that skips updates whose loss or gradients are not finite.
+    """Optimizer that skips updates whose loss or gradients are not finite.
 
-    Such a step leaves weights, averages, learning rate and number of iterations
-    unchanged. `keras.optimizers.LossScaleOptimizer`, which float16 needs, looks at the
-    gradients alone: it must be the inner one, and compiling a `Seq2Seq` of
-    `mixed_float16` makes it so. It halves its scale at such a step, too.
+    A skipped update does not change the weights, their moving averages, the learning
+    rate or the number of iterations.
 
-    `NonFiniteLoss("skip")` counts what is skipped, says so, stops if it is too much,
-    and keeps such losses out of the metrics. Without it all this is silent.
+    `keras.optimizers.LossScaleOptimizer`, which float16 requires, checks the gradients
+    only. It must be the inner optimizer; `compile` of a `mixed_float16` `Seq2Seq` makes
+    it so. It also halves its scale at a skipped update.
+
+    `NonFiniteLoss("skip")` reports the number of skipped updates, stops after too many
+    and excludes their losses from the metrics. Without it, updates are skipped without
+    a warning.
 
     Args:
         inner_optimizer: the Keras optimizer that makes the updates.
-        name: str, the name of the optimizer.
+        name: str, name of the optimizer.
 
     Example:
 
@@ -33,48 +38,62 @@ class SkipNonFinite(keras.optimizers.Optimizer):
     True
     """
 
-    def __init__(self, inner_optimizer: Any, name: str = "skip_non_finite"):
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer,
+        name: str = "skip_non_finite",
+    ) -> None:
         super().__init__(learning_rate=0.0, name=name)
         self._optimizer = inner_optimizer
 
     @property
-    def inner_optimizer(self) -> Any:
+    def inner_optimizer(self) -> keras.optimizers.Optimizer:
         """The optimizer that makes the updates, inside any `LossScaleOptimizer`.
 
-        Keras's callbacks unwrap it to find the moving averages.
+        The callbacks of Keras read the moving averages from it.
         """
-        scaling = self._optimizer
-        return scaling.inner_optimizer if self.is_scaling else scaling
+        inner = self._optimizer
+        return inner.inner_optimizer if self.has_loss_scaling else inner
 
-    def scaling(self) -> "SkipNonFinite":
-        """Returns one with loss scaling inside; around it, Keras would not see it."""
-        if self.is_scaling:
+    def with_loss_scaling(self) -> "SkipNonFinite":
+        """Returns an optimizer with a `LossScaleOptimizer` inside.
+
+        Outside, the `LossScaleOptimizer` would hide `inner_optimizer` from Keras.
+
+        Returns:
+            A `SkipNonFinite`; itself if it already has loss scaling.
+        """
+        if self.has_loss_scaling:
             return self
         scaling = keras.optimizers.LossScaleOptimizer(self._optimizer)
         return SkipNonFinite(scaling, self.name)
 
     @property
-    def is_scaling(self) -> bool:
+    def has_loss_scaling(self) -> bool:
         """Whether there is a `LossScaleOptimizer` inside."""
         return isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
 
-    def build(self, variables: list[Any]) -> None:
+    def build(self, variables: list[keras.Variable]) -> None:
         self._optimizer.build(variables)
         super().build(variables)
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[keras.Variable]:
         return self._optimizer.variables
 
-    def scale_loss(self, loss: Any) -> Any:
-        # All gradients become NaN where the loss is not finite.
-        finite = ops.where(ops.isfinite(loss), 1.0, math.nan)
-        return self._optimizer.scale_loss(loss) * ops.cast(finite, loss.dtype)
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        # If the loss is not finite, all gradients become NaN.
+        factor = ops.where(ops.isfinite(loss), 1.0, math.nan)
+        return self._optimizer.scale_loss(loss) * ops.cast(factor, loss.dtype)
 
-    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
-        if not self.built:
+    def apply(
+        self,
+        grads: list[Tensor | None],
+        trainable_variables: list[keras.Variable] | None = None,
+    ) -> None:
+        if not self.built and trainable_variables is not None:
             self.build(trainable_variables)
-        if self.is_scaling:  # It leaves steps out itself, by what it sees.
+        if self.has_loss_scaling:  # It skips non-finite gradients itself.
             self._optimizer.apply(grads, trainable_variables)
             return
         ops.cond(
@@ -84,13 +103,16 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         )
 
     def stateless_apply(
-        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
+        self,
+        optimizer_variables: list[Tensor],
+        grads: list[Tensor | None],
+        trainable_variables: list[Tensor],
+    ) -> tuple[list[Tensor], list[Tensor]]:
         before = trainable_variables, optimizer_variables
         after = self._optimizer.stateless_apply(
             optimizer_variables, grads, trainable_variables
         )
-        if self.is_scaling:  # It leaves steps out itself, by what it sees.
+        if self.has_loss_scaling:  # It skips non-finite gradients itself.
             return after
         finite = _all_finite(grads)
         return keras.tree.map_structure(
@@ -106,24 +128,27 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         self._optimizer.learning_rate = learning_rate
 
     @property
-    def iterations(self) -> Any:
+    def iterations(self) -> keras.Variable:
         return self._optimizer.iterations
 
-    def finalize_variable_values(self, var_list: list[Any]) -> None:
+    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
         self._optimizer.finalize_variable_values(var_list)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         inner = keras.saving.serialize_keras_object(self._optimizer)
         return {"inner_optimizer": inner, "name": self.name}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(
+        cls, config: Config, custom_objects: dict[str, Any] | None = None
+    ) -> "SkipNonFinite":
         inner = keras.saving.deserialize_keras_object(
             config["inner_optimizer"], custom_objects
         )
         return cls(**{**config, "inner_optimizer": inner})
 
 
-def _all_finite(tensors: list[Any]) -> Any:
+def _all_finite(tensors: list[Tensor | None]) -> Tensor:
+    """Returns a bool scalar tensor, whether all tensors are finite."""
     finite = [ops.all(ops.isfinite(t)) for t in tensors if t is not None]
     return ops.all(ops.stack(finite))

@@ -1,4 +1,4 @@
-"""A Keras model that trains in micro-batches and with R-Drop."""
+"""Keras model that trains in micro-batches and with R-Drop."""
 
 import contextlib
 import functools
@@ -8,20 +8,21 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
+from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.xla_barriers import without_xla
-from keras_transformer.training.consistency import consistency_loss
 from keras_transformer.training.losses import token_weights
+from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
+from keras_transformer.types import Config, Tensor, TokenIds
 
 
 class TokenTrainer(keras.Model):
-    """A Keras model of token sequences with more training options.
+    """Keras model of token sequences with further options for training.
 
-    `compile` takes two further arguments; `fit` and the rest are Keras's.
-    The model has a `pad_token_id`, and is called on integer tensors.
+    `compile` takes two more arguments than `keras.Model.compile`. The model must have
+    a `pad_token_id` and take integer tensors.
     """
 
     def compile(
@@ -30,36 +31,37 @@ class TokenTrainer(keras.Model):
         loss: Any = None,
         *args: Any,
         micro_batches: int = 1,
-        consistency: float = 0.0,
+        r_drop: float = 0.0,
+        consistency: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Configures the training, as `keras.Model.compile` does.
+        """Configures the model for training, as `keras.Model.compile` does.
 
         Args:
             optimizer: argument of `keras.Model.compile`.
             loss: argument of `keras.Model.compile`.
             *args: further arguments of `keras.Model.compile`.
-            micro_batches: int, parts into which the rows of a batch are divided
-                in each step. They go through the model one after the other, so
-                that a batch needs the memory of a part; the one update has the
-                gradient of the whole batch, each part counting by its tokens.
-                So the loss must be a mean over the tokens, as
-                `LabelSmoothedCrossEntropy` is, or have
-                `reduction="mean_with_sample_weight"`, and then batches sample
-                weights that are 0 on padding. There is nothing else to set:
-                optimizer, schedule and callbacks see whole batches.
-            consistency: float, weight α of R-Drop. If it is not 0, every batch
-                goes through the model twice, with different dropout, and the
-                loss is the mean of both plus α / 2 times the divergence of the
-                two predictions (`consistency_loss`): half of the paper's
-                equation 4. A step takes twice as long.
+            micro_batches: int >= 1, number of parts into which the rows of a batch are
+                split in each step. The parts are processed one after the other, so
+                that a batch requires the memory of one part. There is one update, with
+                the gradient of the whole batch; each part is weighted by its number of
+                tokens. The loss must be a mean over the tokens:
+                `LabelSmoothedCrossEntropy`, or a loss with
+                `reduction="mean_with_sample_weight"` and sample weights that are 0 on
+                padding. Optimizer, schedule and callbacks see whole batches.
+            r_drop: float >= 0, weight α of R-Drop. If it is not 0, every batch is
+                processed twice, with different dropout, and the loss is the mean of
+                both losses plus α / 2 times the divergence of the two predictions
+                (`r_drop_loss`). This is half of equation 4 of the paper. A step takes
+                twice as long.
+            consistency: deprecated name of `r_drop`.
             **kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
-            ValueError: if an argument is out of its range, the parts of a batch
-                cannot be put together with the loss, the loss takes probabilities in
-                place of logits, or loss or metrics take another token for padding
-                than the model.
+            ValueError: if an argument is out of its range, if the loss is not a mean
+                over the tokens with `micro_batches` above 1, if the loss takes
+                probabilities instead of logits, or if the loss or a metric has another
+                `pad_token_id` than the model.
 
         Example:
 
@@ -68,7 +70,7 @@ class TokenTrainer(keras.Model):
             optimizer=keras.optimizers.Adam(1e-3, beta_2=0.98),
             loss=LabelSmoothedCrossEntropy(0.1),
             micro_batches=4,
-            consistency=5.0,
+            r_drop=5.0,
         )
         ```
 
@@ -77,44 +79,50 @@ class TokenTrainer(keras.Model):
             - [Ott et al., 2018](https://arxiv.org/abs/1806.00187), section 3.3
               (large batches in parts)
         """
+        r_drop = renamed_argument(
+            "consistency", consistency, "r_drop", r_drop, stacklevel=3
+        )
         check_ints(1, micro_batches=micro_batches)
         if micro_batches > 1 and loss is not None:
             _check_is_mean(loss, micro_batches)
-        if not 0.0 <= consistency < float("inf"):
+        if not 0.0 <= r_drop < float("inf"):
             raise ValueError(
-                "`consistency` must be a finite number of at least 0; received "
-                f"`consistency={consistency!r}`."
+                "`r_drop` must be a finite number of at least 0; received "
+                f"`r_drop={r_drop!r}`. The paper uses 5; 0 disables R-Drop."
             )
         signature = inspect.signature(keras.Model.compile)
-        given = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
-        _check_padding(self.pad_token_id, given)
+        bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
+        _check_padding(self.pad_token_id, bound)
         _check_takes_logits(loss)
         self.micro_batches = micro_batches
-        self.consistency = float(consistency)
-        scales = self.dtype_policy.name == "mixed_float16" and kwargs.get(
+        self.r_drop = float(r_drop)
+        scales_loss = self.dtype_policy.name == "mixed_float16" and kwargs.get(
             "auto_scale_loss", True
         )
-        if scales and isinstance(optimizer, SkipNonFinite):
-            optimizer, kwargs["auto_scale_loss"] = optimizer.scaling(), False
+        if scales_loss and isinstance(optimizer, SkipNonFinite):
+            optimizer = optimizer.with_loss_scaling()
+            kwargs["auto_scale_loss"] = False
         super().compile(optimizer, loss, *args, **kwargs)
 
     @functools.wraps(keras.Model.fit, assigned=())
-    def fit(self, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
-        """Trains as `keras.Model.fit` does, except for `class_weight`.
+    def fit(
+        self, *args: Any, class_weight: Any = None, **kwargs: Any
+    ) -> keras.callbacks.History:
+        """Trains the model, as `keras.Model.fit` does, without `class_weight`.
 
         Args:
             *args: arguments of `keras.Model.fit`.
-            class_weight: `None`. Keras would weigh whole rows with it, by the
-                position of their largest id.
+            class_weight: must be `None`: Keras would weight whole rows by the position
+                of their largest id.
             **kwargs: further arguments of `keras.Model.fit`.
 
         Returns:
             The `keras.callbacks.History` of the training.
 
         Raises:
-            ValueError: if `class_weight` is given, or from `keras.Model.fit`.
+            ValueError: if `class_weight` is not `None`, or from `keras.Model.fit`.
         """
-        _refuse_class_weight(class_weight)
+        _check_no_class_weight(class_weight)
         build_from_dataset(self, args[0] if args else kwargs.get("x"))
         return super().fit(*args, **kwargs)
 
@@ -127,22 +135,22 @@ class TokenTrainer(keras.Model):
         class_weight: Any = None,
         return_dict: bool = False,
     ) -> Any:
-        """Trains on a batch as `keras.Model.train_on_batch` does.
+        """Trains the model on one batch, as `keras.Model.train_on_batch` does.
 
         Args:
-            x: as there.
-            y: as there.
-            sample_weight: as there.
-            class_weight: `None`, as in `fit`.
-            return_dict: as there.
+            x: argument of `keras.Model.train_on_batch`.
+            y: argument of `keras.Model.train_on_batch`.
+            sample_weight: argument of `keras.Model.train_on_batch`.
+            class_weight: must be `None`, as in `fit`.
+            return_dict: argument of `keras.Model.train_on_batch`.
 
         Returns:
-            The loss and the metrics, as there.
+            The loss and the metrics.
 
         Raises:
-            ValueError: if `class_weight` is given.
+            ValueError: if `class_weight` is not `None`.
         """
-        _refuse_class_weight(class_weight)
+        _check_no_class_weight(class_weight)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def compute_loss(
@@ -152,14 +160,14 @@ class TokenTrainer(keras.Model):
         y_pred: Any = None,
         sample_weight: Any = None,
         training: bool = True,
-    ) -> Any:
+    ) -> Tensor:
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        if not (training and self.consistency):
+        if not (training and self.r_drop):
             return loss
-        again = self(x, training=True)
-        loss = (loss + super().compute_loss(x, y, again, sample_weight, training)) / 2
-        apart = consistency_loss(y, y_pred, again, sample_weight, self.pad_token_id)
-        return loss + self.consistency / 2 * apart
+        second = self(x, training=True)
+        loss = (loss + super().compute_loss(x, y, second, sample_weight, training)) / 2
+        divergence = r_drop_loss(y, y_pred, second, sample_weight, self.pad_token_id)
+        return loss + self.r_drop / 2 * divergence
 
     def train_step(self, *args: Any) -> Any:
         with contextlib.nullcontext() if self.jit_compile else without_xla():
@@ -167,56 +175,59 @@ class TokenTrainer(keras.Model):
                 return super().train_step(*args)
             return train_in_micro_batches(self, *args)
 
-    def batch_weight(self, y: Any, sample_weight: Any = None) -> Any:
-        """Adds up the weights of the real tokens of a batch, for which it counts.
+    def batch_weight(self, y: TokenIds, sample_weight: Tensor | None = None) -> Tensor:
+        """Computes the weight of a micro-batch: the sum of its token weights.
 
         Args:
             y: int tensor `(batch, target_length)`, the target ids.
-            sample_weight: `None`, or a float tensor `(batch, target_length)` or
+            sample_weight: `None`, or float tensor `(batch, target_length)` or
                 `(batch,)`.
 
         Returns:
-            Float32 scalar tensor.
+            float32 scalar tensor.
         """
         return ops.sum(token_weights(y, sample_weight, self.pad_token_id))
 
-    def get_compile_config(self) -> dict[str, Any]:
+    def get_compile_config(self) -> Config:
         config = super().get_compile_config()
         if config:
             config["micro_batches"] = self.micro_batches
-            config["consistency"] = self.consistency
+            config["r_drop"] = self.r_drop
         return config
 
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        self.compile(**keras.saving.deserialize_keras_object(config))
+    def compile_from_config(self, config: Config) -> None:
+        arguments = keras.saving.deserialize_keras_object(config)
+        if "consistency" in arguments:  # The old name of `r_drop`, in older files.
+            arguments["r_drop"] = arguments.pop("consistency")
+        self.compile(**arguments)
         if self.built:
             self.optimizer.build(self.trainable_variables)
 
 
-def _refuse_class_weight(class_weight: Any) -> None:
+def _check_no_class_weight(class_weight: Any) -> None:
+    """Raises `ValueError` if `class_weight` is not `None`."""
     if class_weight is not None:
         raise ValueError(
             "`class_weight` must be None, as targets are tokens, not classes; "
-            f"received `class_weight={class_weight!r}`. Give batches "
-            "`sample_weight` `(batch, target_length)` instead."
+            f"received `class_weight={class_weight!r}`. Use `sample_weight` of shape "
+            "(batch, target_length) instead."
         )
 
 
-def _check_padding(pad_token_id: int, compiled: dict[str, Any]) -> None:
-    """Rejects a loss or metrics that would count padding."""
+def _check_padding(pad_token_id: int, compile_arguments: dict[str, Any]) -> None:
+    """Raises `ValueError` if the loss or a metric has another `pad_token_id`."""
     for argument in ("loss", "metrics", "weighted_metrics"):
-        for each in keras.tree.flatten(compiled.get(argument)):
+        for each in keras.tree.flatten(compile_arguments.get(argument)):
             own = getattr(each, "pad_token_id", pad_token_id)
             if own != pad_token_id:
                 raise ValueError(
-                    f"`{argument}` must take the model's `pad_token_id={pad_token_id}` "
-                    f"for padding; received {type(each).__name__} with "
-                    f"`pad_token_id={own}`."
+                    f"`{argument}` must have the `pad_token_id={pad_token_id}` of the "
+                    f"model; received {type(each).__name__} with `pad_token_id={own}`."
                 )
 
 
 def _check_takes_logits(loss: Any) -> None:
-    """Rejects a cross-entropy of probabilities, which would train, but badly."""
+    """Raises `ValueError` if the loss is a cross-entropy of probabilities."""
     for each in keras.tree.flatten(loss):
         found = keras.losses.get(each) if isinstance(each, str) else each
         options = found.get_config() if isinstance(found, keras.losses.Loss) else {}
@@ -227,15 +238,15 @@ def _check_takes_logits(loss: Any) -> None:
         if is_function or options.get("from_logits") is False:
             raise ValueError(
                 f"`loss` must take logits; received `loss={each!r}`, which takes "
-                "probabilities. Use `LabelSmoothedCrossEntropy()`, or a stock "
-                "cross-entropy with `from_logits=True`."
+                "probabilities. Use `LabelSmoothedCrossEntropy()`, or a cross-entropy "
+                "of Keras with `from_logits=True`."
             )
 
 
 def _check_is_mean(loss: Any, micro_batches: int) -> None:
-    """Rejects a loss that is not a mean over tokens, for micro-batches."""
+    """Raises `ValueError` if the loss is not a mean over the tokens."""
     for each in keras.tree.flatten(loss):
-        # Keras gives names and functions its default, "sum_over_batch_size".
+        # Keras's default for names and functions is "sum_over_batch_size".
         if getattr(each, "reduction", None) != "mean_with_sample_weight":
             raise ValueError(
                 "`loss` must be a mean over the tokens with `micro_batches` above 1; "

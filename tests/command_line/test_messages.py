@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from keras_transformer.command_line import app
 from keras_transformer.command_line.messages import (
-    in_options,
-    stops_with_a_line,
-    warnings_as_lines,
+    exits_on_interrupt,
+    prints_warnings,
+    with_option_names,
 )
 
 pytestmark = pytest.mark.once
@@ -34,29 +34,34 @@ COMMANDS = typer.main.get_command(app).commands
         ("export", "`quantization=None`", "no `--quantization`"),
         ("evaluate", "`target` and `tokenize`", "`REFERENCES` and `--bleu-tokenize`"),
         ("train", "`train=['a', 'b c']`", "`--train a 'b c'`"),
+        (
+            "train",
+            "Pass `r_drop`, not `consistency`",
+            "Pass `--r-drop`, not `--consistency`",
+        ),
         ("translate", "`model=1234567e123`", "`1234567e123`"),
         ("train", "`learning_rate=nan`", "`--learning-rate nan`"),
         ("inspect", "`num_beams=0` of `config.json`", "`num_beams=0` of `config.json`"),
     ],
 )
 def test_messages_have_what_was_typed(command, message, expected):
-    assert in_options(message, COMMANDS[command].params) == expected
+    assert with_option_names(message, COMMANDS[command].params) == expected
 
 
-@pytest.mark.parametrize(("said", "line"), [((), "stopped"), (("at 7",), "at 7")])
+@pytest.mark.parametrize(("said", "line"), [((), "Stopped."), (("at 7",), "at 7")])
 def test_a_stop_is_a_line(said, line):
     def command(name: str) -> None:
         raise KeyboardInterrupt(*said)
 
     stoppable = typer.Typer()
-    stoppable.command()(stops_with_a_line(command))
+    stoppable.command()(exits_on_interrupt(command))
     result = CliRunner().invoke(stoppable, ["a"])
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", line + "\n")
 
 
 def test_warnings_are_lines():
     before, lines = warnings.showwarning, []
-    with warnings_as_lines(lambda *line: lines.append(line)):
+    with prints_warnings(lambda *line: lines.append(line)):
         warnings.simplefilter("default")
         warnings.warn("3 lines are empty", stacklevel=1)
     assert lines == [("warning", "3 lines are empty")]

@@ -1,4 +1,8 @@
-"""Parallel text of a made-up language pair, and what an epoch of it holds."""
+"""Parallel text of an artificial language pair, and the texts of an epoch.
+
+The target is the reversed source, followed by as many "x" as the rest of the division
+of its length by 3.
+"""
 
 import numpy as np
 
@@ -10,7 +14,7 @@ TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "x", *"gfedcba"])
 
 
 def make_pairs(count, seed=0):
-    """Pairs of a text and its upside-down version, mostly of another length."""
+    """Returns pairs of a random text and its translation."""
     random = np.random.default_rng(seed)
     texts = ["".join(random.choice(list("abcdefg"), random.integers(1, 30)))
              for _ in range(count)]  # fmt: skip
@@ -28,19 +32,29 @@ def spell(tokenizer, token_ids):
 
 
 def batch_texts(batch):
-    """The texts of a batch; filler rows are pairs of empty texts."""
+    """Returns the texts of a batch. Rows of padding are pairs of empty texts."""
     inputs, target_token_ids, *_ = batch
     sources = spell(SOURCE, inputs["encoder_token_ids"])
     return list(zip(sources, spell(TARGET, target_token_ids), strict=True))
 
 
-def epoch_batches(data):
-    """The texts of an epoch, batch by batch."""
+def dataset_batches(data):
+    """Returns the texts of the next epoch of the `tf.data.Dataset`, batch by batch."""
     return [batch_texts(batch) for batch in data.dataset.as_numpy_iterator()]
 
 
+def epoch_arrays(data):
+    """Returns the batches of the next epoch without the overhead of `tf.data`."""
+    return [data._collate(*each) for each in data._stream.epoch()]
+
+
+def epoch_batches(data):
+    """Returns the texts of the next epoch, batch by batch."""
+    return [batch_texts(batch) for batch in epoch_arrays(data)]
+
+
 def epoch_pairs(data):
-    """The texts of an epoch."""
+    """Returns the texts of the next epoch."""
     return [pair for batch in epoch_batches(data) for pair in batch]
 
 
@@ -50,6 +64,6 @@ def write(path, lines):
 
 
 def write_pairs(folder, name, pairs):
-    """Writes two files; gives their paths."""
+    """Writes two parallel files and returns their paths."""
     sources, targets = zip(*pairs, strict=True)
     return write(folder / f"{name}.a", sources), write(folder / f"{name}.b", targets)

@@ -1,7 +1,9 @@
+import itertools
+
 import numpy as np
 import pytest
 
-from keras_transformer.dataset.buckets import Buckets
+from keras_transformer.dataset.buckets import Buckets, choose_lengths
 
 pytestmark = pytest.mark.once
 
@@ -12,7 +14,7 @@ def random_lengths(count):
 
 @pytest.mark.parametrize("count", [1, 13, 97, 499])
 @pytest.mark.parametrize("max_shapes", [1, 3, 7])
-def test_every_pair_once_where_it_fits(count, max_shapes):
+def test_each_pair_is_in_one_batch_that_holds_it(count, max_shapes):
     lengths = random_lengths(count)
     buckets = Buckets.choose(lengths, 101, max_shapes)
     filled = buckets.fill(lengths)
@@ -39,7 +41,7 @@ def test_nearly_all_pairs_stay_in_their_own_bucket():
         assert held.sum() < len(buckets.rows) * 13
 
 
-def test_longest_pairs_move_on():
+def test_surplus_pairs_move_to_a_later_bucket():
     lengths = np.array([[2, 2], [3, 3], [2, 3], [5, 5]])
     buckets = Buckets(np.array([[3, 3], [5, 5]]), [2, 2])
     narrow, wide = buckets.fill(lengths)
@@ -48,8 +50,8 @@ def test_longest_pairs_move_on():
 
 
 @pytest.mark.parametrize("length, moves", [(6, True), (7, False)])
-def test_a_batch_is_filled_up_where_moving_makes_more_padding(length, moves):
-    """Two pairs in rows of 9: 2 * (2 * length - 9) more ids to move, 9 for a third."""
+def test_padding_rows_fill_a_batch_if_moving_needs_more_padding(length, moves):
+    """Moving two pairs adds 2 * (2 * length - 9) ids, one row of padding adds 9."""
     lengths = np.array([[3, 3], [3, 3], [length, length]])
     buckets = Buckets(np.array([[4, 5], [length, length]]), [3, 3])
     narrow, wide = buckets.fill(lengths)
@@ -57,7 +59,7 @@ def test_a_batch_is_filled_up_where_moving_makes_more_padding(length, moves):
     assert wide.tolist() == ([[0, 1, 2]] if moves else [[2, -1, -1]])
 
 
-def test_other_pairs_fill_the_same_buckets():
+def test_other_pairs_in_the_same_buckets():
     buckets = Buckets(np.array([[3, 3], [5, 4]]), [2, 3])
     assert [batches.tolist() for batches in buckets.fill(np.array([[2, 2]]))] == [
         [],
@@ -65,7 +67,7 @@ def test_other_pairs_fill_the_same_buckets():
     ]
 
 
-def test_last_bucket_may_be_empty():
+def test_last_bucket_is_kept_without_pairs():
     lengths = np.array([[3, 5]] * 7 + [[2, 11]] * 3)
     buckets = Buckets.choose(lengths, 13, 8)
     assert buckets.lengths.tolist() == [[3, 5], [2, 11], [3, 11]]
@@ -75,7 +77,7 @@ def test_last_bucket_may_be_empty():
 
 @pytest.mark.parametrize("multiple", [2, 8])
 @pytest.mark.parametrize("longest", [None, np.array([40, 40])])
-def test_rows_are_a_multiple(multiple, longest):
+def test_rows_are_a_multiple_of_a_number(multiple, longest):
     lengths = random_lengths(499)
     buckets = Buckets.choose(lengths, 240, 5, longest, multiple)
     assert all(rows % multiple == 0 for rows in buckets.rows)
@@ -83,3 +85,47 @@ def test_rows_are_a_multiple(multiple, longest):
         assert rows == multiple or rows * max(limits) <= 240
     numbers = np.concatenate([batches.ravel() for batches in buckets.fill(lengths)])
     assert sorted(numbers[numbers >= 0]) == list(range(499))
+
+
+# The choice of the lengths.
+
+
+def size(lengths, shapes):
+    """Returns the ids of all pairs, each in the narrowest shape that holds it."""
+    fits = (lengths[:, None] <= shapes).all(axis=-1)
+    return np.where(fits, shapes.sum(axis=1), 10**6).min(axis=1).sum()
+
+
+@pytest.mark.parametrize("max_shapes", [1, 2, 3, 4])
+def test_lengths_have_the_least_padding_of_all_choices(max_shapes):
+    lengths = np.random.default_rng(5).integers([2, 3], [7, 8], [151, 2])
+    lengths[:97, 1] = lengths[:97, 0] + 1
+    whole = lengths.max(axis=0)
+    grid = list(itertools.product(*map(np.unique, lengths.T)))
+    best = min(
+        size(lengths, np.array([*shapes, whole]))
+        for shapes in itertools.combinations(grid, max_shapes - 1)
+    )
+    found = choose_lengths(lengths, max_shapes)
+    assert size(lengths, found) == best
+    assert found[-1].tolist() == whole.tolist()
+    widths = found.sum(axis=1).tolist()
+    assert widths == sorted(widths)
+
+
+def test_lengths_of_both_sides_are_chosen_independently():
+    lengths = np.array([[3, 17]] * 5 + [[19, 5]] * 7 + [[19, 17]])
+    assert choose_lengths(lengths, 3).tolist() == [[3, 17], [19, 5], [19, 17]]
+
+
+def test_no_more_shapes_than_reduce_padding():
+    lengths = np.array([[3, 5]] * 7 + [[2, 11]])
+    assert choose_lengths(lengths, 8).tolist() == [[3, 5], [2, 11], [3, 11]]
+
+
+def test_many_distinct_lengths():
+    lengths = np.stack([np.arange(2, 2003), np.arange(2003, 2, -1)], axis=1)
+    found = choose_lengths(lengths, 5)
+    assert len(found) == 5
+    assert found[-1].tolist() == [2002, 2003]
+    assert size(lengths, found) < 0.8 * size(lengths, found[-1:])

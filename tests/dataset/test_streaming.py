@@ -1,10 +1,11 @@
-"""Text that is streamed, a window at a time."""
+"""Streams of text, window by window."""
 
 import collections
 import gzip
 
 import pytest
 from reversal import (
+    epoch_arrays,
     epoch_batches,
     epoch_pairs,
     make_dataset,
@@ -33,25 +34,25 @@ def make_stream(*args, pairs=None, **kwargs):
 
 
 def read_pairs_of(data, count):
-    """The pairs that come first, without those that fill up batches."""
+    """Returns the next pairs, without rows of padding."""
     pairs = []
     while len(pairs) < count:
         pairs += filter(any, epoch_pairs(data))
     return pairs
 
 
-def test_every_pair_once_in_each_repetition():
-    """Nothing is lost at the ends of windows and epochs, which differ."""
+def test_each_repetition_contains_each_pair_once():
+    """Windows and epochs end at different batches, which drops no pairs."""
     data = make_stream(batches_per_epoch=31)
     pairs = read_pairs_of(data, 5 * 97)
     counts = collections.Counter(pairs[: 4 * 97])
-    # Windows are shuffled, so that one of 23 pairs may have begun.
+    # A window of 23 pairs is shuffled, and the last one may be incomplete.
     assert set(counts) == set(PAIRS)
     assert max(counts.values()) <= 5
     assert sum(abs(count - 4) for count in counts.values()) <= 2 * 23
 
 
-def test_windows_are_read_in_order_and_shuffled():
+def test_windows_are_read_in_order_and_are_shuffled():
     data = make_stream(batches_per_epoch=1, tokens_per_batch=10**5, max_shapes=1)
     for number in range(3):
         found = list(filter(any, epoch_pairs(data)))
@@ -65,7 +66,7 @@ def test_shapes_are_few_and_fixed():
     shapes = [
         (*inputs["encoder_token_ids"].shape, targets.shape[1])
         for _ in range(9)
-        for inputs, targets in data.dataset
+        for inputs, targets in epoch_arrays(data)
     ]
     assert len(shapes) == 9 * 7
     assert len(set(shapes)) <= 3
@@ -77,7 +78,7 @@ def test_shapes_are_few_and_fixed():
 
 @pytest.fixture(params=["plain", "gzip"])
 def files(request, tmp_path):
-    """Two corpora, of 61 and 36 pairs."""
+    """Returns the files of two corpora with 61 and 36 pairs."""
     paths = [
         write_pairs(tmp_path, name, pairs)
         for name, pairs in {"1": PAIRS[:61], "2": PAIRS[61:]}.items()
@@ -103,13 +104,13 @@ ALL = {
 }
 
 
-def test_resumed_at_any_position(files):
+def test_restore_at_any_position(files):
     kwargs = ALL if "gz" in files[0][0].name else {}
 
     def read(data):
         return [
             (inputs["encoder_token_ids"].tolist(), targets.tolist())
-            for inputs, targets in data.dataset.as_numpy_iterator()
+            for inputs, targets in epoch_arrays(data)
         ]
 
     data = make_stream(*files, **kwargs)
@@ -146,7 +147,7 @@ def test_weights(files):
 
 
 def test_workers_share_the_windows():
-    """Each reads whole windows: the first of two those of even number."""
+    """The first of two workers has the windows with even numbers."""
     kwargs = {"batches_per_epoch": 1, "tokens_per_batch": 10**5, "max_shapes": 1}
     whole = make_stream(**kwargs)
     shards = [make_stream(shard=(index, 2), **kwargs) for index in range(2)]
@@ -156,7 +157,7 @@ def test_workers_share_the_windows():
     assert shards[0].shapes == shards[1].shapes
 
 
-def test_account_grows_with_what_is_read():
+def test_statistics_count_what_is_read():
     long = ("abcdefg" * 5, "x")
     pairs = [*PAIRS[:23], long, ("a" * 7, "g"), PAIRS[2], ("", "x"), *PAIRS[23:]]
     data = make_stream(
@@ -166,7 +167,7 @@ def test_account_grows_with_what_is_read():
     assert sum(data.dropped.values()) == 0
     assert "23 pairs read, 23 kept" in str(data)
     read_pairs_of(data, 4 * 101)
-    # Read again, the same lines are left out again.
+    # The second repetition drops the same lines again.
     assert data.pairs_read > 101
     assert data.pairs_read % 23 == 0
     assert data.dropped["max_target_length"] == 0
@@ -181,42 +182,42 @@ def test_without_shuffling():
     assert epoch_pairs(data) == first
 
 
-def test_nothing_left_of_the_first_window():
+def test_all_pairs_of_the_first_window_dropped():
     pairs = [("", "x")] * 23 + PAIRS
-    with pytest.raises(ValueError, match="all 23 were dropped: {'empty': 23"):
+    with pytest.raises(ValueError, match="all 23 pairs were dropped: {'empty': 23"):
         make_stream(pairs=pairs)
 
 
-def test_nothing_left_of_another_window():
+def test_all_pairs_of_a_later_window_dropped():
     pairs = PAIRS[:23] + [("", "x")] * 46
     data = make_stream(pairs=pairs, batches_per_epoch=31)
     assert len(read_pairs_of(data, 100)) >= 100
 
 
-def test_nothing_left_of_another_window_to_split_at_random():
+def test_all_pairs_of_a_later_window_dropped_before_sampling():
     pairs = PAIRS[:23] + [("", "x")] * 46
     kwargs = {**ALL, "weights": None, "batches_per_epoch": 31}
     data = make_stream(pairs=pairs, **kwargs)
-    assert len(list(data.dataset)) == 31
+    assert len(epoch_arrays(data)) == 31
     assert data.dropped["empty"] >= 46
 
 
-def test_what_a_stream_needs():
-    message = "With `window` `batches_per_epoch`, `max_source_length` must be given"
+def test_required_arguments_of_a_stream():
+    message = "With `window`, `batches_per_epoch`, `max_source_length` must be an int"
     with pytest.raises(ValueError, match=message):
         make_stream(batches_per_epoch=None, max_source_length=None)
     with pytest.raises(ValueError, match="`batches_per_epoch` must be `None` without"):
         make_stream(window=None)
 
 
-def test_a_window_has_pairs_of_every_file(files):
+def test_minimum_size_of_a_window(files):
     message = "`window` must be at least the number of source files; .*`window=1` for 2"
     with pytest.raises(ValueError, match=message):
         make_stream(*files, window=1)
     assert read_pairs_of(make_stream(*files, window=2), 9)
 
 
-def test_unequal_files_are_found_at_once(tmp_path):
+def test_unequal_files_are_reported_before_training(tmp_path):
     source, target = write_pairs(tmp_path, "pairs", PAIRS)
     target.write_text(target.read_text("utf-8") + "x\n", "utf-8")
     with pytest.raises(ValueError, match=r"received 97 in `.*pairs\.a` and 98 in"):

@@ -19,7 +19,7 @@ def as_lists(rows):
     ]
 
 
-def test_padded_rows():
+def test_pad():
     padded = make_rows(ROWS).pad(np.array([2, -1, 0, 1]), 2, 3)
     assert padded.tolist() == [[11, 13], [3, 3], [5, 7], [3, 3]]
     assert padded.dtype == np.int32
@@ -30,18 +30,18 @@ def test_padded_rows():
 
 
 @pytest.mark.parametrize("numbers", [[], [1], [3, 0, 0, 2], [0, 1, 2, 3]])
-def test_taken_rows(numbers):
+def test_take(numbers):
     taken = make_rows(ROWS).take(np.array(numbers, np.int64))
     assert as_lists(taken) == [ROWS[number] for number in numbers]
 
 
-def test_joined_rows():
-    joined = TokenRows.join([make_rows(ROWS[:1]), make_rows(ROWS[1:])])
-    assert as_lists(joined) == ROWS
+def test_concatenate():
+    rows = TokenRows.concatenate([make_rows(ROWS[:1]), make_rows(ROWS[1:])])
+    assert as_lists(rows) == ROWS
 
 
-def test_sums_of_rows():
-    sums = make_rows(ROWS).sums(np.array([1, 2, 3, 4, 5, 6]))
+def test_sum():
+    sums = make_rows(ROWS).sum(np.array([1, 2, 3, 4, 5, 6]))
     assert sums.tolist() == [3, 0, 12, 6]
 
 

@@ -2,55 +2,55 @@ import threading
 
 import pytest
 
-from keras_transformer.dataset.windows import Ahead
+from keras_transformer.dataset.windows import Prefetcher
 
 pytestmark = pytest.mark.once
 
 
-def test_loads_the_next_window_in_the_background():
+def test_prefetcher_loads_the_next_window_in_the_background():
     loaded = []
-    begun = threading.Event()
+    started = threading.Event()
 
     def load(number):
         loaded.append((number, threading.get_ident()))
         if number == 4:
-            begun.set()
+            started.set()
         return f"window {number}"
 
-    ahead = Ahead(load)
-    assert ahead.load(3) == "window 3"
-    assert begun.wait(10)
-    assert ahead.load(4) == "window 4"
-    assert ahead.load(4) == "window 4"
-    assert ahead.load(11) == "window 11"
-    assert ahead.load(11) == "window 11"
+    prefetcher = Prefetcher(load)
+    assert prefetcher.load(3) == "window 3"
+    assert started.wait(10)
+    assert prefetcher.load(4) == "window 4"
+    assert prefetcher.load(4) == "window 4"
+    assert prefetcher.load(11) == "window 11"
+    assert prefetcher.load(11) == "window 11"
     numbers, threads = zip(*loaded, strict=True)
     assert [numbers.count(n) for n in (3, 4, 11)] == [1, 1, 1]
     assert len(set(threads)) == 1
     assert threads[0] != threading.get_ident()
 
 
-def test_errors_arrive():
+def test_prefetcher_raises_the_error_of_the_loading():
     def load(number):
         raise ValueError(f"no window {number}")
 
     with pytest.raises(ValueError, match="no window 3"):
-        Ahead(load).load(3)
+        Prefetcher(load).load(3)
 
 
-def test_what_failed_is_tried_again():
-    """As a disk may be out of reach for a moment."""
-    asked = []
+def test_prefetcher_loads_again_after_an_error():
+    """For example, a network disk is not available for a moment."""
+    requested = []
 
     def load(number):
-        asked.append(number)
-        if asked == [3]:
+        requested.append(number)
+        if requested == [3]:
             raise OSError("not now")
         return f"window {number}"
 
-    ahead = Ahead(load)
+    prefetcher = Prefetcher(load)
     with pytest.raises(OSError, match="not now"):
-        ahead.load(3)
-    assert ahead.load(3) == "window 3"
-    assert ahead.load(4) == "window 4"
-    assert asked.count(3) == 2 and asked.count(4) == 1
+        prefetcher.load(3)
+    assert prefetcher.load(3) == "window 3"
+    assert prefetcher.load(4) == "window 4"
+    assert requested.count(3) == 2 and requested.count(4) == 1

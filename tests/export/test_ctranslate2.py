@@ -2,11 +2,20 @@ import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
-from ctranslate2_designs import DESIGNS, SIZES, SOURCE, SPECIAL, TARGET, model_of
+from ctranslate2_designs import (
+    DESIGNS,
+    SIZES,
+    SOURCE,
+    SPECIAL,
+    TARGET,
+    log_probabilities,
+    model_of,
+)
 from keras import ops
 
 from keras_transformer import BeamSearch, GreedySearch, Seq2Seq, SuppressTokens
 from keras_transformer.export import ctranslate2 as exporting
+from keras_transformer.export.protocols import embedding_vocabulary
 from keras_transformer.layers import AlibiBias, LocalWindow
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
 
@@ -26,7 +35,13 @@ def tokens(tokenizer, rows):
 
 @pytest.fixture(scope="module")
 def model():
-    return model_of()
+    """A model whose outputs end before the limit."""
+    design = {"normalize_first": True, "tie_embeddings": "none"}
+    model = model_of(seed=5, max_target_length=17, **design)
+    bias = np.zeros(11, "float32")
+    bias[0], bias[3] = -100, 3  # no pad token, and an early end token
+    model.output_dense.bias.assign(bias)
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -41,37 +56,48 @@ def translator(folder):
     return ctranslate2.Translator(str(folder), intra_threads=1)
 
 
-@pytest.fixture(scope="module")
-def ending(tmp_path_factory):
-    """A model whose outputs end, and CTranslate2's."""
-    design = {"normalize_first": True, "tie_embeddings": "none"}
-    model = model_of(seed=5, max_target_length=17, **design)
-    bias = np.zeros(11, "float32")
-    bias[0], bias[3] = -100, 3  # never the pad token, and soon the end
-    model.output_dense.bias.assign(bias)
-    return model, export(model, tmp_path_factory.mktemp("ending") / "1")
-
-
-# The same model.
+# The outputs of the model.
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_gives_every_target_the_log_probability_of_score(name, tmp_path):
+def test_every_design_has_the_log_probabilities_of_the_model(name, tmp_path):
     model = model_of(**DESIGNS[name]())
-    translator = export(model, tmp_path / "1")  # which has compared greedy search
+    exporting._write(model, tmp_path / "1", None)
+    translator = ctranslate2.Translator(str(tmp_path / "1"), intra_threads=1)
     rng = np.random.default_rng(3)
     sources = [rng.integers(4, 10, length).tolist() for length in (7, 5)]
     targets = [rng.integers(4, 10, length).tolist() for length in (3, 4)]
-    results = translator.score_batch(
-        tokens(model.source_tokenizer, sources), tokens(model.target_tokenizer, targets)
-    )
-    ended = [[[*row, 3] for row in rows] for rows in (sources, targets)]
+    texts = tokens(model.source_tokenizer, sources)
+    results = translator.score_batch(texts, tokens(model.target_tokenizer, targets))
+    sources, targets = ([[*row, 3] for row in rows] for rows in (sources, targets))
+    expected = [
+        sum(table[range(len(row)), row])
+        for table, row in zip(
+            log_probabilities(model, sources, targets), targets, strict=True
+        )
+    ]
     scores = [sum(result.log_probs) for result in results]
-    np.testing.assert_allclose(scores, model.score(*ended).scores, atol=1e-4)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    # Greedy search chooses the token with the greatest log-probability.
+    results = translator.translate_batch(
+        texts,
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=4,
+        suppress_sequences=[["<pad>"]],
+    )
+    size = model.target_vocabulary_size
+    names = embedding_vocabulary(model.target_tokenizer, size)
+    outputs = [[names.index(token) for token in r.hypotheses[0]] for r in results]
+    tables = log_probabilities(model, sources, [[*row, 3] for row in outputs])
+    for table, row in zip(tables, outputs, strict=True):
+        table[:, model.pad_token_id] = -np.inf
+        best = table.argmax(axis=1).tolist()
+        assert best[: len(row)] == row
+        assert len(row) == 4 or best[len(row)] == 3
 
 
-def test_beams_find_the_hypotheses_of_generate(ending):
-    model, translator = ending
+def test_beam_search_finds_the_hypotheses_of_generate(model, translator):
     rng = np.random.default_rng(3)
     sources = [rng.integers(4, 10, 1 + i % 10).tolist() for i in range(23)]
     found = model.generate([[*row, 3] for row in sources], BeamSearch(3, 0.0))
@@ -94,11 +120,12 @@ def test_beams_find_the_hypotheses_of_generate(ending):
 # The folder.
 
 
-def test_sentence_pieces_from_string_to_string(tmp_path):
+def test_strings_with_sentence_pieces(tmp_path):
     lines = ["the cat sat on the mat", "the dog sat on the log"]
     tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=29)
     model = model_of(source_tokenizer=tokenizer, target_tokenizer=tokenizer)
-    translator = export(model, tmp_path / "1", check_texts=None)
+    texts = ["the mat", "a ☃ sat"]
+    translator = export(model, tmp_path / "1", check_texts=texts)
     names = {"source.model", "target.model", "shared_vocabulary.json"}
     names |= {"model.bin", "config.json"}
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
@@ -106,7 +133,6 @@ def test_sentence_pieces_from_string_to_string(tmp_path):
         sentencepiece.SentencePieceProcessor(str(tmp_path / f"1/{side}.model"))
         for side in ("source", "target")
     )
-    texts = ["the mat", "a ☃ sat"]
     results = translator.translate_batch(
         source.encode(texts, out_type=str),
         beam_size=1,
@@ -115,44 +141,49 @@ def test_sentence_pieces_from_string_to_string(tmp_path):
         suppress_sequences=[["<pad>"]],
     )
     outputs = [target.decode(result.hypotheses[0]) for result in results]
-    assert outputs == model.generate(texts, GREEDY)
+    assert outputs == model.generate(texts, GREEDY, max_length=5)  # as the check
     assert any(outputs)
 
 
-def test_words_have_their_vocabularies_alone(tmp_path):
+@pytest.mark.once
+def test_words_have_no_sentence_pieces(tmp_path):
     words = WordTokenizer([*SPECIAL, "one", "two"])
-    export(model_of(source_tokenizer=words), tmp_path / "1", check_texts=["two one"])
+    exporting._write(model_of(source_tokenizer=words), tmp_path / "1", None)
     names = {"source_vocabulary.json", "target_vocabulary.json"}
     names |= {"model.bin", "config.json"}
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
 
 
-def test_nothing_else_is_left_beside_it(folder):
+@pytest.mark.once
+def test_no_other_files_remain(folder):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_weights_can_be_quantised(model, folder, tmp_path):
-    quantised = export(model, tmp_path / "1", quantization="int8")
-    assert quantised.compute_type.startswith("int8")
+@pytest.mark.once
+def test_quantized_weights(model, folder, tmp_path):
+    quantized = export(model, tmp_path / "1", quantization="int8")
+    assert quantized.compute_type.startswith("int8")
     sizes = [path / "model.bin" for path in (tmp_path / "1", folder)]
     assert sizes[0].stat().st_size < sizes[1].stat().st_size
 
 
-# What CTranslate2 does otherwise.
+# Differences to `generate`.
 
 
+@pytest.mark.once
 def test_an_empty_text_gives_an_empty_text(translator):
     [result] = translator.translate_batch([[]])
     assert result.hypotheses == [[]]
 
 
+@pytest.mark.once
 def test_a_source_over_the_limit_is_refused(translator):
     with pytest.raises(RuntimeError, match="No position encodings .* >= 11"):
         translator.translate_batch([["a"] * 11])
 
 
-def test_scores_are_divided_by_a_power_of_the_length_with_the_end_token(ending):
-    _, translator = ending
+@pytest.mark.once
+def test_scores_are_divided_by_a_power_of_the_length_with_the_end_token(translator):
     options = {"max_decoding_length": 31, "return_scores": True, "beam_size": 1}
     rng = np.random.default_rng(3)
     sources = tokens(SOURCE, [rng.integers(4, 10, 1 + i % 10) for i in range(23)])
@@ -171,6 +202,7 @@ def test_scores_are_divided_by_a_power_of_the_length_with_the_end_token(ending):
 # The check.
 
 
+@pytest.mark.once
 def test_other_tokens_are_an_error(model, tmp_path, monkeypatch):
     spec = exporting.make_spec(model_of(seed=2))
     monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
@@ -180,6 +212,7 @@ def test_other_tokens_are_an_error(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_other_scores_are_an_error(model, tmp_path, monkeypatch):
     spec = exporting.make_spec(model)
     spec.decoder.projection.weight = 1.1 * spec.decoder.projection.weight
@@ -190,6 +223,7 @@ def test_other_scores_are_an_error(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_ties_are_counted(tmp_path, monkeypatch):
     model = model_of(tie_embeddings="none")
     embeddings = np.array(ops.convert_to_numpy(model.target_embedding.embeddings))
@@ -198,12 +232,8 @@ def test_ties_are_counted(tmp_path, monkeypatch):
     kernel[:, 4:], bias[4:] = kernel[:, 4:5], 9
     model.target_embedding.embeddings.assign(embeddings)
     model.output_dense.set_weights([kernel, bias])
-    best = exporting.best_hypotheses
-
-    def other_best(*arguments):
-        return [[5 if t > 3 else t for t in row] for row in best(*arguments)]
-
-    monkeypatch.setattr(exporting, "best_hypotheses", other_best)
+    hypotheses = [[5, 5, 5, 5, 3]] * 2
+    monkeypatch.setattr(exporting, "best_hypotheses", lambda *_: hypotheses)
     with pytest.warns(
         UserWarning, match="2 of 2 texts differ from those of `generate`"
     ):
@@ -233,15 +263,17 @@ REFUSED = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_ctranslate2_lacks_is_refused(name, tmp_path):
+def test_unsupported_architectures_are_refused(name, tmp_path):
     design, message = REFUSED[name]
     with pytest.raises(ValueError, match=f"`{name.split()[0]}` must be {message}"):
         export(model_of(**design), tmp_path / "1")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_quantisation(model, tmp_path):
+@pytest.mark.once
+def test_an_unknown_quantization(model, tmp_path):
     message = (
         "`quantization` must be one of .*'int8', .* received `quantization='int7'`"
     )
@@ -249,25 +281,22 @@ def test_an_unknown_quantisation(model, tmp_path):
         export(model, tmp_path / "1", quantization="int7")
 
 
+@pytest.mark.once
 def test_a_model_without_tokenizers(tmp_path):
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     with pytest.raises(ValueError, match="`model` must have tokenizers to be exported"):
         export(model, tmp_path / "1")
 
 
-def test_an_unknown_format(model, tmp_path):
-    message = "`format` must be one of 'saved_model', .*received `format='hdf5'`"
-    with pytest.raises(ValueError, match=message):
-        model.export(tmp_path / "1", format="hdf5")
-
-
-def test_nothing_to_check(tmp_path):
+@pytest.mark.once
+def test_texts_that_are_all_empty(model, tmp_path):
     with pytest.raises(ValueError, match="`check_texts` must hold a text that is not"):
-        export(model_of(), tmp_path / "1", check_texts=[""])
+        export(model, tmp_path / "1", check_texts=[""])
 
 
-def test_a_search_that_finds_nothing(tmp_path):
-    everything = SuppressTokens(range(model_of().target_vocabulary_size))
+@pytest.mark.once
+def test_a_search_without_hypotheses(model, tmp_path):
+    everything = SuppressTokens(range(model.target_vocabulary_size))
     search = GreedySearch(logits_processors=[everything])
-    exporting.export_ctranslate2(model_of(), tmp_path / "1", search)
+    export(model, tmp_path / "1", search=search)
     assert (tmp_path / "1" / "model.bin").exists()

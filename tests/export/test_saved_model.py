@@ -17,7 +17,7 @@ from keras_transformer import (
     export_saved_model,
 )
 from keras_transformer.export import checking, saved_model
-from keras_transformer.export.served import _powers, _round_up
+from keras_transformer.export.signatures import _powers_of_two, _round_up
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text import CharacterTokenizer
 
@@ -25,8 +25,8 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 2, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SEARCH = BeamSearch(2, num_hypotheses=2)
 TEXTS = ["abc", "", "deadbeef"]
-# Beside TensorFlow's own operations those of SentencePiece in tensorflow-text, and two
-# of XLA, which are in what is compiled.
+# Operations that are not TensorFlow's own: those of SentencePiece in tensorflow-text,
+# and two of XLA in the compiled functions.
 MORE_OPERATIONS = {
     "SentencepieceOp",
     "SentencepieceTokenizeOp",
@@ -46,7 +46,7 @@ def model():
         source_tokenizer=CharacterTokenizer([*SPECIAL, *"abcdef"]),
         target_tokenizer=CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"]),
     )
-    rng = np.random.default_rng(187)  # the outputs differ, in their lengths too
+    rng = np.random.default_rng(187)  # The outputs differ in text and length.
     model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
     return model
 
@@ -73,7 +73,7 @@ def fake_writing(monkeypatch):
         empty = saved_model_pb2.SavedModel(meta_graphs=[{}])
         (folder / "saved_model.pb").write_bytes(empty.SerializeToString())
 
-    monkeypatch.setattr(saved_model, "in_tensorflow", write)
+    monkeypatch.setattr(saved_model, "write_with_tensorflow", write)
 
 
 def serve(loaded, texts):
@@ -82,7 +82,7 @@ def serve(loaded, texts):
     return served, outputs["score"].numpy()
 
 
-# The SavedModel.
+# The signatures.
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
@@ -110,6 +110,7 @@ def test_all_hypotheses_with_a_prefix(model, loaded, prefix):
     assert outputs["length"].numpy()[:2].tolist() == lengths
 
 
+@pytest.mark.once
 def test_a_prefix_as_long_as_the_output(loaded):
     with pytest.raises(tf.errors.InvalidArgumentError, match="`prefix` must be short"):
         loaded.signatures["nbest"](
@@ -119,7 +120,7 @@ def test_a_prefix_as_long_as_the_output(loaded):
         )
 
 
-def test_scores_as_the_model_does(model, loaded):
+def test_scores_are_those_of_score(model, loaded):
     sources, targets = ["abc", "", "deadbeef"], ["Ä", "UVWX", ""]
     outputs = loaded.signatures["score"](
         source=tf.constant(sources), target=tf.constant(targets)
@@ -153,6 +154,7 @@ def test_token_ids(model, loaded):
         loaded.signatures["tokens"](token_ids=tf.constant([[4] * 10]))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "signature, arguments, message",
     [
@@ -174,6 +176,7 @@ def test_arguments_have_an_entry_for_each_text(loaded, signature, arguments, mes
         )
 
 
+@pytest.mark.once
 def test_operations_are_those_of_a_stock_server(folder):
     graph = saved_model_pb2.SavedModel()
     graph.ParseFromString((folder / "saved_model.pb").read_bytes())
@@ -188,7 +191,8 @@ def test_operations_are_those_of_a_stock_server(folder):
     assert not used & {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 
 
-def test_many_threads_get_what_one_gets(loaded):
+@pytest.mark.once
+def test_threads_get_the_same_outputs(loaded):
     texts = [text for text in ("abc", "f", "deadbeef", "fade", "") for _ in range(4)]
     expected = [serve(loaded, [text])[0] for text in texts]
     with ThreadPoolExecutor(8) as pool:
@@ -196,7 +200,7 @@ def test_many_threads_get_what_one_gets(loaded):
     assert found == expected
 
 
-def test_aligns_what_it_serves(model, loaded):
+def test_the_alignments_of_served_texts(model, loaded):
     texts = ["f", "", "deadbeef", "ab?"]
     outputs = loaded.signatures["attention"](text=tf.constant(texts))
     served, scores = serve(loaded, texts)
@@ -242,7 +246,11 @@ def test_attention_scores_are_those_of_every_layer_and_head(model, loaded):
         assert not arrays["attention_scores"][i, ..., columns:].any()
 
 
-def test_samples_rules_and_lengths_are_those_of_generate(model, tmp_path):
+def test_sampling_logits_processors_and_lengths_of_generate(
+    model, tmp_path, monkeypatch
+):
+    # The test itself compares the texts.
+    monkeypatch.setattr(saved_model, "compare_texts", lambda *_: None)
     search = Sampling(
         3, top_p=0.9, logits_processors=[NoRepeatNGram(1), SuppressTokens([5])]
     )
@@ -259,18 +267,21 @@ def test_samples_rules_and_lengths_are_those_of_generate(model, tmp_path):
     assert len(signatures["serving_default"](text=tf.constant(TEXTS))["text"]) == 3
 
 
+@pytest.mark.once
 def test_an_empty_text_gives_an_empty_text(loaded):
     served, scores = serve(loaded, [""])
     assert served == [""]
     assert scores.tolist() == [0.0]
 
 
-def test_no_texts_give_none(loaded):
+@pytest.mark.once
+def test_an_empty_batch(loaded):
     served, scores = serve(loaded, [])
     assert served == []
     assert scores.shape == (0,)
 
 
+@pytest.mark.once
 def test_signatures(loaded):
     names = ["attention", "attention_scores", "nbest", "score"]
     names += ["serving_default", "tokens"]
@@ -286,19 +297,22 @@ def test_signatures(loaded):
     assert all(spec.shape.rank == 1 for spec in outputs.values())
 
 
-def test_refuses_texts_over_the_limit(loaded):
+@pytest.mark.once
+def test_a_text_over_the_limit(loaded):
     message = "`text` must have at most max_source_length=9 tokens"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         serve(loaded, ["a", "abcdefabc"])
 
 
-def test_nothing_else_is_left_beside_it(folder):
+@pytest.mark.once
+def test_no_other_files_remain(folder):
     assert list(folder.parent.iterdir()) == [folder]
 
 
 # The check.
 
 
+@pytest.mark.once
 def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writing):
     answer = json.dumps([["UVW", "", "XYZ"], [-3.0, 0.0, -3.0]])
     monkeypatch.setattr(
@@ -313,6 +327,7 @@ def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writin
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
     _, scores = model.generate(TEXTS, SEARCH, return_scores=True)
     answer = [["UVW", "", "XYZ"], (scores[:, 0] + 1e-5).tolist()]
@@ -327,18 +342,20 @@ def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
 # Errors.
 
 
+@pytest.mark.once
 def test_a_model_without_tokenizers(tmp_path):
     model = Seq2Seq(**SIZES, vocabulary_size=11)
-    message = "`model` must have tokenizers to be exported; .* Give it tokenizers"
+    message = "`model` must have tokenizers to be exported; .* Pass tokenizers"
     with pytest.raises(ValueError, match=message):
         export_saved_model(model, tmp_path / "1", SEARCH)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sizes_are_rounded_up_to_a_few():
+@pytest.mark.once
+def test_sizes_are_rounded_up():
     sizes = tf.constant([0, 1, 16, 17, 25, 33, 48, 49, 64, 65, 129], tf.int64)
     steps = length_buckets(64)
     assert steps == [16, 24, 32, 48, 64]
     rounded = [int(_round_up(size, steps)) for size in sizes]
     assert rounded == [16, 16, 16, 24, 32, 48, 48, 64, 64, 128, 192]
-    assert _powers(2, 64) == [2, 4, 8, 16, 32, 64]
+    assert _powers_of_two(2, 64) == [2, 4, 8, 16, 32, 64]

@@ -1,5 +1,8 @@
+import os
+
 import numpy as np
 import pytest
+from scripted_step import END, written_step
 
 from keras_transformer import (
     BeamSearch,
@@ -9,14 +12,18 @@ from keras_transformer import (
     Sampling,
     Seq2Seq,
 )
+from keras_transformer.inference.streaming import _pieces, _possible_outputs
 from keras_transformer.text import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdéf"])
-SEARCHES = [
-    GreedySearch(),
-    GreedySearch(logits_processors=[NoRepeatNGram(1)]),
-    Sampling(temperature=1.5),
-]
+SEARCHES = {
+    "default": None,
+    "greedy": GreedySearch(),
+    "logits processor": GreedySearch(logits_processors=[NoRepeatNGram(1)]),
+    "sampling": Sampling(temperature=1.5),
+    "samples": Sampling(3, temperature=1.5),
+    "beams": BeamSearch(3, length_penalty=1.5, num_hypotheses=2),
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +42,42 @@ def model():
     return model
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=["greedy", "rule", "sampling"])
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_pieces_are_what_generate_gives(model, search):
     options = {"min_length": 3, "max_length": RelativeLength(1, 4), "seed": 5}
     for text in ("abc", "féd", ""):
         pieces = [*model.stream(text, search, **options)]
-        assert "".join(pieces) == model.generate(text, search, **options)
+        text = model.generate(text, search, **options)
+        assert "".join(pieces) == (text if isinstance(text, str) else text[0])
         assert all(pieces)
     tokens = [*model.stream([4, 5, 3], search, **options)]
     result = model.generate([[4, 5, 3]], search, **options)
-    assert tokens == result.token_ids[0, 0].tolist()
+    assert tokens == result.token_ids[0, 0, : result.lengths[0, 0]].tolist()
+
+
+def test_tokens_come_as_soon_as_all_hypotheses_agree():
+    """Greedily at once; with beams when no hypothesis that can win differs."""
+    step = written_step(
+        {
+            (): {2: 0.6, 3: 0.4},  # two beams, which differ
+            (2,): {4: 1.0},
+            (3,): {END: 1.0},
+            (2, 4): {4: 1.0},
+            (2, 4, 4): {END: 1.0},
+        },
+        otherwise=1e-9,
+    )
+    states = step.states(BeamSearch(2, length_penalty=0.0), max_length=4)
+    agreed = [os.path.commonprefix(_possible_outputs(state)) for state in states]
+    assert agreed[:2] == [[], []]
+    assert all(prefix in ([], [2], [2, 4], [2, 4, 4]) for prefix in agreed)
+    states = step.states(GreedySearch(), max_length=4)
+    agreed = [os.path.commonprefix(_possible_outputs(state)) for state in states]
+    assert agreed == [[2], [2, 4], [2, 4, 4], [2, 4, 4, END]]
 
 
 def test_prefixes_come_first(model):
-    pieces = [*model.stream("abc", prefix="fa", max_length=7)]
+    pieces = [*model.stream("abc", GreedySearch(), prefix="fa", max_length=7)]
     assert pieces[:2] == ["f", "a"]
     assert "".join(pieces) == model.generate(
         "abc", GreedySearch(), prefix="fa", max_length=7
@@ -56,15 +85,14 @@ def test_prefixes_come_first(model):
 
 
 def test_weights_are_those_of_the_moment(model):
-    before = [*model.stream([4, 5, 3], max_length=6)]
+    search = GreedySearch()
+    before = [*model.stream([4, 5, 3], search, max_length=6)]
     weights = model.get_weights()
     model.set_weights([-weight for weight in weights])
-    after = [*model.stream([4, 5, 3], max_length=6)]
-    assert (
-        after == model.generate([[4, 5, 3]], GreedySearch(), 6).token_ids[0, 0].tolist()
-    )
+    after = [*model.stream([4, 5, 3], search, max_length=6)]
+    assert after == model.generate([[4, 5, 3]], search, 6).token_ids[0, 0].tolist()
     model.set_weights(weights)
-    assert [*model.stream([4, 5, 3], max_length=6)] == before
+    assert [*model.stream([4, 5, 3], search, max_length=6)] == before
 
 
 class Bytes:
@@ -79,17 +107,9 @@ class Bytes:
 
 
 def test_half_a_character_waits_for_its_other_half():
-    from keras_transformer.inference.streaming import _texts
-
     tokens = [*"aé€b".encode(), 0]
-    assert [*_texts(iter(tokens), Bytes())] == ["a", "é", "€", "b"]
-    assert [*_texts(iter(["é".encode()[0], 0]), Bytes())] == ["\ufffd"]
-
-
-@pytest.mark.parametrize("num_beams", [1, 2])
-def test_beams_take_tokens_back(model, num_beams):
-    with pytest.raises(ValueError, match="`search` must have one output.*BeamSearch"):
-        model.stream("abc", BeamSearch(num_beams))
+    assert [*_pieces(iter(tokens), Bytes())] == ["a", "é", "€", "b"]
+    assert [*_pieces(iter(["é".encode()[0], 0]), Bytes())] == ["\ufffd"]
 
 
 @pytest.mark.parametrize(

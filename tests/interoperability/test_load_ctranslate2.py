@@ -1,4 +1,4 @@
-"""What CTranslate2 computes of a folder, and what is read of it, are the same."""
+"""Loaded models compute the logits of CTranslate2."""
 
 import json
 import shutil
@@ -14,14 +14,16 @@ import pytest
 from ctranslate2.converters import TransformersConverter
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.common_spec import Activation
-from ctranslate2_designs import DESIGNS, TARGET, model_of
+from ctranslate2_designs import DESIGNS, TARGET, log_probabilities, model_of
 from layer_contract import to_numpy
 
 from keras_transformer import GreedySearch
 from keras_transformer.export import ctranslate2 as exporting
-from keras_transformer.export.ctranslate2_activations import ACTIVATIONS
 from keras_transformer.interoperability import load_ctranslate2
-from keras_transformer.interoperability.ctranslate2_design import architecture
+from keras_transformer.interoperability.ctranslate2_architecture import (
+    ACTIVATIONS,
+    seq2seq_arguments,
+)
 from keras_transformer.interoperability.ctranslate2_file import read_variables
 from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
@@ -33,7 +35,7 @@ INPUTS = {
 
 
 def export(model, folder, quantization=None):
-    """Without what `Seq2Seq.export` checks, in tests of its own."""
+    """Writes a folder without the checks of `export_ctranslate2`."""
     exporting._write(model, folder, quantization)
 
 
@@ -53,11 +55,11 @@ def folder(good, tmp_path):
     return shutil.copytree(good, tmp_path / "model")
 
 
-# What this library has exported.
+# Folders of this library.
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_an_export_is_read_again(name, tmp_path):
+def test_an_export_is_loaded(name, tmp_path):
     model = model_of(**DESIGNS[name]())
     export(model, tmp_path / "1")
     again = load_ctranslate2(tmp_path / "1", *tokenizers_of(model))
@@ -69,11 +71,12 @@ def test_an_export_is_read_again(name, tmp_path):
         assert again.max_source_length == longest
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "quantization, tolerance",
     [("int8", 0.01), ("int16", 0.002), ("float16", 1e-3), ("bfloat16", 8e-3)],
 )
-def test_weights_of_fewer_bits(quantization, tolerance, tmp_path):
+def test_weights_in_fewer_bits(quantization, tolerance, tmp_path):
     model = model_of(source_vocabulary_size=13, target_vocabulary_size=17)
     export(model, tmp_path / "1", quantization=quantization)
     again = load_ctranslate2(tmp_path / "1")
@@ -84,7 +87,7 @@ def test_weights_of_fewer_bits(quantization, tolerance, tmp_path):
         )
 
 
-def test_sentence_pieces_come_with_it(tmp_path):
+def test_sentence_pieces_are_loaded(tmp_path):
     lines = ["the cat sat on the mat", "the dog sat on the log"]
     tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=29)
     model = model_of(source_tokenizer=tokenizer, target_tokenizer=tokenizer)
@@ -97,7 +100,7 @@ def test_sentence_pieces_come_with_it(tmp_path):
     assert again.generate(texts, max_length=5) == expected
 
 
-def test_without_tokenizers_it_takes_ids(good):
+def test_without_tokenizers_the_model_accepts_ids(good):
     model = load_ctranslate2(good)
     assert model.source_tokenizer is None
     assert (model.pad_token_id, model.start_token_id, model.end_token_id) == (0, 2, 3)
@@ -114,14 +117,16 @@ print(load_ctranslate2(sys.argv[1]).hidden_dim)
 """
 
 
+@pytest.mark.once
 def test_the_package_ctranslate2_is_not_needed(good):
     command = [sys.executable, "-c", WITHOUT_CTRANSLATE2, str(good)]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.stdout.split()[-1:] == ["12"], process.stderr
 
 
+@pytest.mark.once
 def test_activations_have_the_numbers_of_ctranslate2():
-    assert {function.__name__: n for function, n in ACTIVATIONS.items()} == {
+    assert {function.__name__: n for n, function in ACTIVATIONS.items()} == {
         "relu": Activation.RELU,
         "gelu": Activation.GELU,
         "silu": Activation.SWISH,
@@ -130,7 +135,7 @@ def test_activations_have_the_numbers_of_ctranslate2():
     }
 
 
-# What other converters have written.
+# Folders of other converters.
 
 
 def vocabulary_of(path):
@@ -139,7 +144,7 @@ def vocabulary_of(path):
 
 
 def check_scores(folder, model, sources, targets):
-    """Compares the log-probabilities of tokens, which are ids with their end."""
+    """Compares the log-probabilities of targets; rows end with the end token."""
     translator = ctranslate2.Translator(
         str(folder), intra_threads=1, compute_type="float32"
     )
@@ -159,7 +164,11 @@ def check_scores(folder, model, sources, targets):
     rows[0] = [row + end for row, end in zip(rows[0], ends, strict=True)]
     results = translator.score_batch(*rows)
     scores = [sum(result.log_probs) for result in results]
-    expected = model.score(sources, targets).scores
+    tables = log_probabilities(model, sources, targets)
+    expected = [
+        sum(table[range(len(row)), row])
+        for table, row in zip(tables, targets, strict=True)
+    ]
     np.testing.assert_allclose(expected, scores, atol=1e-4)
 
 
@@ -186,7 +195,7 @@ def test_a_conversion_from_marian(quantization, tmp_path):
 
 
 def random_spec(layers=(2, 1), source=11, target=13, width=12, heads=3, **options):
-    """A model of CTranslate2 that is made by hand."""
+    """Builds a model of CTranslate2 with random weights."""
     rng = np.random.default_rng(7)
     spec = transformer_spec.TransformerSpec.from_config(layers, heads, **options)
     glu = options.get("ffn_glu")
@@ -241,8 +250,7 @@ SOURCES, TARGETS = [[4, 9, 7, 6, 3], [10, 3]], [[5, 12, 3], [8, 8, 4, 3]]
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_a_model_made_by_hand(pre_norm, tmp_path):
-    """It has no table of positions, but what CTranslate2 computes itself."""
+def test_a_model_without_a_table_of_positions(pre_norm, tmp_path):
     spec = random_spec(pre_norm=pre_norm, ffn_glu=pre_norm)
     folder = write(spec, tmp_path / "1")
     model = load_ctranslate2(folder)
@@ -251,8 +259,9 @@ def test_a_model_made_by_hand(pre_norm, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("scale", [1.0, 12**0.5, False])
-def test_embeddings_are_scaled_or_not(scale, tmp_path):
+def test_scaled_and_unscaled_embeddings(scale, tmp_path):
     spec = random_spec()
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = scale
     folder = write(spec, tmp_path / "1")
@@ -261,11 +270,12 @@ def test_embeddings_are_scaled_or_not(scale, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rms_norm, epsilon", [(False, 1e-5), (True, 1e-6)])
-def test_the_epsilon_where_none_is_said(rms_norm, epsilon, tmp_path):
+def test_the_default_epsilon(rms_norm, epsilon, tmp_path):
     spec = random_spec(pre_norm=True, rms_norm=rms_norm)
     for embeddings in (spec.encoder.embeddings[0], spec.decoder.embeddings):
-        embeddings.weight = embeddings.weight / 1000  # so that it matters
+        embeddings.weight = embeddings.weight / 1000  # so that epsilon matters
     for stack in (spec.encoder, spec.decoder):
         stack.position_encodings.encodings = np.zeros((9, 12), "float32")
     folder = write(spec, tmp_path / "1")
@@ -277,7 +287,7 @@ def test_the_epsilon_where_none_is_said(rms_norm, epsilon, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
-def test_padding_is_added_where_there_is_none(tmp_path):
+def test_a_missing_pad_token_is_added(tmp_path):
     spec = random_spec()
     for side in ("source", "target"):
         spec._vocabularies[side][0][0] = f"<{side}>"
@@ -291,7 +301,7 @@ def test_padding_is_added_where_there_is_none(tmp_path):
     assert np.all(ids.token_ids[0, 0, : ids.lengths[0, 0]] != 13)
 
 
-# What CTranslate2 has written before, and reads still.
+# Older versions of the format, which CTranslate2 reads.
 
 OF_THE_MODEL = (
     "num_heads",
@@ -305,7 +315,7 @@ NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3}
 
 
 def write_older(spec, folder, version, revision, name, settings=(), drop=()):
-    """Settings were the model's, not its sides', and there was no config.json."""
+    """Writes settings of both sides once, and no config.json."""
     folder.mkdir()
     arrays, aliases = {}, {}
     for path, value in spec.variables(ordered=True):
@@ -358,6 +368,7 @@ OLDER = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("quantization", [None, "int8", "int16"])
 @pytest.mark.parametrize("kind", OLDER)
 def test_an_older_format(kind, quantization, tmp_path):
@@ -367,7 +378,7 @@ def test_an_older_format(kind, quantization, tmp_path):
     spec.validate()
     spec.optimize(quantization)
     drop = ["num_heads"] * (revision < 3)
-    drop += ["weight_scale"] * (quantization == "int16")  # it was always the same
+    drop += ["weight_scale"] * (quantization == "int16")  # It is constant.
     folder = write_older(spec, tmp_path / "1", version, revision, name, drop=drop)
     model = load_ctranslate2(folder)
     assert (model.num_heads, model.hidden_dim) == (heads, 16)
@@ -375,6 +386,7 @@ def test_an_older_format(kind, quantization, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
+@pytest.mark.once
 def test_settings_of_an_older_format(tmp_path):
     spec = random_spec()
     spec.validate()
@@ -399,7 +411,8 @@ def test_settings_of_an_older_format(tmp_path):
         load_ctranslate2(written("relative", with_relative_position=1))
 
 
-def test_vocabularies_as_lines(folder):
+@pytest.mark.once
+def test_vocabularies_in_text_files(folder):
     for path in folder.glob("*_vocabulary.json"):
         tokens = json.loads(path.read_text())
         path.with_suffix(".txt").write_text("\n".join(tokens) + "\n")
@@ -407,7 +420,8 @@ def test_vocabularies_as_lines(folder):
     assert load_ctranslate2(folder).source_vocabulary_size == 10
 
 
-def test_lines_that_are_no_text(folder):
+@pytest.mark.once
+def test_a_vocabulary_that_is_not_utf8(folder):
     path = folder / "source_vocabulary.json"
     path.unlink()
     path.with_suffix(".txt").write_bytes(b"<pad>\n\xff\n")
@@ -415,7 +429,8 @@ def test_lines_that_are_no_text(folder):
         load_ctranslate2(folder)
 
 
-def test_only_a_newline_ends_a_token(folder):
+@pytest.mark.once
+def test_tokens_are_separated_by_newlines_only(folder):
     path = folder / "source_vocabulary.json"
     tokens = json.loads(path.read_text())
     tokens[4:8] = ["\u2028", "\x85", "\r", "\x0c"]
@@ -424,7 +439,8 @@ def test_only_a_newline_ends_a_token(folder):
     assert load_ctranslate2(folder).source_vocabulary_size == 10
 
 
-def test_pieces_beside_a_vocabulary_that_no_tokenizer_has(tmp_path):
+@pytest.mark.once
+def test_pieces_that_do_not_match_the_vocabulary(tmp_path):
     folder = write(random_spec(), tmp_path / "1")
     for side in ("source", "target"):
         proto = marian_folders.pieces(marian_folders.SOURCES, 31)
@@ -433,16 +449,17 @@ def test_pieces_beside_a_vocabulary_that_no_tokenizer_has(tmp_path):
     assert model.source_tokenizer is model.target_tokenizer is None
 
 
-# What is refused.
+# Errors.
 
-LACKING = {
+UNSUPPORTED = {
     "layernorm_embedding": "layernorm_embedding",
     "with_relative_position": "relative_position",
 }
 
 
-@pytest.mark.parametrize("option", LACKING)
-def test_parts_that_this_library_lacks(option, tmp_path):
+@pytest.mark.once
+@pytest.mark.parametrize("option", UNSUPPORTED)
+def test_unsupported_parts(option, tmp_path):
     spec = random_spec(**{option: True})
     rng = np.random.default_rng(3)
     for stack in (spec.encoder, spec.decoder):
@@ -455,11 +472,14 @@ def test_parts_that_this_library_lacks(option, tmp_path):
                 layer.self_attention.relative_position_keys = table
                 layer.self_attention.relative_position_values = table
     folder = write(spec, tmp_path / "1")
-    with pytest.raises(ValueError, match=f"a model without '.*{LACKING[option]}.*'"):
+    with pytest.raises(
+        ValueError, match=f"a model without '.*{UNSUPPORTED[option]}.*'"
+    ):
         load_ctranslate2(folder)
 
 
-def test_an_activation_that_this_library_lacks(tmp_path):
+@pytest.mark.once
+def test_an_unsupported_activation(tmp_path):
     folder = write(random_spec(activation=1), tmp_path / "1")
     with pytest.raises(
         ValueError, match="`activation` in model.bin must be one of .*=1"
@@ -472,6 +492,7 @@ def set_config(folder, **settings):
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "setting, message",
     [
@@ -486,7 +507,8 @@ def test_settings(folder, setting, message):
         load_ctranslate2(folder)
 
 
-def test_tokenizers_that_do_not_fit(good):
+@pytest.mark.once
+def test_tokenizers_with_other_special_tokens(good):
     other = marian_folders
     proto = other.pieces(other.SOURCES, 31)
     tokenizer = MarianTokenizer(proto, ["</s>", "<unk>", "a", "<pad>"])
@@ -495,12 +517,14 @@ def test_tokenizers_that_do_not_fit(good):
         load_ctranslate2(good, tokenizer)
 
 
+@pytest.mark.once
 def test_a_target_tokenizer_alone(good):
     message = "`source_tokenizer` must be given with `target_tokenizer`"
     with pytest.raises(ValueError, match=message):
         load_ctranslate2(good, target_tokenizer=TARGET)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("side, rows", [("source", 10), ("target", 11)])
 @pytest.mark.parametrize("more", [-1, 2])
 def test_a_vocabulary_of_another_length(side, rows, more, folder):
@@ -512,6 +536,7 @@ def test_a_vocabulary_of_another_length(side, rows, more, folder):
         load_ctranslate2(folder)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["config.json", "model.bin", "source_vocabulary.json"])
 def test_a_missing_file(folder, name):
     (folder / name).unlink()
@@ -519,12 +544,13 @@ def test_a_missing_file(folder, name):
         load_ctranslate2(folder)
 
 
+@pytest.mark.once
 def test_a_file_that_ends_too_early(folder):
     path = folder / "model.bin"
     content = path.read_bytes()
     for size in (0, 3, 4, 5, 20, 40, 1000, len(content) - 1):
         path.write_bytes(content[:size])
-        with pytest.raises(ValueError, match="is damaged .it ends too early"):
+        with pytest.raises(ValueError, match="damaged .it ends too early"):
             load_ctranslate2(folder)
 
 
@@ -545,6 +571,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_files(name, folder):
     content, message = DAMAGED[name]
@@ -570,23 +597,26 @@ SHAPES = {
 
 def check_shape(folder, name, shape):
     variables = read_variables(folder / "model.bin")
-    array = np.broadcast_to(np.float32(0), shape)  # without its memory
+    array = np.broadcast_to(np.float32(0), shape)  # without memory
     variables._arrays[variables.stored_name(name)] = array
     with pytest.raises(ValueError, match=f"{name}.* must .* has shape .{shape[0]}"):
-        architecture(variables, None)
+        seq2seq_arguments(variables, None)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_checked_before_a_model_is_built(name, good):
     check_shape(good, name, SHAPES[name])
 
 
+@pytest.mark.once
 def test_a_relative_bias_has_a_column_for_each_head(tmp_path):
     export(model_of(**DESIGNS["relative"]()), tmp_path / "1")
     name = "encoder/layer_0/self_attention/relative_attention_bias"
     check_shape(tmp_path / "1", name, (8, 5))
 
 
+@pytest.mark.once
 def test_another_kind_of_model(folder):
     content = HEAD.replace(b"TransformerSpec", b"Wav2Vec2BertSpe")
     content += text(b"x") + struct.pack("<BIBIfI", 1, 1, 0, 4, 0.5, 0)

@@ -1,4 +1,4 @@
-"""A model of transformers and what is read of its folder compute the same."""
+"""Loaded models compute the logits of transformers."""
 
 import shutil
 
@@ -23,7 +23,7 @@ SEARCH = BeamSearch(4, PowerLengthPenalty(1.0), num_hypotheses=4)
 
 
 class Pair:
-    """A model of theirs, its tokenizer, and ours, which was read of its folder."""
+    """A model of transformers, its tokenizer, and the loaded `Seq2Seq`."""
 
     def __init__(self, model, folder):
         self.theirs = model
@@ -32,7 +32,7 @@ class Pair:
         self.ours = load_marian(folder)
 
     def logits(self, texts, decoder_token_ids):
-        """Theirs and ours, and which of them are not of padding."""
+        """Returns the logits of transformers and of the `Seq2Seq`."""
         batch = self.tokenizer(texts, return_tensors="pt", padding=True)
         start = np.full((len(texts), 1), self.ours.start_token_id)
         targets = np.concatenate([start, decoder_token_ids], axis=1)
@@ -45,7 +45,7 @@ class Pair:
         return theirs.logits.numpy(), to_numpy(self.ours(inputs))
 
     def hypotheses(self, texts, **options):
-        """Their texts and scores, four of each."""
+        """Returns four texts of transformers for each input, and their scores."""
         batch = self.tokenizer(texts, return_tensors="pt", padding=True)
         result = self.theirs.generate(
             **batch,
@@ -82,7 +82,7 @@ def test_logits(pair):
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-def test_the_parts_are_tied_as_theirs(pair):
+def test_tied_embeddings(pair):
     config = pair.theirs.config
     shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
     assert (pair.ours.source_embedding is pair.ours.target_embedding) == shared
@@ -101,7 +101,7 @@ def test_hypotheses(pair):
     assert found == expected
 
 
-def test_a_trained_model_says_what_it_has_learned(trained):
+def test_a_trained_model_gives_its_training_targets(trained):
     texts, expected = marian_folders.SOURCES, marian_folders.TARGETS
     theirs, scores = trained.hypotheses(texts)
     found, own_scores = trained.ours.generate(texts, SEARCH, return_scores=True)
@@ -110,7 +110,7 @@ def test_a_trained_model_says_what_it_has_learned(trained):
     assert trained.ours.generate(texts) == expected
 
 
-def test_padding_is_never_an_output(trained, tmp_path):
+def test_padding_is_never_chosen(trained, tmp_path):
     ours = load_marian(trained.folder)
     bias = np.zeros(ours.target_vocabulary_size, "float32")
     bias[ours.pad_token_id] = 100
@@ -123,7 +123,7 @@ def test_padding_is_never_an_output(trained, tmp_path):
 
 @pytest.mark.parametrize("pair", ["tied"], indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_read_as_float32(pair, tmp_path, dtype):
+def test_half_precision_is_converted_to_float32(pair, tmp_path, dtype):
     half = marian_folders.MarianMTModel.from_pretrained(pair.folder, dtype=dtype)
     shutil.copytree(pair.folder, tmp_path / "half")
     half.save_pretrained(tmp_path / "half")
@@ -134,10 +134,10 @@ def test_half_precision_is_read_as_float32(pair, tmp_path, dtype):
         assert keras.backend.standardize_dtype(weight.dtype) == "float32"
 
 
-# What any other model can do.
+# Methods of a `Seq2Seq`.
 
 
-def test_training_goes_on(trained):
+def test_training_continues(trained):
     keras.utils.set_random_seed(3)  # of dropout
     ours = load_marian(trained.folder)
     tokenizer = ours.target_tokenizer
@@ -160,7 +160,7 @@ def test_training_goes_on(trained):
     assert ours.generate("a cat", GreedySearch()) == "der Mann"
 
 
-def test_one_file_holds_everything(trained, tmp_path):
+def test_one_file_has_model_and_tokenizers(trained, tmp_path):
     trained.ours.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     expected = trained.ours.generate(TEXTS, SEARCH, return_scores=True)

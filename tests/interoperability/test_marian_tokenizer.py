@@ -41,7 +41,7 @@ def theirs(folder):
 
 @pytest.fixture(scope="module")
 def tokenizers(folder):
-    """Source and target, built by hand."""
+    """The tokenizers of both sides, built without `load_marian`."""
     files = [folder / "vocab.json", folder / "target_vocab.json"]
     files = [file if file.exists() else files[0] for file in files]
     return [
@@ -64,7 +64,7 @@ def test_ids_are_those_of_transformers(tokenizers, theirs):
     assert ids == theirs(text_target=TEXTS).input_ids
 
 
-def test_inside_of_graphs(tokenizers):
+def test_in_a_graph(tokenizers):
     source, _ = tokenizers
     traced = tf.function(source.tokenize)(tf.constant(TEXTS))
     assert traced.to_list() == source.tokenize(TEXTS).to_list()
@@ -97,7 +97,7 @@ def test_the_start_token_is_padding(tokenizers):
         assert names[tokenizer.unknown_token_id] == "<unk>"
 
 
-def test_its_operations_are_those_of_a_stock_server(tokenizers, tmp_path):
+def test_operations_are_those_of_a_stock_server(tokenizers, tmp_path):
     class Served(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
         def serve(self, texts):
@@ -126,7 +126,7 @@ def test_no_text_spells_a_special_token(tokenizers):
         assert ids and not {source.pad_token_id, source.end_token_id} & set(ids)
 
 
-def test_configuration_holds_everything(tokenizers, tmp_path):
+def test_the_configuration_is_complete(tokenizers, tmp_path):
     source = tokenizers[0]
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(source)))
     restored = keras.saving.deserialize_keras_object(config)
@@ -147,10 +147,10 @@ def test_outlives_a_cleared_session(tokenizers):
 @pytest.mark.parametrize(
     "vocabulary, message",
     [
-        (["</s>", "<unk>", "a"], r"must hold the special tokens .* without \['<pad>'"),
+        (["</s>", "<unk>", "a"], r"must contain the special .* without \['<pad>'"),
         (
             ["</s>", "<unk>", "a", "a", "<pad>"],
-            r"must hold each token once; .* repeats \['a'\]",
+            r"must contain each token once; .* repeats \['a'\]",
         ),
     ],
 )
@@ -159,19 +159,19 @@ def test_bad_vocabulary(tokenizers, vocabulary, message):
         MarianTokenizer(tokenizers[0].proto, vocabulary)
 
 
-def test_no_sentence_piece_model():
+def test_bytes_that_are_not_a_sentence_piece_model():
     message = "`proto` must be a serialised SentencePiece model; received 5 bytes"
     with pytest.raises(ValueError, match=message):
         MarianTokenizer(b"12345", ["</s>", "<unk>", "a", "<pad>"])
 
 
-def test_a_hole_in_the_vocabulary_has_a_name(tmp_path):
+def test_an_id_without_a_token_has_a_name(tmp_path):
     folder = tmp_path / "model"
     marian_folders.random_model(folder)
     path = folder / "vocab.json"
     ids = json.loads(path.read_text())
-    hole = ids.pop(list(ids)[7])
+    missing = ids.pop(list(ids)[7])
     path.write_text(json.dumps(ids))
     tokenizer = load_marian(folder).source_tokenizer
-    assert tokenizer.id_to_token(hole) == f"<unused {hole}>"
+    assert tokenizer.id_to_token(missing) == f"<unused {missing}>"
     assert tokenizer.token_to_id("<pad>") == ids["<pad>"]

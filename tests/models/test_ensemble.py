@@ -13,7 +13,7 @@ from keras_transformer import (
     Seq2Seq,
     SuppressTokens,
 )
-from keras_transformer.export.signatures import describe_signatures
+from keras_transformer.export import describe_signatures
 
 TOKENIZER = CharacterTokenizer.train(lines=["a small toy"])
 TEXTS = ["a toy", "toys", "", "a small toy"]
@@ -141,8 +141,9 @@ def test_export(ensemble, tmp_path):
     assert "attention" in signatures and "attention_scores" not in signatures
 
 
-def test_ctranslate2_has_no_ensembles(ensemble, tmp_path):
-    with pytest.raises(ValueError, match="`model` must be a `Seq2Seq` for `format="):
+def test_ctranslate2_does_not_support_ensembles(ensemble, tmp_path):
+    message = "`model` must be an encoder-decoder .*CTranslate2; .*class `Ensemble`"
+    with pytest.raises(ValueError, match=message):
         ensemble.export(tmp_path / "1", format="ctranslate2")
     assert not (tmp_path / "1").exists()
 

@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from keras_transformer.recipe import Recipe, folder
-from keras_transformer.recipe.folder import next_version, saved_position
+from keras_transformer.recipe.folder import next_version, trained_part
 
 pytestmark = pytest.mark.once
 
@@ -14,10 +14,11 @@ FILES = {"train": ["a"], "valid": ["b"]}
 def test_another_end_once_the_rate_has_begun_to_fall(epochs, done, warns, recwarn):
     """The run was for 5 epochs, with the fall in the last two."""
     recipe = Recipe(**FILES, output="c", epochs=epochs, cooldown=2)
-    folder._warn_of_another_end(recipe, 5, done)
+    folder._warn_of_another_cooldown(recipe, 5, done)
     messages = [str(warning.message) for warning in recwarn]
     assert len(messages) == warns
-    assert all(f"`epochs={epochs}` comes when" in message for message in messages)
+    message = f"`epochs={epochs}` replaces `epochs=5` in epoch {done}"
+    assert all(message in found for found in messages)
 
 
 def test_only_numbers_are_versions(tmp_path):
@@ -35,25 +36,27 @@ def begin(output, done, **options):
 
 
 def test_how_far_a_run_is(tmp_path):
-    assert saved_position(tmp_path) is None
+    assert trained_part(str(tmp_path)) is None
     begin(tmp_path / "run", 3)
-    assert saved_position(tmp_path / "run") == (3, 0)
+    assert trained_part(str(tmp_path / "run")) == (3, 0)
 
 
 def test_a_run_cannot_go_on_to_where_it_has_been(tmp_path):
     begin(tmp_path / "run", 7)
-    message = "`epochs` must be at least 7, .* are done in .*; received `epochs=6`"
+    message = (
+        "`epochs` must be at least 7, .* complete epochs in .*; received `epochs=6`"
+    )
     with pytest.raises(ValueError, match=message):
-        folder.goes_on(Recipe(**FILES, output=tmp_path / "run", epochs=6))
-    assert folder.goes_on(Recipe(**FILES, output=tmp_path / "run", epochs=40))
-    assert not folder.goes_on(Recipe(**FILES, output=tmp_path / "other"))
+        folder.can_resume(Recipe(**FILES, output=tmp_path / "run", epochs=6))
+    assert folder.can_resume(Recipe(**FILES, output=tmp_path / "run", epochs=40))
+    assert not folder.can_resume(Recipe(**FILES, output=tmp_path / "other"))
 
 
 def test_an_epoch_in_which_the_rate_falls_has_begun(tmp_path):
     begin(tmp_path, 3, epochs=5, cooldown=2)
     (tmp_path / "checkpoints/epoch-0003-batch-000007.npz").touch()
-    with pytest.warns(UserWarning, match="was for `epochs=5`, in epoch 4 now"):
-        assert folder.goes_on(Recipe(**FILES, output=tmp_path, epochs=6, cooldown=2))
+    with pytest.warns(UserWarning, match="replaces `epochs=5` in epoch 4"):
+        assert folder.can_resume(Recipe(**FILES, output=tmp_path, epochs=6, cooldown=2))
 
 
 def test_a_run_of_which_files_are_gone_is_not_made_over(tmp_path):
@@ -61,12 +64,14 @@ def test_a_run_of_which_files_are_gone_is_not_made_over(tmp_path):
     recipe = Recipe(**FILES, output=tmp_path)
     (tmp_path / "options.toml").rename(tmp_path / "elsewhere")
     with pytest.raises(
-        ValueError, match=r"`output` must .* whose options\.toml are gon"
+        ValueError, match=r"`output` must .* whose options\.toml are miss"
     ):
-        folder.goes_on(recipe)
+        folder.can_resume(recipe)
     (tmp_path / "elsewhere").rename(tmp_path / "options.toml")
     shutil.rmtree(tmp_path / "checkpoints")
-    assert not folder.goes_on(recipe)
+    assert not folder.can_resume(recipe)
     (tmp_path / "model.keras").touch()
-    with pytest.raises(ValueError, match="`output` must .* whose checkpoints are gone"):
-        folder.goes_on(recipe)
+    with pytest.raises(
+        ValueError, match="`output` must .* whose checkpoints are missing"
+    ):
+        folder.can_resume(recipe)

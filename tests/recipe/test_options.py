@@ -16,7 +16,7 @@ def test_options_are_written_whole_and_read_back(tmp_path):
         lowercase=True,
         learning_rate=1e-7,
         attention_dropout=0.2,
-        consistency=5,
+        r_drop=5,
     )
     path = tmp_path / "options.toml"
     path.write_text(recipe.to_toml(), "utf-8")
@@ -50,7 +50,7 @@ def test_counts(name):
         ("attention_dropout", 1.5),
         ("label_smoothing", -0.1),
         ("learning_rate", 0.0),
-        ("consistency", -0.5),
+        ("r_drop", -0.5),
         ("subword_sampling", 1.5),
         ("cooldown", -1),
         ("warmup_steps", 0),
@@ -77,7 +77,7 @@ def test_paths_that_any_folder_finds(tmp_path, monkeypatch):
     [("preset", "transformer_base"), ("vocabulary_size", 7), ("normalization", "nfkc")],
 )
 def test_what_comes_with_a_trained_model(name, value):
-    message = f"`{name}` is that of the trained model .*; received `{name}={value!r}`"
+    message = f"`{name}` must not be given with `init`.*; received `{name}={value!r}`"
     with pytest.raises(ValueError, match=message):
         Recipe(**FILES, init="a.keras", **{name: value})
 
@@ -104,7 +104,9 @@ def test_an_unknown_option_in_a_file(tmp_path):
     with pytest.raises(ValueError, match=r"options\.toml .*received `(warmup|zzz)`"):
         read_options(path)
     path.write_text("warmup_step = 5\n")
-    with pytest.raises(ValueError, match="`warmup_step`; perhaps `warmup_steps` is"):
+    with pytest.raises(
+        ValueError, match=r"`warmup_step`\. Did you mean `warmup_steps`\?"
+    ):
         read_options(path)
 
 
@@ -122,13 +124,22 @@ def test_a_file_that_is_not_toml(tmp_path, content):
         read_options(path)
 
 
-def test_a_run_goes_on_with_the_options_on_which_the_weights_depend():
-    began = tomllib.loads(Recipe(**FILES, dropout=0.2).to_toml())
+def test_a_resumed_run_has_the_options_on_which_the_weights_depend():
+    began, path = Recipe(**FILES, dropout=0.2), pathlib.Path("file")
     further = {"epochs": 50, "verbose": 2, "test": ["c.tsv"], "output": "elsewhere"}
     further |= {"valid": ["c.tsv"], "micro_batches": 2}
-    Recipe(**{**FILES, **further}, dropout=0.2).check_continues(began, "file")
+    Recipe(**{**FILES, **further}, dropout=0.2).check_resumes(began, path)
     for name, value in {"dropout": 0.1, "seed": 3, "train": ["a.tsv"]}.items():
         other = Recipe(**{**FILES, "dropout": 0.2, name: value})
         message = f"`{name}` must be .* in file; received `{name}="
         with pytest.raises(ValueError, match=message):
-            other.check_continues(began, "file")
+            other.check_resumes(began, path)
+
+
+def test_the_former_name_of_r_drop(tmp_path):
+    with pytest.warns(FutureWarning, match="`consistency` is dep.* Pass `r_drop` ins"):
+        recipe = Recipe(**FILES, consistency=2.5)
+    assert recipe == Recipe(**FILES, r_drop=2.5)
+    path = tmp_path / "options.toml"
+    path.write_text(recipe.to_toml().replace("r_drop", "consistency"))
+    assert Recipe.from_toml(path) == recipe

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -15,7 +16,7 @@ from keras_transformer import (
 )
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.models import PRESETS
-from keras_transformer.recipe import Recipe, read_options, run, train
+from keras_transformer.recipe import Recipe, read_options, result, run, train
 from keras_transformer.recipe.history_file import HistoryFile
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
@@ -36,7 +37,7 @@ def write_pairs(path, count, seed):
 @pytest.fixture
 def options(tmp_path, monkeypatch):
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
-    monkeypatch.setattr(run, "LENGTH_PENALTIES", (0.0, 0.6))
+    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.0, 0.6))
     for seed, (part, count) in enumerate({"train": 199, "valid": 7, "test": 5}.items()):
         write_pairs(tmp_path / f"{part}.tsv", count, seed)
     return {
@@ -63,17 +64,18 @@ def read_history(folder):
 def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
     results = tmp_path / "results"
     _, search, figures = train(Recipe(**options, epochs=1))
-    assert figures["sentences"] == 5 and 0 <= figures["bleu"] <= 100
-    assert "tok:13a" in figures["bleu_signature"]
-    best = max(figures["valid_bleu"], key=figures["valid_bleu"].get)
-    assert search.num_beams == 2 and figures["length_penalty"] == float(best)
-    assert json.loads((results / "figures.json").read_text()) == figures
+    assert figures.sentences == 5 and 0 <= figures.bleu <= 100
+    assert "tok:13a" in figures.bleu_signature
+    best = max(figures.valid_bleu, key=figures.valid_bleu.get)
+    assert search.num_beams == 2 and figures.length_penalty == float(best)
+    written = json.loads((results / "figures.json").read_text())
+    assert written == dataclasses.asdict(figures)
     assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == 37
 
     written = read_options(results / "options.toml")
     trained = train(Recipe(**{**written, "epochs": 2}))
     epochs = read_history(results)
-    assert [row["epoch"] for row in epochs] == ["0", "1"]
+    assert [row["epoch"] for row in epochs] == ["1", "2"]
     assert float(epochs[1]["loss"]) < float(epochs[0]["loss"])
     assert read_options(results / "options.toml")["epochs"] == 2
     model = keras.saving.load_model(results / "model.keras")
@@ -124,7 +126,7 @@ def test_a_run_that_is_to_end_where_it_is(options, tmp_path):
     (results / "figures.json").unlink()
     (results / "options.toml").write_text(Recipe(**options, epochs=5).to_toml())
     trained = train(Recipe(**options, epochs=2))
-    assert json.loads((results / "figures.json").read_text()) == trained.figures
+    assert result.Figures.read(results / "figures.json") == trained.figures
     assert len(read_history(results)) == 2
 
 
@@ -148,16 +150,16 @@ def test_a_trained_model_to_begin_with(options, tmp_path):
     assert losses[0] == losses[1] < before
     shutil.rmtree(init)  # The run has what it needs of it.
     train(Recipe(**{**further, "output": output, "epochs": 2}, init=init))
-    assert [row["epoch"] for row in read_history(output)] == ["0", "1"]
+    assert [row["epoch"] for row in read_history(output)] == ["1", "2"]
     assert isinstance(model, Seq2Seq)
 
 
 def test_a_model_that_no_run_can_begin_with(options, tmp_path):
     del options["vocabulary_size"]
-    with pytest.raises(FileNotFoundError, match="there is no .*letters.keras"):
+    with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     Seq2Seq(**TOY, vocabulary_size=11).save(tmp_path / "letters.keras")
-    message = "`init` must hold a `Seq2Seq` with tokenizers; .*letters.keras'`, which"
+    message = "`init` must be a model that can .* tokenizers; .*letters.keras'`, which"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     tokenizer = SentencePieceTokenizer.train(options["train"], vocabulary_size=37)
@@ -178,7 +180,7 @@ def test_no_lower_validation_loss_ends_a_run(options, tmp_path):
 
 def test_a_warmup_that_never_ends(options):
     options |= {"warmup_steps": 1000, "epochs": 1}
-    with pytest.warns(UserWarning, match="`warmup_steps=1000` is more than the .* "):
+    with pytest.warns(UserWarning, match="`warmup_steps=1000` is greater than .* "):
         train(Recipe(**options))
     pathlib.Path(options["output"], "figures.json").unlink()
     train(Recipe(**options))  # It has its rates behind it.
@@ -201,7 +203,7 @@ def test_text_that_is_not_normalized_and_bleu_of_characters(
     with open(options["train"][1], "a", encoding="utf-8") as target:
         target.write("KA½\n")
     trained = train(Recipe(**options, epochs=1, bleu_tokenize="char"))
-    assert "tok:char" in trained.figures["bleu_signature"]
+    assert "tok:char" in trained.figures.bleu_signature
     assert [quality.tokenize for quality in qualities] == ["char"]
     vocabulary = trained.model.source_tokenizer.get_vocabulary()
     assert not {"½", "⁄"} & {character for piece in vocabulary for character in piece}
@@ -241,7 +243,7 @@ def test_figures_of_some_epochs_alone(options, tmp_path):
     for epochs in (1, 3):
         train(Recipe(**options, epochs=epochs, bleu_every=2))
     rows = read_history(tmp_path / "results")
-    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
     assert [row["val_bleu"] != "" for row in rows] == [True, True, False]
     assert all(float(row["val_perplexity"]) > 1 for row in rows)
 
@@ -250,7 +252,14 @@ def test_rows_of_epochs_that_are_made_again_are_replaced(tmp_path):
     path = tmp_path / "history.csv"
     for epoch, loss in [(0, 5.0), (1, 4.0), (2, 3.0), (1, 2.5)]:
         HistoryFile(path).on_epoch_end(epoch, {"loss": loss})
-    assert path.read_text().split() == ["epoch,loss", "0,5.0", "1,2.5"]
+    assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,2.5"]
+
+
+def test_rows_of_earlier_versions_count_from_0(tmp_path):
+    path = tmp_path / "history.csv"
+    path.write_text("epoch,loss\n0,5.0\n1,4.0\n2,3.0\n")
+    HistoryFile(path).on_epoch_end(2, {"loss": 2.5})
+    assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0", "3,2.5"]
 
 
 @pytest.mark.parametrize("name", ["valid", "test"])
@@ -270,7 +279,7 @@ def test_a_missing_test_text_is_found_first(options, tmp_path):
 
 
 def test_a_model_that_cannot_be_judged_is_kept(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "_judge", lambda *args: 1 / 0)
+    monkeypatch.setattr(run, "evaluate_model", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(Recipe(**options, epochs=1))
     assert keras.saving.load_model(tmp_path / "results/model.keras").generate(["ka"])
@@ -307,15 +316,15 @@ def test_half_precision_ends_in_a_float32_model(options, tmp_path, dtype):
 
 def test_a_history_that_cannot_be_written_ends_no_run(tmp_path):
     history = HistoryFile(tmp_path / "missing" / "history.csv")
-    with pytest.warns(UserWarning, match="history.csv lacks epoch 0: .* goes on"):
+    with pytest.warns(UserWarning, match="Epoch 1 is missing in .* continues"):
         history.on_epoch_end(0, {"loss": 1.0})
     path = tmp_path / "history.csv"
     path.write_text("loss\n5.0\n")
-    with pytest.warns(UserWarning, match=r"history.csv lacks epoch 1: KeyError"):
+    with pytest.warns(UserWarning, match="Epoch 2 is missing in .*: KeyError"):
         HistoryFile(path).on_epoch_end(1, {"loss": 1.0})
-    path.write_text("\ufeffepoch,loss\n0,5.0\n", "utf-8")  # as spreadsheets do
+    path.write_text("\ufeffepoch,loss\n1,5.0\n", "utf-8")  # as spreadsheets do
     HistoryFile(path).on_epoch_end(1, {"loss": 4.0})
-    assert path.read_text().split() == ["epoch,loss", "0,5.0", "1,4.0"]
+    assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0"]
 
 
 @pytest.mark.parametrize("name, value", [("preset", "tiny"), ("dtype", "float16")])

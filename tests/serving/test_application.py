@@ -5,9 +5,9 @@ from starlette.testclient import TestClient
 
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.models import Model, Version
-from keras_transformer.serving.options import make_options
 from keras_transformer.serving.rest import Signature, TensorSpec
+from keras_transformer.serving.served_model import ModelVersion, ServedModel
+from keras_transformer.serving.server_options import make_server_options
 
 pytestmark = pytest.mark.once
 
@@ -16,7 +16,7 @@ SIGNATURES = {"serving_default": Signature({"text": TEXT}, {"text": TEXT})}
 PREDICT = "/v1/models/upper:predict"
 
 
-class Workers:
+class Replicas:
     """Answers in upper case; knows some words that are not to be asked."""
 
     slots = 1
@@ -41,17 +41,18 @@ class Workers:
 
 
 def make_model(name, options):
-    model = Model(name, options, cluster=None)
-    workers = Workers()
-    batcher = Batcher(workers.predict, 1, 4, options.max_waiting)
-    model.versions[3] = Version(3, "AVAILABLE", workers=workers, batcher=batcher)
+    model = ServedModel(name, options, cluster=None)
+    replicas = Replicas()
+    batcher = Batcher(replicas.predict, 1, 4, options.max_waiting)
+    model.versions[3] = ModelVersion(3)
+    model.versions[3].set_loaded(replicas, batcher)
     return model
 
 
 @pytest.fixture
 def client(tmp_path):
     folder = {"folder": tmp_path}
-    options = make_options(
+    options = make_server_options(
         models={
             "upper": folder,
             "sentences": {**folder, "split_sentences": "en", "max_waiting": 5},
@@ -112,7 +113,7 @@ def test_an_answer_that_nobody_waits_for_is_given_up(client):
 
     asyncio.run(client.app({**scope, "query_string": b""}, receive, send))
     assert sent[0]["status"] == 400
-    assert b"the client went before the answer" in sent[1]["body"]
+    assert b"the client has disconnected" in sent[1]["body"]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +122,9 @@ def test_an_answer_that_nobody_waits_for_is_given_up(client):
         (PREDICT, b"{", 400, "must be JSON"),
         (PREDICT, b'{"instances": ["refuse"]}', 400, "`text` must be nice"),
         (PREDICT, b'{"instances": ["' + b"a" * 300 + b'"]}', 413, "300 bytes"),
-        (PREDICT, b'{"instances": ["sleep"]}', 504, "no answer in 0.3 s"),
-        (PREDICT, b'{"instances": ["fail"]}', 500, "see its log"),
-        ("/v1/models/none:predict", b"", 404, r"no model 'none'; there are"),
+        (PREDICT, b'{"instances": ["sleep"]}', 504, "no response within 0.3 s"),
+        (PREDICT, b'{"instances": ["fail"]}', 500, "see the log"),
+        ("/v1/models/none:predict", b"", 404, "model 'none' does not exist; models: "),
         ("/v1/models/empty:predict", b"", 404, "empty is not available"),
         ("/v1/models/upper/versions/9:predict", b"", 404, "version 9, is not av"),
         ("/v1/models/upper/versions/x:predict", b"", 400, "must be a number"),
@@ -159,7 +160,7 @@ def test_an_encoded_body_is_refused(client):
 
 
 def test_overload_is_said_at_once(client):
-    batcher = client.models["busy"].versions[3].batcher
+    batcher = client.models["busy"].versions[3].loaded.batcher
     batcher.waiting = 1
     response = client.post("/v1/models/busy:predict", json={"instances": ["a"]})
     assert response.status_code == 503
@@ -183,7 +184,7 @@ def test_status_and_metadata(client):
     assert client.get("/v1/models/upper/versions/4").status_code == 404
     assert client.get("/v1/models/upper/metadata").json() == {
         "model_spec": {"name": "upper", "signature_name": "", "version": "3"},
-        "metadata": Workers.metadata,
+        "metadata": Replicas.metadata,
     }
     upper, sentences, empty, _ = client.get("/v1/models").json()["models"]
     ready = {"ready": True, "version": 3, "signatures": ["serving_default"]}
@@ -219,7 +220,7 @@ def test_metrics_where_the_cluster_does_not_answer(client, monkeypatch):
     async def running(self):
         raise KeyError("upper-3")
 
-    monkeypatch.setattr(Workers, "running", running)
+    monkeypatch.setattr(Replicas, "running", running)
     text = client.get("/metrics").text
     assert "keras_transformer_replicas{" not in text
     assert 'keras_transformer_model_ready{model="upper"} 1.0' in text

@@ -45,7 +45,7 @@ def test_replicas_that_take_long_to_end(caplog, monkeypatch):
 
     monkeypatch.setattr(cluster.serve, "delete", delete)
     asyncio.run(cluster.Cluster.remove(None, "m-1"))
-    assert "m-1: its replicas take long to end" in caplog.text
+    assert "m-1: the replicas take long to stop" in caplog.text
 
 
 def test_the_log_has_why_replicas_do_not_start(caplog, monkeypatch):

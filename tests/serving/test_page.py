@@ -1,4 +1,4 @@
-"""The page at the server's root: what it holds, and what a browser shows of it."""
+"""The page of the server: its file, and its behaviour in a browser."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,9 @@ import uvicorn
 
 from keras_transformer.serving.application import PAGE, Application
 from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.models import Model, Version
-from keras_transformer.serving.options import ModelOptions, ServerOptions
 from keras_transformer.serving.rest import Signature, TensorSpec
+from keras_transformer.serving.served_model import ModelVersion, ServedModel
+from keras_transformer.serving.server_options import ModelOptions, ServerOptions
 
 pytestmark = pytest.mark.once
 
@@ -33,14 +33,13 @@ NO_SHADE = "rgba(0, 0, 0, 0)"
 
 
 class UpperCase:
-    """A model that puts words in upper case, and looks where its heads are told to.
+    """A model that changes words to upper case, with fixed attention.
 
-    Layer l's head h looks from token t at token t + 3 l + h, from the last one on at
-    the first.
+    In head h of layer l, token t attends to token t + 3 l + h, modulo their number.
 
     Attributes:
-        asked: what it was asked for, in order.
-        waits: texts with "wait" are answered when it is set.
+        asked: the requests, in order.
+        waits: event that texts with "wait" wait for.
     """
 
     def __init__(self):
@@ -92,16 +91,17 @@ def one_hot_rows(shift, targets, sources):
 
 
 def available(name, folder, model, signatures, **options):
-    workers = SimpleNamespace(signatures=signatures, metadata={})
+    replicas = SimpleNamespace(signatures=signatures, metadata={})
     batcher = Batcher(model.compute, slots=5, max_batch_size=1, max_waiting=7)
-    served = Model(name, ModelOptions(folder=folder, **options), cluster=None)
-    served.versions[3] = Version(3, "AVAILABLE", workers=workers, batcher=batcher)
+    served = ServedModel(name, ModelOptions(folder=folder, **options), cluster=None)
+    served.versions[3] = ModelVersion(3)
+    served.versions[3].set_loaded(replicas, batcher)
     return served
 
 
 @contextlib.contextmanager
 def serving(models):
-    """Serves models over HTTP; yields the address."""
+    """Serves models over HTTP, and yields the address."""
     application = Application(models, ServerOptions.model_construct())
     config = uvicorn.Config(application.asgi, port=0, log_level="warning", ws="none")
     server = uvicorn.Server(config)
@@ -154,11 +154,11 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, address):
-    """Opens the page; at the end, it asked nobody else and had no error."""
+    """Opens the page. It must send no request elsewhere and have no error."""
     pages, complaints = [], []
 
     def complain(message):
-        # Of answers with a status from 400 on, which the page shows itself.
+        # The page itself shows responses with a status of at least 400.
         is_answer = message.text.startswith("Failed to load resource")
         if message.type == "error" and not is_answer:
             complaints.append(message.text)
@@ -207,7 +207,7 @@ def figures(page, side="source"):
 
 
 def pixel(page, target, source):
-    """The colour in the middle of a cell of the heat map."""
+    """Returns the colour in the middle of a cell of the heat map."""
     script = """(canvas, [t, s, rows, columns]) => [...canvas.getContext("2d")
         .getImageData((s + 0.5) * canvas.width / columns,
                       (t + 0.5) * canvas.height / rows, 1, 1).data]"""
@@ -291,7 +291,7 @@ def test_an_empty_text_asks_nothing(page, model):
 
 def test_an_empty_output(page):
     translate(page, "nothing", wait_for="#copy:visible")
-    assert page.inner_text("#best") == "The model answers with an empty text."
+    assert page.inner_text("#best") == "The output is an empty text."
 
 
 def test_markup_is_text(page):
@@ -300,7 +300,7 @@ def test_markup_is_text(page):
     assert page.inner_text("#best") == text.upper()
     assert page.locator("#nbest li > :first-child").first.inner_text() == text.upper()
     token(page, "target", 0).hover()
-    assert "<IMG" in page.inner_text("#told")
+    assert "<IMG" in page.inner_text("#description")
     assert page.locator("img, main b, main script").count() == 0
 
 
@@ -381,7 +381,7 @@ def test_a_model_that_is_ready_later(open_page, models, model, tmp_path):
     models["late"] = late
     try:
         page = open_page("#model=late&text=one")
-        assert "There is no model “late” here" in page.inner_text("#error")
+        assert "Model “late” does not exist" in page.inner_text("#error")
         late.versions[3] = version
         page.wait_for_selector("#attention:visible")
         assert page.inner_text("#best") == "ONE"
@@ -391,7 +391,7 @@ def test_a_model_that_is_ready_later(open_page, models, model, tmp_path):
 
 def test_an_unknown_model_in_a_link(open_page):
     page = open_page("#model=other&text=one")
-    assert "There is no model “other” here" in page.inner_text("#error")
+    assert "Model “other” does not exist" in page.inner_text("#error")
     assert page.input_value("#text") == "one"
 
 
@@ -445,12 +445,12 @@ def test_pointing_at_a_word_shades_what_it_looked_at(page):
     found = shades(page)
     assert len(set(found)) == 2 and found.count(found[3]) == 1
     assert figures(page) == ["", "", "", "1.00", "", "", ""]
-    assert plain(page.inner_text("#told")) == "“THREE” looked at “four” 1.00"
+    assert plain(page.inner_text("#description")) == "“THREE” attends to “four” 1.00"
     token(page, "target", 5).hover()
     assert figures(page)[6] == "1.00"
     page.hover("h1")
     assert shades(page) == [NO_SHADE] * 7
-    assert page.inner_text("#told") == "Point at a word, or tap it."
+    assert page.inner_text("#description") == "Point at a word, or tap it."
 
 
 @pytest.mark.parametrize("width", [360, 1100])
@@ -464,7 +464,7 @@ def test_nothing_moves_under_the_pointer(open_page, width):
     boxes = [page.eval_on_selector_all("#words button, #canvas", script)]
     for side, index in (("target", 2), ("target", 16), ("source", 12)):
         token(page, side, index).hover()
-        assert page.inner_text("#told").count("0.17") == 6
+        assert page.inner_text("#description").count("0.17") == 6
         boxes.append(page.eval_on_selector_all("#words button, #canvas", script))
     assert boxes == [boxes[0]] * 4
 
@@ -476,7 +476,9 @@ def test_pointing_at_the_text_shades_who_looked_at_it(page):
     token(page, "source", 4).hover()
     assert figures(page, "target") == ["", "1.00", "", "", "", "", ""]
     assert figures(page) == [""] * 7
-    assert plain(page.inner_text("#told")) == "“five” was looked at by “TWO” 1.00"
+    assert (
+        plain(page.inner_text("#description")) == "“five” is attended to by “TWO” 1.00"
+    )
 
 
 def test_layers_and_heads(page):
@@ -544,7 +546,7 @@ def test_pointing_at_the_heat_map(page):
     box = page.locator("#canvas").bounding_box()
     cell = box["width"] / 7
     page.hover("#canvas", position={"x": 3.5 * cell, "y": 1.5 * cell})
-    assert plain(page.inner_text("#told")) == "“TWO” looked at “four” 0.33"
+    assert plain(page.inner_text("#description")) == "“TWO” attends to “four” 0.33"
     assert figures(page)[1:4] == ["0.33"] * 3
     row, column = (page.locator(f"#{b}-band").bounding_box() for b in ("row", "column"))
     assert row["y"] == pytest.approx(box["y"] + cell, abs=1)
@@ -555,7 +557,7 @@ def test_pointing_at_the_heat_map(page):
 
 def test_attention_of_another_output_says_so(page):
     translate(page, "another sample")
-    assert page.inner_text("#note") == "Of another output: ANOTHER ONE"
+    assert page.inner_text("#note") == "Attention of another output: ANOTHER ONE"
     translate(page, "one")
     assert page.is_hidden("#note")
 
@@ -568,7 +570,7 @@ def test_attention_of_long_texts_is_not_asked_for(page, model):
 
 
 def plain(text):
-    """A text without the marks that isolate words of other directions."""
+    """Removes the marks that isolate words of other directions."""
     return text.replace("\u2068", "").replace("\u2069", "")
 
 

@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from keras_transformer.serving.options import ServerOptions
 from keras_transformer.serving.rest import (
-    Prediction,
+    PredictRequest,
     RequestError,
     Signature,
     TensorSpec,
-    answer,
+    format_response,
     parse,
 )
+from keras_transformer.serving.server_options import ServerOptions
 
 pytestmark = pytest.mark.once
 
@@ -55,7 +55,7 @@ def body(**request):
 )
 def test_rows_and_columns(request_body, expected, limits):
     found = parse(body(**request_body), SIGNATURES, limits)
-    assert found == Prediction("serving_default", *expected)
+    assert found == PredictRequest("serving_default", *expected)
 
 
 def test_several_inputs(limits):
@@ -63,16 +63,16 @@ def test_several_inputs(limits):
     rows[1]["seed"] = -4
     found = parse(body(signature_name="nbest", instances=rows), SIGNATURES, limits)
     columns = {"text": ["a", "b"], "prefix": ["", "c"], "seed": [3, -4]}
-    assert found == Prediction("nbest", columns, True)
+    assert found == PredictRequest("nbest", columns, True)
     found = parse(body(signature_name="nbest", inputs=columns), SIGNATURES, limits)
-    assert found == Prediction("nbest", columns, False)
+    assert found == PredictRequest("nbest", columns, False)
     assert found.rows == 2
 
 
 def test_no_name_is_that_of_the_first(limits):
     for name in ("", "serving_default"):
         found = parse(body(signature_name=name, instances=["a"]), SIGNATURES, limits)
-        assert found == Prediction("serving_default", {"text": ["a"]}, True)
+        assert found == PredictRequest("serving_default", {"text": ["a"]}, True)
 
 
 def test_lists_of_numbers(limits):
@@ -101,15 +101,15 @@ def test_lists_of_numbers(limits):
         (body(instances=[]), "1 to 5 texts; received 0"),
         (body(instances=["a"] * 6), "1 to 5 texts; received 6"),
         (body(instances=["a" * 8]), "at most 7 characters; received 8"),
-        (body(instances=[1]), "must be of strings; received 1"),
-        (body(instances=[None]), "must be of strings; received None"),
-        (body(instances=[["a"]]), "must be of strings"),
+        (body(instances=[1]), "must contain strings; received 1"),
+        (body(instances=[None]), "must contain strings; received None"),
+        (body(instances=[["a"]]), "must contain strings"),
         (body(instances=["\ud800"]), "must be Unicode"),
-        (body(instances=[{"b64": "?"}]), "base64 of UTF-8"),
-        (body(instances=[{"b64": 3}]), "base64 of UTF-8"),
+        (body(instances=[{"b64": "?"}]), "the base64 of UTF-8"),
+        (body(instances=[{"b64": 3}]), "the base64 of UTF-8"),
         (
             body(instances=[{"b64": base64.b64encode(b"\xff").decode()}]),
-            "base64 of UTF-8",
+            "the base64 of UTF-8",
         ),
         (body(signature_name="x", instances=["a"]), "must be one of"),
         (body(signature_name=["x"], instances=["a"]), "must be one of"),
@@ -120,15 +120,15 @@ def test_lists_of_numbers(limits):
                 signature_name="nbest",
                 inputs={"text": ["a"], "prefix": [], "seed": [1]},
             ),
-            "of one length",
+            "the same length",
         ),
-        (body(signature_name="tokens", instances=[[2**31]]), "must fit 32 bits"),
-        (body(signature_name="tokens", instances=[[True]]), "must be of integers"),
-        (body(signature_name="tokens", instances=[[1.0]]), "must be of integers"),
+        (body(signature_name="tokens", instances=[[2**31]]), "must fit in 32 bits"),
+        (body(signature_name="tokens", instances=[[True]]), "must contain integers"),
+        (body(signature_name="tokens", instances=[[1.0]]), "must contain integers"),
         (body(signature_name="tokens", instances=[3]), "must be a list"),
         (body(signature_name="tokens", instances=[[1] * 8]), "at most 7 entries"),
-        (body(signature_name="tokens", instances=[[1], [2, 3]]), "one length: pad"),
-        (body(signature_name="weigh", instances=["1"]), "must be of numbers"),
+        (body(signature_name="tokens", instances=[[1], [2, 3]]), "same length; pad"),
+        (body(signature_name="weigh", instances=["1"]), "must contain numbers"),
         (body(signature_name="weigh", instances=[10**400]), "numbers that fit"),
     ],
 )
@@ -164,7 +164,7 @@ def test_any_bytes_are_parsed_or_refused(limits):
 def test_answers():
     outputs = {"text": ["a", "b"], "score": [-1.0, -2.0]}
     rows = [{"text": "a", "score": -1.0}, {"text": "b", "score": -2.0}]
-    assert answer(outputs, by_rows=True) == {"predictions": rows}
-    assert answer(outputs, by_rows=False) == {"outputs": outputs}
-    assert answer({"text": ["a"]}, by_rows=True) == {"predictions": ["a"]}
-    assert answer({"text": ["a"]}, by_rows=False) == {"outputs": ["a"]}
+    assert format_response(outputs, by_rows=True) == {"predictions": rows}
+    assert format_response(outputs, by_rows=False) == {"outputs": outputs}
+    assert format_response({"text": ["a"]}, by_rows=True) == {"predictions": ["a"]}
+    assert format_response({"text": ["a"]}, by_rows=False) == {"outputs": ["a"]}

@@ -1,7 +1,10 @@
 import pytest
 
-from keras_transformer.serving.options import make_options, read_options
 from keras_transformer.serving.server import _cpus
+from keras_transformer.serving.server_options import (
+    make_server_options,
+    read_server_options,
+)
 
 pytestmark = pytest.mark.once
 
@@ -28,7 +31,7 @@ def write(folder, text):
 
 
 def test_a_file(folder):
-    options = read_options(write(folder, FILE), port=8081, host="::1")
+    options = read_server_options(write(folder, FILE), port=8081, host="::1")
     assert (options.port, options.host, options.address) == (8081, "::1", None)
     assert options.cache == folder / "compiled"
     model = options.models["en-de"]
@@ -43,25 +46,25 @@ def test_a_file(folder):
         (("port = 8080", "ports = 1"), "there is no option `ports`"),
         (("port = 8080", "timeout_seconds = inf"), "`timeout_seconds`: .*finite"),
         (("port = 8080", "poll_seconds = inf"), "`poll_seconds`: .*finite"),
-        (('cache = "', """cache = "it's"""), "`cache`: .*without apostrophes"),
+        (('cache = "', """cache = "it's"""), "`cache`: .*not contain apostrophes"),
         (("replicas = 3", "replica = 3"), "no option `models.en-de.replica`"),
         (("replicas = 3", "replicas = 0"), "`models.en-de.replicas`: .*or equal to 1"),
         (("replicas = 3", "replicas = 3\nmax_replicas = 2"), "at least replicas=3"),
         (("versions = [1, 2]", 'versions = "newest"'), "versions"),
         (("here/en-de", "nowhere"), "must be a folder of versions"),
-        (("models.en-de", 'models."../etc"'), "must be of letters"),
+        (("models.en-de", 'models."../etc"'), "must consist of letters"),
         (("[models.en-de]", "[models.en-de"), "must be a TOML file"),
         (("[models.en-de]", "[[models]]"), "`models`: input should be a valid dict"),
     ],
 )
 def test_bad_files(change, message, folder):
     with pytest.raises(ValueError, match=message):
-        read_options(write(folder, FILE.replace(*change)))
+        read_server_options(write(folder, FILE.replace(*change)))
 
 
 def test_no_models():
     with pytest.raises(ValueError, match="`models`: dictionary should have at least 1"):
-        make_options(models={})
+        make_server_options(models={})
 
 
 @pytest.mark.parametrize(
@@ -69,15 +72,15 @@ def test_no_models():
     [
         ("here/en-de/1", "here/en-de/1", "Give the folder above it, {}/here/en-de$"),
         ("here/en-de", "here/en-de", "Move it to {}/here/en-de/1$"),
-        ("here/en-de/1", "here", "Give one, such as {}/here/en-de$"),
+        ("here/en-de/1", "here", "Give one of them, such as {}/here/en-de$"),
     ],
 )
 def test_another_folder_in_the_place_of_a_model(name, given, advice, folder):
     (folder / name).mkdir(exist_ok=True)
     (folder / name / "saved_model.pb").touch()
     with pytest.raises(ValueError, match=advice.format(folder)) as found:
-        make_options(models={"m": {"folder": folder / given}})
-    message = "`models.m.folder`: must hold a folder for each version, named 1, 2, …; "
+        make_server_options(models={"m": {"folder": folder / given}})
+    message = "`models.m.folder`: must contain one folder per version, named 1, 2, …; "
     assert str(found.value).startswith(message)
 
 
@@ -85,7 +88,7 @@ def test_models_beside_the_versions_of_one(folder):
     for name in ("here/en-de/1", "here/2"):
         (folder / name).mkdir()
         (folder / name / "saved_model.pb").touch()
-    options = make_options(models={"m": {"folder": folder / "here"}})
+    options = make_server_options(models={"m": {"folder": folder / "here"}})
     assert options.models["m"].folder == (folder / "here").resolve()
 
 
@@ -99,4 +102,4 @@ def test_cores_are_counted_for_every_version_twice(versions, count, folder):
         (version / "saved_model.pb").touch()
         (version / "variables/variables.index").touch()
     model = {"folder": folder / "here/en-de", "versions": versions, "replicas": 50}
-    assert _cpus(make_options(models={"en-de": model})) == 2 * 50 * count
+    assert _cpus(make_server_options(models={"en-de": model})) == 2 * 50 * count

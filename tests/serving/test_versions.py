@@ -2,8 +2,8 @@ import pathlib
 
 import pytest
 
-from keras_transformer.serving.options import ModelOptions
-from keras_transformer.serving.versions import wanted_versions
+from keras_transformer.serving.server_options import ModelOptions
+from keras_transformer.serving.versions import selected_versions
 
 pytestmark = pytest.mark.once
 
@@ -28,11 +28,11 @@ def folder(tmp_path):
 )
 def test_whole_versions_with_plain_numbers(versions, expected, folder):
     options = ModelOptions(folder=folder, versions=versions)
-    assert wanted_versions(options) == expected
+    assert selected_versions(options) == expected
 
 
 def test_none(tmp_path):
-    assert wanted_versions(ModelOptions(folder=tmp_path)) == []
+    assert selected_versions(ModelOptions(folder=tmp_path)) == []
 
 
 def test_what_may_not_be_read_is_left_out(folder, monkeypatch):
@@ -44,4 +44,4 @@ def test_what_may_not_be_read_is_left_out(folder, monkeypatch):
         return is_file(path)
 
     monkeypatch.setattr(pathlib.Path, "is_file", refused)
-    assert wanted_versions(ModelOptions(folder=folder, versions="all")) == [1, 2]
+    assert selected_versions(ModelOptions(folder=folder, versions="all")) == [1, 2]

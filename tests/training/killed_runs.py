@@ -1,7 +1,6 @@
-"""Trains in processes of its own that kill themselves; `test_kill.py` starts it.
+"""Trains in processes that kill themselves, for `test_kill.py`.
 
-Each life of a run is a fork of this process, which has only imported things, so that
-the imports are paid for once.
+Each process is a fork of this one, so that the package is imported once.
 
     python killed_runs.py FOLDER
 """
@@ -29,7 +28,7 @@ def die(*args, **kwargs):
 
 
 class DieAfter(keras.callbacks.Callback):
-    """Kills the process when it has made so many steps."""
+    """Kills the process after a number of steps."""
 
     def __init__(self, steps):
         super().__init__()
@@ -42,7 +41,7 @@ class DieAfter(keras.callbacks.Callback):
 
 
 class WrittenLog(LossLog):
-    """Writes each line at once, so that it outlives the process."""
+    """Writes each line immediately, before the process can be killed."""
 
     def __init__(self, path):
         super().__init__()
@@ -55,30 +54,30 @@ class WrittenLog(LossLog):
 
 
 def save_half(file, *arrays):
-    """`numpy.savez`, killed half-way."""
+    """Writes half of the arrays of `numpy.savez`, then kills the process."""
     np.savez(file, *arrays[: len(arrays) // 2])
     file.flush()
     die()
 
 
-def at_call(number, where, module, name, instead):
-    """Lets code find something else in a module, at one of its calls."""
-    usual = getattr(where, module)
+def at_call(number, user, module, name, replacement):
+    """Replaces one call of a function of a module that `user` imports."""
+    original = getattr(user, module)
     calls = itertools.count(1)
 
     def function(*args, **kwargs):
-        return (instead if next(calls) == number else getattr(usual, name))(
-            *args, **kwargs
-        )
+        is_replaced = next(calls) == number
+        called = replacement if is_replaced else getattr(original, name)
+        return called(*args, **kwargs)
 
-    setattr(where, module, types.SimpleNamespace(**vars(usual) | {name: function}))
+    setattr(user, module, types.SimpleNamespace(**vars(original) | {name: function}))
 
 
 def in_a_step():
     return [DieAfter(4)]
 
 
-def half_way_through_a_write():
+def during_a_write():
     at_call(2, storage, "np", "savez", save_half)
     return []
 
@@ -93,14 +92,14 @@ def after_renaming():
     return []
 
 
-KILLINGS = [in_a_step, half_way_through_a_write, before_renaming, after_renaming]
+KILLINGS = [in_a_step, during_a_write, before_renaming, after_renaming]
 
 
-def start(folder, life=0, killing=None):
-    """Starts one life of a run; returns the number of its process."""
+def start(folder, number=0, killing=None):
+    """Starts a process that trains; returns its id."""
     if process := os.fork():
         return process
-    keras.utils.set_random_seed(SEED + life)
+    keras.utils.set_random_seed(SEED + number)
     data, model = make_data(), make_model()
     model.fit(
         data.dataset,
@@ -108,7 +107,7 @@ def start(folder, life=0, killing=None):
         shuffle=False,
         verbose=0,
         callbacks=[
-            WrittenLog(folder / f"{life}.jsonl"),
+            WrittenLog(folder / f"{number}.jsonl"),
             *(killing() if killing else []),
             Checkpoints(folder / "checkpoints", data=data, save_every=2),
         ],
@@ -127,8 +126,8 @@ def main(folder):
         (folder / name).mkdir()
     whole = start(folder / "whole")
     ends = {}
-    for life, killing in enumerate(KILLINGS):
-        process = start(folder / "killed", life, killing)
+    for number, killing in enumerate(KILLINGS):
+        process = start(folder / "killed", number, killing)
         ends[killing.__name__] = end_of(process)
     ends["last"] = end_of(start(folder / "killed", len(KILLINGS)))
     ends["whole"] = end_of(whole)

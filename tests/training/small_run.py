@@ -1,4 +1,4 @@
-"""A run of training so small that it can be made many times over."""
+"""A small model and its data, for tests that train several times."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ LETTERS = "abcdefgx"
 
 
 def make_data():
-    """Words backwards, in batches of one shape; an x is in one word alone."""
+    """Returns reversed words, in batches of one shape. Only one word has an x."""
     rng = np.random.default_rng(11)
     letters = rng.choice(list(LETTERS[:-1]), (BATCHES * ROWS, LENGTH - 1))
     words = ["".join(word) for word in letters]
@@ -33,7 +33,7 @@ def make_data():
 
 
 def make_model(optimizer=None, loss=None):
-    """Sequence to sequence, but without attention."""
+    """Returns a compiled sequence-to-sequence model without attention."""
     source = keras.Input((None,), dtype="int32", name="encoder_token_ids")
     target = keras.Input((None,), dtype="int32", name="decoder_token_ids")
     embed = keras.layers.Embedding(4 + len(LETTERS), 6)
@@ -51,7 +51,7 @@ def make_model(optimizer=None, loss=None):
 
 
 class LossLog(keras.callbacks.Callback):
-    """Keeps the logs of each batch by epoch and number."""
+    """Stores loss and perplexity of each batch, by epoch and batch from 0."""
 
     def __init__(self):
         super().__init__()

@@ -4,7 +4,7 @@ import pytest
 
 from keras_transformer import average_checkpoints
 from keras_transformer.training.checkpoints import run_state
-from keras_transformer.training.checkpoints.storage import Position, write_checkpoint
+from keras_transformer.training.checkpoints.storage import RunPosition, write_checkpoint
 
 EPOCHS = 4
 
@@ -38,8 +38,8 @@ def weights(tmp_path):
         model.set_weights(values)
         model.layers[-1].seed_generator.state.assign([epoch, epoch])
         state = {"model": run_state.save_variables(model.variables), "optimizer": []}
-        write_checkpoint(tmp_path / Position(epoch).file_name, state)
-        write_checkpoint(tmp_path / Position(epoch, 7).file_name, {"model": None})
+        write_checkpoint(tmp_path / RunPosition(epoch).file_name, state)
+        write_checkpoint(tmp_path / RunPosition(epoch, 7).file_name, {"model": None})
         weights.append(values)
     return weights
 
@@ -65,7 +65,7 @@ def test_half_types_are_averaged_in_float64(tmp_path):
     for epoch, value in enumerate(values, start=1):
         variable.assign(value)
         state = {"model": run_state.save_variables([variable])}
-        write_checkpoint(tmp_path / Position(epoch).file_name, state)
+        write_checkpoint(tmp_path / RunPosition(epoch).file_name, state)
 
     class Model:
         variables = weights = [variable]
@@ -75,7 +75,7 @@ def test_half_types_are_averaged_in_float64(tmp_path):
 
 
 def test_a_model_with_other_dropout(weights, tmp_path):
-    """Layers with dropout have random generators, which are no part of the means."""
+    """Dropout layers have random generators, which are not averaged."""
     layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
     model = keras.Sequential([*layers, Counting()])
     model.build((None, 2))
@@ -84,32 +84,38 @@ def test_a_model_with_other_dropout(weights, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_damaged_one_is_passed_over(weights, tmp_path):
+@pytest.mark.once
+def test_a_damaged_file_is_skipped(weights, tmp_path):
     (tmp_path / "epoch-0003.npz").write_bytes(b"PK")
-    with pytest.warns(UserWarning, match="epoch-0003.npz is not a whole checkpoint"):
+    with pytest.warns(UserWarning, match="epoch-0003.npz is damaged"):
         averaged = average_checkpoints(make_model(), tmp_path, last=2)
     assert [path.name for path in averaged] == ["epoch-0004.npz", "epoch-0002.npz"]
 
 
+@pytest.mark.once
 def test_another_model(weights, tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(7)])
     before = model.get_weights()
-    with pytest.raises(ValueError, match=r"epoch-0004.npz, which has .*\(2, 3\) where"):
+    with pytest.raises(
+        ValueError, match=r"epoch-0004.npz, which has .*\(2, 3\) in place"
+    ):
         average_checkpoints(model, tmp_path)
     for a, b in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_no_checkpoint_and_bad_arguments(tmp_path):
+@pytest.mark.once
+def test_no_checkpoint_and_invalid_arguments(tmp_path):
     with pytest.raises(ValueError, match="must have a checkpoint at the end of an epo"):
         average_checkpoints(make_model(), tmp_path)
     with pytest.raises(ValueError, match="`last` must be an int .*`last=0`"):
         average_checkpoints(make_model(), tmp_path, last=0)
 
 
-def test_fewer_than_the_run_has_epochs(weights, tmp_path):
+@pytest.mark.once
+def test_fewer_checkpoints_than_epochs(weights, tmp_path):
     (tmp_path / "epoch-0002.npz").unlink()
-    match = "`last=9` checkpoints are to be averaged; .* has 3 of the last 4 epochs"
+    match = "`last=9` requests the last 4 epochs; .* has checkpoints of 3 of them"
     with pytest.warns(UserWarning, match=match):
         averaged = average_checkpoints(make_model(), tmp_path, last=9)
     assert len(averaged) == 3

@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 import re
@@ -28,11 +29,11 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.training.checkpoints import storage
-from keras_transformer.training.checkpoints.storage import Position
+from keras_transformer.training.checkpoints.storage import RunPosition
 
 
 class Stop(Exception):
-    """What stops a run from outside."""
+    """Stops a run, like an interrupt."""
 
 
 class StopAfter(keras.callbacks.Callback):
@@ -49,7 +50,7 @@ class StopAfter(keras.callbacks.Callback):
 
 
 def stateful():
-    """Callbacks that remember something from epoch to epoch."""
+    """Returns callbacks with state."""
     return [
         keras.callbacks.EarlyStopping("loss", patience=9, mode="max"),
         keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
@@ -61,7 +62,7 @@ def make_ema_model():
 
 
 def fit(folder, others=(), data=None, model=None, **options):
-    """Trains; returns the model and the logs of its batches."""
+    """Trains a model; returns it and the logs of its batches."""
     data = data or make_data()
     model = model or make_ema_model()
     log = LossLog()
@@ -73,14 +74,37 @@ def fit(folder, others=(), data=None, model=None, **options):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that is not stopped: its folder, model, logs and callbacks."""
+    """Folder, model, logs and callbacks of a run that is not stopped."""
     folder = tmp_path_factory.mktemp("whole")
     keras.utils.set_random_seed(5)
     callbacks = stateful()
     return folder, *fit(folder, callbacks), callbacks
 
 
-def test_a_stopped_run_goes_on_exactly(whole, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Folder of a run with one metric that is stopped after batch 5 of epoch 2."""
+    folder = tmp_path_factory.mktemp("stopped")
+    stop_within_epoch(folder)
+    storage.release_lock(folder)
+    return folder
+
+
+@pytest.mark.once
+def test_a_checkpoint_of_an_older_version_resumes_exactly(tmp_path, capsys):
+    """The losses are those of an older version, without a stop."""
+    folder = pathlib.Path(__file__).with_name("old_checkpoint")
+    expected = json.loads((folder / "losses.json").read_text())
+    shutil.copy(folder / "epoch-0001-batch-000004.npz", tmp_path)
+    _, logs = fit(tmp_path, stateful(), verbose=2)
+    assert "Resuming at epoch 2, batch 5." in capsys.readouterr().out
+    found = [[*position, *values] for position, values in logs.items()]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    names = [path.name for path in storage.checkpoint_files(tmp_path).values()]
+    assert names[-2:] == ["epoch-0003-after-batch-000006.npz", "epoch-0003.npz"]
+
+
+def test_a_stopped_run_resumes_exactly(whole, tmp_path, capsys):
     _, model, logs, callbacks = whole
     keras.utils.set_random_seed(5)
     with pytest.raises(Stop):
@@ -92,8 +116,8 @@ def test_a_stopped_run_goes_on_exactly(whole, tmp_path, capsys):
     resumed, resumed_logs = fit(tmp_path, others, verbose=2)
     assert not unfinished.exists()
     output = capsys.readouterr().out
-    newest = tmp_path / "epoch-0001-batch-000004.npz"
-    assert f"Resuming at epoch 2, batch 5: {newest}\n" in output
+    newest = tmp_path / "epoch-0002-after-batch-000004.npz"
+    assert f"Resuming at epoch 2, batch 5. Checkpoint: {newest}\n" in output
     assert f"Epoch 2/3\n{BATCHES - 4}/{BATCHES - 4} " in output
     assert f"Epoch 3/3\n{BATCHES}/{BATCHES} " in output
     assert list(resumed_logs) == [key for key in logs if key >= (1, 4)]
@@ -113,47 +137,48 @@ def test_a_complete_run_does_nothing(whole, tmp_path, capsys):
     folder, model, _, _ = whole
     again, logs = fit(folder, stateful(), verbose=2)
     newest = folder / f"epoch-{EPOCHS:04}.npz"
-    assert capsys.readouterr().out == f"The run is complete: {newest}\n"
+    assert capsys.readouterr().out == f"The run is complete. Checkpoint: {newest}\n"
     assert logs == {}
     assert again.history.history == model.history.history
     assert again.history.epoch == model.history.epoch
     for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
-    # Keras would begin another `fit` where this one did.
+    # Otherwise Keras would begin another `fit` at the same epoch.
     assert again._initial_epoch is None
 
 
-def test_a_damaged_checkpoint_is_passed_over(whole, tmp_path, capsys):
+@pytest.mark.once
+def test_a_damaged_checkpoint_is_skipped(whole, tmp_path, capsys):
     shutil.copytree(whole[0], tmp_path / "run")
     newest = tmp_path / f"run/epoch-{EPOCHS:04}.npz"
     newest.write_bytes(newest.read_bytes()[:-100])
-    (tmp_path / f"run/epoch-{EPOCHS - 1:04}-batch-000006.npz").unlink()
-    with pytest.warns(UserWarning, match=f"{newest.name} is not a whole checkpoint"):
+    (tmp_path / f"run/epoch-{EPOCHS:04}-after-batch-000006.npz").unlink()
+    with pytest.warns(UserWarning, match=f"{newest.name} is damaged"):
         fit(tmp_path / "run", stateful(), epochs=EPOCHS - 1, verbose=2)
     before = tmp_path / f"run/epoch-{EPOCHS - 1:04}.npz"
-    assert capsys.readouterr().out == f"The run is complete: {before}\n"
+    assert capsys.readouterr().out == f"The run is complete. Checkpoint: {before}\n"
 
 
-def test_none_can_be_read(tmp_path):
+@pytest.mark.once
+def test_all_checkpoints_are_damaged(tmp_path):
     (tmp_path / "epoch-0001.npz").write_bytes(b"PK")
     (tmp_path / "epoch-0002.npz").write_bytes(b"")
     match = f"folder={str(tmp_path)!r}`, where all 2 are damaged"
     with (
-        pytest.warns(UserWarning, match="Passed over"),
+        pytest.warns(UserWarning, match="is skipped"),
         pytest.raises(OSError, match=re.escape(match)),
     ):
         fit(tmp_path)
 
 
+@pytest.mark.once
 def test_checkpoints_of_another_model(whole):
     other = make_model(keras.optimizers.SGD())
-    with pytest.raises(
-        ValueError, match="same model and optimizer; .* Give each run a"
-    ):
+    with pytest.raises(ValueError, match="same model and optimizer; .* Use a separate"):
         fit(whole[0], model=other)
 
 
-def test_a_run_goes_on_for_more_epochs_without_data(tmp_path):
+def test_a_run_resumes_for_more_epochs_without_data(tmp_path):
     """Arrays, float16 with its loss scale, and Keras's own dropout."""
     keras.config.set_dtype_policy("mixed_float16")
     x = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
@@ -181,6 +206,7 @@ def test_a_run_goes_on_for_more_epochs_without_data(tmp_path):
     assert resumed.epoch == [0, 1]
 
 
+@pytest.mark.once
 def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
     write, failed = storage.write_checkpoint, []
 
@@ -191,30 +217,35 @@ def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
         write(path, state)
 
     monkeypatch.setattr(storage, "write_checkpoint", fail)
-    with pytest.warns(UserWarning, match="training goes on: .*No space left on device"):
+    with pytest.warns(UserWarning, match="is not saved: No space left on device"):
         fit(tmp_path, epochs=1)
     names = [path.name for path in storage.checkpoint_files(tmp_path).values()]
-    assert failed == ["epoch-0000-batch-000002.npz"]
-    assert names == ["epoch-0000-batch-000006.npz", "epoch-0001.npz"]
+    assert failed == ["epoch-0001-after-batch-000002.npz"]
+    assert names == ["epoch-0001-after-batch-000006.npz", "epoch-0001.npz"]
 
 
 class EndEpoch(keras.callbacks.Callback):
+    """Stops training within an epoch."""
+
     def on_train_batch_end(self, batch, logs=None):
         self.model.stop_training = batch == 3
 
 
-def test_an_epoch_that_was_cut_short_is_not_saved_as_whole(tmp_path):
+def test_an_epoch_that_is_cut_short_is_not_saved_as_complete(tmp_path):
     fit(tmp_path, [EndEpoch()])
-    assert list(storage.checkpoint_files(tmp_path)) == [Position(0, 2)]
+    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(0, 2)]
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
-    with pytest.warns(UserWarning, match="Not saved, as weights are NaN or infinite"):
+    with pytest.warns(
+        UserWarning, match="is not saved, as weights are NaN or infinite"
+    ):
         fit(tmp_path, model=model, epochs=1)
     assert storage.checkpoint_files(tmp_path) == {}
 
 
+@pytest.mark.once
 def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
     def stopping():
         options = {"mode": "max", "restore_best_weights": True}
@@ -224,7 +255,7 @@ def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
     assert max(logs) == (1, BATCHES - 1)
     again, logs = fit(tmp_path, [stopping()], verbose=2)
     newest = tmp_path / "epoch-0002.npz"
-    assert capsys.readouterr().out == f"The run is complete: {newest}\n"
+    assert capsys.readouterr().out == f"The run is complete. Checkpoint: {newest}\n"
     assert logs == {}
     for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -234,7 +265,7 @@ def make_adam(rate=1e-2):
     return make_model(keras.optimizers.Adam(rate))
 
 
-def stop_amid_epoch(folder, others=(), model=None, epoch=1):
+def stop_within_epoch(folder, others=(), model=None, epoch=1):
     with pytest.raises(Stop):
         fit(folder, [*others, StopAfter(epoch, 4)], model=model or make_adam())
 
@@ -251,11 +282,11 @@ def halving():
     return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
 
 
-def test_what_callbacks_do_as_an_epoch_begins_is_done_once(tmp_path):
+def test_callbacks_that_change_the_state_when_an_epoch_begins(tmp_path):
     keras.utils.set_random_seed(5)
     whole = fit(tmp_path / "whole", [halving()], model=make_adam())
     keras.utils.set_random_seed(5)
-    stop_amid_epoch(tmp_path / "run", [halving()])
+    stop_within_epoch(tmp_path / "run", [halving()])
     resumed = fit(tmp_path / "run", [halving()], model=make_adam())
     assert_same_runs(whole, resumed)
     rates = [model.history.history["learning_rate"] for model, _ in (whole, resumed)]
@@ -263,10 +294,9 @@ def test_what_callbacks_do_as_an_epoch_begins_is_done_once(tmp_path):
     np.testing.assert_allclose(rates[0], [5e-3, 2.5e-3, 1.25e-3])
 
 
-def test_moving_averages_of_a_run_that_is_made_longer(tmp_path):
+def test_moving_averages_of_a_run_with_more_epochs(whole, tmp_path):
     """Keras overwrites the weights with the averages at the end of the last epoch."""
-    keras.utils.set_random_seed(5)
-    whole = fit(tmp_path / "whole", stateful())
+    _, *longer_from_the_start, _ = whole
     keras.utils.set_random_seed(5)
     shorter, _ = fit(tmp_path / "run", stateful(), epochs=EPOCHS - 1)
     again, logs = fit(tmp_path / "run", stateful(), epochs=EPOCHS - 1)
@@ -274,7 +304,7 @@ def test_moving_averages_of_a_run_that_is_made_longer(tmp_path):
     assert_same_runs((shorter, {}), (again, {}))
     longer = fit(tmp_path / "run", stateful())
     assert list(longer[1]) == [(EPOCHS - 1, batch) for batch in range(BATCHES)]
-    assert_same_runs(whole, longer)
+    assert_same_runs(longer_from_the_start, longer)
     data, averaged = make_data(), make_model(keras.optimizers.SGD(use_ema=True))
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
     fit(tmp_path / "other", [swap], model=averaged, data=data, epochs=1)
@@ -287,7 +317,7 @@ def test_moving_averages_of_a_run_that_is_made_longer(tmp_path):
 
 
 @pytest.mark.parametrize("saved, now", [(1, 2), (2, 1), (1, 0)])
-def test_other_metrics_amid_an_epoch(tmp_path, saved, now):
+def test_other_metrics_within_an_epoch(stopped, tmp_path, saved, now):
     def model(count):
         metrics = [Perplexity(), MaskedTokenAccuracy()][:count]
         model = make_adam()
@@ -304,41 +334,50 @@ def test_other_metrics_amid_an_epoch(tmp_path, saved, now):
         options = {"epochs": 2, "shuffle": False, "verbose": 0}
         model(count).fit(data.dataset, callbacks=callbacks, **options)
 
-    with pytest.raises(Stop):
-        fit(saved, StopAfter(1, 4))
+    if saved == 1:
+        shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    else:
+        with pytest.raises(Stop):
+            fit(saved, StopAfter(1, 4))
     last = Last()
-    match = "`metrics` are not those .* in epoch 2 they count from batch 5 on"
+    match = "`metrics` differ .* in epoch 2 they start at batch 5"
     with pytest.warns(UserWarning, match=match):
         fit(now, last)
     assert np.isfinite(list(last.logs.values())).all()
     assert len(last.logs) == 1 + now
 
 
-def test_another_learning_rate_is_pointed_out(tmp_path):
-    stop_amid_epoch(tmp_path)
-    match = "received 0.0001 where .*000004.npz has 0.01. A .*LearningRateScheduler`"
+@pytest.mark.once
+def test_another_learning_rate_is_ignored_with_a_warning(stopped, tmp_path):
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    match = (
+        "`learning_rate=0.0001` is ignored: .* with 0.01 from .*LearningRateScheduler`"
+    )
     with pytest.warns(UserWarning, match=match):
         model, _ = fit(tmp_path, model=make_adam(1e-4), epochs=2)
     np.testing.assert_allclose(float(model.optimizer.learning_rate), 1e-2)
-    # Still the same command, and one with the rate that another callback has set.
+    # There is no warning for the same command, or for the rate that a callback has set.
     model, _ = fit(tmp_path, [halving()], model=make_adam(), epochs=3)
     fit(tmp_path, model=make_adam(), epochs=3)
     fit(tmp_path, model=make_adam(5e-3), epochs=3)
-    # What the warning tells one to do ends it.
+    # The remedy in the warning works.
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-4)
     model, _ = fit(tmp_path, [scheduler], model=make_adam(1e-4), epochs=4)
     np.testing.assert_allclose(float(model.optimizer.learning_rate), 1e-4)
 
 
-def test_a_rate_that_was_set_while_training_is_no_other(tmp_path):
+@pytest.mark.once
+def test_a_learning_rate_that_is_set_while_training(tmp_path):
     class Halving(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             optimizer = self.model.optimizer
             optimizer.learning_rate = float(optimizer.learning_rate) / 2
 
     model = make_adam()
-    stop_amid_epoch(tmp_path, [Halving()], model=model)
-    fit(tmp_path, [Halving()], model=model, epochs=2)  # as a cell that is run again
+    stop_within_epoch(tmp_path, [Halving()], model=model)
+    fit(
+        tmp_path, [Halving()], model=model, epochs=2
+    )  # Like a notebook cell that runs again.
 
 
 def test_logs_of_tensors(tmp_path):
@@ -347,16 +386,15 @@ def test_logs_of_tensors(tmp_path):
             logs["rate"] = self.model.optimizer.learning_rate
             logs["half"] = keras.ops.cast(0.5, "float16")
 
-    fit(tmp_path, [Tensors()], model=make_adam(), epochs=2)
-    again, _ = fit(tmp_path, [Tensors()], model=make_adam(), epochs=2)
+    fit(tmp_path, [Tensors()], model=make_adam(), epochs=1)
+    again, _ = fit(tmp_path, [Tensors()], model=make_adam(), epochs=1)
     history = again.history.history
-    np.testing.assert_allclose(
-        history["rate"] + history["half"], [1e-2] * 2 + [0.5] * 2
-    )
+    np.testing.assert_allclose(history["rate"] + history["half"], [1e-2, 0.5])
     assert {type(value) for value in history["rate"] + history["half"]} == {float}
 
 
-def test_a_folder_is_of_one_process(tmp_path):
+@pytest.mark.once
+def test_a_folder_is_locked_against_other_processes(tmp_path):
     code = (
         "import fcntl, sys; file = open(sys.argv[1], 'ab'); "
         "fcntl.flock(file, fcntl.LOCK_EX); print('locked', flush=True); input()"
@@ -367,64 +405,69 @@ def test_a_folder_is_of_one_process(tmp_path):
         stdout=subprocess.PIPE,
     ) as other:
         assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(ValueError, match="another process; .*, where one is train"):
+        with pytest.raises(
+            ValueError, match="another process; .*, where another process is tr"
+        ):
             fit(tmp_path)
         other.communicate(b"\n")
-    # An interrupted run, as in a notebook, is no other process.
-    stop_amid_epoch(tmp_path, epoch=0)
-    assert os.path.realpath(tmp_path) in storage._CLAIMED
+    # An interrupted run of the same process, as in a notebook, keeps its lock.
+    stop_within_epoch(tmp_path, epoch=0)
+    assert os.path.realpath(tmp_path) in storage._LOCKS
     fit(tmp_path, model=make_adam(), epochs=1)
-    assert os.path.realpath(tmp_path) not in storage._CLAIMED
-
-
-def test_a_run_that_is_refused_gives_its_folder_free(tmp_path):
-    fit(tmp_path, model=make_adam(), epochs=1)
-    with pytest.raises(ValueError, match="the same model and optimizer"):
-        fit(tmp_path, model=make_model(keras.optimizers.SGD()), epochs=2)
-    assert not storage._CLAIMED
-
-
-def test_a_folder_that_was_removed_is_claimed_anew(tmp_path):
-    stop_amid_epoch(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run")
-    stop_amid_epoch(tmp_path / "run")
-    assert (tmp_path / "run" / storage.LOCK).exists()
-    storage.release(tmp_path / "run")
+    assert os.path.realpath(tmp_path) not in storage._LOCKS
 
 
 @pytest.mark.once
-def test_processes_that_a_run_forks_have_no_part_in_its_lock(tmp_path):
+def test_an_error_releases_the_lock(tmp_path):
+    fit(tmp_path, model=make_adam(), epochs=1)
+    with pytest.raises(ValueError, match="the same model and optimizer"):
+        fit(tmp_path, model=make_model(keras.optimizers.SGD()), epochs=2)
+    assert not storage._LOCKS
+
+
+@pytest.mark.once
+def test_a_folder_that_was_removed_is_locked_again(tmp_path):
+    stop_within_epoch(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    stop_within_epoch(tmp_path / "run")
+    assert (tmp_path / "run" / storage.LOCK).exists()
+    storage.release_lock(tmp_path / "run")
+
+
+@pytest.mark.once
+def test_forked_processes_do_not_have_the_lock(tmp_path):
     code = """if True:
         import os, pathlib, sys
         from keras_transformer.training.checkpoints import storage
 
         folder = pathlib.Path(sys.argv[1])
-        storage.claim(folder)
-        said, say = os.pipe()
+        storage.acquire_lock(folder)
+        reader, writer = os.pipe()
         end, until_the_parent_has_ended = os.pipe()
         if os.fork() == 0:
             os.close(until_the_parent_has_ended)
             try:
-                storage.claim(folder)
-                os.write(say, b"claimed")
+                storage.acquire_lock(folder)
+                os.write(writer, b"locked")
             except ValueError:
-                os.write(say, b"refused")
+                os.write(writer, b"refused")
             os.close(1), os.close(2)
             os.read(end, 1)
             os._exit(0)
-        print("the child is", os.read(said, 7).decode())
-        storage.release(folder)
-        storage.claim(folder)
-        print("the parent claims again")
+        print("the child is", os.read(reader, 7).decode())
+        storage.release_lock(folder)
+        storage.acquire_lock(folder)
+        print("the parent locks again")
     """
     process = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True
     )
-    expected = "the child is refused\nthe parent claims again\n"
+    expected = "the child is refused\nthe parent locks again\n"
     assert process.stdout == expected, process.stderr
 
 
-def test_a_callback_that_calls_it(tmp_path):
+@pytest.mark.once
+def test_a_call_from_another_callback(tmp_path):
     class Calling(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             Checkpoints(tmp_path).on_train_begin(logs)
@@ -433,7 +476,8 @@ def test_a_callback_that_calls_it(tmp_path):
         make_model().fit(make_data().dataset, callbacks=[Calling()], shuffle=False)
 
 
-def test_a_class_that_does_more(tmp_path):
+@pytest.mark.once
+def test_a_subclass(tmp_path):
     class More(Checkpoints):
         def on_train_begin(self, logs=None):
             super().on_train_begin(logs)
@@ -441,90 +485,94 @@ def test_a_class_that_does_more(tmp_path):
     data = make_data()
     callbacks = [More(tmp_path, data)]
     make_model().fit(data.dataset, callbacks=callbacks, shuffle=False, verbose=0)
-    assert list(storage.checkpoint_files(tmp_path)) == [Position(1)]
+    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(1)]
 
 
-class EndsAmid(keras.callbacks.Callback):
-    """Ends the run amid an epoch."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.model.stop_training = batch == 3
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, at its end
-def test_an_epoch_of_unknown_size_that_was_cut_short_is_not_saved(tmp_path):
+# Keras warns at the end of data of unknown size.
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_an_epoch_of_unknown_size_that_is_cut_short_is_not_saved(tmp_path):
     data = make_data()
     batches = [*data.dataset]
     stacked = keras.tree.map_structure(lambda *each: np.stack(each), *batches)
     unknown = type(data.dataset).from_tensor_slices(stacked).filter(lambda *each: True)
     options = {"epochs": 2, "shuffle": False, "verbose": 0}
     model = make_model()
-    model.fit(unknown, callbacks=[EndsAmid(), Checkpoints(tmp_path)], **options)
+    model.fit(unknown, callbacks=[EndEpoch(), Checkpoints(tmp_path)], **options)
     assert not storage.checkpoint_files(tmp_path)
     make_model().fit(unknown, callbacks=[Checkpoints(tmp_path)], **options)
-    assert list(storage.checkpoint_files(tmp_path)) == [Position(1), Position(2)]
+    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(1), RunPosition(2)]
 
 
 # Arguments.
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("value", [{3}, {1: "a"}, [pathlib.Path("a")], {"a": (1, {2})}])
-def test_what_cannot_be_saved_is_found_first(value, tmp_path):
-    class Rememberer(keras.callbacks.Callback):
+def test_state_that_cannot_be_saved(value, tmp_path):
+    class Stateful(keras.callbacks.Callback):
         checkpointed_attributes = ("seen",)
         seen = value
 
     data = make_data()
-    callbacks = [Rememberer(), Checkpoints(tmp_path, data)]
-    match = "`checkpointed_attributes` must be .* received `Rememberer.seen="
+    callbacks = [Stateful(), Checkpoints(tmp_path, data)]
+    match = "`checkpointed_attributes` must be .* received `Stateful.seen="
     with pytest.raises(ValueError, match=match):
         make_model().fit(data.dataset, callbacks=callbacks, shuffle=False)
 
 
-def test_remembering_callbacks_come_first(tmp_path):
+@pytest.mark.once
+def test_callbacks_with_state_come_first(tmp_path):
     data, late = make_data(), keras.callbacks.EarlyStopping("loss")
-    match = "must come after .* received EarlyStopping after it. Put it last"
+    match = "must come after .* received EarlyStopping after it. Put .* last"
     with pytest.raises(ValueError, match=match):
         make_model().fit(
             data.dataset, callbacks=[Checkpoints(tmp_path, data), late], shuffle=False
         )
 
 
+@pytest.mark.once
 def test_steps_per_epoch(tmp_path):
     match = f"without `steps_per_epoch`; .* of {BATCHES} batches .* makes 3 steps"
     with pytest.raises(ValueError, match=match):
         fit(tmp_path, steps_per_epoch=3)
 
 
-def test_only_fit_calls_it(tmp_path):
+@pytest.mark.once
+def test_a_call_from_outside_fit(tmp_path):
     with pytest.raises(
         ValueError, match="must be one of the `callbacks` given to `fit`"
     ):
         Checkpoints(tmp_path).on_train_begin()
 
 
-def test_data_are_needed_to_resume_amid_an_epoch(tmp_path):
+@pytest.mark.once
+def test_data_are_required_to_resume_within_an_epoch(tmp_path):
     data, model = make_data(), make_model()
-    storage.write_checkpoint(tmp_path / Position(1, 3).file_name, {"batch": 3})
-    with pytest.raises(ValueError, match="must be given to resume from .*000003.npz"):
+    storage.write_checkpoint(tmp_path / RunPosition(1, 3).file_name, {"batch": 3})
+    with pytest.raises(ValueError, match="must be given to resume within .*000003.npz"):
         model.fit(data.dataset, callbacks=[Checkpoints(tmp_path)], shuffle=False)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "arguments, match",
     [
         ({"keep": 0}, "`keep` must be an int of at least 1; received `keep=0`"),
         ({"save_every": 0.5}, "`save_every` must be an int .*=0.5`"),
-        ({"save_every": 5}, "`data` must be given with `save_every`, .*=None` and"),
-        ({"data": [1]}, r"`data` must be a `ParallelDataset`, .*`data=\[1\]`"),
+        (
+            {"save_every": 5},
+            "must be given with `save_every`, .*=None` and `save_every=5`",
+        ),
+        ({"data": [1]}, r"`data` must be the `ParallelDataset` .*`data=\[1\]`"),
     ],
 )
-def test_arguments(arguments, match):
+def test_invalid_arguments(arguments, match):
     with pytest.raises(ValueError, match=match):
         Checkpoints("runs", **arguments)
 
 
-def test_other_data_are_pointed_out(tmp_path):
+@pytest.mark.once
+def test_other_data(tmp_path):
     data = make_data()
     options = {"shuffle": False, "verbose": 0}
     options["callbacks"] = [Checkpoints(tmp_path, data)]
@@ -534,5 +582,5 @@ def test_other_data_are_pointed_out(tmp_path):
     tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
     other = parallel_dataset(pairs=pairs, tokens_per_batch=10 * LENGTH, **tokenizers)
     options["callbacks"] = [Checkpoints(tmp_path, other)]
-    with pytest.warns(UserWarning, match="`data` are not those .*'batches_per_epoch'"):
+    with pytest.warns(UserWarning, match="`data` differ .*'batches_per_epoch'"):
         make_model().fit(other.dataset, epochs=2, **options)

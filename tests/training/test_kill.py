@@ -1,4 +1,4 @@
-"""A run that is killed again and again gives what one that is left alone gives."""
+"""A run that is killed several times has the result of an uninterrupted run."""
 
 import json
 import os
@@ -21,8 +21,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ends(folder):
-    """How the processes ended, by where they were killed."""
-    cache = {  # of what JAX compiles, from one life to the next
+    """Exit codes of the processes, by the place where they were killed."""
+    # Compiled functions of JAX, for the following processes.
+    cache = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
@@ -37,40 +38,38 @@ def ends(folder):
 
 
 def losses(folder):
-    """Epoch, batch, loss and perplexity of each step, life after life."""
-    lives = sorted(folder.glob("*.jsonl"))
-    return [
-        [json.loads(line) for line in life.read_text().splitlines()] for life in lives
-    ]
+    """Epoch, batch, loss and perplexity of each step of each process."""
+    logs = sorted(folder.glob("*.jsonl"))
+    return [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
 
 
-def test_the_processes_ended_as_they_should(ends):
+def test_the_processes_were_killed(ends):
     assert ends.pop("whole") == ends.pop("last") == 0
     assert list(ends.values()) == 4 * [KILLED]
 
 
-def test_every_loss_is_that_of_the_uninterrupted_run(ends, folder):
+def test_every_loss_equals_that_of_the_uninterrupted_run(ends, folder):
     (whole,) = losses(folder / "whole")
     by_position = {(epoch, batch): values for epoch, batch, *values in whole}
     assert len(by_position) == EPOCHS * BATCHES
-    lives = losses(folder / "killed")
-    for epoch, batch, *values in (step for life in lives for step in life):
+    processes = losses(folder / "killed")
+    for epoch, batch, *values in (step for steps in processes for step in steps):
         np.testing.assert_allclose(values, by_position[epoch, batch], rtol=0, atol=1e-6)
-    steps = {(epoch, batch) for life in lives for epoch, batch, *_ in life}
-    assert steps == by_position.keys()
+    positions = {(step[0], step[1]) for steps in processes for step in steps}
+    assert positions == by_position.keys()
 
 
-def test_every_life_goes_on_where_the_last_checkpoint_was(ends, folder):
-    starts = [tuple(life[0][:2]) for life in losses(folder / "killed")]
+def test_every_process_resumes_at_the_last_checkpoint(ends, folder):
+    starts = [tuple(steps[0][:2]) for steps in losses(folder / "killed")]
     assert starts == [(0, 0), (0, 2), (0, 4), (1, 0), (1, 2)]
 
 
-def test_weights_are_those_of_the_uninterrupted_run(ends, folder):
+def test_weights_equal_those_of_the_uninterrupted_run(ends, folder):
     whole, killed = (np.load(folder / n / "weights.npz") for n in ("whole", "killed"))
     for name in whole.files:
         np.testing.assert_allclose(killed[name], whole[name], rtol=0, atol=1e-6)
 
 
-def test_nothing_unfinished_is_left(ends, folder):
+def test_unfinished_files_are_removed(ends, folder):
     names = {path.name for path in (folder / "killed/checkpoints").iterdir()}
     assert names == {path.name for path in (folder / "whole/checkpoints").iterdir()}

@@ -15,7 +15,7 @@ TARGETS = np.array([[4, 7, 2, 0, 0], [10, 1, 3, 9, 2], [6, 2, 0, 0, 0]], dtype="
 WEIGHTS = np.array(
     [[1, 0.5, 2, 3, 1], [0, 1, 0.25, 1, 1], [1, 2, 3, 4, 5]], dtype="float32"
 )
-# TensorFlow compiles with XLA or not, depending on the device: try both.
+# TensorFlow compiles with XLA or without, depending on the device.
 JIT = [True, False] if keras.backend.backend() == "tensorflow" else ["auto"]
 
 
@@ -25,17 +25,17 @@ def random_logits(seed=0, batch=BATCH, length=LENGTH):
 
 
 def reference(targets, logits, weights=None, smoothing=0.1, pad_token_id=0):
-    """One position after the other, in float64."""
+    """Computes the loss position by position, in float64."""
     total, total_weight = 0.0, 0.0
     for position in np.ndindex(targets.shape):
         if targets[position] == pad_token_id:
             continue
         scores = logits[position].astype("float64")
         log_probabilities = scores - np.log(np.exp(scores).sum())
-        wanted = np.full(scores.shape, smoothing / scores.size)
-        wanted[targets[position]] += 1 - smoothing
+        expected = np.full(scores.shape, smoothing / scores.size)
+        expected[targets[position]] += 1 - smoothing
         weight = 1.0 if weights is None else weights[position]
-        total -= weight * (wanted * log_probabilities).sum()
+        total -= weight * (expected * log_probabilities).sum()
         total_weight += weight
     return total / total_weight if total_weight else 0.0
 
@@ -50,7 +50,7 @@ def keras_loss(targets, logits, weights, smoothing):
 
 
 def table_model(table, mask_zero=False):
-    """Logits are rows of a table, so the table's gradient is that of the logits."""
+    """Returns a model whose logits are rows of a table, its only weight."""
     rows = len(table)
     embedding = keras.layers.Embedding(rows, VOCABULARY, mask_zero=mask_zero)
     model = keras.Sequential([keras.Input((None,), dtype="int32"), embedding])
@@ -59,7 +59,7 @@ def table_model(table, mask_zero=False):
 
 
 def gradient_step(loss, targets, logits, weights=None, **compile_arguments):
-    """The loss of one stock training step, and its gradient by the logits."""
+    """Returns the loss of a training step and its gradient by the logits."""
     table = logits.reshape(-1, VOCABULARY)
     model = table_model(table)
     model.compile(keras.optimizers.SGD(1.0), loss, **compile_arguments)
@@ -96,7 +96,7 @@ def test_against_the_reference(smoothing, pad_token_id, weights):
     assert value == pytest.approx(expected, rel=1e-5)
 
 
-def test_one_weight_a_row():
+def test_one_weight_per_row():
     loss = LabelSmoothedCrossEntropy()
     row_weights = np.array([0.5, 2, 0], dtype="float32")
     expected = reference(
@@ -118,14 +118,16 @@ def test_equals_keras_on_one_hot_targets(smoothing):
 @pytest.mark.parametrize("jit_compile", JIT)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_gradient_equals_keras_on_one_hot_targets(smoothing, jit_compile):
-    def stock(y_true, y_pred):
+    def one_hot_loss(y_true, y_pred):
         return keras_loss(y_true, y_pred, WEIGHTS * (TARGETS != 0), smoothing)
 
     loss = LabelSmoothedCrossEntropy(smoothing)
     ours = gradient_step(
         loss, TARGETS, random_logits(), WEIGHTS, jit_compile=jit_compile
     )
-    keras_s = gradient_step(stock, TARGETS, random_logits(), jit_compile=jit_compile)
+    keras_s = gradient_step(
+        one_hot_loss, TARGETS, random_logits(), jit_compile=jit_compile
+    )
     assert ours[0] == pytest.approx(keras_s[0], rel=1e-5)
     np.testing.assert_allclose(ours[1], keras_s[1], atol=1e-6)
     assert np.abs(ours[1][0, :3]).max() > 0.01
@@ -153,7 +155,7 @@ def test_padding_alone_gives_zero_and_no_gradient(jit_compile):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_rounds_the_logits_and_nothing_else(dtype):
+def test_half_precision_rounds_only_the_logits(dtype):
     logits = ops.convert_to_tensor(random_logits(), dtype)
     rounded = ops.convert_to_numpy(ops.cast(logits, "float32"))
     loss = LabelSmoothedCrossEntropy()(TARGETS, logits)
@@ -169,7 +171,7 @@ def test_large_logits_stay_finite():
     assert float(loss(TARGETS, logits)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_logit_of_minus_infinity_costs_nothing_without_smoothing():
+def test_a_masked_logit_without_smoothing():
     logits = random_logits()
     logits[..., 5] = -np.inf
     loss = LabelSmoothedCrossEntropy(label_smoothing=0.0)
@@ -191,7 +193,7 @@ def test_an_id_outside_the_vocabulary_makes_the_loss_infinite(wrong, jit_compile
     assert gradient[1, 3].any()
 
 
-def test_an_id_outside_the_vocabulary_of_weight_0_does_not_count():
+def test_an_id_outside_the_vocabulary_of_weight_0_is_ignored():
     targets, weights = TARGETS.copy(), np.ones(TARGETS.shape, "float32")
     targets[1, 2], weights[1, 2] = VOCABULARY, 0
     expected = reference(TARGETS, random_logits(), weights)
@@ -202,12 +204,12 @@ def test_an_id_outside_the_vocabulary_of_weight_0_does_not_count():
 @pytest.mark.parametrize("jit_compile", JIT)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_keras_mask_on_the_logits_changes_nothing(weighted, jit_compile):
-    """Row 0 of the table is masked by Keras, at positions of real targets too."""
+    """Keras masks row 0 of the table, at positions of real targets as well."""
     table = random_logits()[0]
     rows = np.array([[0, 1, 2, 0, 3], [4, 0, 0, 1, 2], [0, 0, 1, 4, 3]])
     model = table_model(table, mask_zero=True)
-    stock = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    assert abs(stock(TARGETS, model(rows)) - stock(TARGETS, table[rows])) > 0.1
+    masked = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert abs(masked(TARGETS, model(rows)) - masked(TARGETS, table[rows])) > 0.1
     loss = LabelSmoothedCrossEntropy()
     model.compile(keras.optimizers.SGD(0.0), loss, jit_compile=jit_compile)
     weights = WEIGHTS if weighted else None
@@ -221,8 +223,8 @@ def test_a_keras_mask_on_the_logits_changes_nothing(weighted, jit_compile):
     assert called == pytest.approx(expected, rel=1e-5)
 
 
-def test_fit_learns_and_evaluate_gives_the_reference():
-    """Each token's successor, from an embedding and a dense layer."""
+def test_fit_learns_and_evaluate_equals_the_reference():
+    """An embedding and a dense layer learn the successor of each token."""
     sources = np.random.default_rng(3).integers(1, VOCABULARY - 1, (64, LENGTH))
     sources[::2, 3:] = 0
     targets = np.where(sources == 0, 0, sources + 1)
@@ -256,12 +258,14 @@ def test_serialises():
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("value", [-0.1, 1, math.nan])
 def test_label_smoothing_is_checked(value):
     with pytest.raises(ValueError, match=f"`label_smoothing` must .*={value}`"):
         LabelSmoothedCrossEntropy(value)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("targets", "logits"),
     [

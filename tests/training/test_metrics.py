@@ -24,7 +24,7 @@ def result(metric):
 
 
 def random_batch(batch, length, seed):
-    """Targets with rows of different lengths, logits that are right now and then."""
+    """Returns targets with rows of different lengths, and partly correct logits."""
     rng = np.random.default_rng(seed)
     targets = rng.integers(1, VOCABULARY, (batch, length)).astype("int32")
     targets[np.arange(length) >= rng.integers(1, length + 1, (batch, 1))] = 0
@@ -35,7 +35,7 @@ def random_batch(batch, length, seed):
 
 
 def reference(metric_class, batches, pad_token_id=0):
-    """The metric of all real tokens of `(targets, logits, weights)`, in float64."""
+    """Computes the metric of batches `(targets, logits, weights)`, in float64."""
     total, count = 0.0, 0.0
     for targets, logits, weights in batches:
         logits = logits.astype("float64")
@@ -74,7 +74,7 @@ def test_perplexity_by_hand():
 @pytest.mark.parametrize("metric_class", METRICS)
 @pytest.mark.parametrize("pad_token_id", [0, 10, -100])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_batches_of_any_shape_add_up_exactly(metric_class, pad_token_id, weighted):
+def test_batches_of_different_shapes(metric_class, pad_token_id, weighted):
     metric = metric_class(pad_token_id)
     batches = []
     for batch, length in [(2, 13), (7, 3), (5, 1)]:
@@ -87,7 +87,7 @@ def test_batches_of_any_shape_add_up_exactly(metric_class, pad_token_id, weighte
 
 
 @pytest.mark.parametrize("metric_class", METRICS)
-def test_one_weight_a_row(metric_class):
+def test_one_weight_per_row(metric_class):
     targets, logits, _ = random_batch(5, 7, seed=0)
     row_weights = np.array([1, 0, 2.5, 0.5, 0], dtype="float32")
     metric = metric_class()
@@ -98,7 +98,7 @@ def test_one_weight_a_row(metric_class):
 
 @pytest.mark.parametrize("metric_class", METRICS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_rounds_the_logits_and_nothing_else(metric_class, dtype):
+def test_half_precision_rounds_only_the_logits(metric_class, dtype):
     targets, logits, weights = random_batch(5, 7, seed=0)
     half = ops.convert_to_tensor(logits, dtype)
     metric = metric_class()
@@ -128,6 +128,7 @@ def test_an_id_outside_the_vocabulary():
     assert float(Perplexity()(targets, logits)) == math.inf
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("metric_class", METRICS)
 def test_shapes_are_checked(metric_class):
     with pytest.raises(ValueError, match=r"`y_pred` logits of shape .*\(2, 3\)"):
@@ -145,7 +146,7 @@ def test_serialises(metric_class):
 
 
 def compiled_model():
-    """Logits of a dense layer, with a Keras mask where the input id is 0."""
+    """Returns a model with a Keras mask where the input id is 0."""
     model = keras.Sequential(
         [
             keras.Input((None,), dtype="int32"),
@@ -163,7 +164,7 @@ def compiled_model():
 
 
 def test_in_fit_and_evaluate_under_a_keras_mask():
-    """The inputs are 0, and so masked, at other places than the targets."""
+    """The inputs are 0, and therefore masked, at other positions than the targets."""
     targets, _, weights = random_batch(17, 7, seed=0)
     inputs = np.random.default_rng(1).integers(0, VOCABULARY, targets.shape)
     model = compiled_model()
@@ -196,11 +197,12 @@ def test_a_compiled_model_is_saved_and_loaded(tmp_path):
         assert after[name] == pytest.approx(before[name], rel=1e-5)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name, mode", [("perplexity", "min"), ("token_accuracy", "max")]
 )
-def test_callbacks_know_what_is_better(name, mode):
-    """Whether the best of epochs is the lowest or the highest, without being told."""
+def test_callbacks_infer_the_mode(name, mode):
+    """The best epoch has the lowest perplexity, or the highest accuracy."""
     inputs = np.random.default_rng(3).integers(1, VOCABULARY, (7, 5))
     stopping = keras.callbacks.EarlyStopping(name, patience=9)
     fit = compiled_model().fit

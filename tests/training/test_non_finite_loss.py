@@ -17,7 +17,7 @@ from keras_transformer import (
 
 
 class FaultyLoss(LabelSmoothedCrossEntropy):
-    """Wrong on the batch that has the x, in the loss or in the gradient as well."""
+    """Not finite for the batch with the x, in the loss or in the gradient as well."""
 
     def __init__(self, fault_token_id, in_gradient):
         super().__init__()
@@ -37,7 +37,7 @@ def faulty_model(data, optimizer, in_gradient=True):
 
 
 def x_token_id(data):
-    """The id that stands in one batch of an epoch alone."""
+    """Returns the id that only one batch of an epoch has."""
     counts = np.zeros(30, int)
     for number in range(BATCHES):
         counts[np.unique(data.batch({"epoch": 0, "batch": number})[1])] += 1
@@ -46,7 +46,7 @@ def x_token_id(data):
 
 
 def place_of_x(data, epoch):
-    """The number of the batch that has it."""
+    """Returns the 0-based number of the batch with the x."""
     token_id = x_token_id(data)
     states = [{"epoch": epoch, "batch": number} for number in range(BATCHES)]
     (place,) = [s["batch"] for s in states if token_id in data.batch(s)[1]]
@@ -69,8 +69,10 @@ def test_stops_and_saves_the_batch(tmp_path):
     path = tmp_path / f"new/non-finite-{epoch + 1:04}-{place + 1:06}.json"
     model = faulty_model(data, keras.optimizers.SGD())
     stop = NonFiniteLoss(data=data, folder=tmp_path / "new")
-    cause = "by itself or by the gradients of the one before"
-    match = f"in epoch {epoch + 1}, batch {place + 1}, {cause}, saved in {path}. Lower"
+    match = (
+        f"in epoch {epoch + 1}, batch {place + 1}. The cause may also be the gradients "
+        f"of the batch before. The batch is saved in {path}. Lower"
+    )
     with pytest.raises(FloatingPointError, match=re.escape(match)):
         callbacks = [stop, Checkpoints(tmp_path / "run", data)]
         fit(model, data, callbacks, initial_epoch=epoch, epochs=epoch + 1)
@@ -87,7 +89,7 @@ def test_stops_and_saves_the_batch(tmp_path):
 
 
 class Logs:
-    """Hands logs to a callback, out of order if asked to."""
+    """Passes logs to a callback, in any order."""
 
     def __init__(self, steps_per_execution=1, **options):
         self.callback = NonFiniteLoss(**options)
@@ -105,7 +107,8 @@ class Logs:
         self.callback.on_train_batch_begin(batch)
 
 
-def test_logs_that_come_late_do_not_hide_the_first_batch():
+@pytest.mark.once
+def test_logs_that_arrive_out_of_order():
     logs = Logs()
     logs.end(0, 1.0)
     logs.end(3, float("nan"))
@@ -116,8 +119,9 @@ def test_logs_that_come_late_do_not_hide_the_first_batch():
         logs.begin(5)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("finite, match", [(3, "5 to 8"), (None, "1 to 4")])
-def test_batches_that_were_executed_at_once(finite, match):
+def test_batches_of_one_execution(finite, match):
     logs = Logs(steps_per_execution=4)
     logs.begin(0)
     if finite is not None:
@@ -127,17 +131,21 @@ def test_batches_that_were_executed_at_once(finite, match):
         logs.callback.on_epoch_end(0)
 
 
-def test_batches_count_from_the_start_of_a_resumed_epoch():
+@pytest.mark.once
+def test_batch_numbers_in_a_resumed_epoch():
     logs = Logs()
     logs.callback.set_params({"first_batch": 40})
     logs.end(0, float("nan"))
-    with pytest.raises(FloatingPointError, match="batch 41, .* before[.] Lower"):
+    with pytest.raises(
+        FloatingPointError, match="batch 41[.] The cause .* before[.] Lower"
+    ):
         logs.begin(1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("optimizer", ["sgd", keras.optimizers.LossScaleOptimizer])
 def test_only_the_batch_itself_can_be_the_cause(optimizer):
-    """The first of a run, and those of an optimizer that guards the weights."""
+    """The first batch of a run, or an optimizer that skips such updates."""
     logs = Logs()
     if optimizer != "sgd":
         logs.callback.model.optimizer = optimizer(keras.optimizers.SGD())
@@ -149,6 +157,7 @@ def test_only_the_batch_itself_can_be_the_cause(optimizer):
         logs.begin(first + 1)
 
 
+@pytest.mark.once
 def test_a_batch_that_cannot_be_saved(tmp_path):
     (tmp_path / "file").touch()
     data = make_data()
@@ -160,11 +169,11 @@ def test_a_batch_that_cannot_be_saved(tmp_path):
         logs.begin(1)
 
 
-# Leaving out.
+# Skipping.
 
 
 class States(keras.callbacks.Callback):
-    """Keeps weights and optimizer variables before and after each step."""
+    """Stores weights and optimizer variables before and after each step."""
 
     def on_epoch_begin(self, epoch, logs=None):
         model = self.model
@@ -180,13 +189,13 @@ class States(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("place, in_gradient", [(0, True), (3, False), (6, True)])
-def test_skips_as_if_the_batch_were_not_there(place, in_gradient, tmp_path):
+def test_a_skipped_batch_changes_nothing(place, in_gradient, tmp_path):
     data = make_data()
     epoch = next(e for e in range(99) if place_of_x(data, e) == place)
     model = faulty_model(data, SkipNonFinite(keras.optimizers.Adam(0.1)), in_gradient)
     callbacks = NonFiniteLoss("skip"), LossLog(), States(), Checkpoints(tmp_path, data)
     with pytest.warns(
-        UserWarning, match=f"epoch {epoch + 1}, batch {place + 1}. It is"
+        UserWarning, match=f"epoch {epoch + 1}, batch {place + 1}. The batch is sk"
     ):
         history = fit(model, data, callbacks, initial_epoch=epoch, epochs=epoch + 1)
     assert history.history["skipped_batches"] == [1]
@@ -204,7 +213,7 @@ def test_skips_as_if_the_batch_were_not_there(place, in_gradient, tmp_path):
 
 
 class FaultyGradient(LabelSmoothedCrossEntropy):
-    """Finite, with an infinite gradient on all batches or on the one with the x."""
+    """Finite, with an infinite gradient for all batches or for the one with the x."""
 
     def __init__(self, fault_token_id=None):
         super().__init__()
@@ -212,12 +221,12 @@ class FaultyGradient(LabelSmoothedCrossEntropy):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         loss = super().__call__(y_true, y_pred, sample_weight)
-        is_right = 0.0
+        offset = 0.0
         if self.fault_token_id is not None:
             fault = ops.any(ops.equal(y_true, self.fault_token_id))
-            is_right = ops.where(fault, 0.0, 1.0)
+            offset = ops.where(fault, 0.0, 1.0)
         zero = ops.sum(y_pred - ops.stop_gradient(y_pred))
-        return loss + ops.sqrt(zero + is_right) - is_right
+        return loss + ops.sqrt(zero + offset) - offset
 
 
 def test_gradients_that_are_not_finite_are_counted():
@@ -258,13 +267,13 @@ def test_executions_of_several_batches_of_data_of_unknown_size():
     model = compiled(keras.optimizers.Adam(), LabelSmoothedCrossEntropy(), 2)
     skip = NonFiniteLoss("skip")
     options = {"epochs": 2, "shuffle": False, "verbose": 0}
-    with pytest.warns(UserWarning) as warned:  # Keras warns that the data end
+    with pytest.warns(UserWarning) as warned:  # Keras warns that the data end.
         history = model.fit(unknown, callbacks=[skip], **options).history
     assert history["skipped_batches"] == [0, 0]
     assert not [w for w in warned if "made no update" in str(w.message)]
 
 
-def test_one_of_the_batches_that_were_executed_at_once_is_no_row():
+def test_one_batch_of_an_execution_does_not_exhaust_the_patience():
     data = make_data()
     loss = FaultyGradient(x_token_id(data))
     model = compiled(keras.optimizers.Adam(), loss, BATCHES)
@@ -274,7 +283,7 @@ def test_one_of_the_batches_that_were_executed_at_once_is_no_row():
     assert history["skipped_batches"] == [1]
 
 
-def test_what_was_skipped_before_a_stop_is_told_after_it(tmp_path):
+def test_batches_skipped_before_a_resume_are_reported(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.epoch = epoch
@@ -314,13 +323,15 @@ def test_a_saved_model_has_its_optimizer(tmp_path):
     np.testing.assert_allclose(float(optimizer.learning_rate), 0.1, rtol=1e-6)
 
 
-def test_skipping_needs_an_optimizer_that_can():
+@pytest.mark.once
+def test_skipping_requires_skip_non_finite():
     data = make_data()
-    with pytest.raises(ValueError, match="leave an update out; .* optimizer SGD"):
+    with pytest.raises(ValueError, match="can skip updates; .* optimizer SGD"):
         fit(make_model(keras.optimizers.SGD()), data, [NonFiniteLoss("skip")])
 
 
-def test_action():
+@pytest.mark.once
+def test_invalid_arguments():
     with pytest.raises(ValueError, match="must be 'stop' or 'skip'; .*='go'"):
         NonFiniteLoss("go")
     with pytest.raises(ValueError, match="`patience` must be an int .*=0`"):
@@ -329,7 +340,7 @@ def test_action():
 
 @pytest.mark.parametrize("fault", [None, "loss", "gradient"])
 def test_float16_scales_the_loss_inside(fault):
-    """A bad loss leaves all as it is; Keras alone looks at the gradients only."""
+    """A non-finite loss changes nothing; Keras's loss scaling checks gradients only."""
     keras.utils.set_random_seed(1)
     model = Seq2Seq(
         **{"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 12, "num_heads": 2},
@@ -359,7 +370,7 @@ def has_scaling_inside(optimizer):
     return inner["class_name"] == "LossScaleOptimizer"
 
 
-def test_moving_averages_are_found_within_the_scaling_of_float16():
+def test_moving_averages_with_loss_scaling():
     inner = keras.optimizers.Adam(0.1, use_ema=True)
     optimizer = SkipNonFinite(keras.optimizers.LossScaleOptimizer(inner))
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
@@ -369,7 +380,8 @@ def test_moving_averages_are_found_within_the_scaling_of_float16():
     assert np.isfinite(logs["val_loss"]).all()
 
 
-def test_loss_scaling_alone_does_not_see_the_loss():
+@pytest.mark.once
+def test_loss_scaling_alone_does_not_check_the_loss():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     with pytest.raises(ValueError, match="optimizer LossScaleOptimizer"):
         fit(make_model(optimizer), make_data(), [NonFiniteLoss("skip")])

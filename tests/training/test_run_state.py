@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.training.checkpoints import run_state
+from keras_transformer.training.checkpoints import callback_state, run_state
 
 
 def make_model(units=3, name=None):
@@ -47,7 +47,7 @@ def test_half_types_are_kept(dtype):
     np.testing.assert_array_equal(*values, strict=True)
 
 
-def test_automatic_numbers_in_names_do_not_count():
+def test_automatic_numbers_in_names_are_ignored():
     first, second = make_model(), make_model()
     assert first.variables[0].path != second.variables[0].path
     run_state.check_same(first.variables, run_state.save_variables(second.variables), 0)
@@ -56,8 +56,8 @@ def test_automatic_numbers_in_names_do_not_count():
 @pytest.mark.parametrize(
     "other, difference",
     [
-        ({"units": 5}, "dense/kernel (2, 5) where there is sequential/dense/kernel"),
-        ({"name": "mine"}, "has mine/dense/kernel (2, 3) where there is sequential"),
+        ({"units": 5}, "dense/kernel (2, 5) in place of sequential/dense/kernel"),
+        ({"name": "mine"}, "has mine/dense/kernel (2, 3) in place of sequential"),
     ],
 )
 def test_other_variables(other, difference):
@@ -69,9 +69,9 @@ def test_other_variables(other, difference):
 def test_fewer_and_more_variables():
     variables = make_model().variables
     saved = run_state.save_variables(variables)
-    with pytest.raises(ValueError, match="has nothing where there is seed.* now"):
+    with pytest.raises(ValueError, match="has nothing in place of seed"):
         run_state.check_same(variables, saved[:2], "here")
-    with pytest.raises(ValueError, match="has seed.* where there is nothing now"):
+    with pytest.raises(ValueError, match="has seed.* in place of nothing"):
         run_state.check_same(variables[:2], saved, "here")
 
 
@@ -94,11 +94,12 @@ class Counter(keras.callbacks.Callback):
         self.count = count
 
 
-def test_callbacks_get_back_what_they_knew():
+@pytest.mark.once
+def test_state_of_callbacks_round_trip():
     stopping = keras.callbacks.EarlyStopping("loss", patience=9, min_delta=0.1)
     stopping.on_train_begin()
     stopping.best, stopping.wait, stopping.best_weights = 0.3, 4, [np.ones(2)]
-    saved = run_state.save_callbacks(
+    saved = callback_state.save_callbacks(
         [Counter(1), keras.callbacks.TerminateOnNaN(), stopping, Counter(2)]
     )
     assert [entry["class"] for entry in saved] == [
@@ -111,7 +112,7 @@ def test_callbacks_get_back_what_they_knew():
         keras.callbacks.ReduceLROnPlateau("loss"),
         *map(Counter, (7, 8, 9)),
     ]
-    run_state.restore_callbacks(others, saved)
+    callback_state.restore_callbacks(others, saved)
     assert (others[0].best, others[0].wait, others[0].patience) == (0.3, 4, 5)
     assert others[0].min_delta == 0.2
     np.testing.assert_array_equal(others[0].best_weights, [[1, 1]])
@@ -119,10 +120,11 @@ def test_callbacks_get_back_what_they_knew():
     assert [counter.count for counter in others[2:]] == [1, 2, 9]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "kind", [keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau]
 )
-def test_what_keras_resets_is_remembered(kind):
+def test_attributes_that_keras_resets_are_saved(kind):
     callback = kind("loss")
     before = dict.fromkeys(vars(callback), "of the run before")
     vars(callback).update(before)
@@ -130,29 +132,32 @@ def test_what_keras_resets_is_remembered(kind):
     reset = {
         name for name, value in vars(callback).items() if value != before.get(name)
     }
-    assert reset == set(run_state.remembered(callback))
+    assert reset == set(callback_state.attributes_to_save(callback))
 
 
-def test_what_is_remembered_exists():
+@pytest.mark.once
+def test_saved_attributes_exist():
     for callback in (
         keras.callbacks.ModelCheckpoint("a.keras"),
         keras.callbacks.SwapEMAWeights(),
         keras.callbacks.TensorBoard("logs"),
     ):
-        names = run_state.remembered(callback)
+        names = callback_state.attributes_to_save(callback)
         assert names and set(names) <= vars(callback).keys()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("stopped_epoch, wait, over", [(4, 3, 1), (4, 2, 0), (0, 3, 0)])
-def test_early_stopping_that_would_go_on_has_not_ended_it(stopped_epoch, wait, over):
+def test_early_stopping_with_a_greater_patience_continues(stopped_epoch, wait, over):
     stopping = keras.callbacks.EarlyStopping(patience=3)
     stopping.stopped_epoch, stopping.wait = stopped_epoch, wait
-    assert run_state.stopped_early([Counter(1), stopping]) == over
+    assert callback_state.stopped_early([Counter(1), stopping]) == over
 
 
 # History and random states.
 
 
+@pytest.mark.once
 def test_history_has_the_epoch_that_ends():
     model = make_model()
     model.history = keras.callbacks.History()
@@ -165,14 +170,14 @@ def test_history_has_the_epoch_that_ends():
     assert model.history.history == {"loss": [3.0, 2.0]}
 
 
-def test_random_generators_go_on_where_they_were():
+def test_random_generators_are_restored():
     torch = pytest.importorskip("torch")
 
     def draw():
         python = random.random(), random.gauss(0, 1)
         return *python, np.random.normal(), np.random.rand(), float(torch.rand(()))
 
-    random.gauss(0, 1), np.random.normal()  # They keep a second number back.
+    random.gauss(0, 1), np.random.normal()  # They store a second number.
     state = run_state.save_random_state()
     drawn = draw()
     assert set(drawn) & set(draw()) == set()

@@ -50,7 +50,7 @@ def test_last_integer_step_does_not_overflow():
     assert rate(schedule, last) == pytest.approx(expected, rel=1e-6)
 
 
-def test_many_steps_at_once_in_float32():
+def test_many_steps_in_one_call_in_float32():
     schedule = WarmupInverseSquareRoot.from_hidden_dim(13, warmup_steps=7)
     rates = schedule(np.arange(23))
     assert keras.backend.standardize_dtype(rates.dtype) == "float32"
@@ -68,14 +68,15 @@ def test_cooldown_by_hand():
     assert factors == pytest.approx([1.0] * 13 + [0.75, 0.5, 0.25, 0.25, 0.25])
 
 
-def test_cooldown_to_the_very_beginning():
+def test_cooldown_from_the_first_update():
     schedule = WarmupInverseSquareRoot(1.0, 1, total_steps=2, cooldown_steps=2)
     expected = [2 / 3, math.sqrt(1 / 2) / 3]
     assert [rate(schedule, step) for step in (0, 1)] == pytest.approx(expected)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("total, cooldown", [(None, 1), (5, 6), (5, -1), (5, 0.5)])
-def test_a_cooldown_that_does_not_fit(total, cooldown):
+def test_invalid_cooldown(total, cooldown):
     message = f"`cooldown_steps` must be .* received `cooldown_steps={cooldown}`"
     with pytest.raises(ValueError, match=message):
         WarmupInverseSquareRoot(1.0, 1, total_steps=total, cooldown_steps=cooldown)
@@ -83,7 +84,7 @@ def test_a_cooldown_that_does_not_fit(total, cooldown):
 
 @pytest.mark.parametrize("accumulation", [None, 3])
 def test_each_update_of_an_optimizer_has_the_rate_of_its_number(accumulation):
-    """SGD on a constant gradient of 1: a weight moves by minus the learning rate."""
+    """With a constant gradient of 1, SGD subtracts the learning rate from a weight."""
     steps = accumulation or 1
     schedule = WarmupInverseSquareRoot(0.5, 2, gradient_accumulation_steps=steps)
     optimizer = keras.optimizers.SGD(schedule, gradient_accumulation_steps=accumulation)
@@ -108,12 +109,14 @@ def test_serialises():
     assert rate(copy, 41) == rate(schedule, 41)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "1e-3"])
 def test_peak_learning_rate_is_checked(value):
     with pytest.raises(ValueError, match="`peak_learning_rate` must be a finite numb"):
         WarmupInverseSquareRoot(value)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "argument", ["hidden_dim", "warmup_steps", "gradient_accumulation_steps"]
 )
@@ -125,6 +128,7 @@ def test_counts_are_checked(argument, value):
         WarmupInverseSquareRoot.from_hidden_dim(**arguments)
 
 
+@pytest.mark.once
 def test_scale_is_checked():
     with pytest.raises(ValueError, match="`scale` must be .* received `scale=0`"):
         WarmupInverseSquareRoot.from_hidden_dim(512, scale=0)

@@ -1,7 +1,8 @@
-"""What Keras has for training works with the model, the loss and the metrics."""
+"""Features of Keras's training with the model, the loss and the metrics."""
 
 import keras
 import numpy as np
+import pytest
 
 from keras_transformer import (
     LabelSmoothedCrossEntropy,
@@ -51,7 +52,7 @@ def assert_same(one, other, atol=0.0):
 
 
 class Weights(keras.callbacks.Callback):
-    """Keeps the weights after each batch."""
+    """Stores the weights after each batch."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +62,7 @@ class Weights(keras.callbacks.Callback):
         self.batches.append(self.model.get_weights())
 
 
-def test_float16_leaves_out_an_overflow_and_halves_the_scale():
+def test_float16_skips_an_overflow_and_halves_the_scale():
     sgd = keras.optimizers.SGD(0.3)
     scaled = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=2.0**40)
     model = seq2seq(scaled, dtype="mixed_float16")
@@ -76,13 +77,14 @@ def test_float16_leaves_out_an_overflow_and_halves_the_scale():
     assert (float(scaled.dynamic_scale), int(scaled.iterations)) == (2.0**10, 5)
 
 
-def test_float16_scales_the_loss_by_itself():
+@pytest.mark.once
+def test_float16_scales_the_loss_by_default():
     model = seq2seq("adam", dtype="mixed_float16")
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
-def test_bfloat16_several_steps_at_once():
-    # PyTorch takes one step at a time.
+def test_bfloat16_with_several_steps_per_execution():
+    # PyTorch executes one step at a time.
     steps = 1 if keras.backend.backend() == "torch" else 2
     options = {"dtype": "mixed_bfloat16", "steps_per_execution": steps}
     model = seq2seq(keras.optimizers.Adam(0.02), dropout=0.0, **options)
@@ -150,7 +152,7 @@ def test_validation_with_moving_averages():
     swap, weights = keras.callbacks.SwapEMAWeights(), Weights()
     data = INPUTS, TARGETS
     history = fit(model, swap, weights, epochs=2, validation_data=data)
-    # At the end of `fit` the averages are the weights.
+    # `fit` ends with the averages in the weights.
     averaged = model.evaluate(*data, verbose=0)[0]
     np.testing.assert_allclose(history["val_loss"][-1], averaged, rtol=1e-5)
     model.set_weights(weights.batches[-1])

@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.training.checkpoints.storage import (
     DamagedCheckpoint,
-    Position,
+    RunPosition,
     checkpoint_files,
     read_checkpoint,
     readable_checkpoints,
@@ -16,6 +16,9 @@ from keras_transformer.training.checkpoints.storage import (
     remove_unfinished,
     write_checkpoint,
 )
+
+# Only NumPy reads and writes the files.
+pytestmark = pytest.mark.once
 
 STATE = {
     "model": [
@@ -42,7 +45,7 @@ def test_round_trip(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
-def test_a_part_is_read_alone(tmp_path):
+def test_some_entries_are_read(tmp_path):
     write_checkpoint(tmp_path / "a.npz", STATE)
     part = read_checkpoint(tmp_path / "a.npz", "model", "nothing")
     assert_same(part, {"model": STATE["model"], "nothing": None})
@@ -57,19 +60,19 @@ def test_every_type_is_kept(tmp_path, dtype, shape):
     np.testing.assert_array_equal(read, value, strict=True)
 
 
-def test_tuples_and_numpy_scalars_become_plain(tmp_path):
+def test_tuples_and_numpy_scalars_become_json_values(tmp_path):
     write_checkpoint(tmp_path / "a.npz", {"a": (1, np.float32(0.5)), "b": np.int8(3)})
     assert_same(read_checkpoint(tmp_path / "a.npz"), {"a": [1, 0.5], "b": 3})
 
 
-def test_a_changed_byte_is_never_taken_for_content(tmp_path):
+def test_a_changed_byte_is_detected(tmp_path):
     path = tmp_path / "a.npz"
     write_checkpoint(path, STATE)
     content = path.read_bytes()
     detected = 0
-    for place in range(len(content)):
+    for offset in range(len(content)):
         damaged = bytearray(content)
-        damaged[place] ^= 0xFF
+        damaged[offset] ^= 0xFF
         path.write_bytes(damaged)
         try:
             assert_same(read_checkpoint(path), STATE)
@@ -84,11 +87,11 @@ def test_a_truncated_file(tmp_path, share):
     write_checkpoint(path, STATE)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(OSError, match=f"{re.escape(str(path))} is not a whole check"):
+    with pytest.raises(OSError, match=f"{re.escape(str(path))} is damaged"):
         read_checkpoint(path)
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path):
+def test_a_full_disk_does_not_change_the_file(tmp_path):
     path = tmp_path / "a.npz"
     write_checkpoint(path, STATE)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -102,12 +105,12 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_damaged_files_are_passed_over(tmp_path):
+def test_damaged_files_are_skipped(tmp_path):
     paths = [tmp_path / name for name in ("a.npz", "b.npz", "c.npz")]
     for number, path in enumerate(paths):
         write_checkpoint(path, {"number": number})
     paths[1].write_bytes(b"PK")
-    with pytest.warns(UserWarning, match="Passed over a checkpoint: .*b.npz"):
+    with pytest.warns(UserWarning, match="A checkpoint is skipped: .*b.npz"):
         found = list(readable_checkpoints(paths))
     assert found == [(paths[0], {"number": 0}), (paths[2], {"number": 2})]
 
@@ -120,43 +123,76 @@ def touch(folder, *positions):
         (folder / position.file_name).touch()
 
 
+@pytest.mark.parametrize(
+    "position, name, resumes_at",
+    [
+        (RunPosition(3), "epoch-0003.npz", "epoch 4, batch 1"),
+        (RunPosition(0, 2), "epoch-0001-after-batch-000002.npz", "epoch 1, batch 3"),
+        (RunPosition(2, 20), "epoch-0003-after-batch-000020.npz", "epoch 3, batch 21"),
+    ],
+)
+def test_epochs_and_batches_are_counted_from_1(position, name, resumes_at):
+    assert position.file_name == name
+    assert position.resumes_at == resumes_at
+    assert RunPosition.from_file_name(name) == position
+
+
+def test_names_of_older_files(tmp_path):
+    """They have the number of complete epochs: after batch 20 of epoch 3."""
+    old = tmp_path / "epoch-0002-batch-000020.npz"
+    old.touch()
+    position = RunPosition(2, 20)
+    assert checkpoint_files(tmp_path) == {position: old}
+    touch(tmp_path, RunPosition(2, 10), position)
+    new = tmp_path / "epoch-0003-after-batch-000020.npz"
+    assert checkpoint_files(tmp_path)[position] == new
+    remove_superseded(tmp_path, position, keep=1)
+    assert not old.exists() and new.exists()
+
+
 def test_files_are_found_in_the_order_of_the_run(tmp_path):
-    positions = [Position(0, 20), Position(1), Position(1, 9), Position(12345)]
+    positions = [
+        RunPosition(0, 20),
+        RunPosition(1),
+        RunPosition(1, 9),
+        RunPosition(12345),
+    ]
     touch(tmp_path, *reversed(positions))
     for other in ("model.npz", "epoch-1.keras", ".unfinished-7-epoch-0001.npz"):
         (tmp_path / other).touch()
     found = checkpoint_files(tmp_path)
     assert list(found) == positions
-    assert found[Position(1, 9)] == tmp_path / "epoch-0001-batch-000009.npz"
+    assert found[RunPosition(1, 9)] == tmp_path / "epoch-0002-after-batch-000009.npz"
     assert checkpoint_files(tmp_path / "missing") == {}
 
 
 @pytest.mark.parametrize(
     "before, newest, keep, after",
     [
-        # the mid-epoch ones but the two newest, when another comes
+        # Within an epoch, only the two newest remain.
         ([(0, 2), (0, 4), (0, 6)], (0, 6), 3, [(0, 4), (0, 6)]),
         ([(1, 0), (1, 2), (1, 4), (1, 6)], (1, 6), 3, [(1, 0), (1, 4), (1, 6)]),
-        # the ends of the last epochs, and one more file than the newest
+        # The ends of the last epochs remain, and the two newest.
         ([(1, 0), (2, 0), (3, 0), (3, 2), (4, 0)], (4, 0), 3, [2, 3, (3, 2), 4]),
         ([(1, 0), (2, 0), (3, 0)], (3, 0), 1, [2, 3]),
-        # what is ahead of the run was damaged
+        # A file after the newest was damaged.
         ([(1, 0), (1, 2), (3, 0), (4, 0)], (1, 2), 3, [1, (1, 2)]),
     ],
 )
-def test_what_is_superseded_is_removed(tmp_path, before, newest, keep, after):
-    touch(tmp_path, *(Position(*each) for each in before))
+def test_superseded_files_are_removed(tmp_path, before, newest, keep, after):
+    touch(tmp_path, *(RunPosition(*each) for each in before))
     (tmp_path / "other.npz").touch()
-    remove_superseded(tmp_path, Position(*newest), keep)
+    remove_superseded(tmp_path, RunPosition(*newest), keep)
     after = [
-        Position(*each) if isinstance(each, tuple) else Position(each) for each in after
+        RunPosition(*each) if isinstance(each, tuple) else RunPosition(each)
+        for each in after
     ]
     assert list(checkpoint_files(tmp_path)) == after
     assert (tmp_path / "other.npz").exists()
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    touch(tmp_path, Position(1))
+def test_unfinished_files_are_removed(tmp_path):
+    touch(tmp_path, RunPosition(1))
     for name in ("epoch-0002.npz", "epoch-0001-batch-000007.npz", "translation"):
         (tmp_path / f".unfinished-7-{name}").touch()
     remove_unfinished(tmp_path)
@@ -165,7 +201,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(5, "Input/output error")])
-def test_what_may_be_read_later_is_not_passed_over(tmp_path, monkeypatch, error):
+def test_a_temporary_error_is_raised(tmp_path, monkeypatch, error):
     def fail(*args, **options):
         raise error
 

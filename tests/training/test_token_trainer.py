@@ -1,4 +1,4 @@
-"""Micro-batches against the whole batch, and R-Drop against a loss by hand."""
+"""Micro-batches against the whole batch; R-Drop against its definition."""
 
 import keras
 import numpy as np
@@ -14,11 +14,11 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.backend.xla_barriers import is_without_xla
-from keras_transformer.training import MaskedTokenAccuracy, consistency_loss
+from keras_transformer.training import MaskedTokenAccuracy, r_drop_loss
 
 RNG = np.random.default_rng(5)
 ROWS, SOURCE_LENGTH, TARGET_LENGTH, VOCABULARY = 7, 5, 6, 13
-LENGTHS = (6, 2, 3, 6, 1, 4, 5)  # parts of a batch hold unequal numbers of tokens
+LENGTHS = (6, 2, 3, 6, 1, 4, 5)  # Parts of a batch have unequal numbers of tokens.
 SOURCE = RNG.integers(1, VOCABULARY, (ROWS, SOURCE_LENGTH)).astype("int32")
 TARGET = RNG.integers(1, VOCABULARY, (ROWS, TARGET_LENGTH)).astype("int32")
 TARGET[np.arange(TARGET_LENGTH) >= np.array(LENGTHS)[:, None]] = 0
@@ -70,40 +70,48 @@ def check_equal(result, expected):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def whole_batch():
+    """Logs and updates of a step without micro-batches."""
+    return one_step(compiled())
+
+
 @pytest.mark.parametrize("jit_compile", JIT)
 @pytest.mark.parametrize("micro_batches", [2, 3, 7, 10])
-def test_micro_batches_make_the_update_of_the_batch(micro_batches, jit_compile):
-    expected = one_step(compiled())
+def test_micro_batches_make_the_update_of_the_batch(
+    whole_batch, micro_batches, jit_compile
+):
     model = compiled(micro_batches=micro_batches, jit_compile=jit_compile)
-    check_equal(one_step(model), expected)
+    check_equal(one_step(model), whole_batch)
 
 
-def test_weighted_tokens_count_by_their_weights():
+def test_weighted_tokens():
     expected = one_step(compiled(), WEIGHTS)
     check_equal(one_step(compiled(micro_batches=3), WEIGHTS), expected)
     rows = WEIGHTS[:, 0]
     check_equal(one_step(compiled(micro_batches=3), rows), one_step(compiled(), rows))
 
 
-def stock_loss(**options):
+def keras_loss(**options):
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
 
 
-def test_a_stock_loss_that_is_a_mean_over_the_weights():
+def test_a_loss_of_keras_that_is_a_mean_over_the_weights():
     def mean():
-        return stock_loss(reduction="mean_with_sample_weight")
+        return keras_loss(reduction="mean_with_sample_weight")
 
     real = (TARGET != 0).astype("float32")
     expected = one_step(compiled(loss=mean()), real)
     check_equal(one_step(compiled(loss=mean(), micro_batches=3), real), expected)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "loss",
-    [stock_loss(), [stock_loss(reduction="sum")], "sparse_categorical_crossentropy"],
+    [keras_loss(), [keras_loss(reduction="sum")], "sparse_categorical_crossentropy"],
     ids=["default", "sum", "name"],
 )
-def test_a_loss_that_is_no_mean_over_the_weights(loss):
+def test_a_loss_that_is_not_a_mean_over_the_weights(loss):
     message = "`loss` must be a mean .* with `micro_batches` above 1; .*`micro_batches="
     with pytest.raises(ValueError, match=message):
         compiled(loss=loss, micro_batches=2)
@@ -111,6 +119,7 @@ def test_a_loss_that_is_no_mean_over_the_weights(loss):
         compiled(loss=loss, micro_batches=1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "loss",
     [
@@ -126,13 +135,15 @@ def test_a_loss_of_probabilities(loss):
         compiled(loss=loss)
 
 
-def test_an_equal_mean_of_parts_would_be_another_update():
-    """What Keras's own accumulation does; the parts here differ enough to tell."""
-    _, expected = one_step(compiled())
+@pytest.mark.once
+def test_an_unweighted_mean_of_parts_differs(whole_batch):
+    """Keras's gradient accumulation computes it. The parts here differ enough."""
+    _, expected = whole_batch
     parts = [slice(0, 3), slice(3, 6), slice(6, 7)]
-    updates = []
+    updates, model = [], compiled()
+    initial = model.get_weights()
     for part in parts:
-        model = compiled()
+        model.set_weights(initial)
         before = to_numpy(model.trainable_weights[0])
         inputs = {name: ids[part] for name, ids in INPUTS.items()}
         model.train_on_batch(inputs, TARGET[part])
@@ -140,7 +151,7 @@ def test_an_equal_mean_of_parts_would_be_another_update():
     assert np.abs(np.mean(updates, axis=0) - expected[0]).max() > 1e-3
 
 
-def test_clipping_sees_the_whole_gradient():
+def test_clipping_applies_to_the_gradient_of_the_batch():
     clipped = [keras.optimizers.SGD(1.0, global_clipnorm=0.1) for _ in range(2)]
     expected = one_step(compiled(clipped[0]))
     check_equal(one_step(compiled(clipped[1], micro_batches=4)), expected)
@@ -157,7 +168,7 @@ def test_loss_scaling_of_half_precision_is_undone():
 
 
 def test_weights_of_half_precision():
-    """Rounded to bfloat16 once, as the gradient of the whole batch is."""
+    """They are rounded to bfloat16 once, as the gradient of the whole batch is."""
     (_, expected), (_, updates) = (
         one_step(compiled(dtype="bfloat16", micro_batches=count)) for count in (1, 3)
     )
@@ -168,18 +179,19 @@ def test_weights_of_half_precision():
     assert max(np.abs(np.float32(update)).max() for update in updates) > 0.01
 
 
-def test_padding_is_the_model_s():
-    message = "`loss` must take .*`pad_token_id=0`.*Entropy with `pad_token_id=4`"
+@pytest.mark.once
+def test_another_padding_id_than_that_of_the_model():
+    message = "`loss` must have .*`pad_token_id=0`.*Entropy with `pad_token_id=4`"
     with pytest.raises(ValueError, match=message):
         compiled(loss=LabelSmoothedCrossEntropy(pad_token_id=4))
     model = compiled()
-    message = "`metrics` must take .*; received Perplexity with `pad_token_id=4`"
+    message = "`metrics` must have .*; received Perplexity with `pad_token_id=4`"
     metrics = [Perplexity(pad_token_id=4)]
     with pytest.raises(ValueError, match=message):
         model.compile("sgd", metrics=metrics)
     with pytest.raises(ValueError, match=message):
         model.compile("sgd", LabelSmoothedCrossEntropy(), None, metrics)
-    with pytest.raises(ValueError, match="`weighted_metrics` must take .*Perplexity"):
+    with pytest.raises(ValueError, match="`weighted_metrics` must have .*Perplexity"):
         model.compile("sgd", weighted_metrics=metrics)
 
 
@@ -193,7 +205,8 @@ def test_micro_batches_without_weights_to_train():
     np.testing.assert_allclose(logs["loss"], expected, rtol=1e-6)
 
 
-def test_classes_have_no_weights():
+@pytest.mark.once
+def test_class_weight_is_refused():
     with pytest.raises(ValueError, match=r"`class_weight` must .*={1: 2.0}`"):
         compiled().fit(INPUTS, TARGET, class_weight={1: 2.0})
     with pytest.raises(ValueError, match=r"`class_weight` must .*={1: 2.0}`"):
@@ -203,7 +216,7 @@ def test_classes_have_no_weights():
 @pytest.mark.parametrize("stream", [{}, {"window": 16, "batches_per_epoch": 3}])
 @pytest.mark.parametrize("max_shapes", [1, 3])
 def test_training_begins_with_the_first_epoch_of_the_data(stream, max_shapes, tmp_path):
-    """Keras takes a first batch of its own, on JAX and PyTorch, to build metrics."""
+    """On JAX and PyTorch, Keras reads a first batch to build the metrics."""
     words = [f"{a}{b}"[: 1 + (a > b)] for a in "abcdefgh" for b in "abcdefgh"]
     (tmp_path / "words").write_text("\n".join(words))
     tokenizer = CharacterTokenizer.train(lines=words)
@@ -232,9 +245,9 @@ def test_training_begins_with_the_first_epoch_of_the_data(stream, max_shapes, tm
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="where Keras needs to know it"
+    keras.backend.backend() == "tensorflow", reason="Keras does not read the rank"
 )
-def test_data_whose_number_of_axes_is_not_known():
+def test_data_of_unknown_rank():
     tf = pytest.importorskip("tensorflow")
     spec = {name: tf.TensorSpec(None, "int32") for name in INPUTS}
     data = tf.data.Dataset.from_generator(
@@ -253,7 +266,7 @@ def test_fit_in_micro_batches_counts_each_batch_once():
     assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
 
 
-def test_the_logged_loss_counts_the_rows_that_there_are():
+def test_the_logged_loss_is_weighted_by_rows():
     def loss(**options):
         model = compiled(keras.optimizers.SGD(0.0), **options)
         return model.fit(INPUTS, TARGET, batch_size=4, verbose=0).history["loss"]
@@ -261,8 +274,8 @@ def test_the_logged_loss_counts_the_rows_that_there_are():
     np.testing.assert_allclose(loss(micro_batches=3), loss(), rtol=1e-6)
 
 
-def test_consistency_is_the_mean_loss_and_the_divergence():
-    model = compiled(dropout=0.4, consistency=3.0)
+def test_r_drop_is_the_mean_loss_and_the_divergence():
+    model = compiled(dropout=0.4, r_drop=3.0)
     seeds = [variable for variable in model.variables if "seed" in variable.path]
     states = [np.array(keras.ops.convert_to_numpy(seed)) for seed in seeds]
     first, second = (model(INPUTS, training=True) for _ in range(2))
@@ -270,56 +283,69 @@ def test_consistency_is_the_mean_loss_and_the_divergence():
         seed.assign(state)
     loss = LabelSmoothedCrossEntropy(0.1)
     expected = (loss(TARGET, first) + loss(TARGET, second)) / 2
-    apart = consistency_loss(TARGET, first, second)
-    assert to_numpy(apart) > 1e-3
+    divergence = r_drop_loss(TARGET, first, second)
+    assert to_numpy(divergence) > 1e-3
     logs, _ = one_step(model)
     np.testing.assert_allclose(
-        logs["loss"], to_numpy(expected) + 1.5 * to_numpy(apart), rtol=1e-5
+        logs["loss"], to_numpy(expected) + 1.5 * to_numpy(divergence), rtol=1e-5
     )
 
 
-def test_consistency_is_for_training_alone():
-    model, plain = compiled(dropout=0.4, consistency=3.0), compiled()
-    weights = plain.get_weights()
-    model.set_weights(weights)
+def test_evaluation_is_without_r_drop():
+    model, plain = compiled(dropout=0.4, r_drop=3.0), compiled()
+    model.set_weights(plain.get_weights())
     logs = model.evaluate(INPUTS, TARGET, verbose=0, return_dict=True)
     expected = plain.evaluate(INPUTS, TARGET, verbose=0, return_dict=True)
     np.testing.assert_allclose(logs["loss"], expected["loss"], rtol=1e-6)
 
 
-def test_consistency_and_micro_batches_go_together():
+def test_r_drop_with_micro_batches():
     model = compiled(
-        keras.optimizers.Adam(1e-2), dropout=0.2, consistency=1.0, micro_batches=3
+        keras.optimizers.Adam(1e-2), dropout=0.2, r_drop=1.0, micro_batches=3
     )
     history = model.fit(INPUTS, TARGET, batch_size=ROWS, epochs=25, verbose=0)
     assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
 
 
 def test_a_saved_model_is_compiled_as_before(tmp_path):
-    model = compiled(keras.optimizers.Adam(1e-2), micro_batches=3, consistency=2.5)
+    model = compiled(keras.optimizers.Adam(1e-2), micro_batches=3, r_drop=2.5)
     one_step(model)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert (loaded.micro_batches, loaded.consistency) == (3, 2.5)
+    assert (loaded.micro_batches, loaded.r_drop) == (3, 2.5)
     assert int(loaded.optimizer.iterations) == 1
     one_step(loaded)
     assert int(loaded.optimizer.iterations) == 2
 
 
+@pytest.mark.once
+def test_consistency_is_the_old_name_of_r_drop():
+    with pytest.warns(FutureWarning, match="Pass `r_drop` instead"):
+        model = compiled(consistency=2.5)
+    assert model.r_drop == 2.5
+    config = model.get_compile_config()
+    config["consistency"] = config.pop("r_drop")  # As in older files.
+    other = compiled()
+    other.compile_from_config(config)
+    assert other.r_drop == 2.5
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("value", [0, -1, 1.5, None])
 def test_micro_batches_must_be_a_positive_integer(value):
     with pytest.raises(ValueError, match=f"`micro_batches` must .*=({value})`"):
         compiled(micro_batches=value)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
-def test_consistency_must_be_finite_and_not_negative(value):
-    with pytest.raises(ValueError, match=f"`consistency` must .*=({value})`"):
-        compiled(consistency=value)
+def test_r_drop_must_be_finite_and_not_negative(value):
+    with pytest.raises(ValueError, match=f"`r_drop` must .*=({value})`"):
+        compiled(r_drop=value)
 
 
-def test_what_compile_chooses_is_the_fast_one():
-    """As `docs/training.md` says; benchmarks/README.md has TensorFlow with XLA."""
+def test_the_default_of_jit_compile_is_the_fast_one():
+    """See `docs/training.md`; benchmarks/README.md has the figures."""
     on_gpu = keras.backend.backend() == "tensorflow" and bool(
         keras.distribution.list_devices("gpu")
     )
@@ -327,14 +353,14 @@ def test_what_compile_chooses_is_the_fast_one():
 
 
 @pytest.mark.parametrize("jit_compile", JIT)
-def test_the_loss_knows_when_xla_does_not_compile_it(jit_compile):
-    known = []
+def test_the_loss_is_told_whether_xla_compiles_it(jit_compile):
+    results = []
 
-    class Asking(LabelSmoothedCrossEntropy):
+    class RecordingLoss(LabelSmoothedCrossEntropy):
         def call(self, y_true, y_pred):
-            known.append(is_without_xla())
+            results.append(is_without_xla())
             return super().call(y_true, y_pred)
 
-    model = compiled(loss=Asking(), jit_compile=jit_compile)
+    model = compiled(loss=RecordingLoss(), jit_compile=jit_compile)
     one_step(model)
-    assert known[-1] == (not model.jit_compile)  # PyTorch asks when it builds, too
+    assert results[-1] == (not model.jit_compile)  # On PyTorch, the build calls it too.

@@ -1,8 +1,8 @@
-"""Splits texts into other subwords in every epoch: subword regularization.
+"""Subword regularization: texts are split into different subwords in each epoch.
 
-The sentencepiece package samples too, but its random numbers differ from one process to
-the next whatever the seed. Here each split is a function of the seed, the epoch and the
-line. It is made from the token ids alone, so that the text need not be kept.
+The sentencepiece package cannot reproduce its samples, since its random numbers differ
+between processes. Here each split is a function of the seed, the epoch and the line.
+The samplers split token ids, so the text is not stored.
 """
 
 from keras_transformer.dataset.subword_sampling.bpe_dropout import BPEDropout

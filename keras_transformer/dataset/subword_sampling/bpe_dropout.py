@@ -1,43 +1,44 @@
-"""Byte-pair encoding that leaves out merges at random."""
+"""BPE-dropout: byte-pair encoding that skips merges at random."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.dataset.subword_sampling.hashing import mix, uniform
-from keras_transformer.dataset.subword_sampling.spelling import Spelling
+from keras_transformer.dataset.subword_sampling.characters import CharacterSplitter
+from keras_transformer.dataset.subword_sampling.hashing import hash_integers, to_uniform
 from keras_transformer.dataset.token_rows import TokenRows
 from keras_transformer.text import Subwords
 
 _NONE = -1
-_NEVER = np.iinfo(np.int64).max
+_INFINITY = np.iinfo(np.int64).max
 
 
 class _Words(NamedTuple):
-    """Words that are not finished, end to end.
+    """Words with possible merges, concatenated.
 
     Attributes:
-        symbols: tokens so far: int64 `(symbols,)`.
-        merges: what each makes with the next one, if anything: int64 `(symbols,)`.
-        places: where each is among all characters: int64 `(symbols,)`.
-        units: number of the word of each: int64 `(symbols,)`.
+        symbols: tokens so far, int64 `(symbols,)`.
+        merges: token that each symbol forms with the next symbol, or -1, int64
+            `(symbols,)`.
+        positions: position of each symbol among all characters, int64 `(symbols,)`.
+        words: index of the word of each symbol, int64 `(symbols,)`.
     """
 
     symbols: np.ndarray
     merges: np.ndarray
-    places: np.ndarray
-    units: np.ndarray
+    positions: np.ndarray
+    words: np.ndarray
 
-    def take(self, which: np.ndarray) -> "_Words":
-        return _Words(*(values[which] for values in self))
+    def take(self, mask: np.ndarray) -> "_Words":
+        return _Words(*(values[mask] for values in self))
 
 
 class BPEDropout:
-    """Splits rows anew, all words of all rows side by side.
+    """Splits rows of token ids again, with BPE-dropout.
 
-    In each step each possible merge is left out with a given probability; of the
-    others, each word undergoes that which comes first in the model. A word of which
-    all merges are left out is finished.
+    Each step skips each possible merge with a given probability. Each word undergoes
+    the first of its other merges, in the order of the model. A word is complete when
+    all its merges are skipped. All words of all rows are processed in parallel.
 
     Args:
         subwords: a BPE model.
@@ -47,70 +48,83 @@ class BPEDropout:
         Regularization", algorithm 1.
     """
 
-    def __init__(self, subwords: Subwords):
+    def __init__(self, subwords: Subwords) -> None:
         _, tokens, scores, ordinary = subwords
-        ids = {token: n for n, token in enumerate(tokens) if ordinary[n]}
-        characters = {token: n for token, n in ids.items() if len(token) == 1}
-        self._spelling = Spelling(tokens, ordinary, characters)
+        ids = {token: id for id, token in enumerate(tokens) if ordinary[id]}
+        characters = {token: id for token, id in ids.items() if len(token) == 1}
+        self._splitter = CharacterSplitter(tokens, ordinary, characters)
         self._size = len(tokens)
         merges = {
-            self._size * ids[token[:cut]] + ids[token[cut:]]: n
-            for token, n in ids.items()
+            self._size * ids[token[:cut]] + ids[token[cut:]]: id
+            for token, id in ids.items()
             for cut in range(1, len(token))
             if token[:cut] in ids and token[cut:] in ids
         }
+        # Pairs of tokens as left * size + right, sorted, and the merged tokens.
         self._pairs = np.array(sorted(merges), np.int64)
         self._merges = np.array([merges[pair] for pair in sorted(merges)], np.int64)
         self._ranks = np.argsort(np.argsort(np.negative(scores), kind="stable"))
 
     def split(self, rows: TokenRows, keys: np.ndarray, dropout: float) -> TokenRows:
-        """The rows, split at random.
+        """Splits rows of token ids again.
 
         Args:
-            rows: tokens as the model splits.
-            keys: what the split of each row depends on: uint64 `(rows,)`.
-            dropout: probability with which a merge is left out, from 0 to 1.
+            rows: token ids.
+            keys: hashes, each of which determines the split of one row, uint64
+                `(rows,)`.
+            dropout: probability of skipping a merge, from 0 to 1.
         """
-        symbols, of_row, places, units = self._spelling.spell(rows)
-        random = mix(keys[of_row], places)
+        symbols, row_of, positions, words_of = self._splitter.split(rows)
+        random = hash_integers(keys[row_of], positions)
         token_ids = np.full(len(symbols), _NONE, np.int32)
-        numbers = np.arange(len(symbols))
-        words = _Words(symbols, np.full_like(symbols, _NONE), numbers, units)
-        self._find_merges(words, numbers)
+        all_positions = np.arange(len(symbols))
+        words = _Words(symbols, np.full_like(symbols, _NONE), all_positions, words_of)
+        self._update_merges(words, all_positions)
         step = 0
         while len(words.symbols):
-            left_out = uniform(mix(random[words.places], step)) < dropout
-            words, finished = self._step(words, (words.merges != _NONE) & ~left_out)
-            token_ids[finished.places] = finished.symbols
+            hashes = hash_integers(random[words.positions], step)
+            is_kept = (words.merges != _NONE) & (to_uniform(hashes) >= dropout)
+            words, complete = self._step(words, is_kept)
+            token_ids[complete.positions] = complete.symbols
             step += 1
-        kept = token_ids != _NONE
-        lengths = np.bincount(of_row[kept], minlength=len(rows.lengths))
-        return TokenRows(token_ids[kept], lengths)
+        is_token = token_ids != _NONE
+        lengths = np.bincount(row_of[is_token], minlength=len(rows.lengths))
+        return TokenRows(token_ids[is_token], lengths)
 
-    def _step(self, words: _Words, possible: np.ndarray) -> tuple[_Words, _Words]:
-        """Does the first possible merge of each word; words without are finished."""
-        starts = np.flatnonzero(np.diff(words.units, prepend=-1))
-        lengths = np.diff(starts, append=len(possible))
-        order = (self._ranks[words.merges] << 32) + np.arange(len(possible))
-        first = np.minimum.reduceat(np.where(possible, order, _NEVER), starts)
-        going_on = np.repeat(first != _NEVER, lengths)
-        finished = words.take(~going_on)
-        left = first[first != _NEVER] & 0xFFFFFFFF
+    def _step(self, words: _Words, is_kept: np.ndarray) -> tuple[_Words, _Words]:
+        """Applies the first merge of each word.
+
+        Args:
+            words: the words.
+            is_kept: whether the merge of each symbol with the next one is possible and
+                not skipped, boolean `(symbols,)`.
+
+        Returns:
+            The words after the merge, and the words without one, which are complete.
+        """
+        starts = np.flatnonzero(np.diff(words.words, prepend=-1))
+        lengths = np.diff(starts, append=len(is_kept))
+        # The upper bits are the rank of the merge, the lower ones the symbol's index.
+        order = (self._ranks[words.merges] << 32) + np.arange(len(is_kept))
+        first = np.minimum.reduceat(np.where(is_kept, order, _INFINITY), starts)
+        continues = np.repeat(first != _INFINITY, lengths)
+        complete = words.take(~continues)
+        left = first[first != _INFINITY] & 0xFFFFFFFF
         words.symbols[left] = words.merges[left]
-        going_on[left + 1] = False
-        words = words.take(going_on)
-        merged = (np.cumsum(going_on) - 1)[left]
-        self._find_merges(words, merged)
-        self._find_merges(words, merged[merged > 0] - 1)
-        return words, finished
+        continues[left + 1] = False
+        words = words.take(continues)
+        merged = (np.cumsum(continues) - 1)[left]
+        self._update_merges(words, merged)
+        self._update_merges(words, merged[merged > 0] - 1)
+        return words, complete
 
-    def _find_merges(self, words: _Words, numbers: np.ndarray) -> None:
-        """Writes down what symbols make with the next ones of their words."""
-        if not len(self._pairs):  # of a model whose tokens are characters
+    def _update_merges(self, words: _Words, indices: np.ndarray) -> None:
+        """Looks up the merges of symbols with the next symbols of their words."""
+        if not len(self._pairs):  # All tokens are characters.
             return
-        right = np.minimum(numbers + 1, len(words.symbols) - 1)
-        pairs = self._size * words.symbols[numbers] + words.symbols[right]
+        right = np.minimum(indices + 1, len(words.symbols) - 1)
+        pairs = self._size * words.symbols[indices] + words.symbols[right]
         found = np.searchsorted(self._pairs, pairs).clip(max=len(self._pairs) - 1)
-        known = (self._pairs[found] == pairs) & (right != numbers)
-        known &= words.units[numbers] == words.units[right]
-        words.merges[numbers] = np.where(known, self._merges[found], _NONE)
+        is_merge = (self._pairs[found] == pairs) & (right != indices)
+        is_merge &= words.words[indices] == words.words[right]
+        words.merges[indices] = np.where(is_merge, self._merges[found], _NONE)

@@ -1,26 +1,32 @@
-"""Random numbers that are functions of what they are for."""
+"""Random numbers as hashes of integers, without the state of a generator."""
 
 import numpy as np
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
-def mix(*parts: int | np.ndarray) -> np.ndarray:
-    """Hashes integers, elementwise: uint64, as random as a generator's output.
+def hash_integers(*parts: int | np.ndarray) -> np.ndarray:
+    """Hashes integers elementwise with the mixing function of SplitMix64.
+
+    Args:
+        *parts: integers, or arrays that broadcast to the same shape.
+
+    Returns:
+        uint64 array of at least one dimension.
 
     References:
-        Steele et al., 2014, "Fast Splittable Pseudorandom Number Generators": the
-        output function of SplitMix64.
+        Steele et al., 2014, "Fast Splittable Pseudorandom Number Generators".
     """
     value = np.zeros(1, np.uint64)
     for part in parts:
-        value = (value + np.asarray(part).astype(np.uint64)) * _GOLDEN + _GOLDEN
+        part = np.asarray(part).astype(np.uint64)
+        value = (value + part) * _GOLDEN_GAMMA + _GOLDEN_GAMMA
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         value = value ^ (value >> np.uint64(31))
     return value
 
 
-def uniform(bits: np.ndarray) -> np.ndarray:
-    """Uint64 hashes as numbers from 0 up to and without 1."""
-    return (bits >> np.uint64(11)) * 2.0**-53
+def to_uniform(hashes: np.ndarray) -> np.ndarray:
+    """Converts uint64 hashes to float64 numbers in [0, 1)."""
+    return (hashes >> np.uint64(11)) * 2.0**-53

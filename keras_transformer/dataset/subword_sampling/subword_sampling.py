@@ -1,37 +1,49 @@
-"""Splits both sides of pairs at random."""
+"""Subword sampling for both sides of tokenized pairs."""
 
 from numbers import Real
+from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.dataset.filters import MaxLengths
 from keras_transformer.dataset.subword_sampling.bpe_dropout import BPEDropout
-from keras_transformer.dataset.subword_sampling.hashing import mix
+from keras_transformer.dataset.subword_sampling.hashing import hash_integers
 from keras_transformer.dataset.subword_sampling.unigram_sampling import UnigramSampling
-from keras_transformer.dataset.token_rows import TokenPairs, TokenRows
+from keras_transformer.dataset.token_rows import Tokenizers, TokenPairs, TokenRows
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 
-_CHUNK = 1024  # Rows at a time: few enough for the processor's cache.
+_CHUNK = 1024  # Rows per call of a sampler, few enough for the cache of the processor.
+
+
+class _SideSampler(NamedTuple):
+    """The sampler of one side and its parameter."""
+
+    sampler: BPEDropout | UnigramSampling
+    alpha: float
 
 
 class SubwordSampling:
-    """Splits each text as the seed, the repetition, the corpus and the line say.
+    """Splits texts at random, as a function of seed, repetition, corpus and line.
 
     Args:
-        tokenizers: of source and target.
-        alphas: how much each varies, as `BPEDropout` or `UnigramSampling` has it;
-            `None`: not at all.
-        seed: the seed.
+        tokenizers: tokenizers of source and target.
+        alphas: parameters of the samplers of source and target: the dropout of
+            `BPEDropout` or the exponent of `UnigramSampling`. `None`: no sampling.
+        seed: seed of the splits.
+
+    Raises:
+        ValueError: if a parameter is out of range, or if a tokenizer cannot be sampled.
     """
 
     def __init__(
         self,
-        tokenizers: tuple[Tokenizer, Tokenizer],
+        tokenizers: Tokenizers,
         alphas: tuple[float | None, float | None],
         seed: int,
-    ):
+    ) -> None:
         self._seed = seed
         self._sides = [
-            None if alpha is None else (_sampler(name, tokenizer, alpha), alpha)
+            None if alpha is None else _side_sampler(name, tokenizer, alpha)
             for name, tokenizer, alpha in zip(
                 ("source", "target"), tokenizers, alphas, strict=True
             )
@@ -41,28 +53,28 @@ class SubwordSampling:
         return any(self._sides)
 
     def sample(
-        self, pairs: TokenPairs, repetitions: np.ndarray, limits: tuple[float, float]
+        self, pairs: TokenPairs, repetitions: np.ndarray, max_lengths: MaxLengths
     ) -> TokenPairs:
-        """The pairs with their texts split at random.
+        """Splits the texts of pairs at random.
 
         Args:
-            pairs: the pairs as the tokenizers split them.
-            repetitions: how often the corpus of each was gone through before.
-            limits: most tokens of source and target; a longer split gives way to that
-                of the tokenizer.
+            pairs: the pairs with the splits of the tokenizers.
+            repetitions: number of complete passes over the corpus of each pair before,
+                integer `(pairs,)`.
+            max_lengths: maximum lengths of source and target. A text whose sampled
+                split is longer keeps the split of the tokenizer.
         """
         rows = [pairs.source, pairs.target]
         for number, side in enumerate(self._sides):
             if side is not None:
-                keys = mix(self._seed, number, repetitions, *pairs.lines.T)
-                longest = limits[number] + number  # The target has a start token.
-                rows[number] = _split(*side, rows[number], keys, longest)
+                keys = hash_integers(self._seed, number, repetitions, *pairs.lines.T)
+                max_ids = max_lengths[number] + number  # With the target's start token.
+                rows[number] = _split(side, rows[number], keys, max_ids)
         return TokenPairs(rows[0], rows[1], pairs.lines)
 
 
-def _sampler(
-    name: str, tokenizer: Tokenizer, alpha: float
-) -> BPEDropout | UnigramSampling:
+def _side_sampler(name: str, tokenizer: Tokenizer, alpha: float) -> _SideSampler:
+    """Returns the sampler for a tokenizer, or raises `ValueError` if there is none."""
     if not isinstance(alpha, Real) or not 0 <= float(alpha) <= 1:
         raise ValueError(
             f"`{name}_sampling` must be from 0 to 1; received "
@@ -73,9 +85,9 @@ def _sampler(
         subwords = tokenizer.subwords()
         model_type = subwords.model_type
     if model_type == "bpe":
-        return BPEDropout(subwords)
+        return _SideSampler(BPEDropout(subwords), alpha)
     if model_type == "unigram":
-        return UnigramSampling(subwords)
+        return _SideSampler(UnigramSampling(subwords), alpha)
     raise ValueError(
         f"`{name}_sampling` must be `None` unless `{name}_tokenizer` is a "
         "`SentencePieceTokenizer` of type BPE or unigram; received "
@@ -84,19 +96,15 @@ def _sampler(
 
 
 def _split(
-    sampler: BPEDropout | UnigramSampling,
-    alpha: float,
-    rows: TokenRows,
-    keys: np.ndarray,
-    longest: float,
+    side: _SideSampler, rows: TokenRows, keys: np.ndarray, max_ids: float
 ) -> TokenRows:
-    """The rows split at random, those not that would be longer than `longest`."""
+    """Splits rows at random, except rows that would have more than `max_ids` ids."""
     count = len(rows.lengths)
     if not count:
         return rows
     chunks = [np.arange(count)[i : i + _CHUNK] for i in range(0, count, _CHUNK)]
-    split = TokenRows.join(
-        [sampler.split(rows.take(chunk), keys[chunk], alpha) for chunk in chunks]
+    split = TokenRows.concatenate(
+        [side.sampler.split(rows.take(c), keys[c], side.alpha) for c in chunks]
     )
-    numbers = np.arange(count) + count * (split.lengths > longest)
-    return TokenRows.join([split, rows]).take(numbers)
+    indices = np.arange(count) + count * (split.lengths > max_ids)
+    return TokenRows.concatenate([split, rows]).take(indices)

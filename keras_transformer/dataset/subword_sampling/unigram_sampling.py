@@ -1,41 +1,45 @@
-"""Splits drawn from all those that a unigram language model allows."""
+"""Unigram sampling: splits drawn from a unigram language model."""
 
 import itertools
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.dataset.subword_sampling.hashing import mix, uniform
-from keras_transformer.dataset.subword_sampling.spelling import Spelled, Spelling
+from keras_transformer.dataset.subword_sampling.characters import (
+    Characters,
+    CharacterSplitter,
+)
+from keras_transformer.dataset.subword_sampling.hashing import hash_integers, to_uniform
 from keras_transformer.dataset.token_rows import TokenRows
 from keras_transformer.text import Subwords
 
 _NONE = -1
-_IMPOSSIBLE = -1e30  # Any real logarithm outweighs it.
+_LOG_ZERO = -1e30  # Less than every log-probability, and finite.
 
 
 class _Tokens(NamedTuple):
-    """The tokens that fit somewhere into the text.
+    """The tokens that match the text at any position.
 
     Attributes:
-        first: place of the first character of each: int64 `(tokens,)`.
-        last: place of its last character: int64 `(tokens,)`.
-        ids: its id: int64 `(tokens,)`.
+        first: position of the first character of each token, int64 `(tokens,)`.
+        last: position of its last character, int64 `(tokens,)`.
+        ids: its id, int64 `(tokens,)`.
     """
 
     first: np.ndarray
     last: np.ndarray
     ids: np.ndarray
 
-    def take(self, which: np.ndarray | slice) -> "_Tokens":
-        return _Tokens(*(values[which] for values in self))
+    def take(self, indices: np.ndarray | slice) -> "_Tokens":
+        return _Tokens(*(values[indices] for values in self))
 
 
 class UnigramSampling:
-    """Splits rows anew, all words of all rows side by side.
+    """Splits rows of token ids again, with a unigram language model.
 
-    A split is drawn with a probability in proportion to the power `alpha` of that
-    which the model gives it, by filtering forwards and sampling backwards.
+    The probability of a split is proportional to its probability under the model to the
+    power of `alpha`. A split is drawn by forward filtering and backward sampling. All
+    words of all rows are processed in parallel.
 
     Args:
         subwords: a unigram model.
@@ -45,123 +49,142 @@ class UnigramSampling:
         Models with Multiple Subword Candidates", section 3.2.
     """
 
-    def __init__(self, subwords: Subwords):
+    def __init__(self, subwords: Subwords) -> None:
         _, tokens, scores, ordinary = subwords
-        ids = {token: n for n, token in enumerate(tokens) if ordinary[n]}
-        letters = {c: len(tokens) + n for n, c in enumerate(sorted(set("".join(ids))))}
-        self._spelling = Spelling(tokens, ordinary, letters)
+        ids = {token: id for id, token in enumerate(tokens) if ordinary[id]}
+        characters = sorted(set("".join(ids)))
+        symbols = {c: len(tokens) + number for number, c in enumerate(characters)}
+        self._splitter = CharacterSplitter(tokens, ordinary, symbols)
         self._scores = np.array(scores)
-        self._size = len(tokens) + len(letters)
+        self._size = len(tokens) + len(symbols)
         prefixes = sorted({t[:end] for t in ids for end in range(1, len(t) + 1)})
-        nodes = {prefix: n for n, prefix in enumerate(["", *prefixes])}
-        # The trie: from a node, its prefix's number, a letter leads to another node.
-        steps = {
-            self._size * nodes[p[:-1]] + letters[p[-1]]: nodes[p] for p in prefixes
+        nodes = {prefix: node for node, prefix in enumerate(["", *prefixes])}
+        # Edges of the trie of all tokens as node * size + symbol, and their end nodes.
+        edges = {
+            self._size * nodes[p[:-1]] + symbols[p[-1]]: nodes[p] for p in prefixes
         }
-        self._steps = np.array(sorted(steps), np.int64)
-        self._nodes = np.array([steps[step] for step in sorted(steps)], np.int64)
+        self._edges = np.array(sorted(edges), np.int64)
+        self._nodes = np.array([edges[edge] for edge in sorted(edges)], np.int64)
         self._ids = np.array([ids.get(prefix, _NONE) for prefix in nodes], np.int64)
 
     def split(self, rows: TokenRows, keys: np.ndarray, alpha: float) -> TokenRows:
-        """The rows, split at random.
+        """Splits rows of token ids again.
 
         Args:
-            rows: tokens as the model splits.
-            keys: what the split of each row depends on: uint64 `(rows,)`.
-            alpha: exponent of the probabilities; the lower, the more splits vary.
+            rows: token ids.
+            keys: hashes, each of which determines the split of one row, uint64
+                `(rows,)`.
+            alpha: exponent of the probabilities. A lower exponent gives more varied
+                splits.
         """
-        spelled = self._spelling.spell(rows)
-        begins = np.diff(spelled.units, prepend=-1) > 0
-        lattice = _Lattice(self._find_tokens(spelled), begins)
+        characters = self._splitter.split(rows)
+        begins_word = np.diff(characters.words, prepend=-1) > 0
+        lattice = _Lattice(self._match_tokens(characters), begins_word)
         probabilities = lattice.filter(alpha * self._scores)
-        random = uniform(mix(keys[spelled.rows], spelled.places))
-        token_ids = lattice.sample(probabilities, random)
-        kept = token_ids != _NONE
-        lengths = np.bincount(spelled.rows[kept], minlength=len(rows.lengths))
-        return TokenRows(token_ids[kept], lengths)
+        hashes = hash_integers(keys[characters.rows], characters.positions)
+        token_ids = lattice.sample(probabilities, to_uniform(hashes))
+        is_token = token_ids != _NONE
+        lengths = np.bincount(characters.rows[is_token], minlength=len(rows.lengths))
+        return TokenRows(token_ids[is_token], lengths)
 
-    def _find_tokens(self, spelled: Spelled) -> _Tokens:
-        """All tokens that fit."""
-        symbols, units = spelled.symbols, spelled.units
+    def _match_tokens(self, characters: Characters) -> _Tokens:
+        """Finds the tokens that match at any position with the trie of all tokens."""
+        symbols, words = characters.symbols, characters.words
         first = np.arange(len(symbols))
-        alone = first[symbols < len(self._scores)]
-        found = [_Tokens(alone, alone, symbols[alone])]
+        unsplit = first[symbols < len(self._scores)]
+        found = [_Tokens(unsplit, unsplit, symbols[unsplit])]
         node, last = np.zeros_like(first), first
         while len(first):
-            steps = self._size * node + symbols[last]
-            places = np.searchsorted(self._steps, steps).clip(max=len(self._steps) - 1)
-            known = self._steps[places] == steps
-            first, last, node = first[known], last[known], self._nodes[places[known]]
-            ends = self._ids[node] != _NONE
-            found.append(_Tokens(first[ends], last[ends], self._ids[node[ends]]))
-            on = last + 1 < len(symbols)
-            on[on] = units[first[on]] == units[last[on] + 1]
-            first, last, node = first[on], last[on] + 1, node[on]
+            edges = self._size * node + symbols[last]
+            indices = np.searchsorted(self._edges, edges).clip(max=len(self._edges) - 1)
+            matches = self._edges[indices] == edges
+            first, last, node = (
+                first[matches],
+                last[matches],
+                self._nodes[indices[matches]],
+            )
+            is_token = self._ids[node] != _NONE
+            found.append(
+                _Tokens(first[is_token], last[is_token], self._ids[node[is_token]])
+            )
+            continues = last + 1 < len(symbols)
+            continues[continues] = words[first[continues]] == words[last[continues] + 1]
+            first, last, node = first[continues], last[continues] + 1, node[continues]
         return _Tokens(*map(np.concatenate, zip(*found, strict=True)))
 
 
 class _Lattice:
-    """All splits of all words.
+    """The lattices of all splits of all words.
 
     Args:
-        tokens: the tokens that fit.
-        begins: whether a word begins at each place: boolean `(places,)`.
+        tokens: the tokens that match.
+        begins_word: whether a word begins at each position, boolean `(positions,)`.
     """
 
-    def __init__(self, tokens: _Tokens, begins: np.ndarray):
-        places = np.arange(len(begins))
-        from_begin = places - np.maximum.accumulate(np.where(begins, places, 0))
-        # All words side by side: first the tokens that end with the first characters.
-        order = np.lexsort((tokens.last, from_begin[tokens.last]))
+    def __init__(self, tokens: _Tokens, begins_word: np.ndarray) -> None:
+        positions = np.arange(len(begins_word))
+        in_word = positions - np.maximum.accumulate(np.where(begins_word, positions, 0))
+        # Sorted by the position of the last character in its word, so that all words
+        # are processed in parallel.
+        order = np.lexsort((tokens.last, in_word[tokens.last]))
         self._tokens = tokens.take(order)
-        self._begins = begins
-        self._fields = np.flatnonzero(np.diff(self._tokens.last, prepend=-1))
-        distances = from_begin[self._tokens.last[self._fields]]
-        self._rounds = np.flatnonzero(np.diff(distances, prepend=-1))
+        self._begins_word = begins_word
+        # Starts of the groups of tokens with the same last character, and starts of the
+        # groups of these groups with the same position in a word.
+        self._groups = np.flatnonzero(np.diff(self._tokens.last, prepend=-1))
+        distances = in_word[self._tokens.last[self._groups]]
+        self._steps = np.flatnonzero(np.diff(distances, prepend=-1))
 
     def filter(self, scores: np.ndarray) -> np.ndarray:
-        """Probability of each token among those that end where it does.
+        """Computes the forward probabilities.
 
         Args:
-            scores: logarithms of the tokens' weights.
+            scores: logarithms of the weights of the tokens, `(vocabulary_size,)`.
+
+        Returns:
+            The probability of each token among the tokens that have the same last
+            character, `(tokens,)`.
         """
-        totals = np.full(len(self._begins), _IMPOSSIBLE)  # Of all splits up to a place.
+        # Logarithms of the total weight of all splits up to each position.
+        totals = np.full(len(self._begins_word), _LOG_ZERO)
         probabilities = np.empty(len(self._tokens.ids))
-        bounds = np.append(self._fields, len(probabilities))
-        for start, stop in itertools.pairwise([*self._rounds, len(self._fields)]):
+        bounds = np.append(self._groups, len(probabilities))
+        for start, stop in itertools.pairwise([*self._steps, len(self._groups)]):
             span = slice(bounds[start], bounds[stop])
             first, last, ids = self._tokens.take(span)
-            weights = scores[ids] + np.where(self._begins[first], 0, totals[first - 1])
-            fields = bounds[start:stop] - bounds[start]
+            weights = scores[ids] + np.where(
+                self._begins_word[first], 0, totals[first - 1]
+            )
+            groups = bounds[start:stop] - bounds[start]
             sizes = np.diff(bounds[start : stop + 1])
-            highest = np.maximum.reduceat(weights, fields)
-            shares = np.exp(weights - np.repeat(highest, sizes))
-            sums = np.add.reduceat(shares, fields)
-            totals[last[fields]] = highest + np.log(sums)
-            probabilities[span] = shares / np.repeat(sums, sizes)
+            maxima = np.maximum.reduceat(weights, groups)
+            exponentials = np.exp(weights - np.repeat(maxima, sizes))
+            sums = np.add.reduceat(exponentials, groups)
+            totals[last[groups]] = maxima + np.log(sums)
+            probabilities[span] = exponentials / np.repeat(sums, sizes)
         return probabilities
 
     def sample(self, probabilities: np.ndarray, random: np.ndarray) -> np.ndarray:
-        """Draws a split of each word.
+        """Draws a split of each word, from its last token to its first.
 
         Args:
-            probabilities: what `filter` gave.
-            random: numbers from 0 to 1 that decide: `(places,)`.
+            probabilities: result of `filter`.
+            random: uniform random numbers in [0, 1), `(positions,)`.
 
         Returns:
-            At each place the token that begins there, or -1: int32 `(places,)`.
+            The token that begins at each position, or -1, int32 `(positions,)`.
         """
         first, last, ids = self._tokens
-        field_of = np.empty(len(self._begins), np.int64)
-        field_of[last[self._fields]] = np.arange(len(self._fields))
-        ends = np.append(self._fields[1:], len(ids)) - 1
-        sums = np.cumsum(probabilities)  # Each field adds 1.
-        drawn = np.full(len(self._begins), _NONE, np.int32)
-        place = np.flatnonzero(np.append(self._begins, True)[1:])
-        while len(place):
-            field = field_of[place]
-            token = np.searchsorted(sums, field + random[place], side="right")
-            token = np.clip(token, self._fields[field], ends[field])
+        group_of = np.empty(len(self._begins_word), np.int64)
+        group_of[last[self._groups]] = np.arange(len(self._groups))
+        ends = np.append(self._groups[1:], len(ids)) - 1
+        sums = np.cumsum(probabilities)  # The sum of each group is 1.
+        drawn = np.full(len(self._begins_word), _NONE, np.int32)
+        positions = np.flatnonzero(np.append(self._begins_word, True)[1:])
+        while len(positions):
+            group = group_of[positions]
+            token = np.searchsorted(sums, group + random[positions], side="right")
+            token = np.clip(token, self._groups[group], ends[group])
             drawn[first[token]] = ids[token]
-            place = first[token][~self._begins[first[token]]] - 1
+            positions = first[token][~self._begins_word[first[token]]] - 1
         return drawn

@@ -1,4 +1,4 @@
-"""Attention: the weights, what is done with them, and the layer around both."""
+"""Attention: scores and weighted sums, patterns, caches, and the layer."""
 
 from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention

@@ -1,16 +1,22 @@
-"""Attention over other axes than the second: folds inputs to three axes and back."""
+"""Attention over several axes: folds inputs to three axes and unfolds the outputs."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from keras import ops
 
+from keras_transformer.types import Mask, Size, Tensor
 
-def standardize(axes: Any, rank: int) -> tuple[int, ...]:
-    """Counts the attention axes from the front.
+# Attention axes, counted from the front.
+Axes: TypeAlias = tuple[int, ...]
+
+
+def standardize(axes: int | Sequence[int] | None, rank: int) -> Axes:
+    """Returns the attention axes counted from the front.
 
     Args:
-        axes: an int, ints, or `None` for all axes but the first and the last.
+        axes: int or ints, or `None` for all axes but the first and the last.
         rank: int, number of axes of the inputs.
 
     Returns:
@@ -21,7 +27,8 @@ def standardize(axes: Any, rank: int) -> tuple[int, ...]:
     """
     if axes is None:
         return tuple(range(1, rank - 1))
-    positive = tuple(axis if axis >= 0 else rank + axis for axis in _as_tuple(axes))
+    axes = (axes,) if isinstance(axes, int) else tuple(axes)
+    positive = tuple(axis if axis >= 0 else rank + axis for axis in axes)
     if not all(0 < axis < rank - 1 for axis in positive):
         raise ValueError(
             "`attention_axes` must be axes between the batch and the features; "
@@ -30,8 +37,8 @@ def standardize(axes: Any, rank: int) -> tuple[int, ...]:
     return positive
 
 
-def fold(x: Any, axes: tuple[int, ...]) -> Any:
-    """Joins the attention axes to one length, the others to the batch.
+def fold(x: Tensor, axes: Axes) -> Tensor:
+    """Reshapes the attention axes to one length and the other axes to the batch.
 
     Args:
         x: tensor `(batch, …, features)`.
@@ -45,7 +52,7 @@ def fold(x: Any, axes: tuple[int, ...]) -> Any:
     return ops.reshape(ops.transpose(x, order), (batch, length, ops.shape(x)[-1]))
 
 
-def fold_mask(mask: Any, axes: tuple[int, ...]) -> Any:
+def fold_mask(mask: Mask | None, axes: Axes) -> Mask | None:
     """Folds a mask of tokens.
 
     Args:
@@ -58,17 +65,17 @@ def fold_mask(mask: Any, axes: tuple[int, ...]) -> Any:
     return None if mask is None else fold(ops.expand_dims(mask, -1), axes)[..., 0]
 
 
-def unfold(x: Any, axes: tuple[int, ...], like: Any) -> Any:
-    """Undoes `fold` for an output.
+def unfold(x: Tensor, axes: Axes, like: Tensor) -> Tensor:
+    """Inverts `fold` for an output.
 
     Args:
         x: tensor `(batch * others, length, …)`.
         axes: the attention axes.
-        like: tensor `(batch, …, features)` that was folded.
+        like: the tensor `(batch, …, features)` that was folded.
 
     Returns:
-        Tensor `(batch, …)` with the axes of `like` before its features and
-        those of `x` after its length.
+        Tensor `(batch, …)`: the axes of `like` before its features, then the axes
+        of `x` after its length.
     """
     num_outputs, shape = len(x.shape) - 2, ops.shape(like)
     rank = len(like.shape) - 1 + num_outputs
@@ -78,12 +85,14 @@ def unfold(x: Any, axes: tuple[int, ...], like: Any) -> Any:
     return ops.transpose(x, tuple(order.index(axis) for axis in range(rank)))
 
 
-def fold_attention_mask(mask: Any, axes: tuple[int, ...], query: Any, key: Any) -> Any:
-    """Folds a mask the way Keras reads it: missing axes come before the queries'.
+def fold_attention_mask(mask: Mask, axes: Axes, query: Tensor, key: Tensor) -> Mask:
+    """Folds an attention mask as Keras does.
+
+    Missing axes are inserted before the axes of the queries.
 
     Args:
-        mask: boolean tensor `(batch, others…, num_heads, query axes…, key axes…)`
-            without some of the axes before the queries'.
+        mask: boolean tensor `(batch, others…, num_heads, query axes…, key axes…)`;
+            axes before those of the queries may be missing.
         axes: the attention axes.
         query: tensor `(batch, …, features)`.
         key: tensor `(batch, …, features)`.
@@ -102,8 +111,8 @@ def fold_attention_mask(mask: Any, axes: tuple[int, ...], query: Any, key: Any) 
     return ops.reshape(mask, (math.prod(others), heads, *lengths))
 
 
-def unfold_scores(scores: Any, axes: tuple[int, ...], query: Any, key: Any) -> Any:
-    """Undoes the folding for attention scores.
+def unfold_scores(scores: Tensor, axes: Axes, query: Tensor, key: Tensor) -> Tensor:
+    """Inverts the folding for attention scores.
 
     Args:
         scores: tensor `(batch * others, num_heads, query_length, key_length)`.
@@ -118,20 +127,16 @@ def unfold_scores(scores: Any, axes: tuple[int, ...], query: Any, key: Any) -> A
     return ops.reshape(scores, (*_others(query, axes), ops.shape(scores)[1], *pairs))
 
 
-def _order(rank: int, axes: tuple[int, ...], num_features: int) -> tuple[int, ...]:
+def _order(rank: int, axes: Axes, num_features: int) -> Axes:
     features = range(rank - num_features, rank)
     others = [axis for axis in range(rank - num_features) if axis not in axes]
     return (*others, *axes, *features)
 
 
-def _sizes(x: Any, axes: tuple[int, ...]) -> tuple[Any, ...]:
+def _sizes(x: Tensor, axes: Axes) -> tuple[Size, ...]:
     return tuple(ops.shape(x)[axis] for axis in axes)
 
 
-def _others(x: Any, axes: tuple[int, ...]) -> tuple[Any, ...]:
+def _others(x: Tensor, axes: Axes) -> tuple[Size, ...]:
     rank = len(x.shape) - 1
     return _sizes(x, tuple(axis for axis in range(rank) if axis not in axes))
-
-
-def _as_tuple(axes: Any) -> tuple[int, ...]:
-    return (axes,) if isinstance(axes, int) else tuple(axes)

@@ -1,54 +1,55 @@
-"""Keys and values that attention keeps from one call to the next."""
+"""Key-value caches of attention."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from keras import ops
 
 from keras_transformer.backend.slice_update import slice_update
+from keras_transformer.types import Size, Tensor
 
 
 class KeyValues(NamedTuple):
-    """A cache whose layout is that of the products of attention.
+    """Key-value cache in the layout of the matrix products of attention.
 
-    Nothing has to be moved before a step of decoding, as it has to be in KerasHub's
-    layout `(batch, 2, length, num_key_value_heads, key_dim)`, which `update_cache` and
-    `read_cache` take too. One that has been given to be updated is lost: PyTorch
-    writes into it. Where a batch holds several hypotheses of each sentence,
-    they are further entries of the length.
+    No transposition is needed before a decoding step, unlike with KerasHub's layout
+    `(batch, 2, length, num_key_value_heads, key_dim)`, which `update_cache` and
+    `read_cache` accept too. Do not use a `KeyValues` again after an update: PyTorch
+    overwrites its tensors. The entries of several hypotheses of a sentence follow
+    each other along the length.
 
     Attributes:
         keys: float tensor `(batch, num_key_value_heads, key_dim, length)`.
         values: float tensor `(batch, num_key_value_heads, length, value_dim)`.
     """
 
-    keys: Any
-    values: Any
+    keys: Tensor
+    values: Tensor
 
     @classmethod
-    def of(cls, keys: Any, values: Any) -> "KeyValues":
-        """Makes one of tensors `(batch, length, num_key_value_heads, dim)`."""
+    def of(cls, keys: Tensor, values: Tensor) -> "KeyValues":
+        """Creates a cache from `(batch, length, num_key_value_heads, dim)` tensors."""
         return cls(
             ops.transpose(keys, (0, 2, 3, 1)), ops.transpose(values, (0, 2, 1, 3))
         )
 
-    def updated(self, keys: Any, values: Any, index: Any) -> "KeyValues":
-        """Makes one with new keys and values; see `update_cache`."""
+    def updated(self, keys: Tensor, values: Tensor, index: Size) -> "KeyValues":
+        """Returns the cache with new keys and values (see `update_cache`)."""
         new = KeyValues.of(keys, values)
         return KeyValues(
             slice_update(self.keys, new.keys, index, axis=3),
             slice_update(self.values, new.values, index, axis=2),
         )
 
-    def extended(self, length: Any) -> "KeyValues":
-        """Makes one with room for `length` entries, behind its own."""
+    def extended(self, length: Size) -> "KeyValues":
+        """Returns the cache with empty entries appended up to `length` entries."""
         more = self.empty(length - ops.shape(self.values)[2])
         return KeyValues(
             ops.concatenate([self.keys, more.keys], axis=3),
             ops.concatenate([self.values, more.values], axis=2),
         )
 
-    def empty(self, length: Any) -> "KeyValues":
-        """Makes one of as many heads, with zeros and another length."""
+    def empty(self, length: Size) -> "KeyValues":
+        """Returns a cache of `length` zeros with the other sizes of this one."""
         batch, num_heads, key_dim, _ = ops.shape(self.keys)
         value_dim = self.values.shape[-1]
         return KeyValues(
@@ -57,18 +58,23 @@ class KeyValues(NamedTuple):
         )
 
 
-def update_cache(cache: Any, keys: Any, values: Any, index: Any) -> Any:
+# `KeyValues`, or a tensor `(batch, 2, length, num_key_value_heads, key_dim)`.
+Cache: TypeAlias = KeyValues | Tensor
+
+
+def update_cache(cache: Cache, keys: Tensor, values: Tensor, index: Size) -> Cache:
     """Writes new keys and values into a cache.
 
     Args:
-        cache: a `KeyValues`, or a float tensor
+        cache: `KeyValues`, or float tensor
             `(batch, 2, length, num_key_value_heads, key_dim)`.
         keys: float tensor `(batch, new, num_key_value_heads, key_dim)`.
         values: float tensor `(batch, new, num_key_value_heads, value_dim)`.
-        index: int or int scalar tensor, the entry of the first.
+        index: int or int scalar tensor, the first entry to write.
 
     Returns:
-        The new cache. The one before may share its memory, and is lost.
+        The updated cache. It may share memory with `cache`, which must not be used
+        again.
     """
     if isinstance(cache, KeyValues):
         return cache.updated(keys, values, index)
@@ -76,8 +82,16 @@ def update_cache(cache: Any, keys: Any, values: Any, index: Any) -> Any:
     return ops.slice_update(cache, (0, 0, index, 0, 0), new)
 
 
-def read_cache(cache: Any) -> tuple[Any, Any]:
-    """Returns the keys and values of a cache, `(batch, length, num_heads, dim)`."""
+def read_cache(cache: Cache) -> tuple[Tensor, Tensor]:
+    """Returns the keys and values of a cache.
+
+    Args:
+        cache: `KeyValues`, or float tensor
+            `(batch, 2, length, num_key_value_heads, key_dim)`.
+
+    Returns:
+        Two float tensors `(batch, length, num_key_value_heads, dim)`.
+    """
     if isinstance(cache, KeyValues):
         keys = ops.transpose(cache.keys, (0, 3, 1, 2))
         return keys, ops.transpose(cache.values, (0, 2, 1, 3))

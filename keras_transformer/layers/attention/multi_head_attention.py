@@ -1,23 +1,12 @@
 """Multi-head attention."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.layers import weight_options
-from keras_transformer.layers.attention.arguments import (
-    as_shape,
-    check_acts_in_attention,
-    check_cache,
-    check_dropout,
-    check_key_value_heads,
-    check_lengths,
-    check_scores_wanted,
-    check_three_axes,
-    one_pattern,
-)
 from keras_transformer.layers.attention.axes import (
     fold,
     fold_attention_mask,
@@ -26,15 +15,26 @@ from keras_transformer.layers.attention.axes import (
     unfold,
     unfold_scores,
 )
+from keras_transformer.layers.attention.implementations import attend
 from keras_transformer.layers.attention.key_values import (
+    Cache,
     KeyValues,
     read_cache,
     update_cache,
 )
 from keras_transformer.layers.attention.patterns import AttentionPattern
-from keras_transformer.layers.attention.routes import attend
+from keras_transformer.layers.attention.validation import (
+    as_shape,
+    check_attention_scheme,
+    check_cache,
+    check_dropout,
+    check_key_and_value_shapes,
+    check_key_value_heads,
+    check_scores_available,
+    check_three_axes,
+    get_pattern,
+)
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.freezing import freeze_new_layers
 from keras_transformer.layers.masking import (
     attention_mask_from_padding,
     merge_masks,
@@ -46,6 +46,23 @@ from keras_transformer.layers.positions.scheme import (
     sequence_positions,
 )
 from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.sub_layers import (
+    clone_weight_options,
+    freeze_new_sub_layers,
+    get_weight_options,
+    known_size,
+    serialize_weight_options,
+)
+from keras_transformer.types import Config, Mask, Shape, Size, Tensor
+
+
+class _Masks(NamedTuple):
+    """Masks of a call."""
+
+    query_mask: Mask | None
+    value_mask: Mask | None
+    key_mask: Mask | None
+    attention_mask: Mask | None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -53,94 +70,94 @@ class MultiHeadAttention(keras.layers.Layer):
     """Multi-head attention, a drop-in for `keras.layers.MultiHeadAttention`.
 
     `MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O` with
-    `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`. Constructor, call, sub-layer
-    names and weight order are those of the Keras layer, so that either can
-    stand in the other's place and `set_weights` carries weights both ways. On
-    top come a key-value cache, grouped queries, position schemes, attention
-    patterns whose cost is linear in the length, queries with nothing to attend
-    to (their scores and weighted sums are zero, not an average over padding),
-    an explicit `query_mask` that is honoured, and the fused kernel at inference
-    whatever the dropout rate is.
+    `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`. Constructor, call, names of
+    sub-layers and weight order are those of the Keras layer, so either class replaces
+    the other, and `set_weights` copies weights between them. In addition, the layer
+    has a key-value cache, grouped-query attention, position schemes, and attention
+    patterns with a cost that grows linearly with the length. The scores and weighted
+    sums of queries without any key to attend to are zero instead of an average over
+    padding, an explicit `query_mask` is applied, and inference uses the fused kernel
+    for any dropout rate.
 
     Args:
         num_heads: int, number of attention heads (h in the paper).
-        key_dim: int, size of each head's queries and keys (d_k).
-        value_dim: int, size of each head's values (d_v); `key_dim` if `None`.
+        key_dim: int, size of the queries and keys of each head (d_k).
+        value_dim: int, size of the values of each head (d_v). Defaults to `key_dim`.
         dropout: float in [0, 1), dropout rate of the attention scores.
-        use_bias: whether the projections have biases.
-        output_shape: int or tuple of ints, shape of the output's last axes; the
-            last axis of the query if `None`.
-        attention_axes: int or ints, the axes that are attended over; all
-            between the batch and the features if `None`.
-        sliding_window: positive int; a query attends only to keys less than
-            this many positions away: `pattern=LocalWindow(sliding_window - 1)`.
-        flash_attention: as in `keras.ops.dot_product_attention`;
-            `keras.config.is_flash_attention_enabled()` if `None`.
-        kernel_initializer: initializer of the projections' kernels.
-        bias_initializer: initializer of the projections' biases.
-        kernel_regularizer: regularizer of the projections' kernels.
-        bias_regularizer: regularizer of the projections' biases.
-        activity_regularizer: regularizer of the projections' outputs.
-        kernel_constraint: constraint of the projections' kernels.
-        bias_constraint: constraint of the projections' biases.
-        use_gate: whether what the heads attended to is multiplied by
+        use_bias: bool, whether the projections have biases.
+        output_shape: int or tuple of ints, sizes of the last axes of the output.
+            Defaults to the size of the last axis of the query.
+        attention_axes: int or ints, the axes over which attention is applied.
+            Defaults to all axes between the batch and the features.
+        sliding_window: positive int. A query attends only to keys less than
+            this number of positions away, as with
+            `pattern=LocalWindow(sliding_window - 1)`.
+        flash_attention: as in `keras.ops.dot_product_attention`. Defaults to
+            `keras.config.is_flash_attention_enabled()`.
+        kernel_initializer: initializer of the kernels of the projections.
+        bias_initializer: initializer of the biases of the projections.
+        kernel_regularizer: regularizer of the kernels of the projections.
+        bias_regularizer: regularizer of the biases of the projections.
+        activity_regularizer: regularizer of the outputs of the projections.
+        kernel_constraint: constraint of the kernels of the projections.
+        bias_constraint: constraint of the biases of the projections.
+        use_gate: bool, whether the weighted sums of the heads are multiplied by
             `sigmoid(query W^G)`.
         seed: int, seed of the dropout.
-        num_key_value_heads: int, heads of keys and values; a divisor of
-            `num_heads`, and `num_heads` itself if `None`. Fewer make the cache
-            smaller: 1 is multi-query attention, more are grouped-query
-            attention.
-        pattern: an `AttentionPattern`, such as `LocalWindow(64)`: which
-            positions attend to which. Self-attention over long sequences is
-            then computed in blocks, unless scores are asked for.
-        positions: a `PositionScheme` that acts in attention, such as
-            `RotaryEmbedding()`, to copy, with weights of this layer's own.
+        num_key_value_heads: int, number of heads of keys and values, a divisor of
+            `num_heads`. 1 is multi-query attention, other numbers below `num_heads`
+            are grouped-query attention. Defaults to `num_heads`.
+        pattern: `AttentionPattern`, such as `LocalWindow(64)`, or `None`. If
+            scores are not requested, self-attention over long sequences is then
+            computed blockwise.
+        positions: `PositionScheme` to copy that acts in attention, such as
+            `RotaryEmbedding()`, or `None`.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
     Call arguments:
-        query: float tensor `(batch, query_length, query_dim)`. With more axes
-            than three, see `attention_axes`.
-        value: float tensor `(batch, key_length, any)`.
-        key: float tensor `(batch, key_length, any)`; `value` if `None`.
+        query: float tensor `(batch, query_length, query_dim)`. For inputs with more
+            than three axes, see `attention_axes`.
+        value: float tensor `(batch, key_length, value_features)`.
+        key: float tensor `(batch, key_length, key_features)`. Defaults to `value`.
         query_mask: boolean tensor `(batch, query_length)`.
         value_mask: boolean tensor `(batch, key_length)`.
-        key_mask: boolean tensor `(batch, key_length)`. The three are filled in
-            from the Keras masks of the inputs when they are not given.
-        attention_mask: boolean tensor that broadcasts to
+        key_mask: boolean tensor `(batch, key_length)`. These three masks default to
+            the Keras masks of the inputs.
+        attention_mask: boolean tensor, `True` = attend, that broadcasts to
             `(batch, query_length, key_length)` or
-            `(batch, num_heads, query_length, key_length)`. Masks are joined by
-            logical and; `True` = attend.
-        return_attention_scores: whether to return the scores too.
-        training: whether dropout is applied.
-        use_causal_mask: whether a query attends only to keys up to its own
+            `(batch, num_heads, query_length, key_length)`. All masks are merged by
+            logical and.
+        return_attention_scores: bool, whether to return the attention scores too.
+        training: bool, whether to apply dropout.
+        use_causal_mask: bool, whether a query attends only to keys up to its own
             position.
         cache: float tensor
             `(batch, 2, cache_length, num_key_value_heads, key_dim)`, keys and
-            values of earlier calls; or a `KeyValues`, which is lost then, as it
-            may be written into. The keys attended to are those of the cache;
-            `value_mask` and `key_mask` are used by a call that fills all of it, if
-            its length is known.
-        cache_update_index: int or int scalar tensor, where in the cache the
-            keys and values of this call are written. `None` reads the cache as
-            it is.
+            values of earlier calls, or `KeyValues`. Do not use a `KeyValues` again
+            after the call, which may overwrite it. Queries attend to the keys of the
+            cache. `value_mask` and `key_mask` are applied if the call fills the
+            whole cache and its length is known.
+        cache_update_index: int or int scalar tensor, the entry of the cache where the
+            keys and values of this call are written. With `None`, the cache is not
+            changed.
         query_positions: int tensor `(query_length,)` or `(batch, query_length)`,
-            for the position scheme, the pattern and the causal mask;
-            `cache_update_index` (or 0) + 0, 1, 2, … if `None`. Keys written to
-            a cache have these positions too.
-        key_positions: int tensor `(key_length,)` or `(batch, key_length)`, those
-            of all keys attended to; 0, 1, 2, … if `None`.
+            for the position scheme, the pattern and the causal mask. Keys written to
+            a cache have these positions too. Defaults to `cache_update_index` (or 0)
+            + 0, 1, 2, ….
+        key_positions: int tensor `(key_length,)` or `(batch, key_length)`,
+            positions of all keys. Defaults to 0, 1, 2, ….
 
     Returns:
-        The output `(batch, query_length, query_dim)`; with
-        `return_attention_scores=True` also the scores
-        `(batch, num_heads, query_length, key_length)`; with a `cache` also the
+        The output `(batch, query_length, query_dim)`. With
+        `return_attention_scores=True`, also the scores
+        `(batch, num_heads, query_length, key_length)`. With a `cache`, also the
         updated cache: `output`, `(output, scores)`, `(output, cache)` or
         `(output, scores, cache)`.
 
     Raises:
         ValueError: if an argument is out of range, two arguments exclude each
-            other, shapes do not fit, or `cache_update_index` comes without a
+            other, shapes do not match, or `cache_update_index` is given without a
             `cache`.
 
     Example:
@@ -153,8 +170,9 @@ class MultiHeadAttention(keras.layers.Layer):
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.2
-        - [Shazeer, 2019](https://arxiv.org/abs/1911.02150) (multi-query)
-        - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) (grouped-query)
+        - [Shazeer, 2019](https://arxiv.org/abs/1911.02150) (multi-query attention)
+        - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) (grouped-query
+          attention)
     """
 
     def __init__(
@@ -164,8 +182,8 @@ class MultiHeadAttention(keras.layers.Layer):
         value_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
-        output_shape: Any = None,
-        attention_axes: Any = None,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
         kernel_initializer: Any = "glorot_uniform",
@@ -194,7 +212,7 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         check_dropout(dropout, flash_attention)
         check_key_value_heads(num_heads, num_key_value_heads)
-        check_acts_in_attention(positions)
+        check_attention_scheme(positions)
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -205,7 +223,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.attention_axes = attention_axes
         self._sliding_window = sliding_window
         self._flash_attention = flash_attention
-        self._weight_options = weight_options.get(
+        self._weight_options = get_weight_options(
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_regularizer=kernel_regularizer,
@@ -217,7 +235,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.use_gate = use_gate
         self.seed = seed
         self.num_key_value_heads = num_key_value_heads or num_heads
-        self.pattern = one_pattern(pattern, sliding_window)
+        self.pattern = get_pattern(pattern, sliding_window)
         self.positions = copy_scheme(positions, self.dtype_policy)
 
     @property
@@ -237,24 +255,26 @@ class MultiHeadAttention(keras.layers.Layer):
 
     @property
     def output_dense(self) -> keras.layers.EinsumDense:
-        """The projection of what the heads attended to."""
+        """The projection of the weighted sums of the heads."""
         return self._output_dense
 
-    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
+    def build(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
+    ) -> None:
         key_shape = value_shape if key_shape is None else key_shape
-        check_lengths(value_shape, key_shape)
-        width, heads = query_shape[-1], self.num_heads
+        check_key_and_value_shapes(value_shape, key_shape)
+        width, heads = known_size(query_shape), self.num_heads
         key_value_heads = self.num_key_value_heads
-        self._query_dense = self._projection("query", width, (heads, self.key_dim))
+        self._query_dense = self._projection("query", (width,), (heads, self.key_dim))
         self._key_dense = self._projection(
-            "key", key_shape[-1], (key_value_heads, self.key_dim)
+            "key", (known_size(key_shape),), (key_value_heads, self.key_dim)
         )
         if self.use_gate:
             self._gate_dense = self._projection(
-                "gate", width, (heads, self.value_dim), activation="sigmoid"
+                "gate", (width,), (heads, self.value_dim), activation="sigmoid"
             )
         self._value_dense = self._projection(
-            "value", value_shape[-1], (key_value_heads, self.value_dim)
+            "value", (known_size(value_shape),), (key_value_heads, self.value_dim)
         )
         self._output_dense = self._projection(
             "attention_output",
@@ -266,16 +286,15 @@ class MultiHeadAttention(keras.layers.Layer):
         )
         if self.positions is not None:
             self.positions.build((None, heads, None, None))
-        freeze_new_layers(self)
+        freeze_new_sub_layers(self)
 
     def _projection(
         self,
         name: str,
-        input_shape: Any,
-        output_shape: tuple[int, ...],
-        activation: Any = None,
+        input_shape: Sequence[int],
+        output_shape: Sequence[int],
+        activation: str | None = None,
     ) -> Projection:
-        input_shape = as_shape(input_shape)
         bound, free = "hd"[-len(input_shape) :], "uvwxyz"[: len(output_shape)]
         layer = Projection(
             f"bt{bound},{bound}{free}->bt{free}",
@@ -284,7 +303,7 @@ class MultiHeadAttention(keras.layers.Layer):
             bias_axes=free if self.use_bias else None,
             dtype=self.dtype_policy,
             name=name,
-            **weight_options.clone(**self._weight_options),
+            **clone_weight_options(**self._weight_options),
         )
         layer.supports_masking = True
         layer.build((None, None, *input_shape))
@@ -292,20 +311,20 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def call(
         self,
-        query: Any,
-        value: Any,
-        key: Any = None,
-        query_mask: Any = None,
-        value_mask: Any = None,
-        key_mask: Any = None,
-        attention_mask: Any = None,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        query_mask: Mask | None = None,
+        value_mask: Mask | None = None,
+        key_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
-        cache: Any = None,
-        cache_update_index: Any = None,
-        query_positions: Any = None,
-        key_positions: Any = None,
+        cache: Cache | None = None,
+        cache_update_index: Size | None = None,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
     ) -> Any:
         key = value if key is None else key
         check_cache(cache, cache_update_index, self.key_dim, self.value_dim)
@@ -321,7 +340,7 @@ class MultiHeadAttention(keras.layers.Layer):
                 query_positions=query_positions,
                 key_positions=key_positions,
             )
-            masks = (query_mask, value_mask, key_mask, attention_mask)
+            masks = _Masks(query_mask, value_mask, key_mask, attention_mask)
             return self._call_over_axes(query, value, key, masks, options)
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
@@ -333,11 +352,11 @@ class MultiHeadAttention(keras.layers.Layer):
                 new = self._project(value, key, query_positions)
                 cache = update_cache(cache, *new, cache_update_index)
             key_heads, value_heads = read_cache(cache)
-        masks_are_of_all_keys = cache is None or (
+        masks_cover_all_keys = cache is None or (
             cache_update_index is not None
             and key.shape[1] == key_heads.shape[1] is not None
         )
-        if masks_are_of_all_keys:
+        if masks_cover_all_keys:
             padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
             attention_mask = merge_masks(attention_mask, padding)
         attended, scores = self._compute_attention(
@@ -348,32 +367,32 @@ class MultiHeadAttention(keras.layers.Layer):
             **options,
             query_positions=query_positions,
             key_positions=key_positions,
-            is_self_attention=cache is None and _same_tokens(query, key),
+            is_self_attention=cache is None and _are_same_tokens(query, key),
         )
         if query_mask is not None:
             attended, scores = zero_masked_queries(attended, scores, query_mask)
         if self.use_gate:
             attended = attended * self._gate_dense(query)
-        outputs: tuple[Any, ...] = (self._output_dense(attended), scores, cache)
-        outputs = tuple(output for output in outputs if output is not None)
+        results = (self._output_dense(attended), scores, cache)
+        outputs = tuple(result for result in results if result is not None)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _compute_attention(
         self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attention_mask: Any = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Mask | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
-        **where: Any,
-    ) -> tuple[Any, Any]:
-        """Attends with the heads; to be overridden as in Keras, not to be called."""
-        check_scores_wanted(return_attention_scores, self._flash_attention)
-        dropping = bool(training) and self.dropout > 0
-        enabled = keras.config.is_flash_attention_enabled()
-        attended = attend(
+        **positions: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Computes attention of the heads; a subclass may override it as in Keras."""
+        check_scores_available(return_attention_scores, self._flash_attention)
+        has_dropout = bool(training) and self.dropout > 0
+        is_enabled = keras.config.is_flash_attention_enabled()
+        attended: Any = attend(
             query,
             key,
             value,
@@ -382,16 +401,16 @@ class MultiHeadAttention(keras.layers.Layer):
             positions=self.positions,
             use_causal_mask=use_causal_mask,
             return_attention_scores=return_attention_scores,
-            dropout=self._drop if dropping else None,
-            flash_attention=self._flash_attention or enabled,
-            **where,
+            dropout=self._drop if has_dropout else None,
+            flash_attention=self._flash_attention or is_enabled,
+            **positions,
         )
         return attended if return_attention_scores else (attended, None)
 
-    def _drop(self, scores: Any) -> Any:
+    def _drop(self, scores: Tensor) -> Tensor:
         return self._dropout_layer(scores, training=True)
 
-    def _rotate(self, heads: Any, positions: Any) -> Any:
+    def _rotate(self, heads: Tensor, positions: Tensor | None) -> Tensor:
         if self.positions is None:
             return heads
         positions = sequence_positions(heads) if positions is None else positions
@@ -399,24 +418,24 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _call_over_axes(
         self,
-        query: Any,
-        value: Any,
-        key: Any,
-        masks: tuple[Any, Any, Any, Any],
+        query: Tensor,
+        value: Tensor,
+        key: Tensor,
+        masks: _Masks,
         options: dict[str, Any],
     ) -> Any:
-        """Calls the layer on inputs folded to three axes, and unfolds the outputs."""
+        """Folds the inputs to three axes, calls the layer and unfolds the outputs."""
         axes = standardize(self.attention_axes, len(query.shape))
-        query_mask, value_mask, key_mask, attention_mask = masks
+        attention_mask = masks.attention_mask
         if attention_mask is not None:
             attention_mask = fold_attention_mask(attention_mask, axes, query, key)
         folded = self.call(
             fold(query, axes),
             fold(value, axes),
             fold(key, axes),
-            query_mask=fold_mask(query_mask, axes),
-            value_mask=fold_mask(value_mask, axes),
-            key_mask=fold_mask(key_mask, axes),
+            query_mask=fold_mask(masks.query_mask, axes),
+            value_mask=fold_mask(masks.value_mask, axes),
+            key_mask=fold_mask(masks.key_mask, axes),
             attention_mask=attention_mask,
             **options,
         )
@@ -425,16 +444,22 @@ class MultiHeadAttention(keras.layers.Layer):
         output, scores = folded
         return unfold(output, axes, query), unfold_scores(scores, axes, query, key)
 
-    def compute_cache(self, value: Any, key: Any = None, positions: Any = None) -> Any:
-        """Projects keys and values once, to be attended to in many calls.
+    def compute_cache(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Projects keys and values once for several calls.
 
         `value_dim` must be equal to `key_dim`.
 
         Args:
-            value: float tensor `(batch, key_length, any)`.
-            key: float tensor `(batch, key_length, any)`; `value` if `None`.
+            value: float tensor `(batch, key_length, value_features)`.
+            key: float tensor `(batch, key_length, key_features)`. Defaults to
+                `value`.
             positions: int tensor `(key_length,)` or `(batch, key_length)`, for
-                the position scheme; 0, 1, 2, … if `None`.
+                the position scheme. Defaults to 0, 1, 2, ….
 
         Returns:
             Cache `(batch, 2, key_length, num_key_value_heads, key_dim)` in the
@@ -443,24 +468,51 @@ class MultiHeadAttention(keras.layers.Layer):
         key = value if key is None else key
         return ops.stack(self._project(value, key, positions), axis=1)
 
-    def compute_key_values(self, value: Any) -> KeyValues:
-        """Does what `compute_cache` does, in the layout that decodes faster."""
+    def compute_key_values(self, value: Tensor) -> KeyValues:
+        """Returns the cache of `compute_cache` in the layout of `KeyValues`.
+
+        Args:
+            value: float tensor `(batch, key_length, value_features)`.
+
+        Returns:
+            `KeyValues` of `key_length` entries.
+        """
         return KeyValues.of(*self._project(value, value, None))
 
-    def _project(self, value: Any, key: Any, positions: Any) -> tuple[Any, Any]:
+    def empty_key_values(self, batch_size: Size, length: Size) -> KeyValues:
+        """Creates a cache of zeros for the call argument `cache`.
+
+        Args:
+            batch_size: int or int scalar tensor.
+            length: int or int scalar tensor, number of entries.
+
+        Returns:
+            `KeyValues` of `length` entries in the compute dtype.
+        """
+        heads = batch_size, self.num_key_value_heads
+        return KeyValues(
+            ops.zeros((*heads, self.key_dim, length), self.compute_dtype),
+            ops.zeros((*heads, length, self.value_dim), self.compute_dtype),
+        )
+
+    def _project(
+        self, value: Tensor, key: Tensor, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         return self._rotate(self._key_dense(key), positions), self._value_dense(value)
 
     def compute_output_shape(
-        self, query_shape: Any, value_shape: Any, key_shape: Any = None
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> tuple[int | None, ...]:
-        check_lengths(value_shape, value_shape if key_shape is None else key_shape)
+        check_key_and_value_shapes(
+            value_shape, value_shape if key_shape is None else key_shape
+        )
         *leading, width = query_shape
         return (*leading, *(self._output_shape or (width,)))
 
-    # By tracing, so that scores and caches are there too.
+    # Traces `call`, since the outputs may include scores and caches.
     compute_output_spec = keras.Operation.compute_output_spec
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         serialize = keras.saving.serialize_keras_object
         own_pattern = None if self._sliding_window else self.pattern
         return {
@@ -479,12 +531,12 @@ class MultiHeadAttention(keras.layers.Layer):
             "num_key_value_heads": self.num_key_value_heads,
             "pattern": serialize(own_pattern),
             "positions": serialize(self.positions),
-            **weight_options.serialize(**self._weight_options),
+            **serialize_weight_options(**self._weight_options),
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "MultiHeadAttention":
-        """Makes the layer whose `get_config()` is `config`."""
+    def from_config(cls, config: Config) -> "MultiHeadAttention":
+        """Creates the layer from its configuration."""
         deserialize = keras.saving.deserialize_keras_object
         config = dict(config)
         for name in ("pattern", "positions"):
@@ -492,7 +544,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return cls(**config)
 
 
-def _same_tokens(query: Any, key: Any) -> bool:
+def _are_same_tokens(query: Tensor, key: Tensor) -> bool:
     if None in (query.shape[1], key.shape[1]):
         return query is key
     return query.shape[1] == key.shape[1]

@@ -2,60 +2,64 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import keras
 from keras import ops
 
 from keras_transformer.layers.masking import causal_mask, merge_masks, with_head_axis
+from keras_transformer.types import Mask, Shape, Size, Tensor
 
+# Up to this number of queries, PyTorch on a CPU does not use its fused kernel.
 FEW_QUERIES = 16
+
+# The output, or a pair of the output and the scores.
+AttentionResult: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
 
 def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Mask | None = None,
     return_attention_scores: bool = False,
-    dropout: Callable[[Any], Any] | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
     flash_attention: bool | None = None,
-    bias: Any = None,
+    bias: Tensor | None = None,
     use_causal_mask: bool = False,
-) -> Any:
-    """Computes `softmax(query · keyᵀ / √key_dim + bias) · value` for every head.
+) -> AttentionResult:
+    """Computes `softmax(query · keyᵀ / √key_dim + bias) · value` for each head.
 
-    The softmax is computed in float32. A query with nothing to attend to has
-    scores and an output of exactly zero, and finite gradients. Unless scores or
-    dropout are asked for, the backend's fused kernel is used where it is faster, or
-    `flash_attention` wants it. Keys and values may have fewer heads than the
-    queries: then each serves as many consecutive heads of the queries as it takes,
-    without being repeated.
+    The softmax is computed in float32. A query without any key to attend to has
+    scores and an output of exactly zero, and finite gradients. Without scores and
+    dropout, the fused kernel of the backend is used if it is faster or
+    `flash_attention` requires it. If keys and values have fewer heads than queries,
+    each of their heads serves several consecutive heads of the queries and is not
+    repeated in memory.
 
     Args:
         query: float tensor `(batch, query_length, num_heads, key_dim)`.
         key: float tensor `(batch, key_length, num_key_value_heads, key_dim)`.
         value: float tensor `(batch, key_length, num_key_value_heads, value_dim)`.
         attention_mask: boolean tensor, `True` = attend, that broadcasts to
-            `(batch, query_length, key_length)` or, with an axis for the heads,
-            to `(batch, num_heads, query_length, key_length)`.
-        return_attention_scores: whether to return the scores as well.
-        dropout: a function applied to the scores before they weigh the values.
+            `(batch, query_length, key_length)` or
+            `(batch, num_heads, query_length, key_length)`.
+        return_attention_scores: bool, whether to return the scores too.
+        dropout: function that is applied to the scores before the weighted sum.
         flash_attention: as in `keras.ops.dot_product_attention`.
-        bias: float tensor `(num_heads, query_length, key_length)`, or with an
-            axis for the batch in front, added to the logits.
-        use_causal_mask: whether a query attends only to keys up to its own
+        bias: float tensor `(num_heads, query_length, key_length)` or
+            `(batch, num_heads, query_length, key_length)`, added to the logits.
+        use_causal_mask: bool, whether a query attends only to keys up to its own
             position.
 
     Returns:
-        The output `(batch, query_length, num_heads, value_dim)`; with
-        `return_attention_scores=True` the pair of it and the scores (after the
-        softmax, before dropout)
-        `(batch, num_heads, query_length, key_length)`. Both have the dtype of
-        `query`.
+        The output `(batch, query_length, num_heads, value_dim)`. With
+        `return_attention_scores=True`, a pair of the output and the scores
+        `(batch, num_heads, query_length, key_length)`, after the softmax and before
+        dropout. Both have the dtype of `query`.
 
     Raises:
-        ValueError: if the shapes do not fit each other.
+        ValueError: if the shapes do not match.
 
     Example:
 
@@ -68,33 +72,39 @@ def scaled_dot_product_attention(
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), equation 1
-        - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) (fewer heads
-          of keys and values)
+        - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) (grouped-query
+          attention)
     """
     _check_shapes(query.shape, key.shape, value.shape)
     group = query.shape[2] // key.shape[2]
     lengths = ops.shape(query)[1], ops.shape(key)[1]
-    fused = not return_attention_scores and dropout is None
-    fused = fused and (flash_attention or _fused_kernel_fits(query, key, value))
-    kernel_masks = fused and attention_mask is None and bias is None and group == 1
-    if use_causal_mask and not kernel_masks:
+    is_fused = not return_attention_scores and dropout is None
+    is_fused = is_fused and (
+        flash_attention or _is_fused_kernel_faster(query, key, value)
+    )
+    kernel_is_causal = (
+        is_fused and attention_mask is None and bias is None and group == 1
+    )
+    if use_causal_mask and not kernel_is_causal:
         attention_mask = merge_masks(attention_mask, causal_mask(*lengths))
     mask = None if attention_mask is None else ops.cast(attention_mask, "bool")
     mask = with_head_axis(mask)
     bias = bias if bias is None or len(bias.shape) == 4 else ops.expand_dims(bias, 0)
     if group > 1:
-        query = _heads_to_length(query, group)
-        mask, bias = (_pairs_to_length(x, group, lengths[0]) for x in (mask, bias))
-    if fused:
-        causal = use_causal_mask and kernel_masks
-        output = _fused(query, key, value, mask, bias, causal, flash_attention)
+        query = _group_queries(query, group)
+        mask, bias = (_group_pairs(x, group, lengths[0]) for x in (mask, bias))
+    if is_fused:
+        causal = use_causal_mask and kernel_is_causal
+        output = _fused_attention(
+            query, key, value, mask, bias, causal, flash_attention
+        )
     else:
         scores = _attention_scores(query, key, mask, bias)
         weights = scores if dropout is None else dropout(scores)
         output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))
         output = ops.transpose(output, (0, 2, 1, 3))
-    output = _zero_where_nothing_attended(output, mask)
-    output = output if group == 1 else _length_to_heads(output, group)
+    output = _zero_unattended(output, mask)
+    output = output if group == 1 else _ungroup_output(output, group)
     if not return_attention_scores:
         return output
     scores = scores if mask is None else ops.where(mask, scores, 0.0)
@@ -102,16 +112,16 @@ def scaled_dot_product_attention(
     return output, ops.reshape(scores, (ops.shape(key)[0], heads, *lengths))
 
 
-def _fused(
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    bias: Any,
+def _fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None,
+    bias: Tensor | None,
     use_causal_mask: bool,
     flash_attention: bool | None,
-) -> Any:
-    """Calls the backend's kernel, which takes a mask or a bias, not both."""
+) -> Tensor:
+    """Calls the fused kernel of the backend, which takes a mask or a bias, not both."""
     if bias is not None:
         bias = bias if mask is None else ops.where(mask, bias, _lowest(query.dtype))
         bias, mask = ops.cast(bias, query.dtype), None
@@ -127,27 +137,29 @@ def _fused(
     )
 
 
-def _fused_kernel_fits(query: Any, key: Any, value: Any) -> bool:
-    """Where the backend's kernel is faster than products and softmax.
+def _is_fused_kernel_faster(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Returns whether the fused kernel is faster than matrix products and softmax.
 
-    TensorFlow has none. JAX's on a CPU is products in a worse order, up to half as
-    fast; elsewhere it wants `value_dim = key_dim`. PyTorch's on a CPU would have to
-    move the keys of a cache for the few queries of a step.
+    TensorFlow has no fused kernel. JAX's kernel takes up to twice as long on a CPU
+    and requires `value_dim = key_dim` elsewhere. PyTorch's kernel on a CPU transposes
+    the keys of the whole cache for the few queries of a decoding step.
     """
     if keras.backend.backend() == "torch":
-        few = query.shape[1] is not None and query.shape[1] <= FEW_QUERIES
-        device = getattr(query, "device", "cpu")  # which a symbol has not
-        return not few or "cpu" not in str(device)
-    if keras.backend.backend() == "tensorflow" or _on_cpu():
+        has_few = query.shape[1] is not None and query.shape[1] <= FEW_QUERIES
+        device = getattr(query, "device", "cpu")  # A symbolic tensor has no device.
+        return not has_few or "cpu" not in str(device)
+    if keras.backend.backend() == "tensorflow" or _is_on_cpu():
         return False
     return key.shape[-1] == value.shape[-1]
 
 
-def _on_cpu() -> bool:
+def _is_on_cpu() -> bool:
     return all("cpu" in name for name in keras.distribution.list_devices())
 
 
-def _attention_scores(query: Any, key: Any, mask: Any, bias: Any) -> Any:
+def _attention_scores(
+    query: Tensor, key: Tensor, mask: Mask | None, bias: Tensor | None
+) -> Tensor:
     query = ops.transpose(query * (1.0 / math.sqrt(query.shape[-1])), (0, 2, 1, 3))
     logits = ops.cast(ops.matmul(query, ops.transpose(key, (0, 2, 3, 1))), "float32")
     if bias is not None:
@@ -157,27 +169,28 @@ def _attention_scores(query: Any, key: Any, mask: Any, bias: Any) -> Any:
     return ops.cast(_softmax(logits), query.dtype)
 
 
-def _lowest(dtype: Any) -> float:
-    """A logit that no other one is below, and that is finite."""
+def _lowest(dtype: str) -> float:
+    """Returns a finite logit below all others."""
     return -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
 
 
-def _softmax(logits: Any) -> Any:
-    """The softmax over the keys; Keras's own warns where there is but one key."""
+def _softmax(logits: Tensor) -> Tensor:
+    """Computes the softmax over the keys without Keras's warning for a single key."""
     if logits.shape[-1] == 1:
         return ops.exp(ops.log_softmax(logits, axis=-1))
     return ops.softmax(logits, axis=-1)
 
 
-def _zero_where_nothing_attended(output: Any, mask: Any) -> Any:
+def _zero_unattended(output: Tensor, mask: Mask | None) -> Tensor:
+    """Sets the outputs of queries without any key to attend to to zero."""
     if mask is None:
         return output
     attended = ops.any(mask, axis=-1, keepdims=True)
     return ops.where(ops.transpose(attended, (0, 2, 1, 3)), output, 0.0)
 
 
-def _heads_to_length(query: Any, group: int) -> Any:
-    """Makes the heads that share keys queries of one head.
+def _group_queries(query: Tensor, group: int) -> Tensor:
+    """Reshapes the heads that share keys to queries of one head.
 
     From `(batch, length, heads * group, dim)` to
     `(batch, group * length, heads, dim)`.
@@ -188,15 +201,16 @@ def _heads_to_length(query: Any, group: int) -> Any:
     return ops.reshape(x, (batch, group * length, num_heads // group, dim))
 
 
-def _length_to_heads(output: Any, group: int) -> Any:
+def _ungroup_output(output: Tensor, group: int) -> Tensor:
+    """Inverts `_group_queries`."""
     batch, length, num_heads, dim = ops.shape(output)
     x = ops.reshape(output, (batch, group, length // group, num_heads, dim))
     x = ops.transpose(x, (0, 2, 3, 1, 4))
     return ops.reshape(x, (batch, length // group, num_heads * group, dim))
 
 
-def _pairs_to_length(x: Any, group: int, query_length: Any) -> Any:
-    """Does to a mask or bias what `_heads_to_length` does to the queries."""
+def _group_pairs(x: Tensor | None, group: int, query_length: Size) -> Tensor | None:
+    """Reshapes a mask or a bias for the queries of `_group_queries`."""
     if x is None or x.shape[1] == x.shape[2] == 1:
         return x
     batch, heads, _, keys = ops.shape(x)
@@ -205,7 +219,7 @@ def _pairs_to_length(x: Any, group: int, query_length: Any) -> Any:
     return ops.reshape(x, (batch, heads // group, group * query_length, keys))
 
 
-def _check_shapes(query_shape: Any, key_shape: Any, value_shape: Any) -> None:
+def _check_shapes(query_shape: Shape, key_shape: Shape, value_shape: Shape) -> None:
     def differ(a: int | None, b: int | None) -> bool:
         return a is not None and b is not None and a != b
 
@@ -224,7 +238,8 @@ def _check_shapes(query_shape: Any, key_shape: Any, value_shape: Any) -> None:
         raise ValueError(f"`key` and `value` must have the same length; {shapes}")
     if differ(key_shape[2], value_shape[2]):
         raise ValueError(f"`key` and `value` must have the same num_heads; {shapes}")
-    if query_shape[2] % key_shape[2]:
+    num_heads, num_key_value_heads = query_shape[2], key_shape[2]
+    if num_heads and num_key_value_heads and num_heads % num_key_value_heads:
         raise ValueError(
             "the num_heads of `query` must be that of `key` or a multiple of it; "
             f"{shapes}"

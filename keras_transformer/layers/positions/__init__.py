@@ -1,4 +1,4 @@
-"""How a Transformer tells the order of its inputs: one class for each scheme."""
+"""Position schemes: encodings, rotary embeddings and biases."""
 
 from keras_transformer.layers.positions.alibi_bias import AlibiBias
 from keras_transformer.layers.positions.learned_positional_encoding import (

@@ -1,4 +1,4 @@
-"""Attention with linear biases."""
+"""Attention with linear biases (ALiBi)."""
 
 import math
 from typing import Any
@@ -7,25 +7,27 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.positions.logit_bias import add_bias
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
+    add_bias,
     relative_positions,
 )
+from keras_transformer.layers.sub_layers import known_size
+from keras_transformer.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class AlibiBias(PositionScheme):
-    """Lowers attention logits in proportion to the distance of query and key.
+    """Linear bias of the attention logits (ALiBi).
 
-    `bias = -slope · |query position - key position|`. The slopes of `n` heads
-    are `2^(-max_bias / n)` and its powers; where `n` is no power of two, those
-    of the next smaller one and every other slope of the next greater. There are
-    no weights, and any length works, whatever was seen in training. The
-    distance counts in both directions, so that an encoder can use it too.
+    `bias = -slope · |query position - key position|`. The slopes of `n` heads are
+    `2^(-max_bias / n)` and its powers. If `n` is not a power of two, they are the
+    slopes of the next smaller power, followed by every other slope of the next
+    larger one. The layer has no weights and no limit of the length. The distance
+    counts in both directions, so that encoders can use the bias too.
 
     Args:
-        max_bias: float, minus the binary logarithm of the last head's slope.
+        max_bias: float, the negative binary logarithm of the slope of the last head.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -33,9 +35,9 @@ class AlibiBias(PositionScheme):
         attention_logits: float tensor
             `(batch, num_heads, query_length, key_length)`.
         query_positions: int tensor `(query_length,)` or
-            `(batch, query_length)`; 0, 1, 2, … if `None`.
-        key_positions: int tensor `(key_length,)` or `(batch, key_length)`;
-            0, 1, 2, … if `None`.
+            `(batch, query_length)`. Defaults to 0, 1, 2, ….
+        key_positions: int tensor `(key_length,)` or `(batch, key_length)`.
+            Defaults to 0, 1, 2, ….
 
     Returns:
         Tensor of the shape and dtype of `attention_logits`.
@@ -54,32 +56,32 @@ class AlibiBias(PositionScheme):
         super().__init__(**kwargs)
         self.max_bias = max_bias
 
-    def build(self, input_shape: Any) -> None:
-        self.slopes = alibi_slopes(input_shape[1], self.max_bias)
+    def build(self, input_shape: Shape) -> None:
+        self.slopes = alibi_slopes(known_size(input_shape, 1), self.max_bias)
 
-    def call(
+    def call(  # type: ignore[override] # logits in place of inputs
         self,
-        attention_logits: Any,
-        query_positions: Any = None,
-        key_positions: Any = None,
-    ) -> Any:
+        attention_logits: Tensor,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
+    ) -> Tensor:
         return add_bias(self, attention_logits, query_positions, key_positions)
 
-    def bias(self, query_positions: Any, key_positions: Any) -> Any:
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         distances = ops.abs(relative_positions(query_positions, key_positions))
         slopes = ops.convert_to_tensor(self.slopes[:, None, None], "float32")
         return -slopes * ops.expand_dims(ops.cast(distances, "float32"), -3)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {**super().get_config(), "max_bias": self.max_bias}
 
 
 def alibi_slopes(num_heads: int, max_bias: float) -> np.ndarray:
-    """Computes the slope of every head.
+    """Computes the slope of each head.
 
     Args:
         num_heads: positive int, number of attention heads.
-        max_bias: float, minus the binary logarithm of the last head's slope.
+        max_bias: float, the negative binary logarithm of the slope of the last head.
 
     Returns:
         float64 array `(num_heads,)`.

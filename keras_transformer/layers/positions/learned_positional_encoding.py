@@ -10,36 +10,36 @@ from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
+from keras_transformer.layers.sub_layers import known_size
+from keras_transformer.types import Config, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class LearnedPositionalEncoding(PositionScheme):
-    """Adds a learned vector for every position to its inputs.
+    """Adds a learned vector for each position to the inputs.
 
-    The table `(max_length, hidden_dim)` is the one weight, and that of
-    `keras_nlp.layers.PositionEmbedding`. It knows no position from `max_length`
-    on: a sequence whose length says so is an error, and what only the data say
-    (traced `start_index`, `positions`) makes the vector NaN. A clipped position
-    would pass unnoticed.
+    The only weight is the table `(max_length, hidden_dim)`, as in
+    `keras_hub.layers.PositionEmbedding`. A sequence that is too long raises an error
+    if its length is known. Otherwise (traced `start_index`, `positions`), the output
+    is NaN at positions from `max_length` on.
 
     Args:
-        max_length: positive int, number of positions, in tokens.
+        max_length: positive int, number of positions.
         embeddings_initializer: initializer of the table.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
     Call arguments:
         inputs: float tensor `(batch, length, hidden_dim)`.
-        start_index: int or int scalar tensor, position of the first token
-            (cached decoding).
-        positions: int tensor `(length,)` or `(batch, length)`, explicit
-            positions in the place of `start_index + 0, 1, 2, …`.
+        start_index: int or int scalar tensor, position of the first token.
+        positions: int tensor `(length,)` or `(batch, length)`. Defaults to
+            `start_index + 0, 1, 2, …`.
 
     Returns:
         Tensor of the shape and dtype of `inputs`.
 
     Raises:
-        ValueError: if `max_length` is not a positive int, or the sequence is
+        ValueError: if `max_length` is not a positive int or the sequence is
             longer.
 
     Example:
@@ -70,39 +70,41 @@ class LearnedPositionalEncoding(PositionScheme):
         self.max_length = int(max_length)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.embeddings = self.add_weight(
             name="embeddings",
-            shape=(self.max_length, input_shape[-1]),
+            shape=(self.max_length, known_size(input_shape)),
             initializer=self.embeddings_initializer,
             autocast=False,
         )
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
+    def call(
+        self, inputs: Tensor, start_index: Size = 0, positions: Tensor | None = None
+    ) -> Tensor:
         if positions is None:
             self._check_length(inputs.shape[-2], start_index)
             positions = sequence_positions(inputs, start_index, axis=-2)
         return self.encode(inputs, positions)
 
-    def _check_length(self, length: int | None, start_index: Any) -> None:
+    def _check_length(self, length: int | None, start_index: Size) -> None:
         start = start_index if isinstance(start_index, int) else 0
         if isinstance(length, int) and start + length > self.max_length:
             raise ValueError(
-                "`max_length` must be at least `start_index` and the length of the "
-                f"sequence together; received `max_length={self.max_length}`, "
+                "`max_length` must be at least the sum of `start_index` and the length "
+                f"of the sequence; received `max_length={self.max_length}`, "
                 f"`start_index={start_index}`, a sequence of {length} tokens. Shorten "
-                "the sequence, or make the layer with a greater `max_length`."
+                "the sequence or create the layer with a larger `max_length`."
             )
 
-    def encode(self, inputs: Any, positions: Any) -> Any:
+    def encode(self, inputs: Tensor, positions: Tensor) -> Tensor:
         positions = ops.cast(positions, "int32")
-        known = ops.clip(positions, 0, self.max_length - 1)
-        inside = ops.equal(positions, known)
-        vectors = ops.take(self.embeddings, known, axis=0)
-        vectors = ops.where(inside[..., None], vectors, float("nan"))
+        clipped = ops.clip(positions, 0, self.max_length - 1)
+        is_inside = ops.equal(positions, clipped)
+        vectors = ops.take(self.embeddings, clipped, axis=0)
+        vectors = ops.where(is_inside[..., None], vectors, float("nan"))
         return inputs + ops.cast(vectors, inputs.dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "max_length": self.max_length,

@@ -6,27 +6,29 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.positions.logit_bias import add_bias
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
+    add_bias,
     relative_positions,
 )
+from keras_transformer.layers.sub_layers import known_size
+from keras_transformer.types import Config, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class RelativePositionBias(PositionScheme):
-    """Adds to attention logits what it has learned for each distance and head.
+    """Learned bias of the attention logits for each head and bucket of distances.
 
-    Distances fall into buckets: half of them for later keys, half for the
-    others; of each half, the first half is a bucket for every distance, and the
-    rest grow logarithmically up to `max_distance`, from where all distances share
-    the last. So any length works, whatever was seen in training. In a causal
-    decoder, the buckets of later keys stay unused.
+    Half of the buckets are for later keys, and half for the other keys. In each half,
+    the first half of the buckets contains one distance each, and the others grow
+    logarithmically up to `max_distance`. All larger distances share the last bucket,
+    so that the length has no limit. A causal decoder does not use the buckets of
+    later keys.
 
     Args:
         num_buckets: even int, 4 or more, number of buckets.
-        max_distance: int above `num_buckets / 4`, the distance in tokens
-            from which on all are alike.
+        max_distance: int above `num_buckets / 4`. All distances from this number of
+            tokens on share a bucket.
         embeddings_initializer: initializer of the table
             `(num_buckets, num_heads)`.
         **kwargs: `name`, `dtype` and the other arguments of
@@ -36,9 +38,9 @@ class RelativePositionBias(PositionScheme):
         attention_logits: float tensor
             `(batch, num_heads, query_length, key_length)`.
         query_positions: int tensor `(query_length,)` or
-            `(batch, query_length)`; 0, 1, 2, … if `None`.
-        key_positions: int tensor `(key_length,)` or `(batch, key_length)`;
-            0, 1, 2, … if `None`.
+            `(batch, query_length)`. Defaults to 0, 1, 2, ….
+        key_positions: int tensor `(key_length,)` or `(batch, key_length)`.
+            Defaults to 0, 1, 2, ….
 
     Returns:
         Tensor of the shape and dtype of `attention_logits`.
@@ -80,24 +82,24 @@ class RelativePositionBias(PositionScheme):
         self.max_distance = max_distance
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Shape) -> None:
         self.buckets = bucket_of_each_distance(self.num_buckets, self.max_distance)
         self.embeddings = self.add_weight(
             name="embeddings",
-            shape=(self.num_buckets, input_shape[1]),
+            shape=(self.num_buckets, known_size(input_shape, 1)),
             initializer=self.embeddings_initializer,
             autocast=False,
         )
 
-    def call(
+    def call(  # type: ignore[override] # logits in place of inputs
         self,
-        attention_logits: Any,
-        query_positions: Any = None,
-        key_positions: Any = None,
-    ) -> Any:
+        attention_logits: Tensor,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
+    ) -> Tensor:
         return add_bias(self, attention_logits, query_positions, key_positions)
 
-    def bias(self, query_positions: Any, key_positions: Any) -> Any:
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         # (2 * max_distance + 1, num_heads), from -max_distance to max_distance
         of_distance = ops.take(self.embeddings, self.buckets, axis=0)
         relative = relative_positions(query_positions, key_positions)
@@ -105,7 +107,7 @@ class RelativePositionBias(PositionScheme):
         bias = ops.take(of_distance, index + self.max_distance, axis=0)
         return ops.cast(ops.moveaxis(bias, -1, -3), "float32")
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {
             **super().get_config(),
             "num_buckets": self.num_buckets,
@@ -117,22 +119,21 @@ class RelativePositionBias(PositionScheme):
 
 
 def bucket_of_each_distance(num_buckets: int, max_distance: int) -> np.ndarray:
-    """Assigns the distances to buckets.
+    """Computes the bucket of each distance.
 
-    With `h = num_buckets / 2` buckets a side and `e = ⌊h / 2⌋` exact ones, a
-    distance `d ≥ e` falls into bucket
+    With `h = num_buckets / 2` buckets a side, of which `e = ⌊h / 2⌋` contain one
+    distance each, the bucket of a distance `d ≥ e` is
     `min(h - 1, e + ⌊(h - e) · log(d / e) / log(max_distance / e)⌋)`, plus `h` for
-    later keys. A bucket begins where the logarithm reaches a whole number,
-    which is found by integers: floating-point logarithms differ between
-    machines.
+    later keys. The function computes with integers, since floating-point logarithms
+    differ between machines.
 
     Args:
         num_buckets: even int, 4 or more, number of buckets.
         max_distance: int above `num_buckets / 4`, in tokens.
 
     Returns:
-        int32 array `(2 * max_distance + 1,)`, the buckets of the distances
-        `-max_distance, …, max_distance` (key position - query position).
+        int32 array `(2 * max_distance + 1,)`, the buckets of the relative positions
+        (key position - query position) `-max_distance, …, max_distance`.
 
     Example:
 

@@ -5,24 +5,25 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.positions.angles import position_angles
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
+    position_angles,
     sequence_positions,
 )
+from keras_transformer.types import Config, Size, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class RotaryEmbedding(PositionScheme):
-    """Turns queries and keys by angles that grow with their position.
+    """Rotates queries and keys by angles that are proportional to their positions.
 
-    Dimensions `i` and `i + key_dim / 2` are the coordinates of a point, which is
-    turned by `position / max_wavelength^(2i / key_dim)` (the pairs of
-    `keras_nlp.layers.RotaryEmbedding`, LLaMA and GPT-NeoX; the paper pairs
-    neighbours, which is the same up to the order of the dimensions). The product
-    of a turned query and a turned key depends on the difference of their
-    positions alone. Any length works, whatever was seen in training. The
-    rotation is computed in float32 and cast last.
+    Dimensions `i` and `i + key_dim / 2` are rotated together by
+    `position / max_wavelength^(2i / key_dim)`, as in
+    `keras_hub.layers.RotaryEmbedding`, LLaMA and GPT-NeoX. The paper pairs adjacent
+    dimensions instead, which differs in the order of the dimensions only. The product
+    of a rotated query and a rotated key depends only on the difference of their
+    positions. The layer has no weights and no limit of the length. The rotation is
+    computed in float32.
 
     Args:
         max_wavelength: float, the longest wavelength divided by 2π.
@@ -31,11 +32,10 @@ class RotaryEmbedding(PositionScheme):
 
     Call arguments:
         inputs: float tensor `(batch, length, num_heads, key_dim)`, queries or
-            keys; `key_dim` is even.
-        start_index: int or int scalar tensor, position of the first token
-            (cached decoding).
-        positions: int tensor `(length,)` or `(batch, length)`, explicit
-            positions in the place of `start_index + 0, 1, 2, …`.
+            keys. `key_dim` must be even.
+        start_index: int or int scalar tensor, position of the first token.
+        positions: int tensor `(length,)` or `(batch, length)`. Defaults to
+            `start_index + 0, 1, 2, …`.
 
     Returns:
         Tensor of the shape and dtype of `inputs`.
@@ -60,25 +60,27 @@ class RotaryEmbedding(PositionScheme):
         self.max_wavelength = max_wavelength
         self.built = True
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
+    def call(
+        self, inputs: Tensor, start_index: Size = 0, positions: Tensor | None = None
+    ) -> Tensor:
         if positions is None:
             positions = sequence_positions(inputs, start_index)
         return self.rotate(inputs, positions)
 
-    def rotate(self, heads: Any, positions: Any) -> Any:
+    def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
         key_dim = heads.shape[-1]
         if key_dim % 2:
             raise ValueError(
-                "`key_dim` must be even, its dimensions are turned in pairs; received "
+                "`key_dim` must be even, as dimensions are rotated in pairs; received "
                 f"`key_dim={key_dim}`. Choose another width or number of heads."
             )
         angles = position_angles(positions, key_dim, self.max_wavelength)
         sin, cos = (ops.expand_dims(f(angles), -2) for f in (ops.sin, ops.cos))
         x, y = ops.split(heads, 2, axis=-1)
-        turned_x = ops.multiply(x, cos) - ops.multiply(y, sin)
-        turned_y = ops.multiply(x, sin) + ops.multiply(y, cos)
-        turned = ops.concatenate([turned_x, turned_y], axis=-1)
-        return ops.cast(turned, heads.dtype)
+        rotated_x = ops.multiply(x, cos) - ops.multiply(y, sin)
+        rotated_y = ops.multiply(x, sin) + ops.multiply(y, cos)
+        rotated = ops.concatenate([rotated_x, rotated_y], axis=-1)
+        return ops.cast(rotated, heads.dtype)
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return {**super().get_config(), "max_wavelength": self.max_wavelength}

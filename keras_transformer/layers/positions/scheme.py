@@ -1,34 +1,39 @@
-"""What a position scheme is: three places where order can enter attention."""
+"""Base class of position schemes, and functions of positions."""
 
-from typing import Any
+from typing import Any, overload
 
 import keras
+import numpy as np
 from keras import ops
+
+from keras_transformer.types import Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class PositionScheme(keras.layers.Layer):
-    """How a model tells the order of its inputs.
+    """Position scheme: how a model represents the order of its inputs.
 
-    Attention sees a set; order enters it in one of three places, each a method
-    that does nothing until a subclass overrides it: `encode` adds to the inputs
-    of a model, `rotate` turns queries and keys, `bias` is added to the
-    attention logits. Positions are counted from 0 and given explicitly, so
-    that a scheme also works with a cache and with beams as query positions.
+    Attention does not depend on the order of its inputs. A scheme adds the order in
+    one of three places, each of which is a method that a subclass overrides:
+    `encode` adds an encoding to the inputs of a model, `rotate` rotates queries and
+    keys, and `bias` computes a bias of the attention logits. Positions start at 0.
+    They are explicit arguments, so that a scheme also works with caches and with
+    beams as query positions.
 
-    To write your own, override one of the three, and set
-    `added_to_inputs = True` where that is `encode`. Weights are made in `build`:
-    a model calls it with the shape `(batch, length, hidden_dim)` of its inputs
-    if `added_to_inputs`, an attention layer with the shape
-    `(batch, num_heads, query_length, key_length)` of its logits if not.
+    To write a scheme, override one of the three methods. Set `added_to_inputs = True`
+    if this method is `encode`. Create weights in `build`: a model calls it with the
+    shape `(batch, length, hidden_dim)` of its inputs if `added_to_inputs`; otherwise
+    an attention layer calls it with the shape
+    `(batch, num_heads, query_length, key_length)` of its logits.
 
-    `call` is the scheme's use by itself. Here it is that of an encoding: it takes
-    the inputs, and `start_index` or `positions`, and calls `encode`.
+    `call` applies the scheme on its own. In this class, it takes the inputs, and
+    `start_index` or `positions`, and calls `encode`.
 
     Attributes:
-        added_to_inputs: bool, whether it acts once, on the inputs of a model,
-            by `encode`, or in every self-attention, by `rotate` and `bias`.
-        max_length: int, how many positions there are; `None` = any number.
+        added_to_inputs: bool. `True` if the scheme acts once, on the inputs of a
+            model, by `encode`. `False` if it acts in each self-attention, by `rotate`
+            and `bias`.
+        max_length: int, the number of positions, or `None` without a limit.
 
     Args:
         **kwargs: `name`, `dtype` and the other arguments of
@@ -52,32 +57,32 @@ class PositionScheme(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
-    def encode(self, inputs: Any, positions: Any) -> Any:
-        """Adds the positions to the inputs of a model.
+    def encode(self, inputs: Tensor, positions: Tensor) -> Tensor:
+        """Adds the encoding of the positions to the inputs of a model.
 
         Args:
             inputs: float tensor `(batch, length, hidden_dim)`.
             positions: int tensor `(length,)` or `(batch, length)`.
 
         Returns:
-            Tensor of the shape and dtype of `inputs`; here, `inputs`.
+            Tensor of the shape and dtype of `inputs`. This class returns `inputs`.
         """
         return inputs
 
-    def rotate(self, heads: Any, positions: Any) -> Any:
-        """Turns queries or keys by their positions.
+    def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """Rotates queries or keys by their positions.
 
         Args:
             heads: float tensor `(batch, length, num_heads, key_dim)`.
             positions: int tensor `(length,)` or `(batch, length)`.
 
         Returns:
-            Tensor of the shape and dtype of `heads`; here, `heads`.
+            Tensor of the shape and dtype of `heads`. This class returns `heads`.
         """
         return heads
 
-    def bias(self, query_positions: Any, key_positions: Any) -> Any:
-        """Computes what is added to the attention logits.
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        """Computes the bias of the attention logits.
 
         Args:
             query_positions: int tensor `(query_length,)` or
@@ -86,33 +91,43 @@ class PositionScheme(keras.layers.Layer):
 
         Returns:
             float32 tensor `(num_heads, query_length, key_length)`, or
-            `(batch, num_heads, query_length, key_length)` if either positions
-            have an axis for the batch; `num_heads` may be 1. `None`, as here,
-            adds nothing.
+            `(batch, num_heads, query_length, key_length)` if the queries or the keys
+            have positions with a batch axis. `num_heads` may be 1. `None` is no bias.
+            This class returns `None`.
         """
         return None
 
-    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
+    def call(
+        self, inputs: Tensor, start_index: Size = 0, positions: Tensor | None = None
+    ) -> Tensor:
         if positions is None:
             positions = sequence_positions(inputs, start_index, axis=-2)
         return self.encode(inputs, positions)
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
 
-def copy_scheme(scheme: PositionScheme | None, dtype: Any) -> PositionScheme | None:
-    """Copies a scheme, with weights of its own.
+@overload
+def copy_scheme(scheme: None, dtype: str | keras.DTypePolicy | None) -> None: ...
+@overload
+def copy_scheme(
+    scheme: PositionScheme, dtype: str | keras.DTypePolicy | None
+) -> PositionScheme: ...
+def copy_scheme(
+    scheme: PositionScheme | None, dtype: str | keras.DTypePolicy | None
+) -> PositionScheme | None:
+    """Copies a scheme without its weights.
 
     Args:
         scheme: a scheme, or `None`.
         dtype: dtype or dtype policy of the copy.
 
     Returns:
-        A scheme that is not built; `None` for `None`.
+        A scheme that is not built, or `None` for `None`.
 
     Raises:
-        TypeError: if it is something else.
+        TypeError: if `scheme` is not a `PositionScheme`.
     """
     check_scheme(scheme)
     if scheme is None:
@@ -120,15 +135,17 @@ def copy_scheme(scheme: PositionScheme | None, dtype: Any) -> PositionScheme | N
     return type(scheme).from_config({**scheme.get_config(), "dtype": dtype})
 
 
-def keep_untracked(layer: keras.layers.Layer, scheme: PositionScheme | None) -> None:
-    """Sets the attribute `positions`, which is no sub-layer: only copies are used.
+def keep_untracked(layer: Any, scheme: PositionScheme | None) -> None:
+    """Sets the attribute `positions` of a layer without tracking it as a sub-layer.
+
+    The layer uses copies of the scheme only.
 
     Args:
-        layer: the layer that gets the attribute.
+        layer: layer whose attribute is set.
         scheme: a scheme, or `None`.
 
     Raises:
-        TypeError: if it is something else.
+        TypeError: if `scheme` is not a `PositionScheme`.
     """
     check_scheme(scheme)
     object.__setattr__(layer, "positions", scheme)
@@ -138,10 +155,10 @@ def check_scheme(scheme: Any) -> None:
     """Checks that an argument `positions` is a scheme or `None`.
 
     Args:
-        scheme: the argument.
+        scheme: value of the argument.
 
     Raises:
-        TypeError: if it is something else.
+        TypeError: if `scheme` is not a `PositionScheme`.
     """
     if scheme is not None and not isinstance(scheme, PositionScheme):
         raise TypeError(
@@ -150,13 +167,13 @@ def check_scheme(scheme: Any) -> None:
         )
 
 
-def sequence_positions(inputs: Any, start_index: Any = 0, axis: int = 1) -> Any:
-    """Counts the positions along an axis.
+def sequence_positions(inputs: Tensor, start_index: Size = 0, axis: int = 1) -> Tensor:
+    """Returns the positions of a sequence.
 
     Args:
         inputs: tensor of any shape.
         start_index: int or int scalar tensor, the first position.
-        axis: int, the axis that is counted along.
+        axis: int, the axis of the positions.
 
     Returns:
         int32 tensor `(length,)`: `start_index + 0, 1, 2, …`.
@@ -170,7 +187,7 @@ def sequence_positions(inputs: Any, start_index: Any = 0, axis: int = 1) -> Any:
     return start_index + ops.arange(ops.shape(inputs)[axis], dtype="int32")
 
 
-def relative_positions(query_positions: Any, key_positions: Any) -> Any:
+def relative_positions(query_positions: Tensor, key_positions: Tensor) -> Tensor:
     """Computes key position minus query position.
 
     Args:
@@ -179,8 +196,8 @@ def relative_positions(query_positions: Any, key_positions: Any) -> Any:
 
     Returns:
         int32 tensor `(query_length, key_length)`, or
-        `(batch, query_length, key_length)` if either positions have an axis for
-        the batch; negative where the key comes first.
+        `(batch, query_length, key_length)` if the queries or the keys have positions
+        with a batch axis. Negative if the key precedes the query.
 
     Example:
 
@@ -190,3 +207,56 @@ def relative_positions(query_positions: Any, key_positions: Any) -> Any:
     """
     queries = ops.expand_dims(ops.cast(query_positions, "int32"), -1)
     return ops.expand_dims(ops.cast(key_positions, "int32"), -2) - queries
+
+
+def position_angles(positions: Tensor, dim: int, max_wavelength: float) -> Tensor:
+    """Computes `position / max_wavelength^(2i / dim)` for each pair `i`.
+
+    Args:
+        positions: int tensor `(length,)` or `(batch, length)`.
+        dim: int, number of dimensions. Two of them share an angle.
+        max_wavelength: float, the longest wavelength divided by 2π.
+
+    Returns:
+        float32 tensor `(length, pairs)` or `(batch, length, pairs)` in radians, with
+        `pairs = ⌈dim / 2⌉`. Half precision does not represent positions and angles
+        exactly.
+
+    Example:
+
+    >>> angles = position_angles(np.array([0, 5]), dim=4, max_wavelength=100)
+    >>> ops.convert_to_numpy(angles).tolist()
+    [[0.0, 0.0], [5.0, 0.5]]
+    """
+    frequencies = np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
+    rates = ops.convert_to_tensor(frequencies, dtype="float32")
+    return ops.cast(positions, "float32")[..., None] * rates
+
+
+def add_bias(
+    scheme: PositionScheme,
+    attention_logits: Tensor,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+) -> Tensor:
+    """Adds the bias of a scheme to attention logits.
+
+    Args:
+        scheme: a built scheme with a bias.
+        attention_logits: float tensor
+            `(batch, num_heads, query_length, key_length)`.
+        query_positions: int tensor `(query_length,)` or
+            `(batch, query_length)`. Defaults to 0, 1, 2, ….
+        key_positions: int tensor `(key_length,)` or `(batch, key_length)`.
+            Defaults to 0, 1, 2, ….
+
+    Returns:
+        Tensor of the shape and dtype of `attention_logits`. The sum is computed in
+        float32.
+    """
+    if query_positions is None:
+        query_positions = sequence_positions(attention_logits, axis=2)
+    if key_positions is None:
+        key_positions = sequence_positions(attention_logits, axis=3)
+    biased = ops.add(attention_logits, scheme.bias(query_positions, key_positions))
+    return ops.cast(biased, attention_logits.dtype)

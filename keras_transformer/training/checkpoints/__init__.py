@@ -1,7 +1,7 @@
-"""Saves a training run and resumes it exactly where it stopped.
+"""Checkpoints of a training run, which resumes exactly where it stopped.
 
-`Checkpoints` is the callback; `run_state` defines what a run consists of, `storage` how
-it is kept on disk.
+`Checkpoints` is the callback. `run_state` and `callback_state` copy and restore the
+state of a run; `storage` reads and writes the files.
 """
 
 from keras_transformer.training.checkpoints.checkpoints import Checkpoints

@@ -1,77 +1,76 @@
-"""The callback that saves a training run and resumes it."""
+"""Callback that saves a training run and resumes it."""
 
 import math
 import os
 import pathlib
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import keras
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.backend.keras_internals import (
-    finalize_averages,
-    set_initial_epoch,
-)
-from keras_transformer.training.checkpoints import run_state, storage
-from keras_transformer.training.checkpoints.arguments import (
-    check_can_be_saved,
-    check_data,
-    check_last,
-    check_steps,
-    list_of,
-)
-from keras_transformer.training.checkpoints.storage import Position
+from keras_transformer.backend.keras_internals import set_initial_epoch
+from keras_transformer.training.checkpoints import callback_state, run_state, storage
+from keras_transformer.training.checkpoints.run_state import RunState, SavedHistory
+from keras_transformer.training.checkpoints.storage import RunPosition
+from keras_transformer.training.training_data import DataState, TrainingData
 
-# Keras leaves its loop if `stop_training` is truthy; callbacks set it to True.
-_REST_IS_DONE = "The rest of the resumed epoch is done."
+# A value of `stop_training`, which callbacks set to `True`: the resumed epoch is
+# complete, and the run continues. Keras ends the epoch if the value is true.
+_RESUMED_EPOCH_IS_COMPLETE = "The resumed epoch is complete."
 
 
 class Checkpoints(keras.callbacks.Callback):
-    """Saves a training run; the same command resumes it, whatever stopped it.
+    """Saves a training run. The same command resumes a run that was stopped.
 
-    Give it to `fit` as the last of the callbacks. It writes a checkpoint at the end
-    of each epoch and, if asked to, every `save_every` batches. When `folder` holds
-    checkpoints already, `fit` starts from the newest, and every loss equals that of
-    a run that was never stopped. A run that has completed all its epochs, or that
-    `EarlyStopping` has ended, does nothing more and says so.
+    Pass it to `fit` as the last of the callbacks. It writes a checkpoint at the end of
+    each epoch and, with `save_every`, within epochs. If `folder` has checkpoints, `fit`
+    resumes from the newest, and every loss equals that of a run that was not stopped.
+    If the run has completed all epochs, or `EarlyStopping` has ended it, `fit` prints
+    so and returns.
 
-    A checkpoint holds everything that a run consists of: weights, the states of random
-    generators, the optimizer with its averages and its loss scale, metrics, the
-    position in the data, the history, and what `EarlyStopping`, `ModelCheckpoint`,
-    `ReduceLROnPlateau`, `SwapEMAWeights` and `TensorBoard` remember. Other callbacks
-    name the attributes to keep in a class attribute `checkpointed_attributes`: numbers,
-    strings, arrays, and lists and dictionaries of them, whose keys are strings.
+    A checkpoint has the complete state of the run: weights, the state of random
+    generators, the optimizer with its moving averages and its loss scale, metrics, the
+    position in the data, the history, and the state of the callbacks `EarlyStopping`,
+    `ModelCheckpoint`, `ReduceLROnPlateau`, `SwapEMAWeights` and `TensorBoard`. Other
+    callbacks list the attributes to save in a class attribute
+    `checkpointed_attributes`: numbers, strings, arrays, and lists and dictionaries of
+    them, with strings as keys.
 
-    A file is written whole or not at all. If that fails, because the disk is full,
-    say, there is a warning, training goes on and the next checkpoint is tried. A
-    damaged file is skipped in favour of the one before it, with a warning. Weights
-    that are not finite are never saved, nor is the end of an epoch that was cut short.
+    Files are written atomically. If writing fails, for example because the disk is
+    full, there is a warning, training continues and the next checkpoint is written as
+    usual. A damaged file is skipped with a warning, and the checkpoint before it is
+    used. Weights that are not finite are not saved, nor is the end of an epoch that
+    another callback has cut short.
 
-    What is not saved must be the same in the resumed run. The learning rate that
-    `compile` was given is saved, a schedule is not. Validation data of a
-    `parallel_dataset` need `shuffle=False` and no `window`, or their batches begin
-    anew and give another `val_loss`.
+    File names count epochs and batches from 1: `epoch-0003.npz` is the end of epoch 3,
+    `epoch-0003-after-batch-000020.npz` comes after batch 20 of epoch 3.
+
+    Everything that is not saved must be the same in the resumed run. A constant
+    learning rate is saved; a schedule is not. Validation data from `parallel_dataset`
+    require `shuffle=False` and no `window`. Otherwise their batches differ after a
+    resume, and so does `val_loss`.
 
     Args:
-        folder: path of a folder for the checkpoints of this run and no other, created
-            if necessary. Another process that trains there is refused, except on
-            Windows: workers that train together need one each.
-        data: the `ParallelDataset` whose `dataset` is given to `fit`. With it, each
-            epoch has the batches of its number, and a run can resume in the middle of
-            an epoch. With `None`, a run resumes at the start of an epoch only, and is
-            an exact continuation only if the data give the same batches in a new
-            process.
-        save_every: int >= 1, batches between checkpoints within an epoch; needs
-            `data`. `None` = at the ends of epochs only.
-        keep: int >= 1, how many ends of epochs to keep for `average_checkpoints`. The
-            two newest checkpoints of any kind are kept as well.
+        folder: str or path, a folder for the checkpoints of this run only. It is
+            created if it does not exist. A second process that trains in the same
+            folder gets an error (except on Windows). Workers that train together
+            require a folder each.
+        data: the `ParallelDataset` whose `dataset` is passed to `fit`, or `None`. With
+            it, every epoch has the batches of its number, and a run can resume within
+            an epoch. Without it, a run resumes at the beginning of an epoch, and is
+            exact only if the data yield the same batches in a new process.
+        save_every: int >= 1, batches between checkpoints within an epoch. Requires
+            `data`. `None` = only at the end of epochs.
+        keep: int >= 1, number of checkpoints at the end of an epoch to keep, for
+            `average_checkpoints`. The two newest checkpoints are kept as well.
 
     Raises:
-        ValueError: if an argument has a bad value; from `fit`, if `folder` has
-            checkpoints of another model or process, `data` are not those given to
-            `fit`, it is not the last of the callbacks, or one of them remembers what
-            cannot be saved.
+        ValueError: if an argument has an invalid value; from `fit`, if `folder` has
+            checkpoints of another model or is in use by another process, if `data` do
+            not match the data passed to `fit`, if the callback is not the last, or if
+            the state of a callback cannot be saved.
         OSError: from `fit`, if there are checkpoints and none can be read.
 
     Example:
@@ -93,62 +92,65 @@ class Checkpoints(keras.callbacks.Callback):
     def __init__(
         self,
         folder: str | os.PathLike,
-        data: Any = None,
+        data: TrainingData | None = None,
         save_every: int | None = None,
         keep: int = 10,
-    ):
+    ) -> None:
         super().__init__()
         check_ints(1, keep=keep)
         check_ints(1, optional=True, save_every=save_every)
-        check_data(data, save_every)
+        _check_data(data, save_every)
         self.folder = pathlib.Path(folder)
         self.data = data
         self.save_every = save_every
         self.keep = keep
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._list = check_last(list_of(self), self)
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._list = callback_state.callback_list(self)
+        callback_state.check_is_last(self, self._list.callbacks)
         self._fit_params = self.params
-        self._steps_at_once = self.model.steps_per_execution
-        check_steps(self.data, self.params["steps"])
-        check_can_be_saved(self._list.callbacks)
+        self._steps_per_execution = self.model.steps_per_execution
+        _check_steps(self.data, self.params["steps"])
+        callback_state.check_can_be_saved(self._list.callbacks)
         self.folder.mkdir(parents=True, exist_ok=True)
-        storage.claim(self.folder)
+        storage.acquire_lock(self.folder)
         try:
-            self._begin()
+            self._resume_if_saved()
         except BaseException:
-            storage.release(self.folder)
+            storage.release_lock(self.folder)
             raise
 
-    def _begin(self) -> None:
+    def _resume_if_saved(self) -> None:
         storage.remove_unfinished(self.folder)
         self._learning_rates = run_state.learning_rates(self.model.optimizer)
-        self._resumed: dict[str, Any] | None = None
+        self._resumed: RunState | None = None
         if newest := self._newest_checkpoint():
             self._resume(*newest)
 
-    def _newest_checkpoint(self) -> tuple[pathlib.Path, dict[str, Any]] | None:
+    def _newest_checkpoint(self) -> tuple[pathlib.Path, RunState] | None:
         paths = [*storage.checkpoint_files(self.folder).values()]
         newest = next(storage.readable_checkpoints(reversed(paths)), None)
-        if paths and newest is None:
+        if newest is not None:
+            path, state = newest
+            return path, cast(RunState, state)
+        if paths:
             raise OSError(
                 "`folder` must have a checkpoint that can be read; received "
                 f"`folder={str(self.folder)!r}`, where all {len(paths)} are damaged. "
                 "Move them away to start from the beginning."
             )
-        return newest
+        return None
 
-    def _resume(self, path: pathlib.Path, state: dict[str, Any]) -> None:
+    def _resume(self, path: pathlib.Path, state: RunState) -> None:
         if state["batch"] and self.data is None:
             raise ValueError(
-                f"`data` must be given to resume from {path}, which is in the middle "
-                "of an epoch; "
-                "received `data=None`."
+                "`data` must be given to resume within an epoch; received `data=None`, "
+                f"and {path} is not at the end of an epoch."
             )
         if state["data_size"] not in (None, _size(self.data)):
             warnings.warn(
-                "`data` are not those of the run so far, which goes on with them all "
-                f"the same; received {_size(self.data)} where {path} has "
+                "`data` differ from the data of the run so far. Training continues "
+                f"with them. Received {_size(self.data)}; {path} has "
                 f"{state['data_size']}.",
                 stacklevel=2,
             )
@@ -158,44 +160,45 @@ class Checkpoints(keras.callbacks.Callback):
         is_new = not int(model.optimizer.iterations)
         self._restore(state, path)
         self._check_learning_rates(state, path, is_new)
-        early = run_state.stopped_early(self._list.callbacks)
+        early = callback_state.stopped_early(self._list.callbacks)
         self._first_epoch = epochs if early else min(epochs, state["epoch"])
         set_initial_epoch(model, self._first_epoch)
-        over = self._first_epoch == epochs
-        if over and not early:
-            self._finalize_averages()
+        is_complete = self._first_epoch == epochs
+        if is_complete and not early:
+            callback_state.finalize_averages(self._list.callbacks)
         self._resumed = state
         if self.params["verbose"]:
-            at = f"epoch {state['epoch'] + 1}, batch {state['batch'] + 1}"
-            what = "The run is complete" if over else f"Resuming at {at}"
-            print(f"{what}: {path}")
+            position = RunPosition(state["epoch"], state["batch"])
+            resuming = f"Resuming at {position.resumes_at}."
+            status = "The run is complete." if is_complete else resuming
+            print(f"{status} Checkpoint: {path}")
 
-    def _restore(self, state: dict[str, Any], path: pathlib.Path) -> None:
+    def _restore(self, state: RunState, path: pathlib.Path) -> None:
         variables = self.model.optimizer.variables
         run_state.restore_variables(self.model.variables, state["model"], path)
         run_state.restore_variables(variables, state["optimizer"], path)
-        run_state.restore_callbacks(self._list.callbacks, state["callbacks"])
+        callback_state.restore_callbacks(self._list.callbacks, state["callbacks"])
 
     def _check_learning_rates(
-        self, state: dict[str, Any], path: pathlib.Path, is_new: bool
+        self, state: RunState, path: pathlib.Path, is_new: bool
     ) -> None:
-        """Points out one that `compile` was given in vain."""
+        """Warns if the learning rate passed to `compile` is ignored."""
         scheduler = keras.callbacks.LearningRateScheduler
         is_scheduled = any(isinstance(c, scheduler) for c in self._list.callbacks)
-        given = self._learning_rates
-        now = run_state.learning_rates(self.model.optimizer)
-        self._learning_rates = state.get("learning_rates", given)
-        is_used = is_scheduled or given in (self._learning_rates, now)
+        compiled = self._learning_rates
+        restored = run_state.learning_rates(self.model.optimizer)
+        self._learning_rates = state.get("learning_rates", compiled)
+        is_used = is_scheduled or compiled in (self._learning_rates, restored)
         if is_new and not is_used:
             warnings.warn(
-                "`learning_rate` is not that of the run so far, which goes on with its "
-                f"own; received {_listed(given)} where {path} has {_listed(now)}. A "
-                "`keras.callbacks.LearningRateScheduler` changes it from an epoch on.",
+                f"`learning_rate={_format_rates(compiled)}` is ignored: the run "
+                f"continues with {_format_rates(restored)} from {path}. To change the "
+                "rate, use a `keras.callbacks.LearningRateScheduler`.",
                 stacklevel=2,
             )
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        set_initial_epoch(self.model, None)  # or the next `fit` would begin there too
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        set_initial_epoch(self.model, None)  # The next `fit` starts at its own epoch.
         if self._resumed is not None and epoch != self._first_epoch:
             raise ValueError(
                 "`initial_epoch` must be that of the checkpoint to resume; received "
@@ -203,38 +206,38 @@ class Checkpoints(keras.callbacks.Callback):
                 f"`initial_epoch={self._first_epoch}`."
             )
         self._epoch, self._first_batch, self._is_last_batch = epoch, 0, False
-        self._next_epoch = self._random_state = None
+        self._next_epoch: DataState | None = None
+        self._random_state: dict[str, Any] | None = None
         self._set_params()
         state, self._resumed = self._resumed, None
         if self.data is not None:
-            self._go_to(state and state["data"])
+            if state is None or state["data"] is None:
+                self.data.start_epoch(epoch)
+            else:
+                self.data.restore(state["data"])
         if state is not None:
-            self._take_up(state)
+            self._restore_after_reset(state)
         self._last_saved = self._first_batch
 
-    def _go_to(self, position: Any) -> None:
-        if position is None:
-            self.data.start_epoch(self._epoch)
-        else:
-            self.data.restore(position)
-
-    def _take_up(self, state: dict[str, Any]) -> None:
-        """Restores what Keras resets at the start of a run and of an epoch."""
+    def _restore_after_reset(self, state: RunState) -> None:
+        """Restores the state that Keras resets when a run or an epoch begins."""
         vars(self.model.history).update(state["history"])
         run_state.restore_random_state(state["random"])
         if state["batch"]:
-            self._enter_epoch(state)
+            self._resume_within_epoch(state)
 
-    def _enter_epoch(self, state: dict[str, Any]) -> None:
-        """Goes to the middle of an epoch, a notion that Keras does not have."""
-        # Callbacks have begun the epoch: `LearningRateScheduler` for a second time.
+    def _resume_within_epoch(self, state: RunState) -> None:
+        """Restores the state within an epoch, which Keras begins at its first batch."""
+        assert self.data is not None
+        # The callbacks have begun the epoch again, `LearningRateScheduler` among them.
         self._restore(state, self.folder)
         self._restore_metrics(state)
         self._first_batch, self._random_state = state["batch"], state["random"]
-        left = self.data.batches_per_epoch - self._first_batch
-        self._set_params(steps=left, first_batch=self._first_batch)
+        remaining = self.data.batches_per_epoch - self._first_batch
+        self._set_params(steps=remaining, first_batch=self._first_batch)
 
-    def _restore_metrics(self, state: dict[str, Any]) -> None:
+    def _restore_metrics(self, state: RunState) -> None:
+        assert self.data is not None and state["data"] is not None
         if len(self.model.metrics_variables) < len(state["metrics"]):
             run_state.build_metrics(self.model, self.data.batch(state["data"]))
         metrics = self.model.metrics_variables
@@ -243,110 +246,155 @@ class Checkpoints(keras.callbacks.Callback):
         except ValueError:
             self.model.reset_metrics()
             warnings.warn(
-                "`metrics` are not those of the run so far, which goes on all the "
-                f"same: in epoch {state['epoch'] + 1} they count from batch "
-                f"{state['batch'] + 1} on.",
+                "`metrics` differ from those of the run so far. Training continues: "
+                f"in epoch {state['epoch'] + 1} they start at batch "
+                f"{state['batch'] + 1}.",
                 stacklevel=2,
             )
 
-    def _set_params(self, **rest: Any) -> None:
-        """Tells all callbacks of the epoch, but those that swap not of the last one.
+    def _set_params(self, **changes: int) -> None:
+        """Sets the parameters of all callbacks.
 
-        They would overwrite what a longer run goes on from; see `_finalize_averages`.
+        `SwapEMAWeights` gets an infinite number of epochs, as it overwrites the weights
+        with their averages in the last one. A longer run could not continue from them.
+        `finalize_averages` does so after the last checkpoint.
         """
-        self._list.set_params({**self._fit_params, **rest})
-        for swap in run_state.swapping(self._list.callbacks):
+        self._list.set_params({**self._fit_params, **changes})
+        for swap in callback_state.swap_callbacks(self._list.callbacks):
             swap.set_params({**swap.params, "epochs": math.inf})
 
-    def _finalize_averages(self) -> None:
-        """Lets `fit` end with the averages in the model, as Keras would have it."""
-        for swap in run_state.swapping(self._list.callbacks):
-            finalize_averages(swap)
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        # Not at the end of a batch, which would make JAX wait for the result of each.
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        # At the end of a batch, JAX would have to wait for the result of each step.
         steps = self.params["steps"] or math.inf
-        self._is_last_batch = batch + self._steps_at_once >= steps
+        self._is_last_batch = batch + self._steps_per_execution >= steps
         if self._is_last_batch:
-            self._prepare_the_end()
-        if batch == 0 and self._random_state:  # Making the iterator may have drawn.
+            self._prepare_end_of_epoch()
+        if batch == 0 and self._random_state:
+            # Creating the iterator may have used the random generators.
             run_state.restore_random_state(self._random_state)
-        done = self._first_batch + batch
-        if self.save_every and done - self._last_saved >= self.save_every:
-            self._last_saved = done
+        batches = self._first_batch + batch
+        if (
+            self.data is not None
+            and self.save_every is not None
+            and batches - self._last_saved >= self.save_every
+        ):
+            self._last_saved = batches
             history = run_state.save_history(self.model)
-            self._save(Position(self._epoch, done), self.data.state(done), history)
+            position = RunPosition(self._epoch, batches)
+            self._save(position, self.data.state(batches), history)
 
-    def _prepare_the_end(self) -> None:
+    def _prepare_end_of_epoch(self) -> None:
         if self.data is not None:
             self._next_epoch = self.data.state(self.data.batches_per_epoch)
         if self._first_batch:
-            # Keras would go on for a whole epoch. On TensorFlow a step without data
-            # moves random states and the optimizer's counter all the same.
-            self.model.stop_training = _REST_IS_DONE
+            # Keras would continue for a whole epoch. On TensorFlow, a step without data
+            # still changes random states and the number of iterations.
+            self.model.stop_training = _RESUMED_EPOCH_IS_COMPLETE
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.model.stop_training is _REST_IS_DONE:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.model.stop_training is _RESUMED_EPOCH_IS_COMPLETE:
             self.model.stop_training = False
         if not self._is_cut_short():
-            history = run_state.save_history(self.model, epoch, logs or {})
-            self._save(Position(epoch + 1), self._next_epoch, history)
+            history = run_state.save_history(self.model, epoch, logs)
+            self._save(RunPosition(epoch + 1), self._next_epoch, history)
         if epoch + 1 == self._fit_params["epochs"]:
-            self._finalize_averages()
+            callback_state.finalize_averages(self._list.callbacks)
 
     def _is_cut_short(self) -> bool:
-        """Tells whether the epoch was ended before its last batch.
+        """Returns whether the epoch has ended before its last batch.
 
-        Of data of unknown size that is not known: `EarlyStopping` waits for the end.
+        If the size of the data is unknown, only `EarlyStopping`, which waits for the
+        end of the epoch, is known not to cut it short.
         """
         if self.params["steps"] is None:
-            is_over = run_state.stopped_early(self._list.callbacks)
+            is_whole = callback_state.stopped_early(self._list.callbacks)
         else:
-            is_over = self._is_last_batch
-        return self.model.stop_training and not is_over
+            is_whole = self._is_last_batch
+        return self.model.stop_training and not is_whole
 
-    def on_train_end(self, logs: Any = None) -> None:
-        storage.release(self.folder)
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        storage.release_lock(self.folder)
         set_initial_epoch(self.model, None)
-        if self._resumed is not None:  # There was nothing left to do.
+        if self._resumed is not None:  # The run was complete.
             vars(self.model.history).update(self._resumed["history"])
 
-    def _save(self, position: Position, data: Any, history: dict[str, Any]) -> None:
+    def _save(
+        self, position: RunPosition, data: DataState | None, history: SavedHistory
+    ) -> None:
         path = self.folder / position.file_name
-        state = {**self._state(position), "data": data, "history": history}
+        state = self._state(position, data, history)
         if not run_state.all_finite(state["model"]):
             warnings.warn(
-                f"Not saved, as weights are NaN or infinite: {path}", stacklevel=2
+                f"The checkpoint {path} is not saved, as weights are NaN or infinite.",
+                stacklevel=2,
             )
             return
         try:
             storage.write_checkpoint(path, state)
             storage.remove_superseded(self.folder, position, self.keep)
         except OSError as error:
-            warnings.warn(f"Not saved, training goes on: {path}: {error}", stacklevel=2)
+            warnings.warn(
+                f"The checkpoint {path} is not saved: {error}. Training continues.",
+                stacklevel=2,
+            )
 
-    def _state(self, position: Position) -> dict[str, Any]:
+    def _state(
+        self, position: RunPosition, data: DataState | None, history: SavedHistory
+    ) -> RunState:
         model = self.model
-        metrics = model.metrics_variables if position.batch else []
+        metrics: Sequence[keras.Variable] = (
+            model.metrics_variables if position.batches else ()
+        )
         return {
-            **position._asdict(),
+            "epoch": position.epochs,
+            "batch": position.batches,
             "data_size": _size(self.data),
             "learning_rates": self._learning_rates,
             "model": run_state.save_variables(model.variables),
             "optimizer": run_state.save_variables(model.optimizer.variables),
             "metrics": run_state.save_variables(metrics),
-            "callbacks": run_state.save_callbacks(self._list.callbacks),
+            "callbacks": callback_state.save_callbacks(self._list.callbacks),
             "random": run_state.save_random_state(),
+            "data": data,
+            "history": history,
         }
 
 
-def _listed(rates: list[float]) -> str:
+def _check_data(data: TrainingData | None, save_every: int | None) -> None:
+    """Raises `ValueError` if `data` are missing or have no positions."""
+    if data is None and save_every is not None:
+        raise ValueError(
+            "`data` must be given with `save_every`, so that a run can resume within "
+            f"an epoch; received `data=None` and `save_every={save_every}`."
+        )
+    if data is not None and not hasattr(data, "restore"):
+        raise ValueError(
+            "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`; "
+            f"received `data={data!r}`."
+        )
+
+
+def _check_steps(data: TrainingData | None, steps: int | None) -> None:
+    """Raises `ValueError` if an epoch of `fit` differs from an epoch of `data`."""
+    if data is not None and steps != data.batches_per_epoch:
+        raise ValueError(
+            "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`, "
+            f"without `steps_per_epoch`; received `data` of {data.batches_per_epoch} "
+            f"batches per epoch, where `fit` makes {steps} steps."
+        )
+
+
+def _format_rates(rates: Sequence[float]) -> str:
     return ", ".join(f"{rate:g}" for rate in rates)
 
 
-def _size(data: Any) -> dict[str, int] | None:
-    """Returns the sizes by which datasets are told apart."""
+def _size(data: TrainingData | None) -> dict[str, int] | None:
+    """Returns the sizes that distinguish datasets."""
     if data is None:
         return None
-    names = "batches_per_epoch", "tokens_per_epoch"
-    return {name: int(getattr(data, name)) for name in names}
+    return {
+        "batches_per_epoch": int(data.batches_per_epoch),
+        "tokens_per_epoch": int(data.tokens_per_epoch),
+    }

@@ -1,29 +1,61 @@
-"""Copies the state of a run out of Keras, and back into it."""
+"""State of a run: variables, history and random generators."""
 
-import copy
 import itertools
 import random
 import re
 import sys
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NotRequired, TypedDict
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.backend.keras_internals import callback_state
-
-Saved = list[dict[str, Any]]
+from keras_transformer.training.checkpoints.callback_state import SavedCallback
 
 
-def save_variables(variables: list[Any]) -> Saved:
-    """Copies variables.
+class SavedVariable(TypedDict):
+    """Path and value of a variable."""
+
+    name: str
+    value: np.ndarray
+
+
+class SavedHistory(TypedDict):
+    """The two attributes of `keras.callbacks.History`."""
+
+    epoch: list[int]
+    history: dict[str, list[Any]]
+
+
+class RunState(TypedDict):
+    """Content of a checkpoint.
+
+    `epoch` is the number of complete epochs, `batch` the number of complete batches of
+    the next epoch.
+    """
+
+    epoch: int
+    batch: int
+    data_size: dict[str, int] | None
+    learning_rates: NotRequired[list[float]]
+    model: list[SavedVariable]
+    optimizer: list[SavedVariable]
+    metrics: list[SavedVariable]
+    callbacks: list[SavedCallback]
+    random: dict[str, Any]
+    data: dict[str, int] | None
+    history: SavedHistory
+
+
+def save_variables(variables: Iterable[keras.Variable]) -> list[SavedVariable]:
+    """Returns copies of variables.
 
     Args:
         variables: Keras variables.
 
     Returns:
-        For each, a dictionary of its `"name"` and `"value"`, a NumPy array.
+        List of the `"name"` and the `"value"`, a NumPy array, of each variable.
     """
     return [
         {"name": _name(variable), "value": ops.convert_to_numpy(variable)}
@@ -31,32 +63,36 @@ def save_variables(variables: list[Any]) -> Saved:
     ]
 
 
-def restore_variables(variables: list[Any], saved: Saved, where: Any) -> None:
+def restore_variables(
+    variables: Sequence[keras.Variable], saved: Sequence[SavedVariable], source: Any
+) -> None:
     """Sets variables to saved values.
 
     Args:
         variables: Keras variables.
-        saved: what `save_variables` gave for variables of the same names and shapes.
-        where: the file they are from, for the error message.
+        saved: the result of `save_variables`.
+        source: path of the checkpoint, for the error message.
 
     Raises:
         ValueError: if names or shapes differ.
     """
-    check_same(variables, saved, where)
+    check_same(variables, saved, source)
     for variable, entry in zip(variables, saved, strict=True):
         variable.assign(entry["value"])
 
 
-def check_same(variables: list[Any], saved: Saved, where: Any) -> None:
-    """Checks that saved values belong to these variables.
+def check_same(
+    variables: Sequence[keras.Variable], saved: Sequence[SavedVariable], source: Any
+) -> None:
+    """Checks that saved values have the names and shapes of variables.
 
     Args:
         variables: Keras variables.
-        saved: what `save_variables` gave.
-        where: the file they are from, for the error message.
+        saved: the result of `save_variables`.
+        source: path of the checkpoint, for the error message.
 
     Raises:
-        ValueError: if names or shapes differ; it names the first difference.
+        ValueError: if names or shapes differ. The message has the first difference.
     """
     ours = [f"{_name(variable)} {tuple(variable.shape)}" for variable in variables]
     theirs = [f"{entry['name']} {entry['value'].shape}" for entry in saved]
@@ -65,36 +101,37 @@ def check_same(variables: list[Any], saved: Saved, where: Any) -> None:
         if not (our.endswith(their) or their.endswith(our)):
             raise ValueError(
                 "`folder` must hold checkpoints of the same model and optimizer; "
-                f"received {where}, which has {their} where there is {our} now. "
-                "Give each run a folder of its own."
+                f"received {source}, which has {their} in place of {our}. Use a "
+                "separate folder for each run."
             )
 
 
-def _name(variable: Any) -> str:
-    """Returns the path without numbers, which depend on what was created before."""
+def _name(variable: keras.Variable) -> str:
+    """Returns the path without the numbers that Keras appends to repeated names."""
     return re.sub(r"_\d+", "", variable.path)
 
 
-def all_finite(saved: Saved) -> bool:
-    """Tells whether saved values are free of NaN and infinity.
+def all_finite(saved: Iterable[SavedVariable]) -> bool:
+    """Returns whether saved values contain neither NaN nor infinity.
 
     Args:
-        saved: what `save_variables` gave.
+        saved: the result of `save_variables`.
 
     Returns:
-        A bool.
+        bool.
     """
     return all(np.isfinite(entry["value"]).all() for entry in saved)
 
 
-def build_metrics(model: keras.Model, batch: Any) -> None:
-    """Makes a compiled model create its metrics' variables.
+def build_metrics(model: keras.Model, batch: tuple[Any, ...]) -> None:
+    """Builds the metrics of a compiled model.
 
-    TensorFlow's `fit` creates them with the first step, too late to set them.
+    On TensorFlow, `fit` builds them in the first step, when it is too late to restore
+    their values.
 
     Args:
-        model: a compiled model.
-        batch: a batch of its data.
+        model: a compiled `keras.Model`.
+        batch: a batch of the training data.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     y_pred = model(x)
@@ -102,81 +139,14 @@ def build_metrics(model: keras.Model, batch: Any) -> None:
     model.compute_metrics(x, y, y_pred, sample_weight)
 
 
-def save_callbacks(callbacks: list[Any]) -> list[dict[str, Any]]:
-    """Copies what callbacks remember of the run so far.
-
-    Args:
-        callbacks: Keras callbacks.
-
-    Returns:
-        For each that remembers something, its class and its attributes.
-    """
-    return [
-        {
-            "class": type(callback).__name__,
-            "attributes": {name: getattr(callback, name) for name in names},
-        }
-        for callback in callbacks
-        if (names := remembered(callback))
-    ]
-
-
-def restore_callbacks(callbacks: list[Any], saved: list[dict[str, Any]]) -> None:
-    """Restores what callbacks remembered.
-
-    The n-th callback of a class gets the attributes of the n-th of that class; one
-    that is new in the list stays as it is.
-
-    Args:
-        callbacks: Keras callbacks.
-        saved: what `save_callbacks` gave.
-    """
-    by_class: dict[str, list[dict[str, Any]]] = {}
-    for entry in saved:
-        by_class.setdefault(entry["class"], []).append(entry["attributes"])
-    for callback in filter(remembered, callbacks):
-        if waiting := by_class.get(type(callback).__name__):
-            vars(callback).update(copy.deepcopy(waiting.pop(0)))
-
-
-def remembered(callback: Any) -> tuple[str, ...]:
-    """Lists the attributes in which a callback remembers something of the run.
-
-    Args:
-        callback: a Keras callback.
-
-    Returns:
-        Names; none for most callbacks.
-    """
-    own = getattr(callback, "checkpointed_attributes", ())
-    return callback_state(callback) or own
-
-
-def swapping(callbacks: list[Any]) -> list[Any]:
-    """Finds the callbacks that leave moving averages in the model.
-
-    Args:
-        callbacks: Keras callbacks.
-
-    Returns:
-        Those that are `SwapEMAWeights(swap_on_epoch=True)`.
-    """
-    return [
-        callback
-        for callback in callbacks
-        if isinstance(callback, keras.callbacks.SwapEMAWeights)
-        and callback.swap_on_epoch
-    ]
-
-
-def learning_rates(optimizer: Any) -> list[float]:
-    """Reads the learning rates that are numbers, rather than schedules.
+def learning_rates(optimizer: keras.optimizers.Optimizer) -> list[float]:
+    """Returns the learning rates that are numbers, not schedules.
 
     Args:
         optimizer: a Keras optimizer.
 
     Returns:
-        One number, none, or those of the parts of a `MultiOptimizer`.
+        List of at most one float; of several for a `MultiOptimizer`.
     """
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
@@ -185,35 +155,19 @@ def learning_rates(optimizer: Any) -> list[float]:
     return [float(ops.convert_to_numpy(rate)) for rate in rates]
 
 
-def stopped_early(callbacks: list[Any]) -> bool:
-    """Tells whether `EarlyStopping` has ended the run and would not go on.
-
-    Args:
-        callbacks: Keras callbacks.
-
-    Returns:
-        A bool.
-    """
-    return any(
-        isinstance(callback, keras.callbacks.EarlyStopping)
-        and callback.stopped_epoch > 0
-        and callback.wait >= callback.patience
-        for callback in callbacks
-    )
-
-
 def save_history(
     model: keras.Model, epoch: int | None = None, logs: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Copies the history of a run.
+) -> SavedHistory:
+    """Returns a copy of the history of a run.
 
     Args:
-        model: a model that is being trained.
-        epoch: int, an epoch that has ended and may not be in the history yet.
-        logs: the logs of that epoch.
+        model: a `keras.Model` that is being trained.
+        epoch: int, 0-based number of an epoch that has ended, which `History` may not
+            have yet; `None` = no further epoch.
+        logs: dictionary of the logs of that epoch.
 
     Returns:
-        The two attributes of `keras.callbacks.History`.
+        The attributes of `keras.callbacks.History`.
     """
     epochs = [*model.history.epoch]
     history = {name: [*values] for name, values in model.history.history.items()}
@@ -225,13 +179,14 @@ def save_history(
 
 
 def save_random_state() -> dict[str, Any]:
-    """Copies the states of the process's own random generators.
+    """Returns the states of the global random generators.
 
-    Those of the layers are variables of the model. But Keras shuffles arrays with
-    these, and on torch its `Dropout` without a seed draws from torch's.
+    The seed generators of layers are variables of the model. Keras shuffles arrays
+    with the global generators, and on PyTorch its `Dropout` without a seed uses that
+    of PyTorch.
 
     Returns:
-        The states of Python, NumPy and, where it is loaded, PyTorch.
+        Dictionary of the states of Python, NumPy and, if it is imported, PyTorch.
     """
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -245,10 +200,10 @@ def save_random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Restores the states of the process's own random generators.
+    """Restores the states of the global random generators.
 
     Args:
-        state: what `save_random_state` gave.
+        state: the result of `save_random_state`.
     """
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))

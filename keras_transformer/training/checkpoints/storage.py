@@ -1,7 +1,8 @@
-"""Checkpoints on disk: one file each, whole or absent, checked when read.
+"""Checkpoint files: written atomically, verified when they are read.
 
-A file is an `.npz`, which `numpy.load` opens: the arrays, and before them a JSON text
-that says where each belongs. The zip format has a checksum for each of its members.
+A checkpoint is an `.npz` file, which `numpy.load` opens. Its first member is a JSON
+text with the structure of the state; the other members are the arrays. The zip format
+stores a checksum for each member.
 """
 
 import errno
@@ -11,124 +12,160 @@ import pathlib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 
 from keras_transformer.files import UNFINISHED, lock, written_whole
 
-_CLAIMED: dict[str, int] = {}  # The locked files of this process, by folder.
 LOCK = ".lock"
-_NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?\.npz")
+_LOCKS: dict[str, int] = {}  # File descriptors of this process, by folder.
+_NAME = re.compile(r"epoch-(\d+)(?:-after-batch-(\d+))?\.npz")
+# Older mid-epoch files have the number of complete epochs in their name.
+_OLD_NAME = re.compile(r"epoch-(\d+)-batch-(\d+)\.npz")
 
 
 class DamagedCheckpoint(OSError):
-    """Raised for a checkpoint that can never be read."""
+    """Raised if a checkpoint file is damaged."""
 
 
-class Position(NamedTuple):
-    """How far a run has got: complete epochs, and batches of the next one."""
+class RunPosition(NamedTuple):
+    """Position of a run: complete epochs, and complete batches of the next epoch.
 
-    epoch: int
-    batch: int = 0
+    Attributes:
+        epochs: int, number of complete epochs.
+        batches: int, number of complete batches of the next epoch.
+    """
+
+    epochs: int
+    batches: int = 0
 
     @property
     def file_name(self) -> str:
-        """File name of the checkpoint."""
-        batch = f"-batch-{self.batch:06}" if self.batch else ""
-        return f"epoch-{self.epoch:04}{batch}.npz"
+        """Name of the checkpoint file; epochs and batches are counted from 1."""
+        if self.batches:
+            return f"epoch-{self.epochs + 1:04}-after-batch-{self.batches:06}.npz"
+        return f"epoch-{self.epochs:04}.npz"
+
+    @property
+    def resumes_at(self) -> str:
+        """Where the run resumes, as in `"epoch 3, batch 21"`, counted from 1."""
+        return f"epoch {self.epochs + 1}, batch {self.batches + 1}"
+
+    @classmethod
+    def from_file_name(cls, name: str) -> Self | None:
+        """Returns the position in the name of a checkpoint file.
+
+        Args:
+            name: str, the name of a file.
+
+        Returns:
+            A `RunPosition`, or `None` if the file is not a checkpoint.
+        """
+        if match := _OLD_NAME.fullmatch(name):
+            return cls(int(match[1]), int(match[2]))
+        if match := _NAME.fullmatch(name):
+            is_end = match[2] is None
+            return cls(int(match[1]) - (not is_end), int(match[2] or 0))
+        return None
 
 
-def claim(folder: pathlib.Path) -> None:
-    """Keeps other processes from writing checkpoints in a folder; not on Windows.
+def acquire_lock(folder: pathlib.Path) -> None:
+    """Locks a folder against other processes; does nothing on Windows.
+
+    The lock lasts until `release_lock` or the end of the process.
 
     Args:
-        folder: where the checkpoints are. `release` gives it free, as does the end of
-            the process.
+        folder: path of the folder with the checkpoints.
 
     Raises:
-        ValueError: if another process has claimed it.
+        ValueError: if another process holds the lock.
     """
-    if sys.platform == "win32" or _is_claimed(folder):
+    if sys.platform == "win32" or _has_lock(folder):
         return
-    release(folder)
+    release_lock(folder)
     try:
         with open(folder / LOCK, "ab") as file:
             if lock(file):
-                # The copy keeps the lock.
-                _CLAIMED[os.path.realpath(folder)] = os.dup(file.fileno())
+                # The duplicate keeps the lock when `file` is closed.
+                _LOCKS[os.path.realpath(folder)] = os.dup(file.fileno())
                 return
-    except OSError:  # on a disk that is full or only for reading
+    except OSError:  # The disk is full or read-only.
         return
     raise ValueError(
-        "`folder` must not have the checkpoints of another process; received "
-        f"`folder={str(folder)!r}`, where one is training, or was interrupted and has "
-        "not ended. End it (of a notebook, the kernel), or give each run a folder of "
-        "its own."
+        "`folder` must not be in use by another process; received "
+        f"`folder={str(folder)!r}`, where another process is training, or was "
+        "interrupted and has not ended. End that process (of a notebook, the kernel), "
+        "or use a separate folder for each run."
     )
 
 
-def _is_claimed(folder: pathlib.Path) -> bool:
-    """Tells whether this process has the lock, as after a run that was interrupted."""
-    file = _CLAIMED.get(os.path.realpath(folder))
+def _has_lock(folder: pathlib.Path) -> bool:
+    """Returns whether this process holds the lock, as after an interrupted run."""
+    file = _LOCKS.get(os.path.realpath(folder))
     try:
         return file is not None and os.path.samestat(
             os.fstat(file), os.stat(folder / LOCK)
         )
-    except FileNotFoundError:  # The folder has been removed since.
+    except FileNotFoundError:  # The folder was removed.
         return False
 
 
-def release(folder: pathlib.Path) -> None:
-    """Ends what `claim` began.
+def release_lock(folder: pathlib.Path) -> None:
+    """Releases the lock of `acquire_lock`, if this process holds it.
 
     Args:
-        folder: where the checkpoints are.
+        folder: path of the folder with the checkpoints.
     """
-    if (file := _CLAIMED.pop(os.path.realpath(folder), None)) is not None:
+    if (file := _LOCKS.pop(os.path.realpath(folder), None)) is not None:
         os.close(file)
 
 
-def _leave_claims() -> None:
-    """Leaves the locks to the process that has them, in one that it has forked."""
-    for file in _CLAIMED.values():
+def _close_inherited_locks() -> None:
+    """Closes the locks in a forked process; the parent process keeps them."""
+    for file in _LOCKS.values():
         os.close(file)
-    _CLAIMED.clear()
+    _LOCKS.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_claims)
+    os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
-def checkpoint_files(folder: pathlib.Path) -> dict[Position, pathlib.Path]:
-    """Finds the checkpoints in a folder.
+def checkpoint_files(folder: pathlib.Path) -> dict[RunPosition, pathlib.Path]:
+    """Returns the checkpoint files in a folder.
 
     Args:
-        folder: where to look; it need not exist.
+        folder: path of a folder, which need not exist.
 
     Returns:
-        The files by position, oldest first.
+        Dictionary from positions to paths, oldest first.
     """
-    found = {}
-    for path in folder.glob("*.npz"):
-        if match := _NAME.fullmatch(path.name):
-            epoch, batch = match.groups(default="0")
-            found[Position(int(epoch), int(batch))] = path
-    return dict(sorted(found.items()))
+    return dict(_all_files(folder))
 
 
-def write_checkpoint(path: pathlib.Path, state: dict[str, Any]) -> None:
-    """Writes a checkpoint, whole or not at all.
+def _all_files(folder: pathlib.Path) -> list[tuple[RunPosition, pathlib.Path]]:
+    """Returns positions and paths; of two files at one position, the newer is last."""
+    files = [
+        (position, path)
+        for path in folder.glob("*.npz")
+        if (position := RunPosition.from_file_name(path.name)) is not None
+    ]
+    return sorted(files, key=lambda file: (file[0], file[1].name == file[0].file_name))
+
+
+def write_checkpoint(path: pathlib.Path, state: Mapping[str, Any]) -> None:
+    """Writes a checkpoint atomically.
 
     Args:
-        path: the file, which is replaced if it exists.
-        state: dictionaries and lists of JSON values, of NumPy arrays and of tensors,
-            which become arrays or, without axes, numbers.
+        path: path of the file, which is replaced if it exists.
+        state: dictionaries and lists of JSON values, NumPy arrays and tensors. Tensors
+            become arrays; scalar tensors become numbers.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
     arrays: list[np.ndarray] = []
     text = json.dumps(_without_arrays(state, arrays)).encode()
@@ -137,89 +174,92 @@ def write_checkpoint(path: pathlib.Path, state: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
-    """Reads a checkpoint or parts of it.
+    """Reads a checkpoint or some entries of it.
 
     Args:
-        path: the file.
-        *names: the entries to read; all if there are none.
+        path: path of the file.
+        *names: names of the entries to read. Default: all.
 
     Returns:
-        What was written. Tuples have become lists.
+        Dictionary of the entries. Tuples are read as lists.
 
     Raises:
         DamagedCheckpoint: if the file is damaged.
-        OSError: if it cannot be read now, but perhaps later.
+        OSError: if the file temporarily cannot be read.
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             state = json.loads(arrays["arr_0"].tobytes())
             return {name: _with_arrays(state[name], arrays) for name in names or state}
-    except Exception as error:  # a damaged zip file can raise almost anything
-        # A damaged one can also say to read before its beginning: EINVAL.
-        unreadable = getattr(error, "errno", None) not in (None, errno.EINVAL)
-        if unreadable or isinstance(error, MemoryError):
+    except Exception as error:  # A damaged zip file can raise almost any error.
+        # Also EINVAL, if an offset in it lies before the beginning of the file.
+        is_temporary = getattr(error, "errno", None) not in (None, errno.EINVAL)
+        if is_temporary or isinstance(error, MemoryError):
             raise
-        raise DamagedCheckpoint(f"{path} is not a whole checkpoint: {error}") from error
+        raise DamagedCheckpoint(f"{path} is damaged: {error}") from error
 
 
 def readable_checkpoints(
     paths: Iterable[pathlib.Path], *names: str
 ) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Reads checkpoints one after the other, skipping damaged ones.
+    """Reads checkpoints one after the other and skips damaged ones with a warning.
 
     Args:
-        paths: the files.
-        *names: the entries to read; all if there are none.
+        paths: paths of the files.
+        *names: names of the entries to read. Default: all.
 
     Yields:
-        Each file with its content. A warning names each damaged one.
+        The path and the entries of each file that is not damaged.
     """
     for path in paths:
         try:
             state = read_checkpoint(path, *names)
         except DamagedCheckpoint as error:
-            warnings.warn(f"Passed over a checkpoint: {error}", stacklevel=2)
+            warnings.warn(f"A checkpoint is skipped: {error}", stacklevel=2)
         else:
             yield path, state
 
 
-def remove_superseded(folder: pathlib.Path, newest: Position, keep: int) -> None:
+def remove_superseded(folder: pathlib.Path, newest: RunPosition, keep: int) -> None:
     """Removes the checkpoints that are no longer needed.
 
-    The two newest stay, as do those at the end of the last `keep` epochs. Any beyond
-    `newest` were damaged: the run had to start before them.
+    The two newest checkpoints and those at the end of the last `keep` epochs remain. A
+    checkpoint after `newest` is removed: it is damaged, or the run would have resumed
+    from it.
 
     Args:
-        folder: where the checkpoints are.
-        newest: the one written last.
-        keep: int, how many ends of epochs to keep.
+        folder: path of the folder with the checkpoints.
+        newest: position of the checkpoint that was written last.
+        keep: int, number of checkpoints at the end of an epoch to keep.
     """
     files = checkpoint_files(folder)
     positions = [position for position in files if position <= newest]
-    ends = [position for position in positions if not position.batch]
-    for position in files.keys() - {*positions[-2:], *ends[-keep:]}:
-        files[position].unlink(missing_ok=True)
+    ends = [position for position in positions if not position.batches]
+    kept = {files[position] for position in (*positions[-2:], *ends[-keep:])}
+    for _, path in _all_files(folder):
+        if path not in kept:
+            path.unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes unfinished files of processes that were killed while writing.
+    """Removes the unfinished files of processes that were killed while writing.
 
     Args:
-        folder: where the checkpoints are.
+        folder: path of the folder with the checkpoints.
     """
     for path in folder.glob(UNFINISHED + "*-epoch-*.npz"):
         path.unlink(missing_ok=True)
 
 
 def can_be_saved(value: Any) -> bool:
-    """Tells whether a checkpoint can hold a value such that it comes back the same.
+    """Returns whether a checkpoint can store a value without changing it.
 
     Args:
-        value: what a callback remembers.
+        value: the value of an attribute.
 
     Returns:
-        Whether it consists of numbers, strings, `None`, arrays, tensors, and of lists,
-        tuples and dictionaries of them whose keys are strings.
+        bool, whether `value` is a number, a string, `None`, an array, a tensor, or a
+        list, tuple or dictionary of them. The keys of dictionaries must be strings.
     """
     if isinstance(value, dict):
         return all(isinstance(key, str) for key in value) and can_be_saved(
@@ -232,7 +272,7 @@ def can_be_saved(value: Any) -> bool:
 
 
 def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
-    """Returns `value` as JSON; its arrays are appended to `arrays`."""
+    """Converts `value` to JSON values; appends its arrays to `arrays`."""
     if isinstance(value, dict):
         return {name: _without_arrays(item, arrays) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -247,7 +287,7 @@ def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
     return value
 
 
-def _with_arrays(value: Any, arrays: Any) -> Any:
+def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """Inverts `_without_arrays`."""
     if isinstance(value, list):
         return [_with_arrays(item, arrays) for item in value]

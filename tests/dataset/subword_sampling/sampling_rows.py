@@ -1,4 +1,4 @@
-"""Rows of token ids for the tests of both samplers."""
+"""Rows of token ids for the tests of the samplers."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def as_tuples(rows):
     return list(map(tuple, np.split(rows.token_ids, rows.lengths.cumsum())[:-1]))
 
 
-def spelled(model, rows):
+def spell(model, rows):
     return [" ".join(model.tokens[id] for id in row) for row in as_tuples(rows)]
 
 

@@ -2,18 +2,18 @@ import collections
 
 import numpy as np
 import pytest
-from sampling_rows import LINES, as_tuples, make_rows, spelled, texts_of, tokenized
+from sampling_rows import LINES, as_tuples, make_rows, spell, texts_of, tokenized
 
 from keras_transformer.dataset import parallel_dataset
 from keras_transformer.dataset.subword_sampling import BPEDropout
-from keras_transformer.dataset.subword_sampling.hashing import mix
+from keras_transformer.dataset.subword_sampling.hashing import hash_integers
 from keras_transformer.text import SentencePieceTokenizer, Subwords
 
 pytestmark = pytest.mark.once
 
 
 def subwords(*tokens, special=("<unk>",)):
-    """A model in which the tokens of two or more letters merge in this order."""
+    """Returns a model that merges tokens of two or more letters in this order."""
     scores = [-float(n) for n in range(len(special) + len(tokens))]
     ordinary = [False] * len(special) + [True] * len(tokens)
     return Subwords("bpe", [*special, *tokens], scores, ordinary)
@@ -24,13 +24,13 @@ def tokenizer():
     return SentencePieceTokenizer.train(lines=LINES, vocabulary_size=97)
 
 
-def test_probabilities_worked_out_by_hand():
-    """Of a word with the merges 1. a+b, 2. b+c, 3. ab+c and a+bc."""
+def test_probabilities_derived_by_hand():
+    """A word with the merges 1. a+b, 2. b+c, 3. ab+c and a+bc."""
     model = subwords("a", "b", "c", "ab", "bc", "abc")
     count, p = 20_000, 0.3
     rows = make_rows([[6]] * count)
-    split = BPEDropout(model).split(rows, mix(3, np.arange(count)), p)
-    found = collections.Counter(spelled(model, split))
+    split = BPEDropout(model).split(rows, hash_integers(3, np.arange(count)), p)
+    found = collections.Counter(spell(model, split))
     expected = {
         "a b c": p * p,
         "ab c": (1 - p) * p,
@@ -42,39 +42,41 @@ def test_probabilities_worked_out_by_hand():
         assert found[word] / count == pytest.approx(probability, abs=0.015)
 
 
-def test_first_of_equal_merges_comes_first():
-    """As in SentencePiece: aaa is aa a, never a aa."""
+def test_the_leftmost_of_equal_merges_is_first():
+    """As in SentencePiece: the split of aaa is aa a, never a aa."""
     model = subwords("a", "aa")
     rows = make_rows([[2, 1], [2, 2, 1]])
-    split = BPEDropout(model).split(rows, mix(np.arange(2)), 0)
-    assert spelled(model, split) == ["aa a", "aa aa a"]
+    split = BPEDropout(model).split(rows, hash_integers(np.arange(2)), 0)
+    assert spell(model, split) == ["aa a", "aa aa a"]
 
 
-def test_merges_stay_inside_words_and_rows():
+def test_merges_do_not_cross_words_or_rows():
     model = subwords("▁", "a", "▁a", "aa")
     rows = make_rows([[3, 2], [2], [3, 3]])
-    split = BPEDropout(model).split(rows, mix(np.arange(3)), 0)
-    assert spelled(model, split) == ["▁a a", "a", "▁a ▁a"]
+    split = BPEDropout(model).split(rows, hash_integers(np.arange(3)), 0)
+    assert spell(model, split) == ["▁a a", "a", "▁a ▁a"]
 
 
-def test_words_may_hold_spaces():
-    """Models can be trained without splitting at white space."""
+def test_tokens_with_spaces():
+    """A model that was trained without splitting at white space."""
     model = subwords("▁", "a", "▁a", "▁a▁a")
-    split = BPEDropout(model).split(make_rows([[4], [3]]), mix(np.arange(2)), 0)
-    assert spelled(model, split) == ["▁a▁a", "▁a"]
+    split = BPEDropout(model).split(
+        make_rows([[4], [3]]), hash_integers(np.arange(2)), 0
+    )
+    assert spell(model, split) == ["▁a▁a", "▁a"]
 
 
-def test_without_dropout_every_token_and_line_is_as_the_tokenizer_splits_it(tokenizer):
+def test_without_dropout_splits_equal_those_of_the_tokenizer(tokenizer):
     words = [token.replace("▁", " ") for token in tokenizer.get_vocabulary()]
     rows = tokenized(tokenizer, [*words, *LINES, "", "über 語 Brückenbogen 語語"])
     sampler = BPEDropout(tokenizer.subwords())
-    keys = mix(np.arange(len(rows.lengths)))
+    keys = hash_integers(np.arange(len(rows.lengths)))
     assert as_tuples(sampler.split(rows, keys, 0)) == as_tuples(rows)
 
 
-def test_with_full_dropout_all_is_letters(tokenizer):
+def test_full_dropout_splits_into_characters(tokenizer):
     rows = tokenized(tokenizer, LINES)
-    split = BPEDropout(tokenizer.subwords()).split(rows, mix(np.arange(3)), 1)
+    split = BPEDropout(tokenizer.subwords()).split(rows, hash_integers(np.arange(3)), 1)
     vocabulary = tokenizer.get_vocabulary()
     for row, line in zip(as_tuples(split), LINES, strict=True):
         letters = "▁" + line.replace(" ", "▁")
@@ -82,19 +84,19 @@ def test_with_full_dropout_all_is_letters(tokenizer):
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
-def test_text_stays(tokenizer, dropout):
+def test_text_does_not_change(tokenizer, dropout):
     texts = [*LINES, "a 語 red 語 bridge"] * 5
     rows = tokenized(tokenizer, texts)
-    keys = mix(3, np.arange(len(texts)))
+    keys = hash_integers(3, np.arange(len(texts)))
     split = BPEDropout(tokenizer.subwords()).split(rows, keys, dropout)
     assert texts_of(tokenizer, split) == texts_of(tokenizer, rows)
     assert len(set(as_tuples(split))) > len(LINES) + 1
     assert split.token_ids.dtype == np.int32
 
 
-def test_a_split_depends_on_its_key_alone(tokenizer):
+def test_a_split_depends_only_on_its_key(tokenizer):
     rows = tokenized(tokenizer, LINES * 7)
-    keys = mix(np.arange(21) // 2)
+    keys = hash_integers(np.arange(21) // 2)
     sampler = BPEDropout(tokenizer.subwords())
     split = as_tuples(sampler.split(rows, keys, 0.3))
     some = np.array([17, 3, 2, 20])
@@ -103,17 +105,19 @@ def test_a_split_depends_on_its_key_alone(tokenizer):
     ]
 
 
-def test_other_tokens_are_left_alone():
+def test_special_tokens_are_not_split():
     model = subwords("a", "aa", "ab", special=("<unk>", "aaaa"))
-    rows = make_rows([[1, 3, 4, 1], [0]])  # The letter b is no token of its own.
+    rows = make_rows([[1, 3, 4, 1], [0]])  # The letter b is not a token.
     for dropout in (0, 1):
-        split = BPEDropout(model).split(rows, mix(np.arange(2)), dropout)
+        split = BPEDropout(model).split(rows, hash_integers(np.arange(2)), dropout)
         middle = ["aa", "a a"][dropout]
-        assert spelled(model, split) == [f"aaaa {middle} ab aaaa", "<unk>"]
+        assert spell(model, split) == [f"aaaa {middle} ab aaaa", "<unk>"]
 
 
-def test_nothing_to_split():
-    split = BPEDropout(subwords("a", "aa")).split(make_rows([[], []]), mix([3, 5]), 0.1)
+def test_empty_rows():
+    split = BPEDropout(subwords("a", "aa")).split(
+        make_rows([[], []]), hash_integers([3, 5]), 0.1
+    )
     assert as_tuples(split) == [(), ()]
 
 

@@ -22,17 +22,17 @@ def make_pairs():
     return TokenPairs(make_rows(SOURCES), make_rows(TARGETS), lines)
 
 
-def sample(alphas, pairs=None, repetitions=3, limits=(99, 99), seed=5):
+def sample(alphas, pairs=None, repetitions=3, max_lengths=(99, 99), seed=5):
     pairs = pairs or make_pairs()
     repetitions = np.full(len(pairs.lines), repetitions)
     sampled = SubwordSampling(TOKENIZERS, alphas, seed).sample(
-        pairs, repetitions, limits
+        pairs, repetitions, max_lengths
     )
     assert sampled.lines is pairs.lines
     return as_tuples(sampled.source), as_tuples(sampled.target)
 
 
-def test_one_side_or_both():
+def test_sampling_of_one_side_or_both():
     plain = sample((None, None))
     assert plain == (list(map(tuple, SOURCES)), list(map(tuple, TARGETS)))
     both = sample((0.3, 0.2))
@@ -42,7 +42,7 @@ def test_one_side_or_both():
     assert SubwordSampling(TOKENIZERS, (None, 0.2), 5)
 
 
-def test_seed_repetition_corpus_and_line_decide():
+def test_splits_depend_on_seed_repetition_corpus_and_line():
     first, _ = sample((0.3, None))
     assert len(set(first)) > len(LINES)
     assert sample((0.3, None))[0] == first
@@ -54,7 +54,7 @@ def test_seed_repetition_corpus_and_line_decide():
     assert sample((0.3, None), moved)[0] != first
 
 
-def test_sides_are_independent():
+def test_splits_of_both_sides_are_independent():
     rows = make_rows(SOURCES)
     sampling = SubwordSampling(TOKENIZERS[:1] * 2, (0.3, 0.3), 5)
     pairs = make_pairs()._replace(source=rows, target=rows)
@@ -62,22 +62,22 @@ def test_sides_are_independent():
     assert as_tuples(sampled.source) != as_tuples(sampled.target)
 
 
-def test_longer_splits_give_way():
+def test_longer_splits_are_replaced_by_those_of_the_tokenizer():
     sides = sample((0.5, 0))
     longest = [int(np.median([len(row) for row in side])) for side in sides]
-    # The target's limit is the decoder's: the start token comes on top.
-    limited = sample((0.5, 0), limits=(longest[0], longest[1] - 1))
-    for most, found, free, plain in zip(
+    # The maximum length of the target does not count the start token.
+    limited = sample((0.5, 0), max_lengths=(longest[0], longest[1] - 1))
+    for limit, found, free, plain in zip(
         longest, limited, sides, (SOURCES, TARGETS), strict=True
     ):
         assert found == [
-            row if len(row) <= most else tuple(instead)
+            row if len(row) <= limit else tuple(instead)
             for row, instead in zip(free, plain, strict=True)
         ]
         assert found not in (free, list(map(tuple, plain)))
 
 
-def test_rows_are_split_in_chunks(monkeypatch):
+def test_chunks_do_not_change_the_splits(monkeypatch):
     expected = sample((0.3, 0.2))
     monkeypatch.setattr(subword_sampling, "_CHUNK", 4)
     assert sample((0.3, 0.2)) == expected

@@ -3,10 +3,10 @@ import itertools
 
 import numpy as np
 import pytest
-from sampling_rows import LINES, as_tuples, make_rows, spelled, texts_of, tokenized
+from sampling_rows import LINES, as_tuples, make_rows, spell, texts_of, tokenized
 
 from keras_transformer.dataset.subword_sampling import UnigramSampling
-from keras_transformer.dataset.subword_sampling.hashing import mix
+from keras_transformer.dataset.subword_sampling.hashing import hash_integers
 from keras_transformer.text import SentencePieceTokenizer, Subwords
 
 pytestmark = pytest.mark.once
@@ -25,7 +25,7 @@ def tokenizer():
 
 
 def all_splits(word):
-    """Every split of a word into tokens, and the sum of its scores."""
+    """Returns the score of each split of a word into tokens."""
     splits = {}
     for cuts in itertools.product(["", " "], repeat=len(word) - 1):
         split = "".join(map(str.__add__, word, (*cuts, "")))
@@ -35,11 +35,13 @@ def all_splits(word):
 
 
 @pytest.mark.parametrize("alpha", [0, 0.5, 1])
-def test_probabilities_of_all_splits(alpha):
+def test_probabilities_against_enumeration(alpha):
     count = 20_000
     rows = make_rows([[4, 2, 1, 2]] * count)  # ▁a b a b
-    split = UnigramSampling(MODEL).split(rows, mix(3, np.arange(count)), alpha)
-    found = collections.Counter(spelled(MODEL, split))
+    split = UnigramSampling(MODEL).split(
+        rows, hash_integers(3, np.arange(count)), alpha
+    )
+    found = collections.Counter(spell(MODEL, split))
     weights = {word: np.exp(alpha * s) for word, s in all_splits("▁abab").items()}
     assert set(found) == set(weights)
     assert len(weights) == 7
@@ -48,39 +50,41 @@ def test_probabilities_of_all_splits(alpha):
         assert found[word] / count == pytest.approx(expected, abs=0.015)
 
 
-def test_words_and_rows_are_apart():
+def test_tokens_do_not_cross_words_or_rows():
     rows = make_rows([[4, 4], [2, 2], [1]])
-    split = UnigramSampling(MODEL).split(rows, mix(np.arange(3)), 50)
-    assert spelled(MODEL, split) == ["▁a ▁a", "b b", "a"]
+    split = UnigramSampling(MODEL).split(rows, hash_integers(np.arange(3)), 50)
+    assert spell(MODEL, split) == ["▁a ▁a", "b b", "a"]
 
 
-def test_tokens_may_hold_spaces():
+def test_tokens_with_spaces():
     model = MODEL._replace(tokens=["<unk>", "a", "b", "▁", "▁a", "ab", "b▁a"])
     rows = make_rows([[1, 6, 2]])
-    split = UnigramSampling(model).split(rows, mix(np.arange(1)), 50)
-    assert spelled(model, split) == ["ab ▁a b"]
+    split = UnigramSampling(model).split(rows, hash_integers(np.arange(1)), 50)
+    assert spell(model, split) == ["ab ▁a b"]
 
 
 @pytest.mark.parametrize("alpha", [0, 0.2, 1])
-def test_text_stays(tokenizer, alpha):
+def test_text_does_not_change(tokenizer, alpha):
     texts = [*LINES, "a 語 red 語 bridge", ""] * 5
     rows = tokenized(tokenizer, texts)
-    keys = mix(3, np.arange(len(texts)))
+    keys = hash_integers(3, np.arange(len(texts)))
     split = UnigramSampling(tokenizer.subwords()).split(rows, keys, alpha)
     assert texts_of(tokenizer, split) == texts_of(tokenizer, rows)
     assert len(set(as_tuples(split))) > len(LINES) + 2
     assert split.token_ids.dtype == np.int32
 
 
-def test_high_powers_give_the_likeliest_split(tokenizer):
+def test_a_high_exponent_gives_the_most_probable_split(tokenizer):
     rows = tokenized(tokenizer, LINES)
     sampler = UnigramSampling(tokenizer.subwords())
-    assert as_tuples(sampler.split(rows, mix(np.arange(3)), 1e4)) == as_tuples(rows)
+    assert as_tuples(
+        sampler.split(rows, hash_integers(np.arange(3)), 1e4)
+    ) == as_tuples(rows)
 
 
-def test_a_split_depends_on_its_key_alone(tokenizer):
+def test_a_split_depends_only_on_its_key(tokenizer):
     rows = tokenized(tokenizer, LINES * 7)
-    keys = mix(np.arange(21) // 2)
+    keys = hash_integers(np.arange(21) // 2)
     sampler = UnigramSampling(tokenizer.subwords())
     split = as_tuples(sampler.split(rows, keys, 0.2))
     some = np.array([17, 3, 2, 20])
@@ -89,16 +93,18 @@ def test_a_split_depends_on_its_key_alone(tokenizer):
     ]
 
 
-def test_other_tokens_are_left_alone():
+def test_special_tokens_are_not_split():
     model = Subwords(
         "unigram", ["<unk>", "abab", "a", "b", "ab"], [0, 0, -1, -1, -50],
         [False, False, True, True, True],
     )  # fmt: skip
     rows = make_rows([[1, 4, 0, 0, 1], [0]])
-    split = UnigramSampling(model).split(rows, mix(np.arange(2)), 1)
-    assert spelled(model, split) == ["abab a b <unk> <unk> abab", "<unk>"]
+    split = UnigramSampling(model).split(rows, hash_integers(np.arange(2)), 1)
+    assert spell(model, split) == ["abab a b <unk> <unk> abab", "<unk>"]
 
 
-def test_nothing_to_split():
-    split = UnigramSampling(MODEL).split(make_rows([[], []]), mix([3, 5]), 0.1)
+def test_empty_rows():
+    split = UnigramSampling(MODEL).split(
+        make_rows([[], []]), hash_integers([3, 5]), 0.1
+    )
     assert as_tuples(split) == [(), ()]

@@ -351,10 +351,10 @@ class TestObjects:
 
     @each_pattern
     def test_pay_when_the_sequence_is_long(self, pattern):
-        assert not pattern.pays(1)
-        assert not pattern.pays(31)
-        assert pattern.pays(997)
-        assert pattern.pays(None)
+        assert not pattern.is_worthwhile(1)
+        assert not pattern.is_worthwhile(31)
+        assert pattern.is_worthwhile(997)
+        assert pattern.is_worthwhile(None)
 
     @pytest.mark.parametrize(
         ("pattern_class", "arguments", "message"),

@@ -646,7 +646,7 @@ class TestErrors:
             ),
             (
                 {"sliding_window": 3, "pattern": LocalWindow(2)},
-                "`sliding_window` must be `None` when a `pattern` is given; "
+                "`sliding_window` must be `None` with a `pattern`; "
                 r"received `sliding_window=3`, `pattern=LocalWindow\(radius=2\)`",
             ),
             (

@@ -1,3 +1,5 @@
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,11 @@ from keras_transformer.layers import (
     PositionScheme,
     RelativePositionBias,
     RotaryEmbedding,
+)
+from keras_transformer.layers.positions.scheme import (
+    add_bias,
+    position_angles,
+    relative_positions,
 )
 
 RNG = np.random.default_rng(17)
@@ -149,3 +156,39 @@ def test_initial_weights(scheme_class):
     assert not np.array_equal(weights(3), weights(5))
     assert 0.03 < np.std(weights(3)) < 0.07
     assert (weights(3, embeddings_initializer="ones") == 1).all()
+
+
+@pytest.mark.parametrize("dim", [1, 4, 7])
+@pytest.mark.parametrize("positions", [[0, 3, 11], [[2], [5]]])
+def test_position_angles(dim, positions):
+    positions = np.array(positions)
+    expected = np.zeros((*positions.shape, math.ceil(dim / 2)))
+    for index in np.ndindex(expected.shape):
+        expected[index] = positions[index[:-1]] / 300 ** (2 * index[-1] / dim)
+    angles = to_numpy(position_angles(positions, dim, 300))
+    np.testing.assert_allclose(angles, expected, rtol=1e-6)
+
+
+class Relative(PositionScheme):
+    """Adds key position - query position to the logits of each head."""
+
+    def bias(self, query_positions, key_positions):
+        relative = relative_positions(query_positions, key_positions)
+        return ops.cast(relative, "float32")[..., None, :, :]
+
+
+def test_relative_positions():
+    queries, keys = np.array([[4, 5], [0, 9]]), np.array([3, 4, 8])
+    relative = to_numpy(relative_positions(queries, keys)).tolist()
+    assert relative == [[[-1, 0, 4], [-2, -1, 3]], [[3, 4, 8], [-6, -5, -1]]]
+
+
+def test_positions_default_to_0_1_2():
+    logits = np.full((2, 3, 2, 3), 0.5, "float32")
+    biased = to_numpy(add_bias(Relative(), logits))
+    for matrix in biased.reshape(-1, 2, 3):
+        assert matrix.tolist() == [[0.5, 1.5, 2.5], [-0.5, 0.5, 1.5]]
+    biased = to_numpy(add_bias(Relative(), logits, query_positions=np.array([7, 5])))
+    assert biased[1, 2].tolist() == [[-6.5, -5.5, -4.5], [-4.5, -3.5, -2.5]]
+    biased = to_numpy(add_bias(Relative(), logits, key_positions=np.array([2, 5, 9])))
+    assert biased[1, 2].tolist() == [[2.5, 5.5, 9.5], [1.5, 4.5, 8.5]]

@@ -1,4 +1,4 @@
-"""Which positions attend to which, at a cost that grows linearly with the length."""
+"""Attention patterns with a cost that grows linearly with the length."""
 
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,

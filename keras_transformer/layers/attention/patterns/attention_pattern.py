@@ -1,25 +1,34 @@
-"""What every attention pattern is: a mask, and a way to do without it."""
+"""Base class of attention patterns."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from keras_transformer.types import Config, Mask, Tensor
+
 
 class AttentionPattern(ABC):
-    """Which positions attend to which, by two routes that agree.
+    """Attention pattern: which positions attend to which.
 
-    `mask` is the definition. `attend` computes self-attention block by block:
-    its time and memory are proportional to the length, and no tensor is
-    `length × length`. A pattern is a frozen dataclass, equal to any other of
-    its class with the same arguments.
+    `mask` defines the pattern. `attend` computes self-attention blockwise: time and
+    memory are proportional to the length, and no tensor is `length × length`. Both
+    give the same result. A pattern is a frozen dataclass; patterns of one class with
+    the same arguments are equal.
 
     References:
         - [Child et al., 2019](https://arxiv.org/abs/1904.10509), section 4
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "pays" in vars(cls) and "is_worthwhile" not in vars(cls):
+            _warn_about_pays()
+            cls.is_worthwhile = vars(cls)["pays"]  # type: ignore[method-assign]
+
     @abstractmethod
-    def mask(self, query_positions: Any, key_positions: Any) -> Any:
-        """Tells which keys each query attends to, a causal mask apart.
+    def mask(self, query_positions: Tensor, key_positions: Tensor) -> Mask:
+        """Computes the mask of the pattern, without a causal mask.
 
         Args:
             query_positions: int tensor `(…, query_length)`.
@@ -30,55 +39,68 @@ class AttentionPattern(ABC):
         """
 
     @abstractmethod
-    def pays(self, length: int | None) -> bool:
-        """Tells whether `attend` costs less than dense attention under `mask`.
+    def is_worthwhile(self, length: int | None) -> bool:
+        """Returns whether `attend` is faster than dense attention with `mask`.
 
         Args:
-            length: int, number of positions; `None` = not known yet.
+            length: int, number of positions, or `None` if it is unknown.
 
         Returns:
-            Whether it does; `True` for an unknown length.
+            bool; `True` for an unknown length.
         """
+
+    def pays(self, length: int | None) -> bool:
+        """Deprecated alias of `is_worthwhile`."""
+        _warn_about_pays()
+        return self.is_worthwhile(length)
 
     @abstractmethod
     def attend(
         self,
         attend: Callable[..., Any],
-        query: Any,
-        key: Any,
-        value: Any,
-        key_mask: Any = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_mask: Mask | None = None,
         use_causal_mask: bool = False,
-    ) -> Any:
-        """Computes the self-attention of positions `0, …, length - 1` in blocks.
+    ) -> Tensor:
+        """Computes the self-attention of positions `0, …, length - 1` blockwise.
 
         Args:
-            attend: `attend(query, key, value, query_positions, key_positions,
-                key_mask)`, dense attention under `mask`, under the causal mask
-                if there is one, and under `key_mask`. Each sequence comes cut
-                into `rows` blocks of queries, each with the keys in its reach:
-                `query (batch * rows, block, num_heads, key_dim)`, `key` and
+            attend: function `attend(query, key, value, query_positions,
+                key_positions, key_mask)` that computes dense attention with `mask`,
+                with the causal mask if `use_causal_mask`, and with `key_mask`. Each
+                sequence is split into `rows` blocks of queries, each with a window
+                of keys: `query (batch * rows, block, num_heads, key_dim)`, `key` and
                 `value (batch * rows, window, …)`, int32 `query_positions
                 (rows, block)` and `key_positions (rows, window)`, and boolean
-                `key_mask (batch * rows, window)`, or `None`, `False` also
-                where there is no key. It returns
+                `key_mask (batch * rows, window)` or `None`. `key_mask` is `False` for
+                padding outside the sequence too. The function returns
                 `(batch * rows, block, num_heads, value_dim)`.
             query: float tensor `(batch, length, num_heads, key_dim)`.
-            key: float tensor `(batch, length, num_heads, key_dim)`.
-            value: float tensor `(batch, length, num_heads, value_dim)`; keys
-                and values may have fewer heads than the queries.
+            key: float tensor `(batch, length, num_key_value_heads, key_dim)`.
+            value: float tensor `(batch, length, num_key_value_heads, value_dim)`.
             key_mask: boolean tensor `(batch, length)`, `True` = attend.
-            use_causal_mask: whether `attend` hides the keys after each query;
-                most of them are then not even handed to it.
+            use_causal_mask: bool, whether `attend` masks the keys after each query.
+                The windows then contain no keys after the block.
 
         Returns:
             Float tensor `(batch, length, num_heads, value_dim)`.
         """
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> Config:
         return dict(vars(self))
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "AttentionPattern":
-        """Makes the pattern whose `get_config()` is `config`."""
+    def from_config(cls, config: Config) -> "AttentionPattern":
+        """Creates the pattern from its configuration."""
         return cls(**config)
+
+
+def _warn_about_pays() -> None:
+    warnings.warn(
+        "`AttentionPattern.pays` is deprecated and will be removed in the next "
+        "version. Use `is_worthwhile` instead.",
+        FutureWarning,
+        stacklevel=3,
+    )

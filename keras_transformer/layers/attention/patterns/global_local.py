@@ -1,32 +1,32 @@
-"""Attention to the nearest positions, and to and from a few first ones."""
+"""Attention pattern: a local window and global first positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.layers.attention.patterns import blocks
+from keras_transformer.layers.attention.patterns import blockwise
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
+from keras_transformer.types import Mask, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
 class GlobalLocal(AttentionPattern):
-    """A local window, and first positions that attend, and are attended to, everywhere.
+    """A local window, and first positions that attend to, and are attended by, all.
 
-    `i` attends to `j` where `|i - j| <= radius` or one of the two is less than
-    `global_tokens`. A causal mask holds for global positions too: they see no
-    later ones, and are seen by all later ones.
+    `i` attends to `j` if `|i - j| <= radius`, `i < global_tokens` or
+    `j < global_tokens`. A causal mask applies to global positions too: they do not
+    attend to later positions, and all later positions attend to them.
 
     Args:
-        radius: int >= 0, positions seen on either side; 0 = itself alone.
-        global_tokens: int >= 1, how many of the first positions are global.
+        radius: int >= 0, number of positions attended to on either side.
+        global_tokens: int >= 1, number of first positions that are global.
 
     Raises:
         ValueError: if `radius` or `global_tokens` is out of range.
@@ -44,7 +44,8 @@ class GlobalLocal(AttentionPattern):
 
     References:
         - [Beltagy et al., 2020](https://arxiv.org/abs/2004.05150), section 3.1,
-          "Global Attention", with the same projections for both
+          "Global Attention", with the same projections for local and global
+          attention
     """
 
     radius: int
@@ -54,31 +55,33 @@ class GlobalLocal(AttentionPattern):
         check_ints(0, radius=self.radius)
         check_ints(1, global_tokens=self.global_tokens)
 
-    def mask(self, query_positions: Any, key_positions: Any) -> Any:
+    def mask(self, query_positions: Tensor, key_positions: Tensor) -> Mask:
         distance = ops.abs(relative_positions(query_positions, key_positions))
         from_global = ops.less(query_positions, self.global_tokens)[..., :, None]
         to_global = ops.less(key_positions, self.global_tokens)[..., None, :]
         near = ops.less_equal(distance, self.radius)
         return ops.logical_or(near, ops.logical_or(from_global, to_global))
 
-    def pays(self, length: int | None) -> bool:
-        return blocks.pay(length, self.radius, num_first=self.global_tokens)
+    def is_worthwhile(self, length: int | None) -> bool:
+        return blockwise.is_worthwhile(
+            length, self.radius, num_first=self.global_tokens
+        )
 
     def attend(
         self,
-        attend: Callable[..., Any],
-        query: Any,
-        key: Any,
-        value: Any,
-        key_mask: Any = None,
+        attend: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_mask: Mask | None = None,
         use_causal_mask: bool = False,
-    ) -> Any:
+    ) -> Tensor:
         first, rest = slice(self.global_tokens), slice(self.global_tokens, None)
-        positions = blocks.positions_of(query)
+        positions = blockwise.block_positions(query)
         from_first = attend(
             query[:, first], key, value, positions[:, first], positions, key_mask
         )
-        cut = blocks.cut(
+        blocks = blockwise.split_into_blocks(
             query,
             key,
             value,
@@ -87,5 +90,5 @@ class GlobalLocal(AttentionPattern):
             self.radius,
             num_first=self.global_tokens,
         )
-        from_rest = blocks.join(attend(*cut), query)[:, rest]
+        from_rest = blockwise.merge_blocks(attend(*blocks), query)[:, rest]
         return ops.concatenate([from_first, from_rest], axis=1)

@@ -1,30 +1,30 @@
-"""Attention to the nearest positions."""
+"""Attention pattern: the nearest positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.layers.attention.patterns import blocks
+from keras_transformer.layers.attention.patterns import blockwise
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
+from keras_transformer.types import Mask, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
 class LocalWindow(AttentionPattern):
-    """Every position attends to those at most `radius` away.
+    """Each position attends to the positions at most `radius` away.
 
-    `i` attends to `j` where `|i - j| <= radius`: to `2 * radius + 1` positions,
-    under a causal mask to `radius + 1`.
+    `i` attends to `j` if `|i - j| <= radius`: to `2 * radius + 1` positions, or
+    `radius + 1` with a causal mask.
 
     Args:
-        radius: int >= 0, positions seen on either side; 0 = itself alone.
+        radius: int >= 0, number of positions attended to on either side.
 
     Raises:
         ValueError: if `radius` is out of range.
@@ -50,21 +50,23 @@ class LocalWindow(AttentionPattern):
     def __post_init__(self) -> None:
         check_ints(0, radius=self.radius)
 
-    def mask(self, query_positions: Any, key_positions: Any) -> Any:
+    def mask(self, query_positions: Tensor, key_positions: Tensor) -> Mask:
         distance = ops.abs(relative_positions(query_positions, key_positions))
         return ops.less_equal(distance, self.radius)
 
-    def pays(self, length: int | None) -> bool:
-        return blocks.pay(length, self.radius)
+    def is_worthwhile(self, length: int | None) -> bool:
+        return blockwise.is_worthwhile(length, self.radius)
 
     def attend(
         self,
-        attend: Callable[..., Any],
-        query: Any,
-        key: Any,
-        value: Any,
-        key_mask: Any = None,
+        attend: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_mask: Mask | None = None,
         use_causal_mask: bool = False,
-    ) -> Any:
-        cut = blocks.cut(query, key, value, key_mask, use_causal_mask, self.radius)
-        return blocks.join(attend(*cut), query)
+    ) -> Tensor:
+        blocks = blockwise.split_into_blocks(
+            query, key, value, key_mask, use_causal_mask, self.radius
+        )
+        return blockwise.merge_blocks(attend(*blocks), query)

@@ -1,32 +1,31 @@
-"""Attention to every so many of the nearest positions."""
+"""Attention pattern: a dilated window."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.layers.attention.patterns import blocks
+from keras_transformer.layers.attention.patterns import blockwise
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
+from keras_transformer.types import Mask, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
 class Strided(AttentionPattern):
-    """Every position attends to every `stride`-th one at most `radius` away.
+    """Each position attends to every `stride`-th position at most `radius` away.
 
-    `i` attends to `j` where `|i - j| <= radius` and `stride` divides `i - j`: a
-    dilated window, with the reach of `LocalWindow(radius)` for a `stride`-th of
-    the scores.
+    `i` attends to `j` if `|i - j| <= radius` and `stride` divides `i - j`. The window
+    is as wide as that of `LocalWindow(radius)`, with one `stride`-th of the scores.
 
     Args:
-        stride: int >= 1, distance from one position seen to the next.
-        radius: int >= 0, how far away the last of them may be.
+        stride: int >= 1, distance of consecutive positions attended to.
+        radius: int >= 0, maximum distance of a position attended to.
 
     Raises:
         ValueError: if `stride` or `radius` is out of range.
@@ -55,29 +54,29 @@ class Strided(AttentionPattern):
         check_ints(1, stride=self.stride)
         check_ints(0, radius=self.radius)
 
-    def mask(self, query_positions: Any, key_positions: Any) -> Any:
+    def mask(self, query_positions: Tensor, key_positions: Tensor) -> Mask:
         distance = ops.abs(relative_positions(query_positions, key_positions))
         in_step = ops.equal(ops.mod(distance, self.stride), 0)
         return ops.logical_and(in_step, ops.less_equal(distance, self.radius))
 
-    def pays(self, length: int | None) -> bool:
-        return blocks.pay(length, self._steps, self.stride)
+    def is_worthwhile(self, length: int | None) -> bool:
+        return blockwise.is_worthwhile(length, self._steps, self.stride)
 
     def attend(
         self,
-        attend: Callable[..., Any],
-        query: Any,
-        key: Any,
-        value: Any,
-        key_mask: Any = None,
+        attend: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_mask: Mask | None = None,
         use_causal_mask: bool = False,
-    ) -> Any:
-        cut = blocks.cut(
+    ) -> Tensor:
+        blocks = blockwise.split_into_blocks(
             query, key, value, key_mask, use_causal_mask, self._steps, self.stride
         )
-        return blocks.join(attend(*cut), query, self.stride)
+        return blockwise.merge_blocks(attend(*blocks), query, self.stride)
 
     @property
     def _steps(self) -> int:
-        """The radius among the positions with the same remainder."""
+        """The radius, counted in positions with the same remainder."""
         return self.radius // self.stride

@@ -1,0 +1,155 @@
+"""The commands `export`, `import` and `inspect`: files of models, in all formats."""
+
+import enum
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from keras_transformer.command_line.parameters import (
+    LengthPenalty,
+    ModelPath,
+    NumBeams,
+    make_search,
+)
+from keras_transformer.command_line.startup import import_keras_quietly
+from keras_transformer.recipe.loading import find_model, load_trained_model
+
+
+class Format(enum.StrEnum):
+    """Formats that `export` writes."""
+
+    saved_model = "saved_model"
+    ctranslate2 = "ctranslate2"
+    onnx = "onnx"
+    marian = "marian"
+
+
+def export_command(
+    model: ModelPath,
+    folder: Annotated[pathlib.Path, typer.Argument(help="New folder to write.")],
+    format: Annotated[
+        Format, typer.Option(help="Format to write.")
+    ] = Format.saved_model,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
+    num_hypotheses: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of hypotheses per text in the signature nbest."
+        ),
+    ] = 1,
+    quantization: Annotated[
+        str | None, typer.Option(help="Data type of the weights: int8, float16, …")
+    ] = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Line of the model card of a SavedModel, as NAME=TEXT; may be "
+            "repeated."
+        ),
+    ] = None,
+) -> None:
+    """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian."""
+    options: dict[str, object] = {}
+    if quantization is not None:
+        options["quantization"] = quantization
+    if card:
+        options["card"] = parse_card(card)
+    import_keras_quietly()
+    search = make_search(model, num_beams, length_penalty, num_hypotheses)
+    loaded = load_trained_model(model)
+    loaded.export(folder, search, format=format.value, **options)
+    typer.echo(f"{format.value}: {folder}")
+
+
+def parse_card(lines: Sequence[str]) -> dict[str, str]:
+    """Returns the texts of `--card NAME=TEXT` by name."""
+    card = {}
+    for line in lines:
+        name, equals, text = line.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"--card must be NAME=TEXT; received {line}")
+        card[name] = text
+    return card
+
+
+def import_command(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a Marian or CTranslate2 model, or the name of a repository "
+            "on the Hugging Face Hub."
+        ),
+    ],
+    model: Annotated[pathlib.Path, typer.Argument(help="The .keras file to write.")],
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit on the Hub, such as refs/pr/1."),
+    ] = None,
+) -> None:
+    """Convert a model of Marian or CTranslate2 to a .keras file."""
+    if model.suffix != ".keras":
+        raise typer.BadParameter("the file to write must end in .keras")
+    if model.exists():
+        raise typer.BadParameter(f"{model} exists")
+    if revision is not None and pathlib.Path(folder).exists():
+        raise typer.BadParameter(
+            f"--revision requires a name on the Hub; {folder} is a folder"
+        )
+    import_keras_quietly()
+    from keras_transformer.interoperability import ctranslate2, marian
+    from keras_transformer.interoperability.files import find_folder
+
+    found = find_folder(folder, [*ctranslate2.FILES, *marian.FILES], revision)
+    if (found / "model.bin").exists():
+        ctranslate2.load_ctranslate2(found).save(model)
+        typer.echo(f"ctranslate2: {model}")
+    else:
+        marian.load_marian(found).save(model)
+        typer.echo(f"marian: {model}")
+
+
+def inspect_command(
+    path: Annotated[
+        pathlib.Path,
+        typer.Argument(
+            exists=True,
+            help="A .keras file, or the folder of a run, a preset or a SavedModel.",
+        ),
+    ],
+) -> None:
+    """Describe a .keras file, a run, a preset or a SavedModel."""
+    import_keras_quietly()
+    is_saved_model = (path / "saved_model.pb").exists()
+    facts = describe_saved_model(path) if is_saved_model else describe_keras_model(path)
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        typer.echo(f"{name:{width}}{value}")
+
+
+def describe_keras_model(path: pathlib.Path) -> Mapping[str, object]:
+    """Returns the properties of a `.keras` file or a preset by name."""
+    from keras_transformer.export import describe_model
+
+    path = find_model(path)
+    facts: dict[str, object] = {**describe_model(load_trained_model(path))}
+    return {
+        "class": facts.pop("class"),
+        "megabytes": _megabytes([path, *path.rglob("*")]),
+        **facts,
+    }
+
+
+def describe_saved_model(path: pathlib.Path) -> Mapping[str, object]:
+    """Returns the properties of a SavedModel by name."""
+    from keras_transformer.export import describe_signatures
+
+    size = _megabytes(path.rglob("*"))
+    return {"class": "SavedModel", "megabytes": size, **describe_signatures(path)}
+
+
+def _megabytes(paths: Iterable[pathlib.Path]) -> str:
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    return f"{size / 1e6:.1f}"

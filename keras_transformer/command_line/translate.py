@@ -1,0 +1,121 @@
+"""The command `translate`."""
+
+import contextlib
+import pathlib
+import sys
+from typing import Annotated, BinaryIO
+
+import typer
+
+from keras_transformer.command_line.parameters import (
+    BatchSize,
+    LengthPenalty,
+    ModelPath,
+    NumBeams,
+    TooLong,
+    TooLongLines,
+    make_search,
+)
+from keras_transformer.command_line.startup import import_keras_quietly
+from keras_transformer.recipe.loading import load_trained_model
+
+DASH = pathlib.Path("-")  # standard input or standard output
+
+
+def _file_or_dash(path: pathlib.Path) -> pathlib.Path:
+    if path == DASH or path.is_file():
+        return path
+    if path.is_fifo():
+        raise typer.BadParameter(f"{path} is a named pipe; redirect it to -")
+    raise typer.BadParameter(f"file {path} does not exist")
+
+
+def translate_command(
+    model: ModelPath,
+    source: Annotated[
+        pathlib.Path,
+        typer.Argument(
+            callback=_file_or_dash,
+            help="Text to translate, one sentence per line; plain or .gz; or - for "
+            "standard input.",
+        ),
+    ] = DASH,
+    target: Annotated[
+        pathlib.Path,
+        typer.Argument(help="File to write; plain or .gz; or - for standard output."),
+    ] = DASH,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of hypotheses per line, with scores; 0: the best text."
+        ),
+    ] = 0,
+    batch_size: BatchSize = 64,
+    too_long: TooLongLines = TooLong.error,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress bar.")
+    ] = False,
+) -> None:
+    """Translate a text file or standard input, line by line.
+
+    If a translation from file to file is stopped, the same command resumes it.
+    """
+    import_keras_quietly()
+    from keras_transformer.inference.file_translation import (
+        translate_file,
+        translate_stream,
+    )
+    from keras_transformer.inference.unfinished_file import record_path
+
+    search = make_search(model, num_beams, length_penalty, max(n_best, 1))
+    loaded = load_trained_model(model)
+    if DASH not in (source, target):
+        try:
+            translate_file(
+                loaded,
+                source,
+                target,
+                search,
+                batch_size=batch_size,
+                n_best=n_best > 0,
+                too_long=too_long.value,
+                overwrite=overwrite,
+                verbose=int(not quiet),
+            )
+        except KeyboardInterrupt:
+            action = "resume" if record_path(target).exists() else "restart"
+            raise KeyboardInterrupt(
+                f"Stopped. Run the same command to {action}."
+            ) from None
+        return
+    if source == DASH and sys.stdin.isatty() and not quiet:
+        typer.echo("Type a text and press Enter; Ctrl-D ends.", err=True)
+    # The progress bar and the translations must not mix in a terminal.
+    has_bar = not quiet and not (target == DASH and sys.stdout.isatty())
+    with _opened(target, source, overwrite) as file:
+        translate_stream(
+            loaded,
+            sys.stdin.buffer if source == DASH else source,
+            file,
+            search,
+            batch_size=batch_size,
+            n_best=n_best > 0,
+            too_long=too_long.value,
+            verbose=int(has_bar),
+        )
+
+
+def _opened(
+    target: pathlib.Path, source: pathlib.Path, overwrite: bool
+) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Opens standard output, or a file that exists only once it is complete."""
+    from keras_transformer.inference.file_translation import written_at_once
+
+    if target == DASH:
+        return contextlib.nullcontext(sys.stdout.buffer)
+    return written_at_once(target, None if source == DASH else source, overwrite)

@@ -1,0 +1,212 @@
+"""Sources of tokenized pairs: all pairs in memory, or a stream of windows."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from keras_transformer.dataset.filters import (
+    DroppedPairs,
+    FilterStatistics,
+    MaxLengths,
+    PackedFlags,
+    PairFilter,
+    find_duplicates,
+)
+from keras_transformer.dataset.mixture import CorpusRange, MixedLines, Mixture
+from keras_transformer.dataset.subword_sampling import SubwordSampling
+from keras_transformer.dataset.text_pairs import Corpus, Pair
+from keras_transformer.dataset.token_rows import Tokenizers, TokenPairs
+
+
+class PairSource(Protocol):
+    """A source of tokenized pairs, divided into windows.
+
+    Attributes:
+        statistics: counts of the pairs read and dropped so far.
+        max_lengths: maximum lengths of the pairs that pass the filter.
+        varies: whether windows differ from each other.
+    """
+
+    statistics: FilterStatistics
+    max_lengths: MaxLengths
+    varies: bool
+
+    @property
+    def longest(self) -> MaxLengths:
+        """Upper bounds of the lengths of all pairs, without subword sampling."""
+
+    def window(self, number: int, max_lengths: MaxLengths) -> TokenPairs:
+        """Returns the pairs of a window. The result does not depend on earlier calls.
+
+        Args:
+            number: number of the window, counted from 0.
+            max_lengths: maximum lengths of texts with subword sampling. A longer text
+                is tokenized without sampling.
+        """
+
+
+class PreparedPairs(NamedTuple):
+    """Tokenized and filtered pairs.
+
+    Attributes:
+        pairs: the pairs that are kept.
+        kept: their indices among all pairs.
+        dropped: the reasons for which the other pairs are dropped.
+    """
+
+    pairs: TokenPairs
+    kept: np.ndarray
+    dropped: DroppedPairs
+
+
+@dataclasses.dataclass(frozen=True)
+class PairPreparation:
+    """Tokenization, filters and subword sampling of pairs.
+
+    Attributes:
+        tokenizers: tokenizers of source and target.
+        pair_filter: decides which pairs are dropped.
+        drop_duplicates: whether pairs that have occurred before are dropped.
+        sampling: subword sampling.
+    """
+
+    tokenizers: Tokenizers
+    pair_filter: PairFilter
+    drop_duplicates: bool
+    sampling: SubwordSampling
+
+    def find_duplicates(
+        self, corpora: Sequence[Iterable[Pair]], sizes: Sequence[int]
+    ) -> list[PackedFlags]:
+        """Flags, for each corpus, the pairs to drop because they have occurred before.
+
+        Args:
+            corpora: the pairs of each corpus.
+            sizes: the number of pairs in each corpus.
+        """
+        if self.drop_duplicates:
+            return find_duplicates(corpora)
+        return [PackedFlags.unset(size) for size in sizes]
+
+    def prepare(
+        self, texts: Sequence[Pair], lines: np.ndarray, duplicate: np.ndarray
+    ) -> PreparedPairs:
+        """Tokenizes and filters pairs.
+
+        Args:
+            texts: source and target texts.
+            lines: index of the corpus and of the line of each pair, `(pairs, 2)`.
+            duplicate: whether a pair has occurred before, boolean `(pairs,)`.
+        """
+        pairs = self.tokenizers.tokenize(texts, lines)
+        dropped = self.pair_filter.find_dropped(pairs.lengths, duplicate)
+        return PreparedPairs(pairs.take(dropped.kept), dropped.kept, dropped)
+
+
+class MemoryPairs:
+    """A `PairSource` that stores all pairs in memory. Each window is one epoch.
+
+    Args:
+        corpora: the corpora.
+        weights: relative share of each corpus in an epoch. `None`: its size.
+        preparation: tokenization, filters and subword sampling.
+    """
+
+    def __init__(
+        self,
+        corpora: Sequence[Corpus],
+        weights: Sequence[float] | None,
+        preparation: PairPreparation,
+    ) -> None:
+        texts = [list(corpus) for corpus in corpora]
+        sizes = list(map(len, texts))
+        duplicate = [
+            flags.between(0, size)
+            for flags, size in zip(
+                preparation.find_duplicates(texts, sizes), sizes, strict=True
+            )
+        ]
+        ranges = [CorpusRange(i, 0, 0, size) for i, size in enumerate(sizes)]
+        self._pairs, kept, dropped = preparation.prepare(
+            [pair for corpus in texts for pair in corpus],
+            MixedLines.of(ranges).lines,
+            np.concatenate(duplicate),
+        )
+        self.statistics = FilterStatistics()
+        self.statistics.add(dropped)
+        self.max_lengths = preparation.pair_filter.max_lengths
+        self.varies = bool(preparation.sampling) or weights is not None
+        self._sampling = preparation.sampling
+        kept_sizes = np.bincount(self._pairs.lines[:, 0], minlength=len(corpora))
+        self._starts = np.cumsum(kept_sizes) - kept_sizes
+        self._mixture = Mixture(kept_sizes.tolist(), weights, len(kept))
+
+    @property
+    def longest(self) -> MaxLengths:
+        """Lengths of the longest source and target, without subword sampling."""
+        return MaxLengths(*self._pairs.lengths.max(axis=0).tolist())
+
+    def window(self, number: int, max_lengths: MaxLengths) -> TokenPairs:
+        """Returns the pairs of epoch `number`; see `PairSource`."""
+        if not self.varies:
+            return self._pairs
+        lines, repetitions = MixedLines.of(self._mixture.window(number))
+        indices = self._starts[lines[:, 0]] + lines[:, 1]
+        return self._sampling.sample(
+            self._pairs.take(indices), repetitions, max_lengths
+        )
+
+
+class StreamedPairs:
+    """A `PairSource` that reads endlessly repeated corpora window by window.
+
+    The constructor reads the corpora once, to count and check their lines.
+
+    Args:
+        corpora: the corpora.
+        weights: relative share of each corpus in a window. `None`: its size.
+        preparation: tokenization, filters and subword sampling.
+        window: number of pairs in a window.
+    """
+
+    varies = True
+
+    def __init__(
+        self,
+        corpora: Sequence[Corpus],
+        weights: Sequence[float] | None,
+        preparation: PairPreparation,
+        window: int,
+    ) -> None:
+        self.statistics = FilterStatistics()
+        self.max_lengths = preparation.pair_filter.max_lengths
+        self._counted_windows: set[int] = set()
+        self._preparation = preparation
+        sizes = [corpus.count() for corpus in corpora]
+        self._duplicates = preparation.find_duplicates(corpora, sizes)
+        self._mixture = Mixture(sizes, weights, window)
+        self._readers = [corpus.reader() for corpus in corpora]
+
+    @property
+    def longest(self) -> MaxLengths:
+        """The maximum lengths of the filter, as later pairs are not known yet."""
+        return self.max_lengths
+
+    def window(self, number: int, max_lengths: MaxLengths) -> TokenPairs:
+        """Returns the pairs of window `number`; see `PairSource`."""
+        ranges = self._mixture.window(number)
+        texts: list[Pair] = []
+        duplicate = []
+        for corpus, _, start, stop in ranges:
+            texts += self._readers[corpus](start, stop)
+            duplicate.append(self._duplicates[corpus].between(start, stop))
+        lines, repetitions = MixedLines.of(ranges)
+        pairs, kept, dropped = self._preparation.prepare(
+            texts, lines, np.concatenate(duplicate)
+        )
+        if number not in self._counted_windows:
+            self._counted_windows.add(number)
+            self.statistics.add(dropped)
+        return self._preparation.sampling.sample(pairs, repetitions[kept], max_lengths)

@@ -1,0 +1,154 @@
+"""Model cards, and descriptions of models and SavedModels for people."""
+
+import datetime
+import os
+import pathlib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.export.protocols import (
+    EncoderDecoderTransformer,
+    ExportableModel,
+)
+
+FILE = "README.md"
+# Sections that only the author of a model can write: Mitchell et al. (2019), section 4.
+SECTIONS = (
+    "intended_use",
+    "training_data",
+    "evaluation_data",
+    "figures",
+    "limitations",
+    "licence",
+)
+NOT_PROVIDED = "Not provided."
+INTERNAL_SIGNATURE = "__saved_model_init_op"
+
+# Values by name, a row of a table each.
+Facts = Mapping[str, Any]
+
+
+def describe_model(model: ExportableModel) -> dict[str, Any]:
+    """Describes a model.
+
+    Args:
+        model: the model, such as a `Seq2Seq` or an `Ensemble`.
+
+    Returns:
+        Numbers and strings by name.
+    """
+    members = getattr(model, "models", [model])  # several of an `Ensemble`
+    first = members[0]
+    facts: dict[str, Any] = {
+        "class": type(model).__name__,
+        "parameters": f"{model.count_params():,}",
+    }
+    if len(members) > 1:
+        facts["models"] = len(members)
+    if isinstance(first, EncoderDecoderTransformer):
+        names = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
+        facts |= {name: getattr(first, name) for name in names}
+        facts["positions"] = type(first.positions).__name__
+    for side in ("source", "target"):
+        tokenizer = getattr(model, f"{side}_tokenizer")
+        size = getattr(model, f"{side}_vocabulary_size")
+        kind = "no tokenizer" if tokenizer is None else type(tokenizer).__name__
+        facts[f"{side} vocabulary"] = f"{size:,}, {kind}"
+        facts[f"max_{side}_length"] = getattr(model, f"max_{side}_length")
+    return facts
+
+
+def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
+    """Describes the signatures of a SavedModel.
+
+    Args:
+        filepath: folder of the SavedModel.
+
+    Returns:
+        The inputs and outputs of each signature, with dtypes and shapes. A dot stands
+        for any size.
+
+    Raises:
+        OSError: if there is no SavedModel.
+        ValueError: if the SavedModel is damaged.
+
+    Example:
+
+    ```python
+    print(describe_signatures("saved_models/pronounce/1")["serving_default"])
+    # text string(·,) → score float32(·,), text string(·,)
+    ```
+    """
+    file = pathlib.Path(filepath, "saved_model.pb")
+    content = file.read_bytes()
+    try:
+        (graph, *_) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{file} must be a SavedModel; it is damaged.") from error
+    return {
+        name: f"{_describe(signature.inputs)} → {_describe(signature.outputs)}"
+        for name, signature in sorted(graph.signature_def.items())
+        if name != INTERNAL_SIGNATURE
+    }
+
+
+def _describe(tensors: Mapping[str, Any]) -> str:
+    """Describes `TensorInfo` messages."""
+    return ", ".join(
+        f"{name} {tf.dtypes.as_dtype(info.dtype).name}{_shape(info.tensor_shape)}"
+        for name, info in sorted(tensors.items())
+    )
+
+
+def _shape(shape: Any) -> str:
+    return str(tf.TensorShape(shape)).replace("None", "·")
+
+
+def write_card(
+    folder: pathlib.Path,
+    title: str,
+    usage: str,
+    tables: Mapping[str, Facts],
+    card: Facts,
+) -> None:
+    """Writes a model card.
+
+    Args:
+        folder: folder of the model.
+        title: name of the model.
+        usage: an example in Markdown.
+        tables: the facts that the library knows, by section.
+        card: the facts that the author of the model provides; see
+            `export_saved_model`. Sections of `SECTIONS` without a fact are shown as
+            not provided.
+    """
+    sections = {name: _table(table) for name, table in tables.items()}
+    provided = {**dict.fromkeys(SECTIONS, NOT_PROVIDED), **card}
+    for name, fact in provided.items():
+        words = name.replace("_", " ")
+        content = _table(fact) if isinstance(fact, Mapping) else str(fact)
+        sections[words[:1].upper() + words[1:]] = content
+    parts = [f"# {title}", usage]
+    parts += [f"## {name}\n\n{content}" for name, content in sections.items()]
+    (folder / FILE).write_text("\n\n".join(parts) + "\n", "utf-8")
+
+
+def package_versions() -> dict[str, str]:
+    """Returns the date, and the versions of the packages that write the model."""
+    packages = ("keras_transformer", "keras", "tensorflow")
+    versions = {name: import_module(name).__version__ for name in packages}
+    return {"date": datetime.date.today().isoformat(), **versions}
+
+
+def _table(facts: Facts) -> str:
+    rows = [f"| {name} | {_cell(fact)} |" for name, fact in facts.items()]
+    return "\n".join(["| | |", "| --- | --- |", *rows])
+
+
+def _cell(fact: object) -> str:
+    return str(fact).replace("|", "\\|").replace("\n", " ")

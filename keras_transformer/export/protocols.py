@@ -1,0 +1,179 @@
+"""The protocols of the models that each export format supports."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import keras
+
+from keras_transformer.decoding import Search
+from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.layers import DecoderStack, EncoderStack, PositionScheme
+from keras_transformer.types import Tensor, TokenIds
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
+
+# Names of the formats in error messages.
+FORMAT_NAMES = {
+    "saved_model": "a SavedModel",
+    "ctranslate2": "CTranslate2",
+    "onnx": "ONNX",
+    "marian": "Marian",
+}
+# Token of a row of an embedding that has no token in the vocabulary.
+UNUSED_TOKEN = "<unused {}>"
+
+
+class ExportableModel(SequenceModel, Protocol):
+    """A model that can be exported.
+
+    `export_saved_model` requires no more: a SavedModel holds the traced search of any
+    `SequenceModel` with tokenizers. The exported model is compared with `generate` and
+    `score`.
+    """
+
+    def generate(self, inputs: Any, search: Search, *args: Any, **options: Any) -> Any:
+        """Decodes texts or token ids; see `Seq2Seq.generate`."""
+        ...
+
+    def score(self, sources: Any, targets: Any, batch_size: int = 64) -> ScoreResult:
+        """Scores targets; see `Seq2Seq.score`."""
+        ...
+
+    def count_params(self) -> int:
+        """Returns the number of parameters."""
+        ...
+
+    def save(self, filepath: str | os.PathLike) -> None:
+        """Saves the model in a `.keras` file."""
+        ...
+
+
+@runtime_checkable
+class EncoderDecoderTransformer(ExportableModel, Protocol):
+    """An encoder-decoder Transformer whose sources and targets are token ids.
+
+    The formats that store weights and a description of the architecture require it:
+    ONNX, CTranslate2 and Marian. `Seq2Seq` follows it; its docstring describes the
+    attributes that are arguments of its constructor. An `Ensemble` does not follow it.
+
+    Attributes:
+        source_embedding: embedding of the source tokens.
+        target_embedding: embedding of the target tokens. It is `source_embedding` if
+            `tie_embeddings` is `"all"`.
+        source_encoding: encoding that is added to the embeddings of the source;
+            `None` if `positions` act in attention.
+        target_encoding: encoding that is added to the embeddings of the target.
+        encoder: the stack of encoder blocks.
+        decoder: the stack of decoder blocks.
+        output_dense: layer from the decoder's outputs to the logits. `None` if its
+            matrix is that of `target_embedding`.
+        tied_output_bias: bias of the logits without `output_dense`; `None` = no bias.
+    """
+
+    num_layers: int
+    num_decoder_layers: int
+    hidden_dim: int
+    intermediate_dim: int
+    num_heads: int
+    dropout: float
+    activation: Callable[[Tensor], Tensor]
+    normalize_first: bool
+    layer_norm_epsilon: float
+    positions: PositionScheme
+    tie_embeddings: str
+    scale_embeddings: bool
+    output_bias: bool
+    source_embedding: keras.layers.Embedding
+    target_embedding: keras.layers.Embedding
+    source_encoding: PositionScheme | None
+    target_encoding: PositionScheme | None
+    encoder: EncoderStack
+    decoder: DecoderStack
+    output_dense: keras.layers.Dense | None
+    tied_output_bias: keras.Variable | None
+    dtype_policy: keras.dtype_policies.DTypePolicy
+
+    def encode(
+        self, encoder_token_ids: TokenIds, training: bool | None = None
+    ) -> Tensor:
+        """Returns the outputs of the encoder `(batch, source_length, hidden_dim)`."""
+        ...
+
+    def embed_target(
+        self,
+        token_ids: TokenIds,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Returns the inputs of the decoder `(batch, target_length, hidden_dim)`."""
+        ...
+
+    def compute_logits(self, decoded: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Returns the logits of outputs of the decoder."""
+        ...
+
+
+def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransformer:
+    """Returns the model as an `EncoderDecoderTransformer`.
+
+    Args:
+        model: the model to export.
+        format: name of the format, such as `"onnx"`.
+
+    Raises:
+        ValueError: if the model does not follow the protocol.
+    """
+    if isinstance(model, EncoderDecoderTransformer):
+        return model
+    raise ValueError(
+        "`model` must be an encoder-decoder Transformer, such as a `Seq2Seq`, for "
+        f"{FORMAT_NAMES[format]}; received a model of class "
+        f"`{type(model).__name__}`. Use `format='saved_model'`, which supports any "
+        "model with tokenizers."
+    )
+
+
+class Tokenizers(NamedTuple):
+    """The tokenizers of a model.
+
+    Attributes:
+        source: tokenizer of the sources.
+        target: tokenizer of the targets.
+    """
+
+    source: "Tokenizer"
+    target: "Tokenizer"
+
+
+def tokenizers_of(model: SequenceModel) -> Tokenizers:
+    """Returns the tokenizers of a model.
+
+    Args:
+        model: the model to export.
+
+    Raises:
+        ValueError: if the model has no tokenizers.
+    """
+    if model.source_tokenizer is None or model.target_tokenizer is None:
+        raise ValueError(
+            "`model` must have tokenizers to be exported; received a model without "
+            "`source_tokenizer`. Pass tokenizers to the constructor of the model."
+        )
+    return Tokenizers(model.source_tokenizer, model.target_tokenizer)
+
+
+def embedding_vocabulary(tokenizer: "Tokenizer", size: int) -> list[str]:
+    """Returns a token for each row of an embedding.
+
+    Args:
+        tokenizer: the tokenizer.
+        size: number of rows of the embedding.
+
+    Returns:
+        The vocabulary of the tokenizer, then `"<unused row>"` for each other row.
+    """
+    tokens = tokenizer.get_vocabulary()
+    return [*tokens, *map(UNUSED_TOKEN.format, range(len(tokens), size))]

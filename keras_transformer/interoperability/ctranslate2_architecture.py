@@ -1,0 +1,302 @@
+"""Derives the architecture of a CTranslate2 model from its variables."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
+from keras_transformer.layers import (
+    LearnedPositionalEncoding,
+    PositionalEncoding,
+    PositionScheme,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
+from keras_transformer.types import Config, Tensor
+
+# Names of variables.
+SOURCE = "encoder/embeddings_0/weight"
+TARGET = "decoder/embeddings/weight"
+OUTPUT = "decoder/projection/weight"
+BIAS = "decoder/projection/bias"
+FIRST_ATTENTION = "/layer_0/self_attention/"
+ROTARY_DIM = FIRST_ATTENTION + "rotary_dim"
+RELATIVE_BIAS = FIRST_ATTENTION + "relative_attention_bias"
+MAX_DISTANCE = FIRST_ATTENTION + "relative_attention_max_distance"
+POSITION_TABLE = "/position_encodings/encodings"
+
+# Activations by their numbers in the enum `Activation` of
+# ctranslate2.specs.common_spec. The package is not required to load a model.
+ACTIVATIONS = {
+    0: keras.activations.relu,
+    2: keras.activations.silu,
+    3: keras.activations.gelu,
+    5: keras.activations.tanh,
+    6: keras.activations.sigmoid,
+}
+MAX_RELATIVE_DISTANCE = 100_000
+DEFAULT_MAX_LENGTH = 500
+TABLE_TOLERANCE = 5e-3
+
+
+def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
+    """Converts the settings of a model to the arguments of a `Seq2Seq`.
+
+    Args:
+        variables: the variables of the model.
+        epsilon: `layer_norm_epsilon` in its `config.json`.
+
+    Returns:
+        Keyword arguments, without vocabularies and special tokens.
+
+    Raises:
+        ValueError: if the model has a part that this library does not support.
+    """
+    first, width = "encoder/layer_0/", _matrix_size(variables, SOURCE, -1)
+    heads = _shared_scalar(variables, "num_heads")
+    _require("num_heads", heads, heads > 0 and width % heads == 0, f"divide {width}")
+    rms = first + "ffn/layer_norm/beta" not in variables
+    default_epsilon = 1e-6 if rms else 1e-5  # of CTranslate2
+    intermediate_dim = _matrix_size(variables, first + "ffn/linear_0/weight", 0)
+    attention = _attention_options(variables, width, heads)
+    _check_embeddings(variables, width)
+    gated = first + "ffn/linear_0_noact/weight" in variables
+    _check_feed_forward(variables, width, intermediate_dim, gated)
+    return {
+        "num_layers": variables.count("encoder/layer_"),
+        "num_decoder_layers": variables.count("decoder/layer_"),
+        "hidden_dim": width,
+        "intermediate_dim": intermediate_dim,
+        "num_heads": heads,
+        "normalize_first": bool(_shared_scalar(variables, "pre_norm", True)),
+        "activation": _activation(variables),
+        "scale_embeddings": _scales_embeddings(variables, width),
+        "tie_embeddings": _tying(variables),
+        "attention_options": attention,
+        "feed_forward_options": {
+            "gated": gated,
+            "use_bias": first + "ffn/linear_0/bias" in variables,
+        },
+        "residual_options": {"normalization": "rms" if rms else "layer"},
+        "layer_norm_epsilon": default_epsilon if epsilon is None else epsilon,
+        **_positions(variables),
+    }
+
+
+def _scales_embeddings(variables: Variables, width: int) -> bool:
+    """Returns whether embeddings are scaled; the setting is a flag or the scale."""
+    scale = float(_shared_scalar(variables, "scale_embeddings", 1))
+    if variables.kind("encoder/scale_embeddings") == "f":
+        scaled, unscaled = bool(np.isclose(scale, width**0.5)), scale == 1
+    else:
+        scaled, unscaled = scale == 1, scale == 0
+    expected = "be 1 or √hidden_dim"
+    _require("scale_embeddings", scale, scaled or unscaled, expected)
+    return scaled
+
+
+def _attention_options(variables: Variables, width: int, num_heads: int) -> Config:
+    options = {"num_heads_kv": num_heads, "head_dim": width // num_heads}
+    for name, default in options.items():
+        options[name] = variables.scalar("encoder" + FIRST_ATTENTION + name, default)
+        for attention in _attentions(variables):
+            value = variables.scalar(f"{attention}/{name}", default)
+            is_same = value == options[name] > 0
+            _require(name, value, is_same, "be the same in all layers, and positive")
+    queries, keys = (
+        heads * options["head_dim"] for heads in (num_heads, options["num_heads_kv"])
+    )
+    for attention in _attentions(variables):
+        inputs = [(queries + 2 * keys, width)]
+        if not attention.endswith("self_attention"):
+            inputs = [(queries, width), (2 * keys, width)]
+        for i, shape in enumerate([*inputs, (width, queries)]):
+            _check_shape(variables, f"{attention}/linear_{i}/weight", shape)
+    return {
+        "num_key_value_heads": options["num_heads_kv"],
+        "key_dim": options["head_dim"],
+        "use_bias": "encoder" + FIRST_ATTENTION + "linear_0/bias" in variables,
+    }
+
+
+def _check_embeddings(variables: Variables, width: int) -> None:
+    for name in (SOURCE, TARGET, OUTPUT):
+        _check_shape(variables, name, (_matrix_size(variables, name, 0), width))
+    if BIAS in variables:
+        _check_shape(variables, BIAS, variables.shape(OUTPUT)[:1])
+    for name in (side + POSITION_TABLE for side in SIDES):
+        if name in variables:
+            _check_shape(variables, name, (_matrix_size(variables, name, 0), width))
+
+
+def _check_feed_forward(
+    variables: Variables, width: int, intermediate_dim: int, gated: bool
+) -> None:
+    inputs = ("linear_0", "linear_0_noact")[: 1 + gated]
+    for layer in _layers(variables):
+        for name in inputs:
+            shape = (intermediate_dim, width)
+            _check_shape(variables, f"{layer}/ffn/{name}/weight", shape)
+        shape = (width, intermediate_dim)
+        _check_shape(variables, f"{layer}/ffn/linear_1/weight", shape)
+
+
+def _layers(variables: Variables) -> list[str]:
+    counts = {side: variables.count(f"{side}/layer_") for side in SIDES}
+    return [f"{side}/layer_{i}" for side in SIDES for i in range(counts[side])]
+
+
+def _attentions(variables: Variables) -> list[str]:
+    layers = _layers(variables)
+    cross = [f"{layer}/attention" for layer in layers if layer.startswith("decoder")]
+    return [*(f"{layer}/self_attention" for layer in layers), *cross]
+
+
+def _activation(variables: Variables) -> Callable[[Tensor], Tensor]:
+    number = _shared_scalar(variables, "activation", 0)
+    expected = f"be one of {', '.join(map(str, ACTIVATIONS))}"
+    _require("activation", number, number in ACTIVATIONS, expected)
+    return ACTIVATIONS[number]
+
+
+def _tying(variables: Variables) -> str:
+    source, target, output = map(variables.stored_name, (SOURCE, TARGET, OUTPUT))
+    if output != target:
+        return "none"
+    return "all" if source == target else "target"
+
+
+def _positions(variables: Variables) -> Config:
+    """Returns `positions`, and the maximum lengths if the positions have a table."""
+    if "encoder" + ROTARY_DIM in variables:
+        return {"positions": _rotary_embedding(variables)}
+    if "encoder" + RELATIVE_BIAS in variables:
+        return {"positions": _relative_position_bias(variables)}
+    tables = [position_table(variables, side) for side in SIDES]
+    scheme = _sinusoids(tables, True) or _sinusoids(tables, False)
+    max_length = max(map(len, tables))
+    return {
+        "positions": scheme or LearnedPositionalEncoding(max_length=max_length),
+        "max_source_length": len(tables[0]),
+        "max_target_length": len(tables[1]),
+    }
+
+
+def _rotary_embedding(variables: Variables) -> PositionScheme:
+    num_heads = _shared_scalar(variables, "num_heads")
+    width = variables.shape(SOURCE)[-1] // num_heads
+    base = variables.scalar("encoder" + FIRST_ATTENTION + "rotary_base", 10000.0)
+    for layer in _layers(variables):
+        prefix = f"{layer}/self_attention/"
+        head_dim = variables.scalar(prefix + "head_dim", width)
+        dim = variables.scalar(prefix + "rotary_dim")
+        _require("rotary_dim", dim, dim in (0, head_dim), "equal `head_dim`")
+        interleaved = variables.scalar(prefix + "rotary_interleave", 1)
+        _require("rotary_interleave", interleaved, not interleaved, "be 0")
+        own_base = variables.scalar(prefix + "rotary_base", 10000.0)
+        is_same = own_base == base > 1
+        _require("rotary_base", own_base, is_same, "be the same in all layers")
+    return RotaryEmbedding(max_wavelength=base)
+
+
+def _relative_position_bias(variables: Variables) -> PositionScheme:
+    buckets = _matrix_size(variables, "encoder" + RELATIVE_BIAS, 0)
+    heads = _shared_scalar(variables, "num_heads")
+    distance = variables.scalar("encoder" + MAX_DISTANCE, 128)
+    in_range = buckets // 4 < distance < MAX_RELATIVE_DISTANCE
+    expected = f"be between {buckets // 4} and {MAX_RELATIVE_DISTANCE}"
+    _require("relative_attention_max_distance", distance, in_range, expected)
+    for layer in _layers(variables):
+        prefix = f"{layer}/self_attention/relative_attention_"
+        rows = buckets // 2 if layer.startswith("decoder") else buckets
+        _check_shape(variables, prefix + "bias", (rows, heads))
+        own_distance = variables.scalar(prefix + "max_distance", 128)
+        _require(
+            "relative_attention_max_distance",
+            own_distance,
+            own_distance == distance,
+            "be the same in all layers",
+        )
+    return RelativePositionBias(buckets, max_distance=distance)
+
+
+def position_table(variables: Variables, side: str) -> np.ndarray:
+    """Returns the position encodings that a model adds to its embeddings.
+
+    Args:
+        variables: the variables of the model.
+        side: `"encoder"` or `"decoder"`.
+
+    Returns:
+        float32 array `(max_length, hidden_dim)`.
+    """
+    name = side + POSITION_TABLE
+    if name in variables:
+        return variables.weight(name)
+    return _default_table(variables.shape(SOURCE)[-1])
+
+
+def _default_table(hidden_dim: int) -> np.ndarray:
+    """Returns the encodings of models without a table: float32 `(500, hidden_dim)`.
+
+    CTranslate2 counts positions from 1 and reaches the longest wavelength exactly, as
+    tensor2tensor does.
+    """
+    half = hidden_dim // 2
+    rates = np.exp(np.arange(half) * -np.log(10000) / max(half - 1, 1))
+    angles = np.arange(1, DEFAULT_MAX_LENGTH + 1)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
+
+
+def _sinusoids(tables: list[np.ndarray], interleaved: bool) -> PositionScheme | None:
+    """Returns the `PositionalEncoding` that computes the tables, or `None`."""
+    for table in tables:
+        layer = PositionalEncoding(interleaved=interleaved, dtype="float32")
+        computed = layer(np.zeros((1, *table.shape), "float32"))
+        computed = ops.convert_to_numpy(computed)[0]
+        if not np.allclose(computed, table, atol=TABLE_TOLERANCE):
+            return None
+    return PositionalEncoding(interleaved=interleaved)
+
+
+def _matrix_size(variables: Variables, name: str, axis: int) -> int:
+    """Returns the number of rows or columns of a matrix."""
+    shape = variables.shape(name)
+    if len(shape) != 2:
+        raise ValueError(
+            f"{name!r} in model.bin must be a matrix; it has shape {shape}. Convert "
+            "the model again."
+        )
+    return shape[axis]
+
+
+def _check_shape(variables: Variables, name: str, expected: tuple[int, ...]) -> None:
+    """Raises `ValueError` if a variable has another shape.
+
+    It runs before the model is built, so that the model is never larger than the file.
+    """
+    shape = variables.shape(name)
+    if shape != expected:
+        raise ValueError(
+            f"{name!r} in model.bin must have shape {expected}; it has shape {shape}. "
+            "Convert the model again."
+        )
+
+
+def _shared_scalar(variables: Variables, name: str, default: Any = None) -> Any:
+    """Returns a number that must be the same in the encoder and the decoder."""
+    encoder, decoder = (variables.scalar(f"{side}/{name}", default) for side in SIDES)
+    expected = "be the same in encoder and decoder"
+    _require(name, (encoder, decoder), encoder == decoder, expected)
+    return encoder
+
+
+def _require(name: str, received: object, supported: bool, expected: str) -> None:
+    if not supported:
+        raise ValueError(
+            f"`{name}` in model.bin must {expected}; received `{name}={received!r}`, "
+            "which this library does not support."
+        )

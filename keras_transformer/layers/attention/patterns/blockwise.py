@@ -1,0 +1,185 @@
+"""Blocks of queries, each with a window of keys, for blockwise attention."""
+
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_transformer.types import Mask, Tensor
+
+# Minimum number of queries of a block: with fewer, the overhead dominates.
+_MIN_BLOCK_SIZE = 32
+
+# A score of a block takes as long as this number of scores of dense attention.
+_COST_OF_BLOCK_SCORE = 2
+
+
+class Blocks(NamedTuple):
+    """Sequences split into `rows` blocks each (see `AttentionPattern.attend`).
+
+    Entries of a window outside the sequence are zero and masked by `key_mask`.
+
+    Attributes:
+        query: float tensor `(batch * rows, block, num_heads, key_dim)`.
+        key: float tensor `(batch * rows, window, num_heads, key_dim)`.
+        value: float tensor `(batch * rows, window, num_heads, value_dim)`.
+        query_positions: int32 tensor `(rows, block)`.
+        key_positions: int32 tensor `(rows, window)`.
+        key_mask: boolean tensor `(batch * rows, window)`.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_positions: Tensor
+    key_positions: Tensor
+    key_mask: Mask
+
+
+def split_into_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_mask: Mask | None,
+    use_causal_mask: bool,
+    radius: int,
+    stride: int = 1,
+    num_first: int = 0,
+) -> Blocks:
+    """Splits sequences into blocks of queries that attend `radius` keys either way.
+
+    Positions with the same remainder modulo `stride` form a separate sequence, in
+    which the radius is counted. The number of rows is then `stride` times as large.
+
+    Args:
+        query: float tensor `(batch, length, num_heads, key_dim)`.
+        key: float tensor `(batch, length, num_key_value_heads, key_dim)`.
+        value: float tensor `(batch, length, num_key_value_heads, value_dim)`.
+        key_mask: boolean tensor `(batch, length)`, or `None`.
+        use_causal_mask: bool, whether to leave out the keys after each block.
+        radius: int >= 0, in steps of `stride`.
+        stride: int >= 1.
+        num_first: int >= 0, number of first keys of a sequence that precede each of
+            its windows and are left out of the windows themselves.
+
+    Returns:
+        The blocks, ordered by sequence, remainder and position.
+    """
+    size, after = _block_size(radius), 0 if use_causal_mask else radius
+
+    def blocks_of(x: Tensor) -> Tensor:
+        return _windows(_split_by_remainder(x, stride), size)
+
+    def windows_of(x: Tensor) -> Tensor:
+        x = _split_by_remainder(x, stride)
+        return _windows(x, size, radius, after, num_first)
+
+    positions = block_positions(query)
+    if key_mask is None:
+        key_mask = ops.ones(ops.shape(key)[:2], "bool")
+    return Blocks(
+        query=blocks_of(query),
+        key=windows_of(key),
+        value=windows_of(value),
+        query_positions=blocks_of(positions),
+        key_positions=windows_of(positions),
+        key_mask=windows_of(ops.cast(key_mask, "bool")),
+    )
+
+
+def merge_blocks(blocks: Tensor, like: Tensor, stride: int = 1) -> Tensor:
+    """Merges the outputs of the blocks into sequences.
+
+    Args:
+        blocks: float tensor `(batch * rows, block, num_heads, value_dim)`.
+        like: the tensor `(batch, length, …)` of queries that was split.
+        stride: int >= 1, as in `split_into_blocks`.
+
+    Returns:
+        Float tensor `(batch, length, num_heads, value_dim)`.
+    """
+    (batch, length, *_), (_, size, *dims) = ops.shape(like), ops.shape(blocks)
+    steps = _ceil_div(_ceil_div(length, stride), size) * size
+    x = ops.swapaxes(ops.reshape(blocks, (batch, stride, steps, *dims)), 1, 2)
+    return ops.reshape(x, (batch, steps * stride, *dims))[:, :length]
+
+
+def is_worthwhile(
+    length: int | None, radius: int, stride: int = 1, num_first: int = 0
+) -> bool:
+    """Returns whether blockwise attention is faster than dense attention.
+
+    The estimate compares the numbers of scores.
+
+    Args:
+        length: int, number of positions, or `None` if it is unknown.
+        radius: int >= 0, as in `split_into_blocks`.
+        stride: int >= 1, as in `split_into_blocks`.
+        num_first: int >= 0, as in `split_into_blocks`.
+
+    Returns:
+        bool; `True` for an unknown length.
+    """
+    if length is None:
+        return True
+    size = _block_size(radius)
+    num_queries = _ceil_div(_ceil_div(length, stride), size) * size * stride
+    num_scores = num_queries * (num_first + size + 2 * radius)
+    return _COST_OF_BLOCK_SCORE * num_scores < length**2
+
+
+def block_positions(x: Tensor) -> Tensor:
+    """Returns the positions `(1, length)`, int32, of a tensor `(batch, length, …)`."""
+    return ops.arange(ops.shape(x)[1], dtype="int32")[None]
+
+
+def _block_size(radius: int) -> int:
+    """Returns the number of queries that share a window of keys."""
+    return max(radius, _MIN_BLOCK_SIZE)
+
+
+def _split_by_remainder(x: Tensor, stride: int) -> Tensor:
+    """Reshapes `(batch, length, …)` to `(batch * stride, ⌈length / stride⌉, …)`."""
+    batch, length, *dims = ops.shape(x)
+    steps = _ceil_div(length, stride)
+    x = _pad(x, 0, steps * stride - length)
+    x = ops.swapaxes(ops.reshape(x, (batch, steps, stride, *dims)), 1, 2)
+    return ops.reshape(x, (batch * stride, steps, *dims))
+
+
+def _windows(
+    x: Tensor, size: int, before: int = 0, after: int = 0, num_first: int = 0
+) -> Tensor:
+    """Returns the windows `(batch * num_blocks, window, …)` of `(batch, length, …)`.
+
+    For each block of `size` positions, a window contains the first positions of the
+    sequence, those before the block, those of the block, and those after it.
+    """
+    batch, length, *dims = ops.shape(x)
+    num_blocks = _ceil_div(length, size)
+    parts = []
+    if num_first:
+        first = ops.expand_dims(x[:, :num_first], 1)
+        num_first = ops.shape(first)[2]
+        parts.append(ops.broadcast_to(first, (batch, num_blocks, num_first, *dims)))
+        x = _pad(x[:, num_first:], num_first, 0)
+    reach = before + size + after
+    num_parts = _ceil_div(reach, size)
+    padded = (num_blocks + num_parts - 1) * size
+    x = _pad(x, before, padded - before - length)
+    x = ops.reshape(x, (batch, padded // size, size, *dims))
+    for i in range(num_parts):
+        parts.append(x[:, i : i + num_blocks, : reach - i * size])
+    x = ops.concatenate(parts, axis=2)
+    return ops.reshape(x, (batch * num_blocks, ops.shape(x)[2], *dims))
+
+
+def _pad(x: Tensor, before: int, after: int) -> Tensor:
+    """Pads the length with zeros."""
+    if isinstance(before + after, int) and before + after == 0:
+        return x
+    return ops.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (len(x.shape) - 2))
+
+
+# Sizes that are unknown when a function is traced are tensors.
+def _ceil_div(number: int, divisor: int) -> int:
+    return -(-number // divisor)

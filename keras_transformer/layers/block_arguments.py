@@ -1,0 +1,173 @@
+"""Arguments of Transformer blocks that blocks, stacks and models share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_transformer.arguments import check_ints, check_rates
+from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
+from keras_transformer.layers.sub_layers import serialize_weight_options
+from keras_transformer.types import Config, Options
+
+# Arguments that may hold layers and patterns.
+OBJECTS = (
+    "positions",
+    "attention_options",
+    "feed_forward_options",
+    "residual_options",
+)
+
+
+class BlockArguments:
+    """Arguments of a Transformer block: checks, defaults and configuration.
+
+    A base class for `EncoderBlock`, `DecoderBlock`, the stacks and models, next to
+    `keras.layers.Layer` or `keras.Model`. The constructor of the subclass calls
+    `set_block_arguments` after `super().__init__`.
+
+    Attributes:
+        intermediate_dim: int, width of the feed-forward networks (d_ff).
+        num_heads: int, number of attention heads.
+        dropout: float in [0, 1), dropout rate of the attention scores and of the
+            output of each sub-layer.
+        activation: function, activation of the feed-forward networks.
+        layer_norm_epsilon: float, epsilon of the normalisations.
+        kernel_initializer: initializer of all kernels.
+        bias_initializer: initializer of all biases.
+        normalize_first: bool, whether to normalise the input of each sub-layer
+            instead of its output.
+        positions: the `PositionScheme` that is copied, or `None`. Keras does not
+            track it.
+        attention_options: further arguments of each `MultiHeadAttention`.
+        feed_forward_options: further arguments of each `FeedForward`.
+        residual_options: further arguments of each `Residual`.
+    """
+
+    intermediate_dim: int
+    num_heads: int
+    dropout: float
+    activation: Callable[..., Any]
+    layer_norm_epsilon: float
+    kernel_initializer: keras.Initializer
+    bias_initializer: keras.Initializer
+    normalize_first: bool
+    positions: PositionScheme | None
+    attention_options: Options
+    feed_forward_options: Options
+    residual_options: Options
+
+    def set_block_arguments(
+        self,
+        *,
+        intermediate_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        activation: Any = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        normalize_first: bool = False,
+        positions: PositionScheme | None = None,
+        attention_options: Options | None = None,
+        feed_forward_options: Options | None = None,
+        residual_options: Options | None = None,
+    ) -> None:
+        """Checks the arguments and sets the attributes of the same names.
+
+        Args:
+            intermediate_dim: int, 1 or more.
+            num_heads: int, 1 or more.
+            dropout: float in [0, 1).
+            activation: function, or name of a Keras activation.
+            layer_norm_epsilon: float.
+            kernel_initializer: initializer, or its name or configuration.
+            bias_initializer: initializer, or its name or configuration.
+            normalize_first: bool.
+            positions: `PositionScheme` or `None`.
+            attention_options: dictionary without `"positions"`, or `None`.
+            feed_forward_options: dictionary or `None`.
+            residual_options: dictionary or `None`.
+
+        Raises:
+            ValueError: if a size or a rate is out of range, or
+                `attention_options` contains `"positions"`.
+            TypeError: if `positions` is not a `PositionScheme`.
+        """
+        check_ints(1, intermediate_dim=intermediate_dim, num_heads=num_heads)
+        check_rates(dropout=dropout)
+        if attention_options and "positions" in attention_options:
+            raise ValueError(
+                "`attention_options` must not contain 'positions'; received "
+                f"`attention_options={attention_options}`. Pass the scheme as the "
+                "argument `positions`."
+            )
+        self.intermediate_dim = intermediate_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.activation = keras.activations.get(activation)
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_first = normalize_first
+        keep_untracked(self, positions)
+        self.attention_options = attention_options or {}
+        self.feed_forward_options = feed_forward_options or {}
+        self.residual_options = residual_options or {}
+
+    def get_block_arguments(self) -> dict[str, Any]:
+        """Returns the arguments by name, for the constructor of a block or stack."""
+        return {
+            "intermediate_dim": self.intermediate_dim,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            **self.get_initializers(),
+            "normalize_first": self.normalize_first,
+            **{name: getattr(self, name) for name in OBJECTS},
+        }
+
+    def get_initializers(self) -> dict[str, keras.Initializer]:
+        """Returns the initializers by argument name."""
+        return {
+            "kernel_initializer": self.kernel_initializer,
+            "bias_initializer": self.bias_initializer,
+        }
+
+    def get_block_config(self) -> Config:
+        """Returns the arguments by name, serialized for `get_config`."""
+        return {
+            **self.get_block_arguments(),
+            "activation": keras.activations.serialize(self.activation),
+            **serialize_weight_options(**self.get_initializers()),
+            **serialize_objects(self),
+        }
+
+
+def serialize_objects(layer: BlockArguments) -> Config:
+    """Serializes the arguments that may hold layers and patterns.
+
+    Args:
+        layer: block, stack or model.
+
+    Returns:
+        dict, the serialized arguments by name.
+    """
+    serialize = keras.saving.serialize_keras_object
+    return {name: serialize(getattr(layer, name)) for name in OBJECTS}
+
+
+def deserialize_objects(config: Config) -> Config:
+    """Deserializes the arguments that may hold layers and patterns.
+
+    Args:
+        config: dict, the configuration of a block, stack or model.
+
+    Returns:
+        dict, the configuration with layers and patterns in place of their
+        configurations.
+    """
+    deserialize = keras.saving.deserialize_keras_object
+    objects = {name: deserialize(config[name]) for name in OBJECTS if name in config}
+    return {**config, **objects}

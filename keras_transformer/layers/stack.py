@@ -1,0 +1,120 @@
+"""Base class of encoder stacks and decoder stacks."""
+
+from typing import Any, ClassVar
+
+import keras
+
+from keras_transformer.arguments import check_ints
+from keras_transformer.backend.rematerialization import rematerialized_call
+from keras_transformer.layers.block import Block
+from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
+from keras_transformer.layers.positions.scheme import PositionScheme
+from keras_transformer.layers.residual import make_normalization
+from keras_transformer.layers.sub_layers import freeze_new_sub_layers
+from keras_transformer.types import Config, Options, Shape, Tensor
+
+
+class Stack(BlockArguments, keras.layers.Layer):
+    """Blocks and final normalisation that `EncoderStack` and `DecoderStack` share.
+
+    The base class has no `call`. Its arguments are those of `EncoderStack`.
+
+    Attributes:
+        block_class: class of the blocks.
+        blocks: list of the blocks, once the stack is built.
+        norm: the final normalisation of pre-norm blocks, or `None`.
+    """
+
+    block_class: ClassVar[type[Block]]
+    blocks: list[Any]
+    norm: keras.layers.Layer | None
+
+    def __init__(
+        self,
+        num_layers: int,
+        intermediate_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        activation: Any = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        normalize_first: bool = False,
+        positions: PositionScheme | None = None,
+        attention_options: Options | None = None,
+        feed_forward_options: Options | None = None,
+        residual_options: Options | None = None,
+        rematerialize: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        check_ints(1, num_layers=num_layers)
+        self.num_layers = num_layers
+        self.set_block_arguments(
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+            dropout=dropout,
+            activation=activation,
+            layer_norm_epsilon=layer_norm_epsilon,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            normalize_first=normalize_first,
+            positions=positions,
+            attention_options=attention_options,
+            feed_forward_options=feed_forward_options,
+            residual_options=residual_options,
+        )
+        self.rematerialize = rematerialize
+        self.supports_masking = True
+
+    def _build_blocks(self, *shapes: Shape | None) -> None:
+        self.blocks = [self._make_block(layer) for layer in range(self.num_layers)]
+        for block in self.blocks:
+            block.build(*shapes)
+        residual = self.blocks[-1].feed_forward_residual
+        self.norm = None
+        if residual.normalize_first:
+            self.norm = make_normalization(
+                residual.normalization, residual.layer_norm_epsilon, self.dtype_policy
+            )
+        if self.norm is not None:
+            self.norm.build(shapes[0])
+        freeze_new_sub_layers(self)
+
+    def _make_block(self, layer: int) -> Block:
+        arguments = self.get_block_arguments()
+        residual_options = dict(self.residual_options)
+        if "stochastic_depth" in residual_options:
+            residual_options["stochastic_depth"] *= (layer + 1) / self.num_layers
+        arguments["residual_options"] = residual_options
+        if layer > 0 and self.positions is not None and self.positions.added_to_inputs:
+            arguments["positions"] = None
+        return self.block_class(
+            **arguments, dtype=self.dtype_policy, name=f"block_{layer}"
+        )
+
+    # Traces `call`, since the outputs may include scores and caches.
+    compute_output_spec = keras.Operation.compute_output_spec
+
+    def _call_block(
+        self, block: Block, *inputs: Tensor, training: bool | None, **options: Any
+    ) -> Any:
+        if self.rematerialize and training:
+            return rematerialized_call(block, *inputs, training=training, **options)
+        return block(*inputs, training=training, **options)
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else self.norm(x)
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            "num_layers": self.num_layers,
+            **self.get_block_config(),
+            "rematerialize": self.rematerialize,
+        }
+
+    @classmethod
+    def from_config(cls, config: Config) -> "Stack":
+        """Creates the stack from its configuration."""
+        return cls(**deserialize_objects(config))

@@ -1,0 +1,210 @@
+"""A model of the server: loads and unloads its versions."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from keras_transformer.serving.batching import Batcher
+from keras_transformer.serving.rest import RequestError
+from keras_transformer.serving.server_options import ModelOptions
+from keras_transformer.serving.versions import selected_versions
+
+if TYPE_CHECKING:  # importing it sets the environment of Ray
+    from keras_transformer.serving.cluster import Cluster, Replicas
+
+logger = logging.getLogger(__name__)
+
+RETRY_LOADING_SECONDS = 5.0  # doubled after each failure
+MAX_DOUBLINGS = 9
+SLOW_LOADING_SECONDS = 180.0
+DRAIN_POLL_SECONDS = 0.05
+
+
+class LoadedVersion(NamedTuple):
+    """The replicas of an available version.
+
+    Attributes:
+        replicas: the `Replicas`.
+        batcher: the `Batcher` of their requests.
+    """
+
+    replicas: "Replicas"
+    batcher: Batcher
+
+
+@dataclass
+class ModelVersion:
+    """One version of a model.
+
+    Attributes:
+        number: int, name of its folder.
+        state: `"LOADING"`, `"AVAILABLE"`, `"UNLOADING"` or `"END"`, as in TensorFlow
+            Serving.
+        error: str, the error of the last attempt to load it, or `""`.
+        failed_at: float, time of the last failure on the monotonic clock.
+        failures: int, number of failed attempts to load it.
+    """
+
+    number: int
+    state: str = "LOADING"
+    error: str = ""
+    failed_at: float = field(default=0.0, repr=False)
+    failures: int = 0
+    _loaded: LoadedVersion | None = field(default=None, repr=False)
+
+    @property
+    def loaded(self) -> LoadedVersion:
+        """The `LoadedVersion`, if the version is available or unloading."""
+        assert self._loaded is not None, f"version {self.number} is {self.state}"
+        return self._loaded
+
+    def set_loaded(self, replicas: "Replicas", batcher: Batcher) -> None:
+        """Makes the version available.
+
+        Args:
+            replicas: the `Replicas`.
+            batcher: the `Batcher` of their requests.
+        """
+        self._loaded = LoadedVersion(replicas, batcher)
+        self.state, self.error, self.failures = "AVAILABLE", "", 0
+
+    def set_unloaded(self) -> None:
+        """Removes the replicas of the version, which has ended."""
+        self._loaded, self.state = None, "END"
+
+
+class ServedModel:
+    """A model with its versions.
+
+    Args:
+        name: str, name of the model.
+        options: the `ModelOptions`.
+        cluster: the `Cluster` that runs the replicas.
+
+    Attributes:
+        versions: dictionary of `ModelVersion` by number.
+    """
+
+    def __init__(self, name: str, options: ModelOptions, cluster: "Cluster"):
+        self.name = name
+        self.options = options
+        self.versions: dict[int, ModelVersion] = {}
+        self._cluster = cluster
+        self._selected: list[int] | None = None
+
+    def active(self) -> list[ModelVersion]:
+        """Returns the available versions."""
+        return [v for v in self.versions.values() if v.state == "AVAILABLE"]
+
+    def available(self, number: int | None = None) -> ModelVersion:
+        """Returns the version that processes a request.
+
+        Args:
+            number: int, number of the version; `None` for the latest.
+
+        Returns:
+            A `ModelVersion` that is available.
+
+        Raises:
+            RequestError: with status 404 if the version does not exist, or with
+                status 503 if it is loading.
+        """
+        ready = [v for v in self.active() if number in (None, v.number)]
+        if ready:
+            return max(ready, key=lambda version: version.number)
+        name = self.name if number is None else f"{self.name}, version {number},"
+        loading = [v for v in self.versions.values() if v.state == "LOADING"]
+        if any(number in (None, version.number) for version in loading):
+            raise RequestError(503, f"{name} is loading; try again later")
+        raise RequestError(404, f"{name} is not available")
+
+    async def refresh(self) -> None:
+        """Loads the selected versions, then unloads the others.
+
+        A version receives requests when all its replicas are warm, and finishes its
+        requests before it is unloaded. If no selected version can be loaded, the old
+        versions stay.
+        """
+        selected = await asyncio.to_thread(selected_versions, self.options)
+        if not selected and selected != self._selected:
+            logger.warning(
+                "%s: %s has no version to serve (versions=%s). It must contain "
+                "SavedModels in folders named 1, 2, …",
+                self.name,
+                self.options.folder,
+                self.options.versions,
+            )
+        self._selected = selected
+        for number, version in list(self.versions.items()):
+            if number not in selected and version.failures:
+                del self.versions[number]  # a new folder of this number is retried now
+        due = [number for number in selected if self._is_due(number)]
+        for number in due:
+            before = self.versions.get(number, ModelVersion(number))
+            self.versions[number] = ModelVersion(
+                number, error=before.error, failures=before.failures
+            )
+        for number in due:
+            await self._load(self.versions[number])
+        if any(self.versions[number].state == "AVAILABLE" for number in selected):
+            for number, version in list(self.versions.items()):
+                if number not in selected and version.state == "AVAILABLE":
+                    await self._unload(version)
+
+    async def unload_all(self) -> None:
+        """Unloads every version after it has finished its requests."""
+        for version in list(self.versions.values()):
+            if version.state in ("AVAILABLE", "UNLOADING"):
+                await self._unload(version)
+
+    def _is_due(self, number: int) -> bool:
+        version = self.versions.get(number)
+        if version is None:
+            return True
+        waited = time.monotonic() - version.failed_at
+        pause = RETRY_LOADING_SECONDS * 2 ** min(version.failures, MAX_DOUBLINGS)
+        return version.state == "END" and waited > pause
+
+    async def _load(self, version: ModelVersion) -> None:
+        number = version.number
+        folder = self.options.folder / str(number)
+        logger.info("%s, version %d: loading", self.name, number)
+        started = time.monotonic()
+        slow = asyncio.get_running_loop().call_later(
+            SLOW_LOADING_SECONDS,
+            logger.warning,
+            "%s, version %d: still loading. It requires %d free cores in the cluster",
+            self.name,
+            number,
+            self.options.replicas * self.options.cpus,
+        )
+        try:
+            replicas = await self._cluster.deploy(
+                f"{self.name}-{number}", folder, self.options
+            )
+        except Exception as error:
+            version.state, version.error = "END", str(error)
+            version.failed_at, version.failures = time.monotonic(), version.failures + 1
+            logger.error("%s, version %d: %s", self.name, number, error)
+            return
+        finally:
+            slow.cancel()
+        batcher = Batcher(
+            replicas.predict,
+            replicas.slots,
+            self.options.batch_sizes[-1],
+            self.options.max_waiting,
+        )
+        version.set_loaded(replicas, batcher)
+        seconds = time.monotonic() - started
+        logger.info("%s, version %d: ready in %.0f s", self.name, number, seconds)
+
+    async def _unload(self, version: ModelVersion) -> None:
+        version.state = "UNLOADING"
+        while not version.loaded.batcher.idle:
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        await self._cluster.remove(f"{self.name}-{version.number}")
+        version.set_unloaded()
+        logger.info("%s, version %d: unloaded", self.name, version.number)

@@ -1,0 +1,218 @@
+"""The options of a server: its models, address and limits."""
+
+import os
+import pathlib
+import re
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelOptions(_Options):
+    """The options of a model.
+
+    Attributes:
+        folder: path. It contains one SavedModel per version, in folders 1, 2, ….
+        versions: `"latest"`, `"all"`, or a list of version numbers.
+        replicas: int, number of processes that load the model.
+        max_replicas: int, number of replicas that Ray Serve may start under load. It
+            stops them when the load falls. `None` for a constant number of replicas.
+        cpus: int, number of cores per replica.
+        batch_sizes: ints, numbers of texts that are decoded together. A smaller batch
+            is padded to the next size. Each size is compiled before the version
+            receives requests, for the lengths of the warm-up requests of the
+            SavedModel.
+        max_waiting: int, maximum number of waiting texts. Further requests are
+            refused with status 503.
+        split_sentences: str, language (ISO 639-1, such as `"en"`) by whose rules texts
+            are split into sentences. The sentences are decoded separately and joined
+            again. `None` decodes each text as a whole.
+    """
+
+    folder: pathlib.Path
+    versions: Literal["latest", "all"] | list[Count] = "latest"
+    replicas: Count = 2
+    max_replicas: Count | None = None
+    cpus: Count = 1
+    batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4, 8, 16)
+    max_waiting: Count = 1024
+    split_sentences: Annotated[str, Field(pattern="^[a-z]{2,3}$")] | None = None
+
+    @field_validator("folder")
+    @classmethod
+    def _check_folder(cls, folder: pathlib.Path) -> pathlib.Path:
+        if not folder.is_dir():
+            raise ValueError(f"must be a folder of versions; {folder} is not a folder")
+        folder = folder.resolve()
+        if (folder / "saved_model.pb").exists():
+            advice = (
+                f"Give the folder above it, {folder.parent}"
+                if folder.name.isdecimal()
+                else f"Move it to {folder / '1'}"
+            )
+            raise ValueError(
+                f"must contain one folder per version, named 1, 2, …; {folder} is a "
+                f"version itself. {advice}"
+            )
+        models = [inner for inner in sorted(folder.iterdir()) if _versions(inner)]
+        if models and not _versions(folder):
+            raise ValueError(
+                f"must contain one folder per version, named 1, 2, …; {folder} has "
+                f"folders of several models. Give one of them, such as {models[0]}"
+            )
+        return folder
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _sort(cls, batch_sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(set(batch_sizes)))
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> "ModelOptions":
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(
+                f"max_replicas must be at least replicas={self.replicas}; received "
+                f"max_replicas={self.max_replicas}"
+            )
+        return self
+
+
+class ServerOptions(_Options):
+    """The options of a server.
+
+    Attributes:
+        models: dictionary of `ModelOptions` by the name of the model.
+        host: str, address to listen on.
+        port: int, port of HTTP; 0 for any free port.
+        address: str, address of a Ray cluster, such as `"auto"`. `None` starts a
+            cluster on this machine, which ends with the server.
+        cache: path of a folder for the code that XLA compiles, which makes later
+            starts on the same kind of machine faster. `None` for a temporary folder.
+            The code is executed: only the user of the server may write to the folder.
+        poll_seconds: float, seconds between searches for new versions.
+        timeout_seconds: float, seconds after which a request is answered with status
+            504.
+        max_body_bytes: int, maximum size of the body of a request.
+        max_texts: int, maximum number of texts in a request.
+        max_characters: int, maximum length of a text.
+    """
+
+    models: Annotated[dict[str, ModelOptions], Field(min_length=1)]
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8501
+    address: str | None = None
+    cache: pathlib.Path | None = None
+    poll_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    max_body_bytes: Count = 1_000_000
+    max_texts: Count = 256
+    max_characters: Count = 5_000
+
+    @field_validator("cache")
+    @classmethod
+    def _check_cache(cls, cache: pathlib.Path | None) -> pathlib.Path | None:
+        if cache is not None and "'" in str(cache):
+            raise ValueError(
+                "the path must not contain apostrophes, because XLA quotes it; "
+                f"received {str(cache)!r}"
+            )
+        return cache
+
+    @field_validator("models")
+    @classmethod
+    def _check_names(cls, models: dict[str, ModelOptions]) -> dict[str, ModelOptions]:
+        for name in models:
+            if not re.fullmatch(NAME, name):
+                raise ValueError(
+                    "the name of a model must consist of letters, digits, '_', '.' and "
+                    f"'-', and start with a letter or digit; received {name!r}"
+                )
+        return models
+
+
+def read_server_options(
+    path: str | os.PathLike[str], **overrides: Any
+) -> ServerOptions:
+    """Reads the options of a server from a TOML file.
+
+    Args:
+        path: the file. Folders in it are relative to the folder of the file.
+        **overrides: options that replace those in the file.
+
+    Returns:
+        `ServerOptions`.
+
+    Raises:
+        ValueError: if the file is not TOML, or an option is unknown or invalid.
+
+    Example:
+
+    ```python
+    options = read_server_options("serving.toml", port=8080)
+    print(options.port, list(options.models))  # 8080 ['pronounce']
+    ```
+    """
+    path = pathlib.Path(path)
+    try:
+        found = tomllib.loads(path.read_text("utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must be a TOML file: {error}") from error
+    models = found.get("models")
+    for model in models.values() if isinstance(models, dict) else ():
+        if isinstance(model, dict) and isinstance(model.get("folder"), str):
+            model["folder"] = path.parent / model["folder"]
+    if isinstance(found.get("cache"), str):
+        found["cache"] = path.parent / found["cache"]
+    return make_server_options(**{**found, **overrides})
+
+
+def make_server_options(**options: Any) -> ServerOptions:
+    """Returns the options of a server.
+
+    Args:
+        **options: the attributes of `ServerOptions`.
+
+    Returns:
+        `ServerOptions`.
+
+    Raises:
+        ValueError: if an option is unknown or invalid. The message names each.
+    """
+    try:
+        return ServerOptions(**options)
+    except ValidationError as error:
+        messages = [_message(details) for details in error.errors()]
+        raise ValueError("; ".join(messages)) from None
+
+
+def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the folders of SavedModels in a folder whose names are numbers."""
+    saved_models = [path.parent for path in folder.glob("*/saved_model.pb")]
+    return [version for version in saved_models if version.name.isdecimal()]
+
+
+def _message(details: "ErrorDetails") -> str:
+    name = ".".join(str(part) for part in details["loc"])
+    if details["type"] == "extra_forbidden":
+        return f"there is no option `{name}`"
+    message = details["msg"].removeprefix("Value error, ")
+    return f"`{name}`: {message[0].lower()}{message[1:]}"

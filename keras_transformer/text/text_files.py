@@ -1,0 +1,241 @@
+"""Text files in UTF-8, plain or gzip: reading, checking and indexing their lines."""
+
+import codecs
+import dataclasses
+import gzip
+import itertools
+import os
+import pathlib
+import random
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Self, TypeAlias, cast
+
+FilePath: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = FilePath | Sequence[FilePath]
+
+_STRIDE = 4096  # Lines between two indexed offsets.
+
+
+def path_list(paths: Paths) -> list[pathlib.Path]:
+    """Returns one path or several paths as a list."""
+    if isinstance(paths, str | os.PathLike):
+        return [pathlib.Path(paths)]
+    return [pathlib.Path(path) for path in paths]
+
+
+# Reading from the first line on.
+
+
+def read_lines(path: FilePath) -> Iterator[str]:
+    r"""Reads a UTF-8 text file, plain or gzip (`.gz`), line by line.
+
+    Only the line ending (`\n` or `\r\n`) and a byte order mark are removed.
+
+    Args:
+        path: path of the file.
+
+    Yields:
+        The lines as `str`.
+
+    Raises:
+        ValueError: if the file is empty, if a compressed file is damaged, or if a line
+            is not valid UTF-8 or contains a NUL character.
+    """
+    for number, line in numbered_lines(path):
+        yield decode_line(line, path, number)
+
+
+def numbered_lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
+    """Reads a plain or gzip file line by line, without decoding the lines.
+
+    Args:
+        path: path of the file.
+
+    Yields:
+        Tuples of the line number, counted from 1, and the line with its line ending.
+
+    Raises:
+        ValueError: if the file is empty, or if a compressed file is damaged.
+    """
+    number = 0
+    try:
+        with open_text(path) as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"A `.gz` file must be complete; `{path}` is damaged after line {number}: "
+            f"{error}. Copy or compress the file again."
+        ) from error
+    if not number:
+        raise ValueError(f"A text file must contain lines; `{path}` is empty.")
+
+
+def open_text(path: FilePath) -> IO[bytes]:
+    """Opens a plain or gzip file for reading bytes."""
+    path = pathlib.Path(path)
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    return path.open("rb")
+
+
+def decode_line(line: bytes, path: FilePath, number: int) -> str:
+    """Decodes a line of a UTF-8 file and removes its line ending.
+
+    Args:
+        line: the line, with or without its line ending.
+        path: path of the file, for error messages.
+        number: line number, counted from 1.
+
+    Returns:
+        The text of the line.
+
+    Raises:
+        ValueError: if the line is not valid UTF-8 or contains a NUL character.
+    """
+    if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(
+            f"A text file must be valid UTF-8; `{path}` begins with a byte order mark "
+            "of UTF-16. Convert the file with `iconv -f utf-16 -t utf-8`."
+        )
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"A text file must be valid UTF-8; line {number} of `{path}` is not "
+            f"({error.reason}). Convert the file, for example with `iconv -f latin1 "
+            "-t utf-8`, or remove the line."
+        ) from error
+    if "\0" in text:
+        raise ValueError(
+            f"A text file must not contain NUL characters; line {number} of `{path}` "
+            "contains one. Convert the file if it is UTF-16 (`iconv -f utf-16le -t "
+            "utf-8`), or remove the characters with `tr -d '\\000'`."
+        )
+    return text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+
+
+# Reading from any line on.
+
+
+@dataclasses.dataclass(frozen=True)
+class LineIndex:
+    """Byte offsets of the lines of a text file.
+
+    Attributes:
+        lines: number of lines in the file.
+        offsets: byte offset of every 4096th line in the uncompressed text.
+    """
+
+    lines: int
+    offsets: tuple[int, ...]
+
+    @classmethod
+    def of(cls, path: FilePath) -> Self:
+        """Reads a whole file, checks that it is valid UTF-8, and indexes its lines."""
+        number, offset, offsets = 0, 0, [0]
+        for number, line in numbered_lines(path):
+            decode_line(line, path, number)
+            offset += len(line)
+            if number % _STRIDE == 0:
+                offsets.append(offset)
+        return cls(number, tuple(offsets))
+
+
+class LineReader:
+    """Reads ranges of lines of a file. Consecutive ranges are read fastest.
+
+    Args:
+        path: path of the file, plain or gzip (`.gz`).
+        index: index of its lines.
+    """
+
+    def __init__(self, path: FilePath, index: LineIndex):
+        self._path = path
+        self._index = index
+        self._file = open_text(path)
+        self._line = 0
+        weakref.finalize(self, self._file.close)
+
+    def read(self, start: int, stop: int) -> list[str]:
+        """Returns the lines `start` to `stop`, exclusive, counted from 0.
+
+        Raises:
+            ValueError: if the file has fewer lines than when it was indexed.
+        """
+        if start != self._line:
+            block, skip = divmod(start, _STRIDE)
+            self._file.seek(self._index.offsets[block])
+            for _ in itertools.islice(self._file, skip):
+                pass
+        self._line = stop
+        lines = list(itertools.islice(self._file, stop - start))
+        if len(lines) < stop - start:
+            raise ValueError(
+                f"`{self._path}` must be a file that can be read again and does not "
+                f"change; it had {self._index.lines} lines and now has "
+                f"{start + len(lines)}. Write the output of a pipe to a file first."
+            )
+        return [
+            decode_line(line, self._path, number)
+            for number, line in enumerate(lines, start=start + 1)
+        ]
+
+
+# Text that a tokenizer is trained on.
+
+
+def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator[str]:
+    """Returns an iterator over the lines of either `files` or `lines`.
+
+    Args:
+        files: one path or several paths, or `None`.
+        lines: iterable of str, or `None`.
+
+    Raises:
+        ValueError: if both or neither are given, or, at the end of the iteration, if
+            all lines are blank.
+    """
+    if (files is None) == (lines is None):
+        raise ValueError(
+            "Exactly one of `files` and `lines` must be given; received "
+            f"`files={files!r}` and {'no' if lines is None else 'also'} `lines`."
+        )
+    if isinstance(lines, str):
+        raise ValueError(
+            "`lines` must be an iterable of strings, one per line; received the string "
+            f"`lines={lines[:40]!r}`. Pass a path as `files`."
+        )
+    if files is None:
+        return _check_not_blank(lines or ())
+    paths = path_list(files)
+    return _check_not_blank(itertools.chain.from_iterable(map(read_lines, paths)))
+
+
+def _check_not_blank(lines: Iterable[str]) -> Iterator[str]:
+    """Yields the lines; raises `ValueError` at their end if all of them are blank."""
+    all_blank = True
+    for line in lines:
+        all_blank = all_blank and not line.strip()
+        yield line
+    if all_blank:
+        raise ValueError(
+            "The training text must contain words; received only blank lines. Check "
+            "`files` or `lines`."
+        )
+
+
+def sample_lines(lines: Iterator[str], size: int, seed: int) -> list[str]:
+    """Samples at most `size` lines uniformly at random, in one pass.
+
+    References:
+        - [Vitter, 1985](https://doi.org/10.1145/3147.3165), algorithm R
+    """
+    sample = list(itertools.islice(lines, size))
+    random_index = random.Random(int(seed)).randrange
+    for number, line in enumerate(lines, start=size + 1):
+        if (index := random_index(number)) < size:
+            sample[index] = line
+    return sample

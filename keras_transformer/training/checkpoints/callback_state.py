@@ -1,0 +1,176 @@
+"""State of callbacks: saving, restoring and validating it."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, TypedDict
+
+import keras
+
+from keras_transformer.backend import keras_internals
+from keras_transformer.training.checkpoints.storage import can_be_saved
+
+# The state of a callback: `"class"`, its name, and `"attributes"`.
+SavedCallback = TypedDict("SavedCallback", {"class": str, "attributes": dict[str, Any]})
+
+
+def callback_list(callback: keras.callbacks.Callback) -> keras.callbacks.CallbackList:
+    """Returns the `CallbackList` that calls a callback.
+
+    Args:
+        callback: the callback that is being called.
+
+    Returns:
+        The `keras.callbacks.CallbackList` of `fit`.
+
+    Raises:
+        ValueError: if the caller is not `fit`.
+    """
+    found = keras_internals.find_callback_list(callback)
+    if found is not None:
+        return found
+    raise ValueError(
+        "`Checkpoints` must be one of the `callbacks` given to `fit`; received a call "
+        "from elsewhere. Pass it to `fit`."
+    )
+
+
+def attributes_to_save(callback: keras.callbacks.Callback) -> tuple[str, ...]:
+    """Returns the names of the attributes that are the state of a callback.
+
+    Args:
+        callback: a Keras callback.
+
+    Returns:
+        Tuple of str, empty for a callback without state.
+    """
+    own = getattr(callback, "checkpointed_attributes", ())
+    return keras_internals.callback_state(callback) or own
+
+
+def check_can_be_saved(callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Checks that a checkpoint can store the state of all callbacks.
+
+    Args:
+        callbacks: Keras callbacks.
+
+    Raises:
+        ValueError: if the value of an attribute has a type that cannot be stored.
+    """
+    for callback in callbacks:
+        for name in attributes_to_save(callback):
+            # Some attributes are not set before the first epoch.
+            value = getattr(callback, name, None)
+            if not can_be_saved(value):
+                raise ValueError(
+                    "`checkpointed_attributes` must be numbers, strings, arrays, or "
+                    "lists or dictionaries of them with strings as keys; received "
+                    f"`{type(callback).__name__}.{name}={value!r}`."
+                )
+
+
+def check_is_last(
+    callback: keras.callbacks.Callback, callbacks: Sequence[keras.callbacks.Callback]
+) -> None:
+    """Checks that no callback with state comes after the given one.
+
+    Args:
+        callback: a `Checkpoints`.
+        callbacks: all callbacks of `fit`, in their order.
+
+    Raises:
+        ValueError: if a callback with state comes after it.
+    """
+    later = callbacks[callbacks.index(callback) + 1 :]
+    late = [type(each).__name__ for each in later if attributes_to_save(each)]
+    if late:
+        raise ValueError(
+            "`Checkpoints` must come after all callbacks whose state it saves; "
+            f"received {', '.join(late)} after it. Put `Checkpoints` last."
+        )
+
+
+def save_callbacks(
+    callbacks: Iterable[keras.callbacks.Callback],
+) -> list[SavedCallback]:
+    """Returns the state of callbacks.
+
+    Args:
+        callbacks: Keras callbacks.
+
+    Returns:
+        List of the state of each callback that has one.
+    """
+    return [
+        {
+            "class": type(callback).__name__,
+            "attributes": {name: getattr(callback, name) for name in names},
+        }
+        for callback in callbacks
+        if (names := attributes_to_save(callback))
+    ]
+
+
+def restore_callbacks(
+    callbacks: Iterable[keras.callbacks.Callback], saved: Iterable[SavedCallback]
+) -> None:
+    """Restores the state of callbacks.
+
+    The n-th callback of a class gets the state of the n-th saved callback of that
+    class. A callback without saved state does not change.
+
+    Args:
+        callbacks: Keras callbacks.
+        saved: the result of `save_callbacks`.
+    """
+    by_class: dict[str, list[dict[str, Any]]] = {}
+    for entry in saved:
+        by_class.setdefault(entry["class"], []).append(entry["attributes"])
+    for callback in filter(attributes_to_save, callbacks):
+        if attributes := by_class.get(type(callback).__name__):
+            vars(callback).update(copy.deepcopy(attributes.pop(0)))
+
+
+def swap_callbacks(
+    callbacks: Iterable[keras.callbacks.Callback],
+) -> list[keras.callbacks.SwapEMAWeights]:
+    """Returns the callbacks that leave moving averages in the model after an epoch.
+
+    Args:
+        callbacks: Keras callbacks.
+
+    Returns:
+        List of the `SwapEMAWeights(swap_on_epoch=True)` among them.
+    """
+    return [
+        callback
+        for callback in callbacks
+        if isinstance(callback, keras.callbacks.SwapEMAWeights)
+        and callback.swap_on_epoch
+    ]
+
+
+def finalize_averages(callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Sets the weights of the model to their moving averages, as the end of `fit` does.
+
+    Args:
+        callbacks: Keras callbacks.
+    """
+    for swap in swap_callbacks(callbacks):
+        keras_internals.finalize_averages(swap)
+
+
+def stopped_early(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
+    """Returns whether `EarlyStopping` has ended the run.
+
+    Args:
+        callbacks: Keras callbacks.
+
+    Returns:
+        bool, `False` as well if a greater `patience` lets the run continue.
+    """
+    return any(
+        isinstance(callback, keras.callbacks.EarlyStopping)
+        and callback.stopped_epoch > 0
+        and callback.wait >= callback.patience
+        for callback in callbacks
+    )

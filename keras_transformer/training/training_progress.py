@@ -1,0 +1,143 @@
+"""Callback that logs learning rate, time left and tokens per second."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.arguments import check_ints
+from keras_transformer.backend.keras_internals import (
+    count_steps,
+    learning_rate_schedule,
+)
+from keras_transformer.types import Tensor
+
+
+class TrainingProgress(keras.callbacks.Callback):
+    """Logs learning rate, time left and tokens per second.
+
+    The figures are in Keras's progress bar after every batch. They are also in the logs
+    of every epoch, for the history and for the callbacks that come later in the list
+    (`CSVLogger`, `TensorBoard`):
+
+    - `learning_rate`: the rate of the next update. It is not logged for a
+      `keras.optimizers.MultiOptimizer`, which has several.
+    - `minutes_left`: the time until the end of the last epoch. In the first epoch it is
+      extrapolated from the batches so far, later from the whole previous epoch,
+      including validation and other callbacks.
+    - `tokens_per_second`: the number of tokens of the current epoch so far, divided by
+      the time since it began. In the first epoch this includes compilation. It never
+      includes validation.
+
+    The callback does not wait for the device.
+
+    Args:
+        tokens_per_epoch: int >= 1, number of real target tokens in an epoch, such as
+            `ParallelDataset.tokens_per_epoch`. `None` = no `tokens_per_second`.
+
+    Raises:
+        ValueError: if `tokens_per_epoch` is below 1.
+
+    Example:
+
+    ```python
+    progress = TrainingProgress(tokens_per_epoch=train.tokens_per_epoch)
+    model.fit(train.dataset, epochs=40, shuffle=False, callbacks=[progress])
+    ```
+    """
+
+    # Lets Keras call `on_train_batch_end` in another thread, without waiting for it.
+    async_safe = True
+
+    def __init__(self, tokens_per_epoch: int | None = None) -> None:
+        super().__init__()
+        check_ints(1, optional=True, tokens_per_epoch=tokens_per_epoch)
+        self.tokens_per_epoch = tokens_per_epoch
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._seconds_per_batch: float | None = None
+        self._steps: int | None = None
+        self._epoch_began = 0.0
+        self._done = 0, 0.0  # Batches of the epoch, and seconds since it began.
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._set_seconds_per_batch()
+        self._epoch, self._epoch_began = epoch, time.perf_counter()
+        self._done = 0, 0.0
+        self._learning_rate: Callable[[int], dict[str, float]] | None = None
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if self._learning_rate is None:
+            # Within an epoch, reading the optimizer on JAX waits for the device.
+            self._learning_rate = _learning_rates(self.model.optimizer)
+            # `Checkpoints` changes the number of steps in its `on_epoch_begin`.
+            self._steps = self.params["steps"] or self._steps
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        if batch >= self._done[0]:
+            done = min(batch + 1, self._steps or batch + 1)
+            self._done = done, time.perf_counter() - self._epoch_began
+        if logs is not None and self._learning_rate is not None:
+            logs.update(self._learning_rate(batch + 1))
+            self._add_times(logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._set_seconds_per_batch()
+        self._steps = self._steps or self._done[0]
+        if logs is not None:
+            logs.update(_learning_rates(self.model.optimizer)(0))
+            self._add_times(logs)
+
+    def _set_seconds_per_batch(self) -> None:
+        """Computes the mean over the epoch so far, including validation."""
+        if self._done[0]:
+            seconds = time.perf_counter() - self._epoch_began
+            self._seconds_per_batch = seconds / self._done[0]
+
+    def _add_times(self, logs: dict[str, Any]) -> None:
+        batches, seconds = self._done
+        if not (self._steps and batches):  # The size of the data is not yet known.
+            return
+        first_batch = self.params.get("first_batch", 0)  # Set when an epoch is resumed.
+        steps = self._steps + first_batch
+        batches_left = (
+            (self.params["epochs"] - self._epoch) * steps - first_batch - batches
+        )
+        seconds_per_batch = self._seconds_per_batch or seconds / batches
+        logs["minutes_left"] = batches_left * seconds_per_batch / 60
+        if self.tokens_per_epoch is not None:
+            tokens = self.tokens_per_epoch / steps * batches
+            logs["tokens_per_second"] = tokens / seconds
+
+
+def _learning_rates(
+    optimizer: keras.optimizers.Optimizer,
+) -> Callable[[int], dict[str, float]]:
+    """Returns a function from a number of further batches to the log of the rate."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    if hasattr(optimizer, "optimizers"):
+        return lambda batches: {}
+    schedule = learning_rate_schedule(optimizer)
+    if schedule is None:
+        constant = {"learning_rate": _to_float(optimizer.learning_rate)}
+        return lambda batches: constant
+    # Batches; `iterations` counts updates, fewer with gradient accumulation.
+    iterations = int(ops.convert_to_numpy(count_steps(optimizer)))
+
+    def scheduled(batches: int) -> dict[str, float]:
+        with keras.device("cpu"):  # An accelerator would finish its steps first.
+            value = schedule(ops.convert_to_tensor(iterations + batches))
+            return {"learning_rate": _to_float(value)}
+
+    return scheduled
+
+
+def _to_float(tensor: Tensor) -> float:
+    return float(ops.convert_to_numpy(tensor))

@@ -1,0 +1,197 @@
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer import command_line
+from keras_transformer.recipe import Figures, Recipe, TrainingResult, run
+
+pytestmark = pytest.mark.once
+
+FIGURES = Figures(
+    sentences=1234,
+    length_penalty=0.6,
+    bleu=41.5,
+    bleu_signature="case:lc",
+    chrf=65.25,
+    chrf_signature="nc:6",
+    valid_bleu={"0.0": 42.5, "0.6": 43.0},
+)
+FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
+
+
+@pytest.fixture
+def recipes(monkeypatch):
+    """The recipes that the command has trained by."""
+    recipes = []
+
+    def train(recipe):
+        recipes.append(recipe)
+        return TrainingResult(None, None, FIGURES)
+
+    monkeypatch.setattr(run, "train", train)
+    return recipes
+
+
+def absolute(*paths):
+    return [os.path.abspath(path) for path in paths]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(command_line.app, ["train", *map(str, arguments)])
+
+
+def test_options_become_a_recipe(recipes):
+    result = invoke(*FILES, "--dropout", 0.1, "--no-export", "--lowercase")
+    assert result.exit_code == 0, result.output
+    recipe = Recipe(
+        train=["a.en", "a.de"],
+        valid=["b.tsv"],
+        output="runs/a",
+        dropout=0.1,
+        export=False,
+        lowercase=True,
+    )
+    assert recipes == [recipe]
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[:2] == [
+        ["validation", "text", "1,234", "sentences"],
+        ["bleu", "41.50", "case:lc"],
+    ]
+    assert lines[2:] == [
+        ["chrf", "65.25", "nc:6"],
+        ["model", "runs/a/model.keras"],
+        ["search", "--num-beams", "5", "--length-penalty", "0.6"],
+    ]
+
+
+def test_figures_of_the_validation_text_beside_those_of_a_test_text(recipes):
+    result = invoke(*FILES, "--test", "c.tsv")
+    lines = [line.split() for line in result.output.splitlines()]
+    assert lines[0][:2] == ["test", "text"]
+    assert lines[3] == ["valid", "bleu", "43.00", "case:lc"]
+
+
+def test_the_command_line_comes_before_the_file(recipes, tmp_path):
+    began = Recipe(
+        train=["a.en", "a.de"],
+        valid=["b.tsv"],
+        test=["c.tsv"],
+        output="runs/a",
+        epochs=7,
+        lowercase=True,
+        attention_dropout=0.2,
+        seed=3,
+    )
+    config = tmp_path / "options.toml"
+    config.write_text(began.to_toml())
+    assert invoke("--config", config).exit_code == 0
+    options = ["--seed", 5, "--no-lowercase", "--valid=d.en", "d.de"]
+    assert invoke("--config", config, *options).exit_code == 0
+    same, other = recipes
+    assert same == began
+    assert (other.epochs, other.seed, other.lowercase) == (7, 5, False)
+    assert (other.train, other.valid) == (began.train, absolute("d.en", "d.de"))
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        (None, "Stopped before the first checkpoint. Run the same command to restart."),
+        (
+            "epoch-0003-batch-000500.npz",
+            "Stopped. Run the same command to resume at epoch 4, batch 501.",
+        ),
+        (
+            "epoch-0003.npz",
+            "Stopped. Run the same command to resume at epoch 4, batch 1.",
+        ),
+        (
+            "epoch-0007.npz",
+            "Stopped after the last epoch. Run the same command to evaluate the model.",
+        ),
+    ],
+)
+def test_a_stop(saved, message, monkeypatch, tmp_path):
+    def stop(recipe):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "train", stop)
+    monkeypatch.setattr("keras_transformer.recipe.train", stop)
+    (tmp_path / "checkpoints").mkdir()
+    if saved:
+        (tmp_path / "checkpoints" / saved).touch()
+    result = invoke(*FILES[:-1], tmp_path, "--epochs", 7)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == message
+
+
+def test_the_former_name_of_r_drop(recipes, tmp_path):
+    config = tmp_path / "options.toml"
+    config.write_text("consistency = 3\n")
+    assert invoke("--config", config, *FILES).exit_code == 0
+    with pytest.warns(FutureWarning, match="`consistency` is dep.* Pass `r_drop` ins"):
+        assert invoke("--config", config, *FILES, "--consistency", 2).exit_code == 0
+    assert [recipe.r_drop for recipe in recipes] == [3, 2]
+    assert "consistency" not in invoke("--help").output
+
+
+def test_wrong_usage(recipes, tmp_path):
+    result = invoke("--train", "a.tsv", "--output", "runs/a")
+    assert result.exit_code == 2 and "'--valid'" in result.output
+    config = tmp_path / "options.toml"
+    config.write_text('epochs = "many"\n')
+    result = invoke("--config", config, *FILES)
+    assert result.exit_code == 2 and "'--epochs'" in result.output
+    config.write_text("epoch = 7\n")
+    result = invoke("--config", config, *FILES)
+    assert result.exit_code == 1
+    assert "received `epoch`. Did you mean `epochs`?" in str(result.exception)
+    result = invoke(*FILES, "--test", "a", "b", "c")
+    assert "`test` must be a list of two files" in str(result.exception)
+    assert not recipes
+
+
+def outcome(*arguments):
+    """The whole command, where the environment says nothing of TensorFlow's logs."""
+    quiet = {key: value for key, value in os.environ.items() if "CPP_MIN" not in key}
+    return subprocess.run(
+        [sys.executable, "-m", "keras_transformer", *arguments],
+        capture_output=True,
+        text=True,
+        env=quiet,
+    )
+
+
+def test_an_error_is_a_line_without_tensorflow_s(tmp_path):
+    options = ["--preset", "tiny", "--output", str(tmp_path / "a")]
+    process = outcome("train", "--train", "a.tsv", "--valid", "b.tsv", *options)
+    assert process.returncode == 1 and not process.stdout
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("error: `--preset` must be one of transformer_tiny, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "--help"], 0, "--attention-dropout"),
+        (["translate", "none.keras"], 2, "does not exist"),
+        (["train", *FILES, "--dropout", "2"], 1, "`--dropout` must be in [0, 1)"),
+    ],
+    ids=["help", "argument", "option of a recipe"],
+)
+def test_help_and_errors_do_not_wait_for_keras(arguments, code, message):
+    process = subprocess.run(
+        [sys.executable, "-m", "keras_transformer", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+    )
+    assert process.returncode == code
+    assert message in process.stdout + process.stderr
+    imports = re.findall(r"^import time: .*\| +(\S+)$", process.stderr, re.MULTILINE)
+    assert "keras_transformer.command_line.train" in imports
+    assert not {"keras", "tensorflow", "ray"} & set(imports)

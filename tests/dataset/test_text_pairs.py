@@ -1,0 +1,84 @@
+import gzip
+
+import numpy as np
+import pytest
+
+from keras_transformer.dataset import read_pairs
+from keras_transformer.dataset.text_pairs import (
+    ListedPairs,
+    ParallelFiles,
+    TwoColumnFile,
+    open_corpora,
+)
+
+pytestmark = pytest.mark.once
+
+PAIRS = [("ab", "x"), ("", "yé"), ("c d", ""), ("e", "zz"), ("f", "z")]
+
+
+@pytest.fixture(params=[ListedPairs, TwoColumnFile, ParallelFiles])
+def corpus(request, tmp_path):
+    if request.param is ListedPairs:
+        return ListedPairs(PAIRS)
+    if request.param is TwoColumnFile:
+        path = tmp_path / "pairs.tsv"
+        path.write_text("".join(f"{s}\t{t}\n" for s, t in PAIRS), "utf-8")
+        return TwoColumnFile(path)
+    paths = [tmp_path / "source.txt", tmp_path / "target.txt.gz"]
+    texts = ["\n".join(side).encode() for side in zip(*PAIRS, strict=True)]
+    paths[0].write_bytes(texts[0])
+    paths[1].write_bytes(gzip.compress(texts[1]))
+    return ParallelFiles(*paths)
+
+
+def test_corpus(corpus):
+    assert list(corpus) == PAIRS
+    assert corpus.count() == len(PAIRS)
+    read = corpus.reader()
+    assert read(0, 2) == PAIRS[:2]
+    assert read(2, 5) == PAIRS[2:]
+    assert corpus.reader()(3, 4) == PAIRS[3:4]
+
+
+def test_count_checks_the_columns(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tx\nb\tx\tx\n", "utf-8")
+    with pytest.raises(ValueError, match=r"line 2 of `.*pairs\.tsv` has 3\."):
+        TwoColumnFile(path).count()
+
+
+@pytest.mark.parametrize("count", [ParallelFiles.count, list])
+def test_unequal_line_counts(tmp_path, count):
+    short, long = tmp_path / "short.txt", tmp_path / "long.txt"
+    short.write_text("a\nb\n", "utf-8")
+    long.write_text("a\nb\nc\nd\ne\n", "utf-8")
+    with pytest.raises(ValueError, match=r"2 in `.*short\.txt` and 5 in `.*long\.txt`"):
+        count(ParallelFiles(short, long))
+    with pytest.raises(ValueError, match=r"5 in `.*long\.txt` and 2 in `.*short\.txt`"):
+        count(ParallelFiles(long, short))
+
+
+def test_read_pairs(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tx\nb\ty\n", "utf-8")
+    assert read_pairs([path, path]) == [("a", "x"), ("b", "y")] * 2
+    assert read_pairs(pairs=iter(PAIRS)) == PAIRS
+
+
+@pytest.mark.parametrize("pair", [None, 5, "ab", ("a",), ("a", b"x"), ("a\ud800", "x")])
+def test_bad_pair_is_named(pair):
+    with pytest.raises(ValueError, match=r"`pairs` must .*`pairs\[1\]="):
+        ListedPairs([("a", "x"), pair])
+
+
+def test_strings_of_numpy():
+    assert list(ListedPairs(zip(*np.array([["a", "b"], ["x", "y"]]), strict=True))) == [
+        ("a", "x"),
+        ("b", "y"),
+    ]
+
+
+@pytest.mark.parametrize("arguments", [([],), ([], [])])
+def test_no_files(arguments):
+    with pytest.raises(ValueError, match="`source` must contain at least one path"):
+        open_corpora(*arguments, *[None] * (3 - len(arguments)))

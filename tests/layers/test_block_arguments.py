@@ -1,0 +1,194 @@
+"""Arguments that blocks and stacks share: documentation, defaults and effect."""
+
+import inspect
+import re
+
+import keras
+import numpy as np
+import pytest
+import reference
+from layer_contract import to_numpy, with_random_weights
+
+from keras_transformer.layers import (
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    KeyValues,
+    RotaryEmbedding,
+)
+from keras_transformer.layers.block_arguments import BlockArguments
+
+RNG = np.random.default_rng(67)
+LENGTH, SOURCE_LENGTH, HIDDEN_DIM, NUM_LAYERS, NUM_HEADS = 5, 7, 8, 2, 2
+TARGET = RNG.normal(size=(2, LENGTH, HIDDEN_DIM)).astype("float32")
+SOURCE = RNG.normal(size=(2, SOURCE_LENGTH, HIDDEN_DIM)).astype("float32")
+TARGET_HOLES = RNG.random((2, LENGTH, LENGTH)) < 0.6
+SOURCE_HOLES = RNG.random((2, LENGTH, SOURCE_LENGTH)) < 0.6
+TARGET_HOLES[:, :, 0] = SOURCE_HOLES[:, :, 0] = True
+TARGET_PADDING = np.arange(LENGTH) < [[3], [5]]
+SOURCE_PADDING = np.arange(SOURCE_LENGTH) < [[7], [4]]
+
+STACKS = [EncoderStack, DecoderStack]
+CLASSES = [EncoderBlock, DecoderBlock, *STACKS]
+SHARED = inspect.signature(BlockArguments.set_block_arguments).parameters.values()
+SHARED = [parameter for parameter in SHARED if parameter.name != "self"]
+
+each_class = pytest.mark.parametrize("layer_class", CLASSES)
+each_stack = pytest.mark.parametrize("stack_class", STACKS)
+
+
+def documented(layer_class, section="Args"):
+    """The text of each argument in a section of the docstring."""
+    text = inspect.getdoc(layer_class).partition(f"\n{section}:\n")[2]
+    text = text.partition("\n\n")[0]
+    entries = re.split(r"^    (?=\S)", text, flags=re.MULTILINE)
+    return {entry.partition(":")[0]: entry.partition(":")[2] for entry in entries[1:]}
+
+
+def assert_close(actual, expected, atol=2e-5):
+    np.testing.assert_allclose(to_numpy(actual), to_numpy(expected), atol=atol)
+
+
+def built(stack_class, **arguments):
+    layer = stack_class(NUM_LAYERS, 11, NUM_HEADS, **arguments)
+    shapes = [SOURCE.shape] if stack_class is EncoderStack else [TARGET.shape] * 2
+    layer.build(*shapes)
+    return with_random_weights(layer)
+
+
+@pytest.mark.once
+@each_class
+def test_is_documented_in_the_same_words(layer_class):
+    names = [parameter.name for parameter in SHARED]
+    own, first = documented(layer_class), documented(CLASSES[0])
+    assert {name: own[name] for name in names} == {name: first[name] for name in names}
+    given = inspect.signature(layer_class).parameters
+    assert own.keys() == {"**kwargs" if name == "kwargs" else name for name in given}
+
+
+@pytest.mark.once
+@each_class
+def test_has_the_same_defaults(layer_class):
+    given = inspect.signature(layer_class).parameters
+    for parameter in SHARED:
+        assert given[parameter.name].default == parameter.default, parameter.name
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "block_and_stack", [(EncoderBlock, EncoderStack), (DecoderBlock, DecoderStack)]
+)
+def test_stacks_take_the_call_arguments_of_their_blocks(block_and_stack):
+    block, stack = (inspect.signature(x.call).parameters for x in block_and_stack)
+    assert block.keys() == stack.keys()
+    for name in block:
+        assert block[name].default == stack[name].default, name
+    for layer_class in block_and_stack:
+        names = documented(layer_class, "Call arguments").keys()
+        assert names == block.keys() - {"self"}
+
+
+@each_class
+def test_initializers(layer_class):
+    sizes = (NUM_LAYERS, 11, NUM_HEADS) if layer_class in STACKS else (11, NUM_HEADS)
+    layer = layer_class(
+        *sizes,
+        kernel_initializer=keras.initializers.Constant(0.25),
+        bias_initializer="ones",
+    )
+    layer = layer_class.from_config(layer.get_config())
+    layer.build(TARGET.shape)
+    kernels = [w for w in layer.weights if "kernel" in w.path]
+    biases = [w for w in layer.weights if "bias" in w.path]
+    assert len(kernels) == len(biases) >= 6
+    assert all((to_numpy(kernel) == 0.25).all() for kernel in kernels)
+    assert all((to_numpy(bias) == 1.0).all() for bias in biases)
+
+
+@each_stack
+def test_initializers_without_a_seed_differ_between_blocks(stack_class):
+    layer = stack_class(NUM_LAYERS, 11, NUM_HEADS, kernel_initializer="he_normal")
+    layer.build(TARGET.shape)
+    kernels = [b.feed_forward.output_dense.kernel for b in layer.blocks]
+    assert np.abs(to_numpy(kernels[0]) - to_numpy(kernels[1])).max() > 0.01
+
+
+def test_masks_of_an_encoder_stack():
+    layer = built(EncoderStack)
+    holes = RNG.random((2, SOURCE_LENGTH, SOURCE_LENGTH)) < 0.6
+    holes[:, :, 0] = True
+    mask = holes & SOURCE_PADDING[:, None]
+    weights, expected = layer.get_weights(), SOURCE
+    for start in 0, 16:
+        block = weights[start : start + 16]
+        expected, _ = reference.encoder_block(block, expected, mask)
+    output = layer(SOURCE, padding_mask=SOURCE_PADDING, attention_mask=holes)
+    assert_close(output, expected)
+
+
+@pytest.mark.parametrize("use_causal_mask", [True, False])
+def test_masks_of_a_decoder_stack(use_causal_mask):
+    layer = built(DecoderStack)
+    causal = np.tri(LENGTH, dtype=bool) if use_causal_mask else True
+    self_mask = TARGET_HOLES & TARGET_PADDING[:, None] & causal
+    cross_mask = SOURCE_HOLES & SOURCE_PADDING[:, None]
+    weights, expected = layer.get_weights(), TARGET
+    for start in 0, 26:
+        block = weights[start : start + 26]
+        expected, _, _ = reference.decoder_block(
+            block, expected, SOURCE, self_mask, cross_mask
+        )
+    output = layer(
+        TARGET,
+        SOURCE,
+        decoder_padding_mask=TARGET_PADDING,
+        decoder_attention_mask=TARGET_HOLES,
+        encoder_padding_mask=SOURCE_PADDING,
+        encoder_attention_mask=SOURCE_HOLES,
+        use_causal_mask=use_causal_mask,
+    )
+    assert_close(output, expected)
+
+
+@each_stack
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_packed_sequences_are_computed_as_they_are_apart(stack_class, is_batch):
+    layer = stack_class(
+        NUM_LAYERS, 11, NUM_HEADS, normalize_first=True, positions=RotaryEmbedding()
+    )
+    layer.build(TARGET.shape)
+    with_random_weights(layer)
+    owner = np.array([0, 0, 0, 1, 1])
+    positions = np.array([0, 1, 2, 0, 1])
+    is_encoder = stack_class is EncoderStack
+    name = "attention_mask" if is_encoder else "decoder_attention_mask"
+    output = layer(
+        TARGET,
+        positions=np.stack([positions] * 2) if is_batch else positions,
+        **{name: (owner[:, None] == owner)[None]},
+    )
+    apart = [to_numpy(layer(TARGET[:, part])) for part in (slice(3), slice(3, 5))]
+    assert_close(output, np.concatenate(apart, axis=1))
+
+
+@pytest.mark.parametrize("is_one_tensor", [False, True])
+def test_caches_of_a_decoder_stack_with_an_encoder(is_one_tensor):
+    layer = built(DecoderStack)
+    expected = to_numpy(layer(TARGET, SOURCE, SOURCE_PADDING))
+    shape = (2, 2, LENGTH, NUM_HEADS, HIDDEN_DIM // NUM_HEADS)
+    own = [np.zeros(shape, "float32") for _ in layer.blocks]
+    cross = [b.cross_attention.compute_cache(SOURCE) for b in layer.blocks]
+    if not is_one_tensor:
+        pairs = layer.empty_caches(SOURCE, LENGTH)
+        own, cross = (list(caches) for caches in zip(*pairs, strict=True))
+    for index in range(LENGTH):
+        output, own, cross = layer(
+            TARGET[:, index : index + 1],
+            encoder_padding_mask=SOURCE_PADDING,
+            self_attention_cache=own,
+            self_attention_cache_update_index=index,
+            cross_attention_cache=cross,
+        )
+        assert_close(output[:, 0], expected[:, index])
+    assert all(isinstance(x, KeyValues) != is_one_tensor for x in (*own, *cross))

@@ -1,0 +1,205 @@
+import asyncio
+
+import pytest
+
+from keras_transformer.serving import served_model
+from keras_transformer.serving.rest import RequestError
+from keras_transformer.serving.served_model import ServedModel
+from keras_transformer.serving.server_options import ModelOptions
+
+pytestmark = pytest.mark.once
+
+
+class Replicas:
+    slots = 1
+
+    def __init__(self, name):
+        self.name = name
+        self.open = asyncio.Event()
+
+    async def predict(self, signature, requests):
+        await self.open.wait()
+        return [{"text": [self.name for _ in request["text"]]} for request in requests]
+
+
+class Cluster:
+    """Remembers what was done; what is in `broken` does not start."""
+
+    def __init__(self):
+        self.done = []
+        self.broken = set()
+        self.loading = asyncio.Event()
+        self.loading.set()
+
+    async def deploy(self, name, folder, options):
+        await self.loading.wait()
+        self.done.append(f"+{name}")
+        if name in self.broken:
+            raise RuntimeError("no such op")
+        return Replicas(name)
+
+    async def remove(self, name):
+        self.done.append(f"-{name}")
+
+
+def add(folder, *versions):
+    for version in versions:
+        (folder / f"{version}/variables").mkdir(parents=True)
+        (folder / f"{version}/saved_model.pb").touch()
+        (folder / f"{version}/variables/variables.index").touch()
+
+
+def run(scenario, folder, **options):
+    async def main():
+        model = ServedModel("m", ModelOptions(folder=folder, **options), Cluster())
+        return await scenario(model, model._cluster)
+
+    return asyncio.run(main())
+
+
+def states(model):
+    return {number: version.state for number, version in model.versions.items()}
+
+
+def test_a_new_version_takes_over_and_the_old_one_finishes(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        old = model.available()
+        asked = asyncio.create_task(old.loaded.batcher.predict("x", {"text": ["a"]}))
+        await asyncio.sleep(0)
+        add(tmp_path, 2)
+        refreshing = asyncio.create_task(model.refresh())
+        while old.state == "AVAILABLE":
+            await asyncio.sleep(0.01)
+        assert model.available().number == 2
+        assert cluster.done == ["+m-1", "+m-2"]  # the old one still computes
+        old.loaded.replicas.open.set()
+        assert await asked == {"text": ["m-1"]}
+        await refreshing
+        assert cluster.done[2:] == ["-m-1"]
+        assert states(model) == {1: "END", 2: "AVAILABLE"}
+        await model.refresh()
+        assert len(cluster.done) == 3
+
+    run(scenario, tmp_path)
+
+
+def test_the_old_version_answers_while_the_new_one_loads(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        add(tmp_path, 2)
+        cluster.loading.clear()
+        refreshing = asyncio.create_task(model.refresh())
+        while 2 not in model.versions:
+            await asyncio.sleep(0.01)
+        assert model.available().number == 1
+        with pytest.raises(RequestError, match="m, version 2, is loading"):
+            model.available(2)
+        cluster.loading.set()
+        await refreshing
+        assert model.available().number == 2
+
+    run(scenario, tmp_path)
+
+
+def test_a_broken_new_version_leaves_the_old_one(tmp_path, monkeypatch):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        add(tmp_path, 2)
+        cluster.broken = {"m-2"}
+        await model.refresh()
+        await model.refresh()
+        assert cluster.done == ["+m-1", "+m-2"]
+        assert model.available().number == 1
+        assert model.versions[2].error == "no such op"
+        monkeypatch.setattr(served_model, "RETRY_LOADING_SECONDS", 0)
+        cluster.loading.clear()
+        loading = asyncio.create_task(model.refresh())
+        while model.versions[2].state == "END":
+            await asyncio.sleep(0)
+        assert model.versions[2].error == "no such op"  # as long as it is not there
+        cluster.loading.set()
+        await loading
+        assert model.versions[2].failures == 2
+        monkeypatch.setattr(served_model, "RETRY_LOADING_SECONDS", 25)
+        model.versions[2].failed_at -= 99
+        await model.refresh()
+        assert model.versions[2].failures == 2  # which make it wait twice as long
+        model.versions[2].failures = 10**6
+        assert not model._is_due(2)
+        (tmp_path / "2/saved_model.pb").unlink()
+        await model.refresh()
+        assert states(model) == {1: "AVAILABLE"}
+        (tmp_path / "2/saved_model.pb").touch()  # a new one, which waits for nothing
+        cluster.broken = set()
+        await model.refresh()
+        assert states(model) == {1: "END", 2: "AVAILABLE"}
+        assert model.versions[2].error == ""
+
+    run(scenario, tmp_path)
+
+
+def test_several_versions_side_by_side(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1, 2, 3)
+        await model.refresh()
+        assert states(model) == {1: "AVAILABLE", 3: "AVAILABLE"}
+        assert model.available().number == 3
+        assert model.available(1).number == 1
+        with pytest.raises(RequestError, match="m, version 2, is not av") as found:
+            model.available(2)
+        assert found.value.status == 404
+        await model.unload_all()
+        assert cluster.done[2:] == ["-m-1", "-m-3"]
+
+    run(scenario, tmp_path, versions=[1, 3])
+
+
+def test_all_versions_are_being_loaded_from_the_beginning(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1, 2)
+        cluster.loading.clear()
+        refreshing = asyncio.create_task(model.refresh())
+        while not model.versions:
+            await asyncio.sleep(0.01)
+        assert states(model) == {1: "LOADING", 2: "LOADING"}
+        cluster.loading.set()
+        await refreshing
+        assert states(model) == {1: "AVAILABLE", 2: "AVAILABLE"}
+
+    run(scenario, tmp_path, versions="all")
+
+
+def test_what_was_being_unloaded_is_unloaded_at_the_end(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        model.versions[1].state = "UNLOADING"
+        await model.unload_all()
+        assert cluster.done == ["+m-1", "-m-1"]
+
+    run(scenario, tmp_path)
+
+
+def test_a_folder_without_versions_is_said_once(tmp_path, caplog):
+    async def scenario(model, cluster):
+        await model.refresh()
+        await model.refresh()
+
+    run(scenario, tmp_path)
+    (message,) = caplog.messages
+    assert f"{tmp_path} has no version to serve" in message
+
+
+def test_folders_that_vanish_stop_nothing(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        (tmp_path / "1/saved_model.pb").unlink()
+        await model.refresh()
+        assert model.available().number == 1
+
+    run(scenario, tmp_path)

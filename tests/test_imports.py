@@ -1,0 +1,213 @@
+"""The order of the packages, and the packages that each one may require."""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import pytest
+from documented import PACKAGE, ROOT
+
+import keras_transformer
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A part imports only parts of the rows after its own.
+ORDER = (
+    {"__main__"},
+    {"command_line"},
+    {"interoperability", "recipe", "serving"},
+    {"models"},
+    {"export"},
+    {"inference"},
+    {"dataset"},
+    {"decoding", "layers", "text", "training"},
+    {"backend"},
+    {"arguments", "evaluation", "files", "hub", "plotting", "types"},
+)
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
+
+# Packages that a part imports at module level, the standard library apart.
+REQUIRED = {
+    "__init__": set(),
+    "__main__": set(),
+    "arguments": set(),
+    "backend": {"keras"},
+    "command_line": {"typer"},
+    "dataset": {"numpy", "tensorflow"},
+    "decoding": {"keras", "numpy"},
+    "evaluation": {"rapidfuzz", "sacrebleu"},
+    "export": {"ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"},
+    "files": set(),
+    "hub": set(),
+    "inference": {"keras", "numpy", "sacrebleu", "tqdm"},
+    "interoperability": {"keras", "numpy"},
+    "layers": {"keras", "numpy"},
+    "models": {"keras"},
+    "plotting": {"matplotlib", "numpy", "seaborn"},
+    "recipe": {"keras"},
+    "serving": {
+        *("google", "numpy", "prometheus_client", "pydantic", "ray", "sentencex"),
+        *("starlette", "tensorflow", "tensorflow_text", "uvicorn"),
+    },
+    "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
+    "training": {"keras", "numpy"},
+    "types": set(),
+}
+USE_A_BACKEND = {"backend", "dataset", "export", "serving", "text"}
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def part_of(path):
+    """The folder of a module of the package, or its own name."""
+    first, *rest = path.relative_to(PACKAGE).parts
+    return first if rest else path.stem
+
+
+def imported_modules(nodes):
+    """The full names in import statements, and in calls that import by name."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and "import" in ast.unparse(node.func):
+            for argument in node.args[:1]:
+                yield ast.unparse(argument).removeprefix("f").strip("'\"")
+
+
+def imported_parts(nodes):
+    """The parts of the package that are imported, public names resolved."""
+    for name in imported_modules(nodes):
+        package, _, rest = name.partition(".")
+        if package != "keras_transformer" or rest == "__version__":
+            continue
+        part = rest.partition(".")[0]
+        if part not in RANK:
+            public = getattr(keras_transformer, part)
+            part = public.__module__.split(".")[1]
+        yield part
+
+
+def module_level(tree):
+    for statement in tree.body:
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            yield from ast.walk(statement)
+
+
+def parsed(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
+PARTS = [path for path in FILES if path != PACKAGE / "__init__.py"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("path", PARTS, ids=relative)
+def test_imports_run_one_way(path):
+    part = part_of(path)
+    found = {*imported_parts(ast.walk(parsed(path)))} - {part}
+    upwards = {other for other in found if RANK[other] <= RANK[part]}
+    assert not upwards, f"{part} must not import {upwards}"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from keras_transformer.models import Seq2Seq",
+        "import keras_transformer.models.presets",
+        "def f():\n    from keras_transformer import models",
+        "def f():\n    from keras_transformer import Seq2Seq",
+        "import_module('keras_transformer.models')",
+        "importlib.import_module(f'keras_transformer.models.{name}')",
+    ],
+)
+def test_every_way_to_import_is_seen(code):
+    assert [*imported_parts(ast.walk(ast.parse(code)))] == ["models"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_packages_that_a_part_requires(path):
+    part = part_of(path)
+    names = imported_modules(module_level(parsed(path)))
+    found = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+    allowed = REQUIRED[part] | {"keras_transformer"}
+    if path == PACKAGE / "__init__.py":
+        found.discard("f")  # names that are imported at their first use
+    assert found <= allowed
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_few_parts_use_a_backend(path):
+    names = {
+        name.partition(".")[0] for name in imported_modules(ast.walk(parsed(path)))
+    }
+    if part_of(path) not in USE_A_BACKEND:
+        assert not names & {"jax", "keras_nlp", "tensorflow", "torch"}
+
+
+def imported_by(code, **options):
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, **options
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
+
+
+def test_import_loads_nothing_that_it_does_not_need():
+    code = "import keras_transformer, sys; print(*sys.modules)"
+    loaded = {*imported_by(code, cwd=ROOT)}
+    unneeded = {"keras_hub", "keras_nlp", "sacrebleu", "seaborn", "sentencepiece"}
+    unneeded |= {"keras_transformer.text", "tensorflow_text"}
+    if keras.backend.backend() != "tensorflow":
+        unneeded.add("tensorflow")
+    assert "keras_transformer" in loaded
+    assert not unneeded & loaded
+
+
+@pytest.mark.once
+def test_a_script_with_the_name_of_the_command_has_all_names(tmp_path):
+    script = pathlib.Path(tmp_path, "keras-transformer.py")
+    script.write_text(
+        "import keras_transformer as kt, keras\n"
+        "name = 'keras_transformer>Seq2Seq'\n"
+        "print(keras.saving.get_registered_object(name) is kt.Seq2Seq)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout.split() == ["True"], process.stderr
+
+
+@pytest.mark.once
+def test_the_command_has_all_names():
+    """It imports nothing before it has parsed its arguments, and all names later."""
+    code = (
+        "import sys; sys.orig_argv = ['python', '-m', 'keras_transformer']\n"
+        "import keras_transformer as kt\n"
+        "print('keras' in sys.modules, kt.Seq2Seq.__name__, kt.BeamSearch.__name__,"
+        " kt.Alignment.__name__, kt.decoding.__name__)"
+    )
+    names = imported_by(code, cwd=ROOT)
+    assert names == [
+        *("False", "Seq2Seq", "BeamSearch", "Alignment"),
+        "keras_transformer.decoding",
+    ]
+
+
+@pytest.mark.once
+def test_deprecated_names():
+    with pytest.warns(FutureWarning, match="Use `model.export"):
+        writer = keras_transformer.export_saved_model
+    assert writer is keras_transformer.export.export_saved_model

@@ -1,0 +1,219 @@
+"""The SentencePiece tokenizer: options of the training, models of other programs."""
+
+import io
+import itertools
+import re
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+from training_text import LINES
+
+from keras_transformer.text import SentencePieceTokenizer
+
+pytestmark = pytest.mark.once
+
+# Training.
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_training_is_deterministic(model_type):
+    def train(seed):
+        return SentencePieceTokenizer.train(
+            lines=LINES * 5,
+            vocabulary_size=41,
+            model_type=model_type,
+            max_sentences=13,
+            seed=seed,
+        )
+
+    assert train(3).get_config() == train(3).get_config()
+    assert train(3).vocabulary_size == 41
+
+
+def test_training_with_long_lines():
+    lines = ["a short line"] * 50 + ["Ж" * 4193] * 50
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=16)
+    (ids,) = tokenizer.tokenize(["Ж"]).to_list()
+    assert tokenizer.unknown_token_id not in ids
+
+
+def test_sample_depends_on_the_seed():
+    lines = ["".join(word) for word in itertools.product("stkb", "aeiou", "nmrldfg")]
+    vocabularies = {
+        tuple(
+            SentencePieceTokenizer.train(
+                lines=lines,
+                vocabulary_size=37,
+                max_sentences=97,
+                seed=seed,
+            ).get_vocabulary()
+        )
+        for seed in range(5)
+    }
+    assert len(vocabularies) > 1
+
+
+def test_lowercase():
+    tokenizer = SentencePieceTokenizer.train(
+        lines=LINES, vocabulary_size=53, lowercase=True
+    )
+    texts = tokenizer.detokenize(tokenizer.tokenize(["ZWEI Hunde"])).numpy()
+    assert texts.tolist() == [b"zwei hunde"]
+
+
+TEXT = "½ litre™，a\u00a0b"
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({}, "1⁄2 litreTM,a b"),
+        ({"normalization": "nfkc"}, "1⁄2 litreTM,a b"),
+        ({"normalization": "nfkc", "lowercase": True}, "1⁄2 litretm,a b"),
+        ({"normalization": "identity"}, TEXT),
+    ],
+)
+def test_normalization(options, expected):
+    tokenizer = SentencePieceTokenizer.train(
+        lines=[TEXT, TEXT.lower()], vocabulary_size=24, **options
+    )
+    again = SentencePieceTokenizer.from_config(tokenizer.get_config())
+    for each in (tokenizer, again):
+        (text,) = each.detokenize(each.tokenize([f" {TEXT}  "])).numpy()
+        assert text.decode() == expected
+
+
+def test_bad_normalization():
+    message = "`normalization` must be \"nmt_nfkc\", .*`normalization='nfc'`"
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.train(lines=LINES, normalization="nfc")
+    with pytest.raises(ValueError, match="`normalization` must .*`lowercase=True`"):
+        SentencePieceTokenizer.train(
+            lines=LINES, normalization="identity", lowercase=True
+        )
+
+
+def test_character_coverage_excludes_the_rarest_characters():
+    lines = ["abcd" * 25] * 10 + ["語"]
+    full, partial = (
+        SentencePieceTokenizer.train(
+            lines=lines, vocabulary_size=12, character_coverage=coverage
+        )
+        for coverage in (1.0, 0.995)
+    )
+    assert full.unknown_token_id not in full.tokenize(["語"]).to_list()[0]
+    assert partial.unknown_token_id in partial.tokenize(["語"]).to_list()[0]
+
+
+def test_vocabulary_smaller_than_the_set_of_characters():
+    message = (
+        r"room for each character .* (\d+) tokens .*`vocabulary_size=9`\. .* lower "
+        r"`character_coverage`.*`character_coverage=1.0`"
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        SentencePieceTokenizer.train(lines=["abcdefgh"], vocabulary_size=9)
+    size = int(re.search(message, str(error.value))[1])
+    tokenizer = SentencePieceTokenizer.train(lines=["abcdefgh"], vocabulary_size=size)
+    assert tokenizer.vocabulary_size == size
+
+
+def test_too_large_vocabulary():
+    message = r"`vocabulary_size=997`.* too high \(997\).* value <= \d+"
+    with pytest.raises(ValueError, match=message):
+        SentencePieceTokenizer.train(lines=LINES, vocabulary_size=997)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_bad_max_sentences(size):
+    with pytest.raises(
+        ValueError, match=f"`max_sentences` must .* `max_sentences={size}`"
+    ):
+        SentencePieceTokenizer.train(lines=LINES, max_sentences=size)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 0.97, 1.5])
+def test_bad_character_coverage(coverage):
+    with pytest.raises(ValueError, match=f"`character_coverage` must .*={coverage}`"):
+        SentencePieceTokenizer.train(lines=LINES, character_coverage=coverage)
+
+
+def test_error_of_sentencepiece():
+    with pytest.raises(
+        ValueError, match=r"`vocabulary_size=0`\. .* reports: .*vocab_size"
+    ):
+        SentencePieceTokenizer.train(lines=LINES, vocabulary_size=0)
+
+
+def test_unknown_model_type():
+    with pytest.raises(ValueError, match='`model_type` must be "bpe" or "unigram"'):
+        SentencePieceTokenizer.train(lines=LINES, model_type="word")
+
+
+# Trained models.
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_tokenize_is_equal_in_graphs(model_type):
+    tokenizer = SentencePieceTokenizer.train(
+        lines=LINES * 3, vocabulary_size=37, model_type=model_type, lowercase=True
+    )
+    texts = [*LINES, "", "  A \t rïde ", "語語 red", "e\u0301 ﬁ Ⅳ", "\ufeff<s>", "a\0b"]
+    texts = [*(text.encode() for text in texts), b"a\xff\xc3", b"\xed\xa0\x80"]
+    compiled = tf.function(tokenizer.tokenize)
+    expected = compiled(tf.constant(texts), add_end=True)
+    found = tokenizer.tokenize(texts, add_end=True)
+    assert found.to_list() == expected.to_list()
+    assert found.dtype == expected.dtype
+    assert found.row_splits.dtype == expected.row_splits.dtype
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_subwords(model_type):
+    tokenizer = SentencePieceTokenizer.train(
+        lines=LINES, vocabulary_size=37, model_type=model_type
+    )
+    subwords = tokenizer.subwords()
+    assert subwords.model_type == model_type
+    assert subwords.tokens == tokenizer.get_vocabulary()
+    assert subwords.ordinary == [False] * 4 + [True] * 33
+    assert len(set(subwords.scores)) > 2
+    assert max(subwords.scores) <= 0
+
+
+# Models of other programs.
+
+
+def train_with_sentencepiece(**options):
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=proto,
+        vocab_size=61,
+        model_type="bpe",
+        minloglevel=2,
+        **options,
+    )
+    return proto.getvalue()
+
+
+def test_special_ids_of_the_model():
+    proto = train_with_sentencepiece(pad_id=60, unk_id=0, bos_id=1, eos_id=2)
+    tokenizer = SentencePieceTokenizer(proto)
+    assert tokenizer.pad_token_id == 60
+    assert tokenizer.unknown_token_id == tokenizer.token_to_id("語") == 0
+    assert (tokenizer.start_token_id, tokenizer.end_token_id) == (1, 2)
+    rows = tokenizer.tokenize(LINES, add_start=True, add_end=True)
+    texts = tokenizer.detokenize(rows.to_tensor(60)).numpy()
+    assert [text.decode() for text in texts] == LINES
+
+
+def test_model_without_padding():
+    with pytest.raises(ValueError, match=r"without \['<pad>'\].*--pad_id=0"):
+        SentencePieceTokenizer(train_with_sentencepiece())
+
+
+@pytest.mark.parametrize("proto", [b"no model", "bm8gbW9kZWw=", "no base64 §", b""])
+def test_bad_proto(proto):
+    with pytest.raises(ValueError, match="`proto` must be a serialised SentencePiece"):
+        SentencePieceTokenizer(proto)

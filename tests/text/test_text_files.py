@@ -1,0 +1,74 @@
+import gzip
+
+import numpy as np
+import pytest
+
+from keras_transformer.text import LineIndex, LineReader, read_lines, text_files
+
+pytestmark = pytest.mark.once
+
+LINES = [f"{'x' * (n % 7)}é{n}" for n in range(53)]
+
+
+@pytest.fixture(params=["lines.txt", "lines.txt.gz"])
+def path(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "_STRIDE", 5)
+    text = "\n".join(LINES).encode()
+    path = tmp_path / request.param
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def test_read_any_range_of_lines(path):
+    index = LineIndex.of(path)
+    assert index.lines == len(LINES)
+    assert len(index.offsets) == 11
+    reader = LineReader(path, index)
+    for start, stop in [(0, 3), (3, 13), (11, 12), (40, 53), (0, 53), (7, 7), (52, 53)]:
+        assert reader.read(start, stop) == LINES[start:stop]
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_last_line_with_and_without_line_ending(tmp_path, ending):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(f"a\r\n\r\nb{ending}".encode())
+    index = LineIndex.of(path)
+    assert index.lines == 3
+    assert LineReader(path, index).read(0, 3) == ["a", "", "b"]
+
+
+def test_index_checks_the_file(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"a\n\xff\n")
+    with pytest.raises(ValueError, match=r"UTF-8; line 2 of `.*lines\.txt`"):
+        LineIndex.of(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"lines\.txt` is empty"):
+        LineIndex.of(path)
+
+
+def test_damaged_gzip_file(tmp_path):
+    random = np.random.default_rng(0).integers(97, 123, 50_000, dtype=np.uint8)
+    whole = gzip.compress(b"first\n" + random.tobytes())
+    path = tmp_path / "lines.txt.gz"
+    for content in (whole[:-9], whole[:9000] + bytes(9) + whole[9009:], b"words\n"):
+        path.write_bytes(content)
+        message = r"`\.gz` file must be complete; `.*lines\.txt\.gz` is damaged after"
+        with pytest.raises(ValueError, match=message):
+            LineIndex.of(path)
+
+
+def test_file_that_lost_lines(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("a\nb\nc\n")
+    index = LineIndex.of(path)
+    path.write_text("a\n")
+    message = r"`.*lines\.txt` must be .* does not change; it had 3 lines and now has 1"
+    with pytest.raises(ValueError, match=message):
+        LineReader(path, index).read(0, 2)
+
+
+def test_only_line_endings_are_removed(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes("\ufeff a \r\n\n\u2028b\tc\rd".encode())
+    assert list(read_lines(path)) == [" a ", "", "\u2028b\tc\rd"]

@@ -1,0 +1,173 @@
+"""Properties of all tokenizers: token ids, special tokens, saving and loading."""
+
+import json
+import pickle
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_text import LINES
+
+from keras_transformer.text import CharacterTokenizer, Tokenizer, WordTokenizer
+
+pytestmark = pytest.mark.once
+
+
+def test_special_tokens_have_the_first_ids(tokenizer):
+    assert tokenizer.get_vocabulary()[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert tokenizer.pad_token_id == 0
+    assert tokenizer.unknown_token_id == 1
+    assert tokenizer.start_token_id == 2
+    assert tokenizer.end_token_id == 3
+
+
+def test_tokens_and_ids_are_inverse(tokenizer):
+    vocabulary = tokenizer.get_vocabulary()
+    assert len(vocabulary) == len(set(vocabulary)) == tokenizer.vocabulary_size
+    for id, token in enumerate(vocabulary):
+        assert tokenizer.id_to_token(id) == token
+        assert tokenizer.token_to_id(token) == id
+    assert tokenizer.token_to_id("語語") == tokenizer.unknown_token_id
+
+
+@pytest.mark.parametrize("beyond", [-1, 0])
+def test_id_outside_the_vocabulary(tokenizer, beyond):
+    id = beyond if beyond < 0 else tokenizer.vocabulary_size
+    with pytest.raises(ValueError, match=f"`id` must be from 0 .* `id={id}`"):
+        tokenizer.id_to_token(id)
+
+
+def test_ids_outside_the_vocabulary_are_unknown(tokenizer):
+    size, unknown = tokenizer.vocabulary_size, tokenizer.unknown_token_id
+    expected = tokenizer.detokenize([[size - 1, unknown, unknown]]).numpy()
+    assert tokenizer.detokenize([[size - 1, size, -7]]).numpy() == expected
+
+
+def test_start_and_end(tokenizer):
+    plain = tokenizer.tokenize(LINES[:2]).to_list()
+    framed = tokenizer.tokenize(LINES[:2], add_start=True, add_end=True).to_list()
+    ended = tokenizer.tokenize(LINES[:2], add_end=True).to_list()
+    assert framed == [[2, *row, 3] for row in plain]
+    assert ended == [[*row, 3] for row in plain]
+
+
+def test_empty_text(tokenizer):
+    assert tokenizer.tokenize(["", LINES[0]]).to_list()[0] == []
+    assert tokenizer.tokenize([""], add_end=True).to_list() == [[3]]
+    assert tokenizer.tokenize([]).nrows() == 0
+    assert tokenizer.detokenize(np.zeros((2, 3), "int32")).numpy().tolist() == [b""] * 2
+    assert tokenizer.detokenize(np.zeros((2, 0), "int32")).numpy().tolist() == [b""] * 2
+
+
+def test_text_is_never_converted_to_a_special_token(tokenizer):
+    special = {0, 2, 3}
+    for row in tokenizer.tokenize(["<pad> <s> </s>", "</s>"]).to_list():
+        assert row
+        assert not special & set(row)
+
+
+def test_detokenize_drops_padding_and_ids_after_the_end(tokenizer):
+    row = tokenizer.tokenize(LINES[:1]).to_list()[0]
+    noise = [0, 2, *row, 0, 3, *row, 3]
+    assert tokenizer.detokenize([noise]).numpy()[0].decode() == LINES[0]
+
+
+@pytest.mark.parametrize("convert", [tuple, np.array, tf.constant])
+def test_tokenize_takes_any_array(tokenizer, convert):
+    expected = tokenizer.tokenize(LINES).to_list()
+    assert tokenizer.tokenize(convert(LINES)).to_list() == expected
+
+
+def test_single_text(tokenizer):
+    with pytest.raises(ValueError, match=r"`texts` must be a batch .* in a list"):
+        tokenizer.tokenize("a man")
+
+
+# Graphs of TensorFlow.
+
+
+def test_inside_a_data_pipeline(tokenizer):
+    dataset = tf.data.Dataset.from_tensor_slices(LINES).batch(3)
+    dataset = dataset.map(tokenizer.tokenize).map(tokenizer.detokenize).unbatch()
+    assert [text.decode() for text in dataset.as_numpy_iterator()] == LINES
+
+
+def test_inside_a_saved_model(tokenizer, tmp_path):
+    class Echo(tf.Module):
+        def __init__(self, tokenizer):
+            super().__init__()
+            self.tokenizer = tokenizer
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def serve(self, texts):
+            return self.tokenizer.detokenize(self.tokenizer.tokenize(texts).to_tensor())
+
+    tf.saved_model.save(Echo(tokenizer), str(tmp_path))
+    texts = tf.saved_model.load(str(tmp_path)).serve(tf.constant([*LINES, ""]))
+    assert [text.decode() for text in texts.numpy()] == [*LINES, ""]
+
+
+# Saving and loading.
+
+
+def test_configuration(tokenizer):
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(tokenizer)))
+    name = type(tokenizer).__name__
+    assert config["registered_name"] == f"keras_transformer>{name}"
+    copy = keras.saving.deserialize_keras_object(config)
+    assert type(copy) is type(tokenizer)
+    assert copy.get_vocabulary() == tokenizer.get_vocabulary()
+    assert copy.tokenize(LINES).to_list() == tokenizer.tokenize(LINES).to_list()
+
+
+def test_save_and_load(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["tokenizer.json"]
+    for loader in (Tokenizer, type(tokenizer)):
+        loaded = loader.load(path)
+        assert type(loaded) is type(tokenizer)
+        assert loaded.get_config() == tokenizer.get_config()
+
+
+def test_pickle(tokenizer):
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.get_config() == tokenizer.get_config()
+    text = tokenizer.detokenize(tokenizer.tokenize(["abc"]))
+    np.testing.assert_array_equal(copy.detokenize(copy.tokenize(["abc"])), text)
+
+
+def test_failed_save_keeps_the_old_file(tokenizer, tmp_path, monkeypatch):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("old")
+    monkeypatch.setattr(
+        type(tokenizer), "get_config", lambda self: {"unserialisable": object()}
+    )
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        tokenizer.save(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_loading_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
+        Tokenizer.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"class_na', "[]", '{"class_name": "Nothing", "config": {}}', "{}", "\x80"],
+)
+def test_loading_a_damaged_file(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content.encode("latin1"))
+    with pytest.raises(ValueError, match=r"`path` must be a file .*tokenizer\.json"):
+        Tokenizer.load(path)
+
+
+def test_loading_another_class(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    WordTokenizer.train(lines=LINES).save(path)
+    with pytest.raises(ValueError, match="contains a WordTokenizer"):
+        CharacterTokenizer.load(path)

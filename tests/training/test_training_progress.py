@@ -1,0 +1,249 @@
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from small_run import BATCHES, make_data, make_model
+
+from keras_transformer import Checkpoints, TrainingProgress, WarmupInverseSquareRoot
+from keras_transformer.training import training_progress as module
+
+RNG = np.random.default_rng(67)
+INPUTS, TARGETS = RNG.normal(size=(12, 3)), RNG.normal(size=(12, 2))
+SCHEDULE = WarmupInverseSquareRoot(0.1, warmup_steps=5)
+
+
+class Logs(keras.callbacks.Callback):
+    """Stores the logs of callbacks after `TrainingProgress`."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches, self.epochs = [], []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches.append(dict(logs))
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(dict(logs))
+
+
+def fit(optimizer, steps_per_execution=1, **arguments):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer, "mse", steps_per_execution=steps_per_execution)
+    seen = Logs()
+    arguments = {"epochs": 2, "batch_size": 2, "verbose": 0, **arguments}
+    history = model.fit(
+        INPUTS, TARGETS, callbacks=[TrainingProgress(500), seen], **arguments
+    ).history
+    return seen, history
+
+
+# PyTorch executes one step at a time.
+STEPS_PER_EXECUTION = [1] if keras.backend.backend() == "torch" else [1, 2]
+
+
+@pytest.mark.parametrize("steps_per_execution", STEPS_PER_EXECUTION)
+@pytest.mark.parametrize("loss_scale", [False, True])
+def test_learning_rate_of_a_schedule(steps_per_execution, loss_scale):
+    optimizer = keras.optimizers.SGD(SCHEDULE)
+    if loss_scale:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
+    seen, history = fit(optimizer, steps_per_execution)
+    expected = [
+        float(SCHEDULE(n)) for n in range(steps_per_execution, 13, steps_per_execution)
+    ]
+    rates = [logs["learning_rate"] for logs in seen.batches]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    ends = [float(SCHEDULE(6)), float(SCHEDULE(12))]
+    np.testing.assert_allclose(history["learning_rate"], ends, rtol=1e-6)
+    assert history["learning_rate"] == [log["learning_rate"] for log in seen.epochs]
+
+
+def test_learning_rate_with_gradient_accumulation():
+    """Schedules count batches; `optimizer.iterations` counts updates."""
+    optimizer = keras.optimizers.SGD(SCHEDULE, gradient_accumulation_steps=2)
+    seen, history = fit(optimizer)
+    rates = [logs["learning_rate"] for logs in seen.batches]
+    expected = [float(SCHEDULE(n)) for n in range(1, 13)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    np.testing.assert_allclose(history["learning_rate"], expected[5::6], rtol=1e-6)
+
+
+def test_several_optimizers_have_no_learning_rate():
+    optimizers = keras.optimizers
+    rates = optimizers.OptimizerMap(optimizers.SGD(0.1), {".*bias": optimizers.SGD()})
+    seen, history = fit(optimizers.MultiOptimizer(rates))
+    assert "learning_rate" not in history
+    assert all("minutes_left" in logs for logs in seen.batches)
+
+
+def test_learning_rate_that_another_callback_changes():
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.4), "mse")
+    seen = Logs()
+    callbacks = [TrainingProgress(), halve, seen]
+    model.fit(INPUTS, TARGETS, 4, epochs=2, verbose=0, callbacks=callbacks)
+    rates = [logs["learning_rate"] for logs in seen.batches]
+    np.testing.assert_allclose(rates, [0.2] * 3 + [0.1] * 3)
+    assert "tokens_per_second" not in seen.epochs[0]
+
+
+def test_the_progress_bar_has_the_figures(capsys):
+    seen, _ = fit("sgd", verbose=2)
+    shown = capsys.readouterr().out
+    for name in ("learning_rate: 0.0100", "minutes_left: ", "tokens_per_second: "):
+        assert shown.count(name) == 2
+    # The time of the second epoch is known from the first.
+    left = [logs["minutes_left"] for logs in seen.batches]
+    assert left[6:] == sorted(left[6:], reverse=True)
+    assert seen.epochs[1]["minutes_left"] == 0
+
+
+def test_the_model_is_not_read_within_an_epoch(monkeypatch):
+    """On JAX, reading the model after each batch would wait for the device."""
+    syncs = []
+    monkeypatch.setattr(
+        keras.Model, "jax_state_sync", lambda self: syncs.append(self), raising=False
+    )
+    progress = TrainingProgress()
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    progress.set_model(model)
+    progress.set_params({"steps": 2, "epochs": 1, "verbose": 0})
+    progress.on_train_begin()
+    progress.on_epoch_begin(0)
+    progress.on_train_batch_begin(0)
+    syncs.clear()
+    for batch in range(2):
+        progress.on_train_batch_begin(batch)
+        progress.on_train_batch_end(batch, {})
+    assert syncs == []
+    assert progress.async_safe
+
+
+class Run:
+    """Calls `TrainingProgress` as `fit` does, with a simulated clock."""
+
+    def __init__(self, monkeypatch, **params):
+        self.now = 100.0
+        clock = SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr(module, "time", clock)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        self.progress = TrainingProgress(tokens_per_epoch=600)
+        self.progress.set_model(model)
+        self.params = {"steps": 4, "epochs": 3, "verbose": 0, **params}
+        self.progress.on_train_begin()
+
+    def epoch(self, epoch, batches, seconds, validation=0.0, **params):
+        """Returns the logs of each batch, and of the epoch."""
+        self.progress.set_params({**self.params, **params})
+        self.progress.on_epoch_begin(epoch)
+        logs = [{} for _ in range(batches + 1)]
+        for batch in range(batches):
+            self.progress.on_train_batch_begin(batch)
+            self.now += seconds
+            self.progress.on_train_batch_end(batch, logs[batch])
+        self.now += validation
+        self.progress.on_epoch_end(epoch, logs[-1])
+        return logs
+
+
+def values(logs, name):
+    return [log.get(name) for log in logs]
+
+
+@pytest.mark.once
+def test_times_by_hand(monkeypatch):
+    run = Run(monkeypatch)
+    logs = run.epoch(0, batches=4, seconds=3.0, validation=8.0)
+    # 11 to 8 batches of 3 s, then 8 batches of 5 s, which include the validation.
+    minutes = [11 * 3 / 60, 10 * 3 / 60, 9 * 3 / 60, 8 * 3 / 60, 8 * 5 / 60]
+    np.testing.assert_allclose(values(logs, "minutes_left"), minutes)
+    np.testing.assert_allclose(values(logs, "tokens_per_second"), [50.0] * 5)
+    run.now += 4.0  # Callbacks that come later. In all, 6 s per batch.
+    logs = run.epoch(1, batches=4, seconds=1.0)
+    minutes = [7 * 6 / 60, 6 * 6 / 60, 5 * 6 / 60, 4 * 6 / 60, 4 * 1 / 60]
+    np.testing.assert_allclose(values(logs, "minutes_left"), minutes)
+    np.testing.assert_allclose(values(logs, "tokens_per_second"), [150.0] * 5)
+    assert values(run.epoch(2, batches=4, seconds=1.0), "minutes_left")[-1] == 0
+
+
+@pytest.mark.once
+def test_several_steps_per_execution(monkeypatch):
+    """With an odd number of steps, the last call exceeds it."""
+    run = Run(monkeypatch, steps=3, epochs=1)
+    run.progress.set_params(run.params)
+    run.progress.on_epoch_begin(0)
+    for batch in (1, 3):
+        run.now += 6.0
+        logs = {}
+        run.progress.on_train_batch_begin(batch)
+        run.progress.on_train_batch_end(batch, logs)
+    assert logs["minutes_left"] == 0
+    np.testing.assert_allclose(logs["tokens_per_second"], 50.0)
+
+
+@pytest.mark.once
+def test_a_resumed_epoch(monkeypatch):
+    run = Run(monkeypatch)
+    logs = run.epoch(1, batches=1, seconds=3.0, steps=1, first_batch=3)
+    np.testing.assert_allclose(values(logs, "minutes_left"), [4 * 3 / 60] * 2)
+    np.testing.assert_allclose(values(logs, "tokens_per_second"), [50.0] * 2)
+    logs = run.epoch(2, batches=4, seconds=3.0)
+    np.testing.assert_allclose(values(logs, "minutes_left")[0], 3 * 3 / 60)
+
+
+def test_an_epoch_that_checkpoints_resume(tmp_path):
+    """`Checkpoints` begins the epoch after `TrainingProgress`."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                raise KeyboardInterrupt
+
+    def fit(*others):
+        data, seen = make_data(), Logs()
+        progress = TrainingProgress(data.tokens_per_epoch)
+        checkpoints = Checkpoints(tmp_path, data, save_every=4)
+        callbacks = [progress, seen, *others, checkpoints]
+        options = {"epochs": 1, "shuffle": False, "verbose": 0}
+        make_model().fit(data.dataset, callbacks=callbacks, **options)
+        return seen.batches
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Stop())
+    batches = fit()
+    assert len(batches) == BATCHES - 4
+    assert batches[-1]["minutes_left"] == 0 < batches[-2]["minutes_left"]
+
+
+@pytest.mark.once
+def test_data_of_unknown_size(monkeypatch):
+    run = Run(monkeypatch, steps=None)
+    logs = run.epoch(0, batches=4, seconds=3.0)
+    assert values(logs, "minutes_left") == [*[None] * 4, 8 * 3 / 60]
+    assert values(logs, "tokens_per_second") == [*[None] * 4, 50.0]
+    logs = run.epoch(1, batches=4, seconds=3.0)
+    assert values(logs, "tokens_per_second") == [50.0] * 5
+
+
+@pytest.mark.once
+def test_batches_that_end_in_another_order(monkeypatch):
+    """Keras may call the callback from several threads."""
+    run = Run(monkeypatch)
+    run.progress.set_params(run.params)
+    run.progress.on_epoch_begin(0)
+    run.progress.on_train_batch_begin(0)
+    logs = [{}, {}]
+    run.now += 6.0
+    for batch in (1, 0):
+        run.progress.on_train_batch_end(batch, logs[batch])
+    assert values(logs, "tokens_per_second") == [50.0, 50.0]
+
+
+@pytest.mark.once
+def test_tokens_per_epoch_must_be_positive():
+    with pytest.raises(ValueError, match="at least 1; received `tokens_per_epoch=0`"):
+        TrainingProgress(0)
