@@ -1,16 +1,17 @@
-"""Where Keras has no equivalent: what is done through a backend's own API, and why.
+"""APIs of single backends, and private names of dependencies, each with its reason.
 
-- `building`: models, before `fit` takes a batch for it
-- `compiling`: functions of a model, for decoding and scoring
+- `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
-- `few_rows`: products of few rows with a matrix, as fast as they can be
-- `fusion`: what XLA would fuse, though it is faster apart
-- `looping`: loops whose steps are recorded and repeated
-- `materialization`: values that XLA would compute anew for each use
-- `micro_batches`: gradients added up over the parts of a batch
-- `products`: matrix products by the fastest library that the backend has
-- `random_bits`: random numbers for dropout, 16 bits each
-- `rematerialization`: layers computed again for their gradient
-- `top_k`: the highest values, equal ones in one order
-- `writing_in_place`: values put into a tensor without a copy of all of it
+- `keras_internals`: private names of Keras, with fallbacks
+- `matmul`: matrix multiplication with the fastest kernel of each backend
+- `micro_batches`: gradients accumulated over parts of a batch
+- `quantized`: rejects quantized models, which Keras cannot load
+- `random_bits`: random integers of 16 bits for dropout
+- `rematerialization`: activations recomputed for the gradient
+- `sentencepiece`: models of tensorflow-text that outlive its kernel cache
+- `slice_update`: updates of a slice in place
+- `tied_logits`: logits of an output layer that shares an embedding's weights
+- `top_k`: the highest values, with ties in the same order on every backend
+- `while_loop`: loops whose steps PyTorch records and replays
+- `xla_barriers`: barriers against fusions of XLA that cost more than they save
 """

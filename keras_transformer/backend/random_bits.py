@@ -1,4 +1,4 @@
-"""The one place that draws raw random bits from each backend's generator."""
+"""Random integers of 16 bits from the generator of each backend."""
 
 import math
 from collections.abc import Callable
@@ -6,19 +6,21 @@ from typing import Any
 
 import keras
 
+from keras_transformer.types import Size, Tensor
 
-def random_int16(shape: tuple[Any, ...], seed: keras.random.SeedGenerator) -> Any:
-    """Draws integers uniformly from all values that 16 bits can have.
 
-    The generators of all backends are made of words of 32 or 64 bits.
-    `keras.random` spends a word on every number; here it is cut into pieces.
+def random_int16(shape: tuple[Size, ...], seed: keras.random.SeedGenerator) -> Tensor:
+    """Draws integers uniformly from all values of 16 bits.
+
+    The generators of all backends produce words of 32 or 64 bits. `keras.random` uses
+    one word for each number; this function splits the words.
 
     Args:
-        shape: ints or int scalar tensors.
-        seed: the source of randomness; its state goes on by one.
+        shape: tuple of ints or int scalar tensors.
+        seed: the seed generator, which advances by one.
 
     Returns:
-        int16 tensor of the shape, values in [-32768, 32767].
+        Int16 tensor of the given shape, values in [-32768, 32767].
     """
     return _DRAW[keras.backend.backend()](shape, seed.next())
 
@@ -28,8 +30,8 @@ def _jax(shape: tuple[int, ...], key: Any) -> Any:
 
     size = math.prod(shape)
     words = jax.random.bits(key, (-(-size // 2),), "uint32")
-    pieces = jax.lax.bitcast_convert_type(words, "int16")
-    return pieces.reshape(-1)[:size].reshape(shape)
+    integers = jax.lax.bitcast_convert_type(words, "int16")
+    return integers.reshape(-1)[:size].reshape(shape)
 
 
 def _tensorflow(shape: tuple[Any, ...], seed: Any) -> Any:
@@ -45,8 +47,8 @@ def _tensorflow(shape: tuple[Any, ...], seed: Any) -> Any:
 def _torch(shape: tuple[int, ...], seed: Any) -> Any:
     import torch
 
-    device = keras.src.backend.torch.core.get_device()
-    if device == "meta":
+    device = seed.device  # "meta" where Keras infers shapes
+    if device.type == "meta":
         return torch.empty(shape, dtype=torch.int16, device=device)
     size = math.prod(shape)
     generator = torch.Generator(device=device).manual_seed(int(seed.sum()))

@@ -1,71 +1,140 @@
-"""The one place that knows how each backend computes a layer again for its gradient."""
+"""Rematerialization: layers whose activations are recomputed for the gradient."""
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import keras
 from keras import ops
-from keras.src.backend import AutocastScope, get_keras_mask, set_keras_mask
+
+from keras_transformer.types import Mask, Tensor
 
 
-def rematerialized_call(layer: keras.layers.Layer, *inputs: Any, **options: Any) -> Any:
-    """Calls a layer and keeps its inputs alone for the gradient.
+def rematerialized_call(
+    layer: keras.layers.Layer, *inputs: Tensor, **options: Any
+) -> Any:
+    """Calls a layer and keeps only its inputs for the gradient.
 
-    What the layer computes on the way is computed again when the gradient needs
-    it. `keras.remat` around the layer would do for a layer without randomness:
-    here the seeds are values that go in and come out, so that dropout draws the
-    same numbers again and the seeds go on once.
+    The gradient recomputes the activations. `keras.remat` suits a layer without
+    randomness. Here the states of the seed generators are inputs and outputs of the
+    function that is recomputed, so dropout draws the same numbers again and the seeds
+    advance once.
 
     Args:
         layer: a built layer that passes on the mask of its first input.
-        *inputs: float tensors, through which gradients go.
+        *inputs: float tensors, with gradients.
         **options: further arguments of the layer, without gradients.
 
     Returns:
-        What `layer(*inputs, **options)` returns.
+        The result of `layer(*inputs, **options)`.
 
     References:
         - [Chen et al., 2016](https://arxiv.org/abs/1604.06174)
     """
     weights = layer.weights
     seeds = [v for v in layer.variables if not any(v is w for w in weights)]
-    masks = [get_keras_mask(x) for x in inputs]
+    masks = [_get_mask(x) for x in inputs]
 
-    def call(inputs: Any, weight_values: Any) -> tuple[Any, list[Any], list[Any]]:
+    def call(
+        inputs: list[Tensor], weight_values: list[Tensor]
+    ) -> tuple[Any, list[Tensor], list[Tensor]]:
         values = zip([*weights, *seeds], [*weight_values, *seed_values], strict=True)
         with keras.StatelessScope(collect_losses=True) as scope:
             for update in values:
                 scope.add_update(update)
-            _attach_masks(inputs, masks)
+            _set_masks(inputs, masks)
             outputs = layer(*inputs, **options)
         new_seeds = [scope.get_current_value(seed) for seed in seeds]
         return outputs, new_seeds, scope.losses
 
-    with AutocastScope(None):  # as they are, for sub-layers of full precision
-        weight_values = [ops.convert_to_tensor(weight.value) for weight in weights]
-    # Copies, since the seeds go on before the gradient is computed.
+    weight_values = _values(weights)
+    # Copies, since the seeds advance before the gradient is computed.
     seed_values = [ops.copy(seed.value) for seed in seeds]
     remat = _REMAT.get(keras.backend.backend(), keras.remat)
     outputs, new_values, losses = remat(call)(list(inputs), weight_values)
     layer.add_loss(losses)
     for seed, value in zip(seeds, new_values, strict=True):
         seed.assign(value)
-    _attach_masks(keras.tree.flatten(outputs)[:1], masks[:1])
+    _set_masks(keras.tree.flatten(outputs)[:1], masks[:1])
     return outputs
 
 
-def _attach_masks(tensors: list[Any], masks: list[Any]) -> None:
+class _Neutral(keras.layers.Layer):
+    """A layer without weights that accepts masks and casts neither input nor weights.
+
+    Keras has no public function for masks and for the values of variables without
+    autocasting. Layers have access to both.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(autocast=False, name=type(self).__name__.strip("_"))
+        self.supports_masking = True
+        self.built = True
+
+
+@final
+class _Identity(_Neutral):
+    """Returns its input, to which Keras attaches the argument `mask`."""
+
+    def call(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+        return x
+
+
+@final
+class _MaskOf(_Neutral):
+    """Returns the mask of its input, or the input itself if it has none."""
+
+    def call(self, x: Tensor, mask: Mask | None = None) -> Tensor:
+        return x if mask is None else mask
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Mask | None = None) -> None:
+        return None
+
+
+@final
+class _Values(_Neutral):
+    """Returns the values of variables."""
+
+    def __init__(self, variables: Sequence[keras.Variable]) -> None:
+        super().__init__()
+        self._values = lambda: [ops.convert_to_tensor(v.value) for v in variables]
+
+    def call(self, x: Tensor) -> list[Tensor]:
+        return self._values()
+
+
+@functools.cache
+def _identity() -> _Identity:
+    return _Identity()
+
+
+@functools.cache
+def _mask_of() -> _MaskOf:
+    return _MaskOf()
+
+
+def _get_mask(x: Tensor) -> Mask | None:
+    mask = _mask_of()(x)
+    return None if mask is x else mask
+
+
+def _set_masks(tensors: Sequence[Tensor], masks: Sequence[Mask | None]) -> None:
     for tensor, mask in zip(tensors, masks, strict=True):
         if mask is not None:
-            set_keras_mask(tensor, mask)
+            _identity()(tensor, mask=mask)
+
+
+def _values(variables: Sequence[keras.Variable]) -> list[Tensor]:
+    """Returns the values in their own dtypes, for sub-layers of full precision."""
+    return _Values(variables)(ops.zeros(())) if variables else []
 
 
 def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.checkpoint`, for CPUs too.
+    """Returns the function with `jax.checkpoint` that works on CPUs too.
 
-    There XLA drops the barriers of `jax.checkpoint` and merges the recomputation
-    with the forward pass, whose intermediate results it keeps for that. Here the
-    recomputation depends on the gradient that comes in.
+    On CPUs XLA removes the barriers of `jax.checkpoint` and merges the recomputation
+    with the forward pass, so the activations stay in memory. Here the recomputation
+    depends on the incoming gradient.
     """
     import jax
 
@@ -76,8 +145,8 @@ def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
     def forward(inputs: Any, weights: Any) -> tuple[Any, tuple[Any, Any]]:
         return function(inputs, weights), (inputs, weights)
 
-    def backward(saved: tuple[Any, Any], gradients: Any) -> Any:
-        inputs, weights = saved
+    def backward(residuals: tuple[Any, Any], gradients: Any) -> Any:
+        inputs, weights = residuals
         zero = 0 * jax.tree.leaves(gradients)[0].ravel()[0]
         inputs = [x + zero.astype(x.dtype) for x in inputs]
         return jax.vjp(function, inputs, weights)[1](gradients)
@@ -87,10 +156,10 @@ def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _torch_remat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`keras.remat` that computes all again, without PyTorch's early stop.
+    """Returns the function with `keras.remat`, without PyTorch's early stop.
 
-    That is an exception in the midst of a layer, which holds on to its tensors
-    until Python collects cycles.
+    The early stop is an exception inside a layer. Its traceback keeps the layer's
+    tensors in memory until Python collects cycles.
     """
     from torch.utils import checkpoint
 

@@ -1,16 +1,18 @@
-"""The one place that finds the highest values in the same order on every backend."""
+"""The highest values, with ties in the same order on every backend."""
 
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_transformer.types import Tensor
 
-def top_k(values: Any, k: int) -> tuple[Any, Any]:
-    """Finds the `k` highest values of each row; of equal ones the first comes first.
 
-    So do TensorFlow and JAX. PyTorch leaves the order of equal values open, and which
-    of them it finds, unless none are equal.
+def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Finds the `k` highest values of each row, equal values in the order of columns.
+
+    `ops.top_k` guarantees this order on TensorFlow and JAX. On PyTorch it leaves open
+    which of several equal values it returns, and in which order.
 
     Args:
         values: float tensor `(…, columns)`.
@@ -32,11 +34,16 @@ def top_k(values: Any, k: int) -> tuple[Any, Any]:
 
 
 def _torch_top_k(values: Any, k: int) -> tuple[Any, Any]:
-    """Sorts by integers that all differ: a float's rank, and below it the column."""
+    """Sorts by distinct integers: the rank of the float in the high bits, then columns.
+
+    The bits of a float, read as an integer, rank like the float; those of negative
+    floats are inverted first.
+    """
     import torch
 
-    bits = (values.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+    bits = (values.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0.
     ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    backwards = torch.arange(values.shape[-1] - 1, -1, -1, device=values.device)
-    _, columns = torch.topk((ranks.long() << 32) | backwards, k)
+    last_column = values.shape[-1] - 1
+    reversed_columns = torch.arange(last_column, -1, -1, device=values.device)
+    _, columns = torch.topk((ranks.long() << 32) | reversed_columns, k)
     return values.gather(-1, columns), columns.to(torch.int32)

@@ -1,25 +1,23 @@
-"""Makes the graph of a SavedModel smaller; what it computes stays the same."""
+"""Makes the graph of a SavedModel smaller without changing what it computes."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow.python.framework import op_def_registry
 
-# What TensorFlow finds out for itself, and what it only shows to people.
-UNNEEDED = ("_output_shapes", "_user_specified_name")
+# TensorFlow infers the shapes again, and uses the names only in messages.
+UNNEEDED_ATTRIBUTES = ("_output_shapes", "_user_specified_name")
 
 
 def compact(folder: pathlib.Path) -> None:
-    """Rewrites the graph of a SavedModel with short names, and nothing twice.
+    """Rewrites the graph of a SavedModel with short names and without duplicates.
 
-    Most of a graph's bytes are the names of its nodes, which tell of the layers and are
-    repeated wherever a node is used; and the shapes of all tensors, which are
-    inferred when it is loaded.
+    Most of a graph's bytes are the names of its nodes, which contain the names of the
+    layers and are repeated wherever a node is used, and the shapes of all tensors.
 
     Args:
-        folder: a SavedModel.
+        folder: path of a SavedModel.
     """
     file = folder / "saved_model.pb"
     saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
@@ -29,40 +27,46 @@ def compact(folder: pathlib.Path) -> None:
 
 
 def _compact(meta_graph: Any) -> None:
-    graph, entrances = meta_graph.graph_def, meta_graph.object_graph_def
-    _create_resources_once(graph)
-    _strip(graph.node)
-    kept = {node.captured_tensor.concrete_function for node in entrances.nodes}
+    graph, objects = meta_graph.graph_def, meta_graph.object_graph_def
+    operations = meta_graph.meta_info_def.stripped_op_list.op
+    stateless = {operation.name for operation in operations} - {
+        operation.name for operation in operations if operation.is_stateful
+    }
+    _share_resource_creators(graph)
+    _strip_attributes(graph.node)
+    # Captured tensors are referred to by their names.
+    kept = {node.captured_tensor.concrete_function for node in objects.nodes}
     for function in graph.library.function:
-        if function.signature.name in kept:  # others take its tensors by their names
+        if function.signature.name in kept:
             continue
-        _strip(function.node_def)
-        _merge(function)
-        _drop_unused(function)
+        _strip_attributes(function.node_def)
+        _merge_duplicates(function, stateless)
+        _remove_unused(function)
         _rename_nodes(function)
-        if function.signature.name not in entrances.concrete_functions:
-            _strip(function.arg_attr.values())
+        if function.signature.name not in objects.concrete_functions:
+            _strip_attributes(function.arg_attr.values())
             _rename_signature(function)
 
 
-def _strip(described: Any) -> None:
-    for one in described:
-        for name in UNNEEDED:
-            one.attr.pop(name, None)
+def _strip_attributes(messages: Iterable[Any]) -> None:
+    for message in messages:
+        for name in UNNEEDED_ATTRIBUTES:
+            message.attr.pop(name, None)
 
 
-def _create_resources_once(graph: Any) -> None:
-    """Lets the graph call the function that makes a resource, as `load` does.
+def _share_resource_creators(graph: Any) -> None:
+    """Replaces nodes that create a resource by calls of the function that creates it.
 
-    TensorFlow writes a tokenizer into both, each with its whole vocabulary.
+    TensorFlow writes a tokenizer into both, each with its whole vocabulary. `load` uses
+    the function.
     """
     creators = {}
     for function in graph.library.function:
         nodes = [node for node in function.node_def if "shared_name" in node.attr]
         if len(nodes) == 1 and not function.signature.input_arg:
-            creators[_what_it_makes(nodes[0])] = function.signature
+            creators[_operation_key(nodes[0])] = function.signature
     for node in graph.node:
-        creator = creators.get(_what_it_makes(node))
+        creator = creators.get(_operation_key(node))
         if creator is not None and len(creator.output_arg) == 1:
             node.op = "StatefulPartitionedCall"
             node.attr.clear()
@@ -71,65 +75,65 @@ def _create_resources_once(graph: Any) -> None:
             node.attr["Tout"].list.type.append(creator.output_arg[0].type)
 
 
-def _what_it_makes(node: Any) -> tuple[Any, ...]:
+def _operation_key(node: Any) -> tuple[Any, ...]:
+    """Returns the operation of a node and its attributes, as a key."""
     attributes = sorted(
         (name, value.SerializeToString(deterministic=True))
         for name, value in node.attr.items()
-        if name not in UNNEEDED
+        if name not in UNNEEDED_ATTRIBUTES
     )
     return node.op, *attributes
 
 
-def _merge(function: Any) -> None:
-    """Keeps one of the nodes that compute the same; most are constants."""
-    seen: dict[tuple[Any, ...], str] = {}
-    same: dict[str, str] = {}
+def _merge_duplicates(function: Any, stateless: Collection[str]) -> None:
+    """Keeps one of several nodes that compute the same; most are constants."""
+    first: dict[tuple[Any, ...], str] = {}
+    duplicates: dict[str, str] = {}
     for node in function.node_def:
-        node.input[:] = [_renamed(reference, same) for reference in node.input]
-        definition = op_def_registry.get(node.op)
-        if definition is not None and not definition.is_stateful:
-            key = (*node.input, node.device, *_what_it_makes(node))
-            if seen.setdefault(key, node.name) != node.name:
-                same[node.name] = seen[key]
-    _rename(function, same)
-    _keep(function, lambda node: node.name not in same)
+        node.input[:] = [_renamed(reference, duplicates) for reference in node.input]
+        if node.op in stateless:
+            key = (*node.input, node.device, *_operation_key(node))
+            if first.setdefault(key, node.name) != node.name:
+                duplicates[node.name] = first[key]
+    _rename(function, duplicates)
+    _filter_nodes(function, lambda node: node.name not in duplicates)
 
 
-def _drop_unused(function: Any) -> None:
-    """Keeps the nodes that results and effects depend on."""
+def _remove_unused(function: Any) -> None:
+    """Keeps the nodes that results and side effects depend on."""
     inputs = {node.name: node.input for node in function.node_def}
-    needed: set[str] = set()
-    left = [*function.ret.values(), *function.control_ret.values()]
-    while left:
-        name = left.pop().lstrip("^").partition(":")[0]
-        if name not in needed:
-            needed.add(name)
-            left += inputs.get(name, ())
-    _keep(function, lambda node: node.name in needed)
+    used: set[str] = set()
+    queue = [*function.ret.values(), *function.control_ret.values()]
+    while queue:
+        name = queue.pop().lstrip("^").partition(":")[0]
+        if name not in used:
+            used.add(name)
+            queue += inputs.get(name, ())
+    _filter_nodes(function, lambda node: node.name in used)
 
 
-def _keep(function: Any, chosen: Callable[[Any], bool]) -> None:
-    nodes = list(filter(chosen, function.node_def))
+def _filter_nodes(function: Any, predicate: Callable[[Any], bool]) -> None:
+    nodes = list(filter(predicate, function.node_def))
     del function.node_def[:]
     function.node_def.extend(nodes)
 
 
 def _rename_nodes(function: Any) -> None:
-    """Gives the nodes of a function short names; resources may go by theirs."""
+    """Gives the nodes short names, except resources, which may be shared by name."""
     nodes = [node for node in function.node_def if "shared_name" not in node.attr]
-    new = {node.name: f"n{number:x}" for number, node in enumerate(nodes)}
+    names = {node.name: f"n{number:x}" for number, node in enumerate(nodes)}
     for node in nodes:
-        node.name = new[node.name]
-    _rename(function, new)
+        node.name = names[node.name]
+    _rename(function, names)
 
 
 def _rename_signature(function: Any) -> None:
-    """Gives arguments and results short names; calls go by position."""
+    """Gives arguments and results short names; calls refer to them by position."""
     signature = function.signature
-    new = {}
+    names = {}
     for number, argument in enumerate(signature.input_arg):
-        new[argument.name] = argument.name = f"a{number:x}"
-    _rename(function, new)
+        names[argument.name] = argument.name = f"a{number:x}"
+    _rename(function, names)
     for number, output in enumerate(signature.output_arg):
         function.ret[f"r{number}"] = function.ret.pop(output.name)
         output.name = f"r{number}"
@@ -138,17 +142,17 @@ def _rename_signature(function: Any) -> None:
         signature.control_output[number] = f"c{number}"
 
 
-def _rename(function: Any, new: dict[str, str]) -> None:
-    """Renames nodes or arguments wherever a function uses them."""
+def _rename(function: Any, names: Mapping[str, str]) -> None:
+    """Renames nodes or arguments in all references of a function."""
     for node in function.node_def:
-        node.input[:] = [_renamed(reference, new) for reference in node.input]
+        node.input[:] = [_renamed(reference, names) for reference in node.input]
     for results in (function.ret, function.control_ret):
         for key, reference in dict(results).items():
-            results[key] = _renamed(reference, new)
+            results[key] = _renamed(reference, names)
 
 
-def _renamed(reference: str, new: dict[str, str]) -> str:
-    """A reference `node`, `node:output:0` or `^node`, with the node's new name."""
+def _renamed(reference: str, names: Mapping[str, str]) -> str:
+    """Returns a reference `node`, `node:output:0` or `^node` with the new name."""
     control = "^" if reference.startswith("^") else ""
-    name, *place = reference.removeprefix("^").split(":")
-    return control + ":".join([new.get(name, name), *place])
+    name, *output = reference.removeprefix("^").split(":")
+    return control + ":".join([names.get(name, name), *output])

@@ -13,7 +13,6 @@ from typing import (
 
 import keras
 
-from keras_transformer.decoding import Search
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.layers import DecoderStack, EncoderStack, PositionScheme
@@ -40,10 +39,6 @@ class ExportableModel(SequenceModel, Protocol):
     `SequenceModel` with tokenizers. The exported model is compared with `generate` and
     `score`.
     """
-
-    def generate(self, inputs: Any, search: Search, *args: Any, **options: Any) -> Any:
-        """Decodes texts or token ids; see `Seq2Seq.generate`."""
-        ...
 
     def score(self, sources: Any, targets: Any, batch_size: int = 64) -> ScoreResult:
         """Scores targets; see `Seq2Seq.score`."""

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from keras_transformer.backend.nested_layers import nested_layers
+from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.export.protocols import ExportableModel
 from keras_transformer.types import Tensor
 
@@ -43,7 +43,7 @@ def check_quantization(model: ExportableModel, quantization: str | None) -> None
             "`quantization` must be 'float16', 'int8' or `None` for a SavedModel; "
             f"received `quantization={quantization!r}`."
         )
-    for layer in nested_layers(model) if quantization else ():
+    for layer in flatten_layers(model) if quantization else ():
         has_lora = getattr(layer, "lora_enabled", False)
         if has_lora or getattr(layer, "quantization_mode", None) is not None:
             raise ValueError(
@@ -154,7 +154,7 @@ def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
 def _matrices(model: ExportableModel) -> list[_Matrix]:
     """Returns the kernels of dense layers and the embeddings of a model, each once."""
     found = {}
-    for layer in nested_layers(model):
+    for layer in flatten_layers(model):
         if isinstance(layer, keras.layers.EinsumDense):
             kernel, output = layer.equation.split(",")[1].split("->")
             axes = [i for i, letter in enumerate(kernel) if letter not in output]

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_rates
-from keras_transformer.backend.materialization import materialized
+from keras_transformer.backend.xla_barriers import materialization_barrier
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Shape, Tensor
@@ -117,7 +117,7 @@ class Residual(keras.layers.Layer):
             return self._normalize(inputs) if self.normalize_first else inputs
         outputs = self.dropout_layer(outputs, training=training)
         outputs = self.stochastic_depth_layer(outputs, training=training)
-        total = materialized(inputs + outputs)
+        total = materialization_barrier(inputs + outputs)
         return total if self.normalize_first else self._normalize(total)
 
     def _normalize(self, x: Tensor) -> Tensor:

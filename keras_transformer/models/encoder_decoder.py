@@ -6,7 +6,7 @@ from typing import NamedTuple, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.backend.few_rows import are_few
+from keras_transformer.backend.tied_logits import has_few_rows
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import DecoderStack, padding_mask
 from keras_transformer.models.beam_caches import BeamCaches
@@ -122,7 +122,7 @@ class EncoderDecoder(GenerativeModel):
         rows the product with the embedding itself is faster.
         """
         batch, num_beams = state["caches"].ancestors.shape[:2]
-        if self.tie_embeddings == "none" or are_few(batch, num_beams):
+        if self.tie_embeddings == "none" or has_few_rows(batch, num_beams):
             return state
         embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
         return {**state, "output_kernel": ops.transpose(embeddings)}

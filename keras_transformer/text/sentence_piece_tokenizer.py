@@ -2,7 +2,6 @@
 
 import array
 import base64
-import hashlib
 import io
 import itertools
 import re
@@ -13,8 +12,8 @@ import keras
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
-from tensorflow_text.python.ops import sentencepiece_tokenizer as tf_text_ops
 
+from keras_transformer.backend.sentencepiece import keep_model
 from keras_transformer.text.text_files import Paths, sample_lines, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
@@ -37,24 +36,6 @@ class Subwords(NamedTuple):
     tokens: list[str]
     scores: list[float]
     ordinary: list[bool]
-
-
-class _SharedModel(tf.saved_model.experimental.TrackableResource):
-    """A named resource for the model that outlives TensorFlow's kernel cache.
-
-    tensorflow-text leaves it to the cached kernel, so `tf.random.set_seed` and
-    `keras.utils.clear_session` would destroy it (tensorflow/text, issue 570).
-    """
-
-    def __init__(self, proto: bytes):
-        super().__init__()
-        self._proto = proto
-        _ = self.resource_handle  # Made now, not inside the first graph that uses it.
-
-    def _create_resource(self) -> tf.Tensor:
-        return tf_text_ops.gen_sentencepiece_tokenizer.sentencepiece_op(
-            model=self._proto, shared_name=hashlib.sha256(self._proto).hexdigest()
-        )
 
 
 @final
@@ -244,7 +225,7 @@ def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:
             f"{len(proto)} bytes that are not. Pass the complete content of a "
             "`.model` file."
         ) from error
-    model._model_resource = _SharedModel(content)
+    keep_model(model, content)
     return content, model
 
 

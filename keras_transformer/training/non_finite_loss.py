@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.keras_internals import count_steps
 from keras_transformer.files import write_json
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.training_data import TrainingData
@@ -183,7 +184,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
     def _count_updates(self) -> int:
         # With gradient accumulation, `iterations` counts fewer than the batches.
         optimizer = self.model.optimizer.inner_optimizer
-        return int(ops.convert_to_numpy(optimizer._iterations))
+        return int(ops.convert_to_numpy(count_steps(optimizer)))
 
     def _warn_of_unseen(self) -> None:
         if self._unseen and not self.model.optimizer.has_loss_scaling:

@@ -9,9 +9,9 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints, renamed_argument
-from keras_transformer.backend.building import build_like
-from keras_transformer.backend.fusion import without_xla
+from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
+from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.training.losses import token_weights
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
@@ -123,7 +123,7 @@ class TokenTrainer(keras.Model):
             ValueError: if `class_weight` is not `None`, or from `keras.Model.fit`.
         """
         _check_no_class_weight(class_weight)
-        build_like(self, args[0] if args else kwargs.get("x"))
+        build_from_dataset(self, args[0] if args else kwargs.get("x"))
         return super().fit(*args, **kwargs)
 
     @functools.wraps(keras.Model.train_on_batch, assigned=())
@@ -230,7 +230,7 @@ def _check_takes_logits(loss: Any) -> None:
     """Raises `ValueError` if the loss is a cross-entropy of probabilities."""
     for each in keras.tree.flatten(loss):
         found = keras.losses.get(each) if isinstance(each, str) else each
-        options = getattr(found, "_fn_kwargs", {})
+        options = found.get_config() if isinstance(found, keras.losses.Loss) else {}
         is_function = found in (
             keras.losses.sparse_categorical_crossentropy,
             keras.losses.categorical_crossentropy,

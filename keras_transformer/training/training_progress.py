@@ -8,6 +8,10 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.keras_internals import (
+    count_steps,
+    learning_rate_schedule,
+)
 from keras_transformer.types import Tensor
 
 
@@ -120,17 +124,16 @@ def _learning_rates(
         optimizer = optimizer.inner_optimizer
     if hasattr(optimizer, "optimizers"):
         return lambda batches: {}
-    rate = optimizer._learning_rate
-    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+    schedule = learning_rate_schedule(optimizer)
+    if schedule is None:
         constant = {"learning_rate": _to_float(optimizer.learning_rate)}
         return lambda batches: constant
-    # `_iterations` counts batches; `iterations` counts updates, which are fewer with
-    # gradient accumulation.
-    iterations = int(ops.convert_to_numpy(optimizer._iterations))
+    # Batches; `iterations` counts updates, fewer with gradient accumulation.
+    iterations = int(ops.convert_to_numpy(count_steps(optimizer)))
 
     def scheduled(batches: int) -> dict[str, float]:
         with keras.device("cpu"):  # An accelerator would finish its steps first.
-            value = rate(ops.convert_to_tensor(iterations + batches))
+            value = schedule(ops.convert_to_tensor(iterations + batches))
             return {"learning_rate": _to_float(value)}
 
     return scheduled

@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.backend.cross_entropy import cross_entropy_gradient
-from keras_transformer.backend.fusion import under_xla, without_xla
+from keras_transformer.backend.xla_barriers import under_xla, without_xla
 
 TOKENS, VOCABULARY, SMOOTHING = 5, 11, 0.3
 

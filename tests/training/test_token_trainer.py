@@ -13,7 +13,7 @@ from keras_transformer import (
     Seq2Seq,
     parallel_dataset,
 )
-from keras_transformer.backend.fusion import is_without_xla
+from keras_transformer.backend.xla_barriers import is_without_xla
 from keras_transformer.training import MaskedTokenAccuracy, r_drop_loss
 
 RNG = np.random.default_rng(5)

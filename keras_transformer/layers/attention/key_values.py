@@ -4,7 +4,7 @@ from typing import NamedTuple, TypeAlias
 
 from keras import ops
 
-from keras_transformer.backend.writing_in_place import write_slice
+from keras_transformer.backend.slice_update import slice_update
 from keras_transformer.types import Size, Tensor
 
 
@@ -36,8 +36,8 @@ class KeyValues(NamedTuple):
         """Returns the cache with new keys and values (see `update_cache`)."""
         new = KeyValues.of(keys, values)
         return KeyValues(
-            write_slice(self.keys, new.keys, index, axis=3),
-            write_slice(self.values, new.values, index, axis=2),
+            slice_update(self.keys, new.keys, index, axis=3),
+            slice_update(self.values, new.values, index, axis=2),
         )
 
     def extended(self, length: Size) -> "KeyValues":

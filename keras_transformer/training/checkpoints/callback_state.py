@@ -1,25 +1,13 @@
 """State of callbacks: saving, restoring and validating it."""
 
 import copy
-import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 import keras
 
+from keras_transformer.backend import keras_internals
 from keras_transformer.training.checkpoints.storage import can_be_saved
-
-# Attributes of Keras's callbacks that `on_train_begin` resets. Other callbacks name
-# theirs in the class attribute `checkpointed_attributes`.
-_ATTRIBUTES: dict[type[keras.callbacks.Callback], tuple[str, ...]] = {
-    keras.callbacks.EarlyStopping: (
-        *("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
-    ),
-    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving"),
-    keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
-    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
-    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
-}
 
 # The state of a callback: `"class"`, its name, and `"attributes"`.
 SavedCallback = TypedDict("SavedCallback", {"class": str, "attributes": dict[str, Any]})
@@ -27,9 +15,6 @@ SavedCallback = TypedDict("SavedCallback", {"class": str, "attributes": dict[str
 
 def callback_list(callback: keras.callbacks.Callback) -> keras.callbacks.CallbackList:
     """Returns the `CallbackList` that calls a callback.
-
-    Keras does not pass the list to its callbacks, so it is read from the frames of
-    the calling functions.
 
     Args:
         callback: the callback that is being called.
@@ -40,12 +25,9 @@ def callback_list(callback: keras.callbacks.Callback) -> keras.callbacks.Callbac
     Raises:
         ValueError: if the caller is not `fit`.
     """
-    frame = inspect.currentframe()
-    while frame := frame and frame.f_back:
-        caller = frame.f_locals.get("self")
-        is_list = isinstance(caller, keras.callbacks.CallbackList)
-        if is_list and callback in getattr(caller, "callbacks", ()):
-            return caller
+    found = keras_internals.find_callback_list(callback)
+    if found is not None:
+        return found
     raise ValueError(
         "`Checkpoints` must be one of the `callbacks` given to `fit`; received a call "
         "from elsewhere. Pass it to `fit`."
@@ -61,10 +43,8 @@ def attributes_to_save(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     Returns:
         Tuple of str, empty for a callback without state.
     """
-    for kind, names in _ATTRIBUTES.items():
-        if isinstance(callback, kind):
-            return names
-    return getattr(callback, "checkpointed_attributes", ())
+    own = getattr(callback, "checkpointed_attributes", ())
+    return keras_internals.callback_state(callback) or own
 
 
 def check_can_be_saved(callbacks: Iterable[keras.callbacks.Callback]) -> None:
@@ -176,8 +156,7 @@ def finalize_averages(callbacks: Iterable[keras.callbacks.Callback]) -> None:
         callbacks: Keras callbacks.
     """
     for swap in swap_callbacks(callbacks):
-        if swap._ema_weights_in_model:
-            swap._finalize_ema_values()
+        keras_internals.finalize_averages(swap)
 
 
 def stopped_early(callbacks: Iterable[keras.callbacks.Callback]) -> bool:

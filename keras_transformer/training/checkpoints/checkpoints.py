@@ -10,6 +10,7 @@ from typing import Any, cast
 import keras
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.keras_internals import set_initial_epoch
 from keras_transformer.training.checkpoints import callback_state, run_state, storage
 from keras_transformer.training.checkpoints.run_state import RunState, SavedHistory
 from keras_transformer.training.checkpoints.storage import RunPosition
@@ -160,8 +161,9 @@ class Checkpoints(keras.callbacks.Callback):
         self._restore(state, path)
         self._check_learning_rates(state, path, is_new)
         early = callback_state.stopped_early(self._list.callbacks)
-        model._initial_epoch = epochs if early else min(epochs, state["epoch"])
-        is_complete = model._initial_epoch == epochs
+        self._first_epoch = epochs if early else min(epochs, state["epoch"])
+        set_initial_epoch(model, self._first_epoch)
+        is_complete = self._first_epoch == epochs
         if is_complete and not early:
             callback_state.finalize_averages(self._list.callbacks)
         self._resumed = state
@@ -196,7 +198,13 @@ class Checkpoints(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self.model._initial_epoch = None  # Or the next `fit` would start there as well.
+        set_initial_epoch(self.model, None)  # The next `fit` starts at its own epoch.
+        if self._resumed is not None and epoch != self._first_epoch:
+            raise ValueError(
+                "`initial_epoch` must be that of the checkpoint to resume; received "
+                f"`initial_epoch={epoch}`. Call `fit` with "
+                f"`initial_epoch={self._first_epoch}`."
+            )
         self._epoch, self._first_batch, self._is_last_batch = epoch, 0, False
         self._next_epoch: DataState | None = None
         self._random_state: dict[str, Any] | None = None
@@ -308,7 +316,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         storage.release_lock(self.folder)
-        self.model._initial_epoch = None
+        set_initial_epoch(self.model, None)
         if self._resumed is not None:  # The run was complete.
             vars(self.model.history).update(self._resumed["history"])
 

@@ -4,7 +4,8 @@ import pytest
 from keras import ops
 from layer_contract import to_numpy
 
-from keras_transformer.backend.products import product
+from keras_transformer.backend import matmul as matmul_module
+from keras_transformer.backend.matmul import matmul
 
 RNG = np.random.default_rng(61)
 KERNEL = RNG.normal(size=(5, 7)).astype("float32")
@@ -16,7 +17,7 @@ ON_TORCH = pytest.mark.skipif(
 @pytest.mark.parametrize("shape", [(3, 5), (1, 5), (0, 5), (2, 3, 5), (1, 1, 5)])
 def test_equals_numpy(shape):
     x = RNG.normal(size=shape).astype("float32")
-    found = to_numpy(product(ops.convert_to_tensor(x), ops.convert_to_tensor(KERNEL)))
+    found = to_numpy(matmul(ops.convert_to_tensor(x), ops.convert_to_tensor(KERNEL)))
     assert found.shape == (*shape[:-1], 7)
     np.testing.assert_allclose(found, x.astype("float64") @ KERNEL, atol=1e-5)
 
@@ -24,7 +25,7 @@ def test_equals_numpy(shape):
 @pytest.mark.parametrize("shape", [(3, 5), (1, 5), (2, 3, 5)])
 def test_a_bias_is_added(shape):
     x, bias = (RNG.normal(size=size).astype("float32") for size in (shape, 7))
-    found = to_numpy(product(*map(ops.convert_to_tensor, (x, KERNEL, bias))))
+    found = to_numpy(matmul(*map(ops.convert_to_tensor, (x, KERNEL, bias))))
     np.testing.assert_allclose(found, x.astype("float64") @ KERNEL + bias, atol=1e-5)
 
 
@@ -39,13 +40,13 @@ class TestOneDNN:
 
     def is_used(self, *arguments):
         """The reshaping of the result comes last; what multiplied, before it."""
-        last = product(*arguments).grad_fn
-        return "Product" in str((last, last.next_functions))
+        last = matmul(*arguments).grad_fn
+        return "MatMul" in str((last, last.next_functions))
 
     def test_gradients(self):
         x, kernel = self.tensors()
         weights = ops.convert_to_tensor(RNG.normal(size=(3, 7)), "float32")
-        (product(x, kernel) * weights).sum().backward()
+        (matmul(x, kernel) * weights).sum().backward()
         double = [to_numpy(value).astype("float64") for value in (x, kernel, weights)]
         np.testing.assert_allclose(x.grad, double[2] @ double[1].T, atol=1e-5)
         np.testing.assert_allclose(kernel.grad, double[0].T @ double[2], atol=1e-5)
@@ -55,7 +56,7 @@ class TestOneDNN:
         bias = ops.convert_to_tensor(RNG.normal(size=7), "float32").requires_grad_()
         assert self.is_used(x, kernel, bias)
         weights = ops.convert_to_tensor(RNG.normal(size=(3, 7)), "float32")
-        (product(x, kernel, bias) ** 2 * weights).sum().backward()
+        (matmul(x, kernel, bias) ** 2 * weights).sum().backward()
         double = [to_numpy(v).astype("float64") for v in (x, kernel, bias, weights)]
         of_output = 2 * (double[0] @ double[1] + double[2]) * double[3]
         np.testing.assert_allclose(x.grad, of_output @ double[1].T, atol=1e-4)
@@ -71,7 +72,7 @@ class TestOneDNN:
             return torch.autograd.grad((first**2).sum(), (x, kernel))
 
         x, kernel = self.tensors()
-        for found, expected in zip(second(product), second(torch.matmul), strict=True):
+        for found, expected in zip(second(matmul), second(torch.matmul), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
 
     def test_function_transforms(self):
@@ -79,20 +80,20 @@ class TestOneDNN:
 
         x, kernel = self.tensors()
         x, kernel = x.detach(), kernel.detach()
-        found = torch.func.grad(lambda k: product(x, k).sum())(kernel)
+        found = torch.func.grad(lambda k: matmul(x, k).sum())(kernel)
         np.testing.assert_allclose(found, x.sum(0)[:, None].expand(5, 7), atol=1e-5)
         many = torch.stack([x, 2 * x])
-        found = torch.func.vmap(lambda rows: product(rows, kernel))(many)
+        found = torch.func.vmap(lambda rows: matmul(rows, kernel))(many)
         np.testing.assert_allclose(found, many @ kernel, atol=1e-5)
         kernels = torch.stack([kernel, 3 * kernel], dim=2)
-        found = torch.func.vmap(lambda own: product(x, own), in_dims=2)(kernels)
+        found = torch.func.vmap(lambda own: matmul(x, own), in_dims=2)(kernels)
         np.testing.assert_allclose(found, [x @ kernel, 3 * x @ kernel], atol=1e-4)
         bias = ops.convert_to_tensor(RNG.normal(size=(7, 2)), "float32")
-        found = torch.func.vmap(lambda b: product(x, kernel, b), in_dims=1)(bias)
+        found = torch.func.vmap(lambda b: matmul(x, kernel, b), in_dims=1)(bias)
         np.testing.assert_allclose(
             found, [x @ kernel + bias[:, 0], x @ kernel + bias[:, 1]], atol=1e-5
         )
-        found = torch.func.vmap(lambda k: product(x, k, bias[:, 0]), in_dims=2)(kernels)
+        found = torch.func.vmap(lambda k: matmul(x, k, bias[:, 0]), in_dims=2)(kernels)
         np.testing.assert_allclose(found[1], 3 * x @ kernel + bias[:, 0], atol=1e-4)
 
     def test_what_it_is_for(self, monkeypatch):
@@ -111,12 +112,28 @@ class TestOneDNN:
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
         assert not self.is_used(*self.tensors())
 
+    @pytest.mark.parametrize("error", [AttributeError, TypeError, RuntimeError])
+    def test_it_is_not_needed(self, monkeypatch, error):
+        """As if PyTorch had renamed the operation or changed its arguments."""
+
+        def fail(*arguments):
+            raise error
+
+        assert matmul_module._has_linear()
+        monkeypatch.setattr(matmul_module, "_linear", fail)
+        has_linear = matmul_module._has_linear.__wrapped__
+        monkeypatch.setattr(matmul_module, "_has_linear", has_linear)
+        x, kernel = self.tensors()
+        assert not self.is_used(x, kernel)
+        found = to_numpy(matmul(x, kernel))
+        np.testing.assert_allclose(found, to_numpy(x) @ KERNEL, atol=1e-5)
+
     def test_compiled_and_exported(self):
         import torch
 
         class Model(torch.nn.Module):
             def forward(self, x, kernel):
-                return product(x, kernel)
+                return matmul(x, kernel)
 
         x, kernel = (value.detach() for value in self.tensors())
         exported = torch.export.export(Model(), (x, kernel))

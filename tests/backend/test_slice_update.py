@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.writing_in_place import write_slice
+from keras_transformer.backend.slice_update import slice_update
 
 X = np.arange(24.0, dtype="float32").reshape(2, 3, 4)
 PART = -np.ones((2, 2, 4), "float32")
@@ -15,7 +15,7 @@ def test_replaces_a_part():
     expected[:, 1:] = PART
 
     def write(x, part, index):
-        return write_slice(x * 1, part, index, axis=1)
+        return slice_update(x * 1, part, index, axis=1)
 
     layer = keras.layers.Dense(1)
     layer.build((1, 1))
@@ -30,10 +30,10 @@ def test_writes_in_place_only_where_there_are_no_gradients():
 
     x, part = torch.tensor(X), torch.tensor(PART)
     with torch.no_grad():
-        assert write_slice(x, part, 0, axis=1) is x
+        assert slice_update(x, part, 0, axis=1) is x
     assert (x[:, :2] == -1).all()
     part.requires_grad = True
-    written = write_slice(x, part, 1, axis=1)
+    written = slice_update(x, part, 1, axis=1)
     assert written is not x and (x[:, 2] >= 0).all()
     written.sum().backward()
     assert (part.grad == 1).all()

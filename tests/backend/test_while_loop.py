@@ -1,14 +1,16 @@
+import sys
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.backend import looping
+from keras_transformer.backend import while_loop as while_loop_module
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.looping import while_loop
+from keras_transformer.backend.while_loop import while_loop
 
-STEPS = 2 * looping.PATIENCE
+STEPS = 2 * while_loop_module.EAGER_STEPS
 KERNEL = np.array([[0.5, -1.0], [0.25, 1.0]], "float32")
 IS_TORCH = keras.backend.backend() == "torch"
 
@@ -89,9 +91,9 @@ def test_other_weights_are_not_those_of_before(looped, model):
 class TestRecording:
     def test_is_made_after_some_steps(self, looped, calls):
         looped(X, SHIFT)
-        assert len(calls) == looping.PATIENCE + 1
+        assert len(calls) == while_loop_module.EAGER_STEPS + 1
         looped(X, SHIFT)
-        assert len(calls) == looping.PATIENCE + 1
+        assert len(calls) == while_loop_module.EAGER_STEPS + 1
 
     def test_is_of_the_shapes(self, looped, calls):
         looped(X, SHIFT)
@@ -103,6 +105,13 @@ class TestRecording:
         x = X.copy()
         looped(x, SHIFT)
         np.testing.assert_array_equal(x, X)
+
+    def test_needs_no_private_module(self, looped, calls, monkeypatch):
+        name = "torch.fx.experimental.proxy_tensor"
+        monkeypatch.setitem(sys.modules, name, None)
+        x, _ = looped(X, SHIFT)
+        np.testing.assert_allclose(x, expected(X, SHIFT), rtol=1e-4)
+        assert len(calls) == STEPS
 
     @pytest.mark.parametrize("ask", [ops.convert_to_numpy, lambda x: x.tolist()])
     def test_is_not_needed(self, model, ask):
@@ -136,14 +145,14 @@ SEARCHES = {
 def test_searches_that_are_recorded(search, monkeypatch):
     import torch
 
-    recordings, record = [], looping._record
+    recordings, record = [], while_loop_module._record
 
     def remember(*arguments):
         recordings.append(record(*arguments))
         return recordings[-1]
 
-    monkeypatch.setattr(looping, "PATIENCE", 0)
-    monkeypatch.setattr(looping, "_record", remember)
+    monkeypatch.setattr(while_loop_module, "EAGER_STEPS", 0)
+    monkeypatch.setattr(while_loop_module, "_record", remember)
     model = kt.Seq2Seq(
         vocabulary_size=20,
         num_layers=1,

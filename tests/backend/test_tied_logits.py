@@ -6,7 +6,7 @@ from layer_contract import to_numpy
 
 from keras_transformer import Seq2Seq
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.few_rows import are_few, times_transposed
+from keras_transformer.backend.tied_logits import has_few_rows, tied_logits
 
 RNG = np.random.default_rng(83)
 EMBEDDINGS = RNG.normal(size=(11, 6)).astype("float32")
@@ -15,35 +15,35 @@ EMBEDDINGS = RNG.normal(size=(11, 6)).astype("float32")
 @pytest.mark.parametrize("shape", [(1, 1, 6), (2, 1, 6), (1, 2, 6)])
 def test_product(shape):
     x = RNG.normal(size=shape).astype("float32")
-    product = times_transposed(ops.convert_to_tensor(x), EMBEDDINGS)
-    np.testing.assert_allclose(to_numpy(product), x @ EMBEDDINGS.T, atol=1e-5)
+    found = tied_logits(ops.convert_to_tensor(x), EMBEDDINGS)
+    np.testing.assert_allclose(to_numpy(found), x @ EMBEDDINGS.T, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 6), (1, 0, 6)])
 def test_no_rows(shape):
     x = np.zeros(shape, "float32")
-    product = times_transposed(ops.convert_to_tensor(x), EMBEDDINGS)
-    assert tuple(product.shape) == (*shape[:2], 11)
+    found = tied_logits(ops.convert_to_tensor(x), EMBEDDINGS)
+    assert tuple(found.shape) == (*shape[:2], 11)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3), (3, 1), (2, 2)])
 def test_product_of_rows_that_are_not_known_yet(shape):
     layer = keras.layers.Dense(1)
 
-    def product(x):
+    def logits(x):
         transposed = ops.transpose(ops.convert_to_tensor(EMBEDDINGS))
-        return times_transposed(x, ops.convert_to_tensor(EMBEDDINGS), transposed)
+        return tied_logits(x, ops.convert_to_tensor(EMBEDDINGS), transposed)
 
-    compiled = compile_function(product, layer)
+    compiled = compile_function(logits, layer)
     for sizes in [(2, 3), (3, 2), shape]:
         x = RNG.normal(size=(*sizes, 6)).astype("float32")
-        logits = to_numpy(compiled(ops.convert_to_tensor(x)))
-        np.testing.assert_allclose(logits, x @ EMBEDDINGS.T, atol=1e-5)
+        found = to_numpy(compiled(ops.convert_to_tensor(x)))
+        np.testing.assert_allclose(found, x @ EMBEDDINGS.T, atol=1e-5)
 
 
 def test_what_is_not_known_is_not_few():
-    assert are_few(1, 2) and are_few(2, 1)
-    assert not are_few(2, 2) and not are_few(None, 1)
+    assert has_few_rows(1, 2) and has_few_rows(2, 1)
+    assert not has_few_rows(2, 2) and not has_few_rows(None, 1)
 
 
 @pytest.mark.parametrize("beams", [1, 2, 3])

@@ -1,0 +1,217 @@
+"""Private names of Keras, each with its reason and a fallback.
+
+Keras 3.15 has no public equivalent of these names. If a name is missing, the fallback
+does the same with public names, or the function says what is lost.
+"""
+
+import collections
+import gc
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+
+from keras_transformer.types import Tensor
+
+# Attributes of Keras's callbacks that `on_train_begin` resets.
+_STATE: dict[type[keras.callbacks.Callback], tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: (
+        *("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
+    ),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving"),
+    keras.callbacks.ReduceLROnPlateau: ("best", "cooldown_counter", "wait"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
+    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
+}
+
+
+def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Lists a layer and all its sub-layers.
+
+    `Model.layers` lists the layers of a model, but not those inside other layers.
+    The fallback looks for layers in the attributes.
+
+    Args:
+        layer: a layer or a model.
+
+    Returns:
+        List of layers, each of them once.
+    """
+    if hasattr(layer, "_flatten_layers"):
+        return list(layer._flatten_layers())
+    found: dict[int, keras.layers.Layer] = {}
+    queue = collections.deque([layer])
+    while queue:
+        each = queue.popleft()
+        if id(each) not in found:
+            found[id(each)] = each
+            queue.extend(_layers_in(vars(each).values()))
+    return list(found.values())
+
+
+def _layers_in(values: Iterable[Any]) -> Iterator[keras.layers.Layer]:
+    for value in values:
+        if isinstance(value, keras.layers.Layer):
+            yield value
+        elif isinstance(value, list | tuple | set):
+            yield from _layers_in(value)
+        elif isinstance(value, dict):
+            yield from _layers_in(value.values())
+
+
+def build_from_dataset(model: keras.Model, data: Any) -> None:
+    """Builds a compiled model and its metrics from the shapes of a dataset.
+
+    `fit` on JAX and PyTorch builds them from a batch of a first iterator, and then
+    starts another one. If every epoch differs, this would waste one epoch of the data.
+    Without the private method, `fit` builds them.
+
+    Args:
+        model: a model; it is left unchanged unless it is compiled.
+        data: the argument `x` of `fit`; ignored unless it is a `tf.data.Dataset` of
+            tensors of known rank.
+    """
+    is_dataset = hasattr(data, "element_spec")
+    if keras.backend.backend() == "tensorflow" or not (is_dataset and model.compiled):
+        return
+    specs = keras.tree.flatten(data.element_spec)
+    has_ranks = all(spec.shape.rank is not None for spec in specs)
+    if has_ranks and hasattr(model, "_symbolic_build"):
+        batch = keras.tree.map_structure(_symbolic_tensor, data.element_spec)
+        model._symbolic_build(data_batch=batch)
+
+
+def _symbolic_tensor(spec: Any) -> keras.KerasTensor:
+    shape = [2 if size is None else size for size in spec.shape]
+    return keras.KerasTensor(shape, spec.dtype.name)
+
+
+def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Makes the running `fit` begin with another epoch.
+
+    `keras.callbacks.BackupAndRestore` uses the same attribute, from `on_train_begin`.
+    Without it `fit` begins with its argument `initial_epoch`, which the caller must
+    check in `on_epoch_begin`.
+
+    Args:
+        model: the model that is trained.
+        epoch: int, the first epoch, counted from 0; `None` = the argument of `fit`.
+    """
+    model._initial_epoch = epoch
+
+
+def count_steps(optimizer: keras.optimizers.Optimizer) -> Tensor:
+    """Returns the number of batches that an optimizer has been applied to.
+
+    `optimizer.iterations` counts updates: with gradient accumulation, several batches
+    are one update. The variable itself is public.
+
+    Args:
+        optimizer: an optimizer that is not a wrapper of another one.
+
+    Returns:
+        Int variable.
+    """
+    return next(v for v in optimizer.variables if v.name == "iteration")
+
+
+def learning_rate_schedule(
+    optimizer: keras.optimizers.Optimizer,
+) -> keras.optimizers.schedules.LearningRateSchedule | None:
+    """Returns the learning rate schedule of an optimizer.
+
+    `optimizer.learning_rate` is the value at the current step. The fallback makes a
+    copy of the schedule from the configuration of the optimizer.
+
+    Args:
+        optimizer: an optimizer that is not a wrapper of another one.
+
+    Returns:
+        The schedule, or `None` if the learning rate is a number or a function.
+    """
+    if hasattr(optimizer, "_learning_rate"):
+        rate = optimizer._learning_rate
+    else:
+        rate = optimizer.get_config()["learning_rate"]
+        if isinstance(rate, dict):
+            rate = keras.saving.deserialize_keras_object(rate)
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    return rate if is_schedule else None
+
+
+def callback_state(callback: keras.callbacks.Callback) -> tuple[str, ...]:
+    """Lists the attributes in which a callback of Keras stores the state of a run.
+
+    Keras has no public method that saves and restores a callback. A private attribute
+    that is missing is left out, with a warning.
+
+    Args:
+        callback: a callback.
+
+    Returns:
+        Tuple of names, empty for callbacks without state and for those of others.
+    """
+    for kind, names in _STATE.items():
+        if isinstance(callback, kind):
+            missing = {n for n in names if n[0] == "_" and not hasattr(callback, n)}
+            if missing:
+                warnings.warn(
+                    f"Keras {keras.version()} has no "
+                    f"`{kind.__name__}.{', '.join(sorted(missing))}`: checkpoints do "
+                    "not hold the state of this callback.",
+                    stacklevel=2,
+                )
+            return tuple(name for name in names if name not in missing)
+    return ()
+
+
+def finalize_averages(swap: keras.callbacks.SwapEMAWeights) -> None:
+    """Makes the averages in the model final, as the callback does after `fit`.
+
+    `fit` ends with `optimizer.finalize_variable_values`, which copies the averages of
+    the optimizer into the model. If the averages are in the model already, this
+    function copies them into the optimizer as well. The fallback swaps twice, which
+    rounds the values on TensorFlow.
+
+    Args:
+        swap: a callback with `swap_on_epoch=True`.
+    """
+    if hasattr(swap, "_ema_weights_in_model") and hasattr(swap, "_finalize_ema_values"):
+        if swap._ema_weights_in_model:
+            swap._finalize_ema_values()
+    else:
+        _finalize_by_swapping(swap)
+
+
+def _finalize_by_swapping(swap: keras.callbacks.SwapEMAWeights) -> None:
+    """Runs the last epoch of the callback: its end finalizes the averages."""
+    params = swap.params
+    swap.set_params({**params, "epochs": 1})
+    swap.on_epoch_begin(0)
+    swap.on_epoch_end(0)
+    swap.set_params(params)
+
+
+def find_callback_list(
+    callback: keras.callbacks.Callback,
+) -> keras.callbacks.CallbackList | None:
+    """Finds the list of all callbacks of the running `fit`.
+
+    Keras gives a callback the model, but not the list. The list is the object that
+    shares the parameters of `fit` with the callback; the names involved are public.
+
+    Args:
+        callback: a callback of the list.
+
+    Returns:
+        The list, or `None` if the callback was not given to `fit`.
+    """
+    for each in gc.get_objects():
+        if (
+            issubclass(type(each), keras.callbacks.CallbackList)
+            and each.params is callback.params
+            and any(other is callback for other in each.callbacks)
+        ):
+            return each
+    return None

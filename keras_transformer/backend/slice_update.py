@@ -1,0 +1,49 @@
+"""Updates of a slice of a tensor, in place where the backend allows it."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_transformer.types import Size, Tensor
+
+
+def slice_update(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
+    """Replaces a slice of `x`, after which `x` must not be used.
+
+    XLA updates in place in a compiled loop. `ops.slice_update` of PyTorch copies `x`;
+    this function writes into `x` if no gradients are recorded.
+
+    Args:
+        x: tensor of any shape.
+        updates: tensor of the shape of `x` except on `axis`.
+        index: int or int scalar tensor, the first entry of the slice on `axis`.
+        axis: int, the axis of the slice.
+
+    Returns:
+        The updated tensor. On PyTorch without gradients it is `x` itself.
+
+    Example:
+
+    >>> x = slice_update(np.zeros((1, 3)), np.ones((1, 1)), 2, axis=1)
+    >>> ops.convert_to_numpy(x).tolist()
+    [[0.0, 0.0, 1.0]]
+    """
+    if keras.backend.backend() == "torch" and _is_writable(x):
+        return _torch_slice_update(x, updates, index, axis)
+    start: list[Size] = [0] * len(x.shape)
+    start[axis] = index
+    return ops.slice_update(x, tuple(start), updates)
+
+
+def _is_writable(x: Tensor) -> bool:
+    import torch
+
+    return isinstance(x, torch.Tensor) and not torch.is_grad_enabled()
+
+
+def _torch_slice_update(x: Any, updates: Any, index: Any, axis: int) -> Any:
+    import torch
+
+    positions = index + torch.arange(updates.shape[axis], device=x.device)
+    return x.index_copy_(axis, positions, updates)
