@@ -35,9 +35,9 @@ UNUSED_TOKEN = "<unused {}>"
 class ExportableModel(SequenceModel, Protocol):
     """A model that can be exported.
 
-    `export_saved_model` requires no more: a SavedModel holds the traced search of any
-    `SequenceModel` with tokenizers. The exported model is compared with `generate` and
-    `score`.
+    `keras_transformer.models.GenerativeModel` is the base class of the models of the
+    library, which all follow this protocol. `export_saved_model` requires nothing else,
+    except for tokenizers. It compares the SavedModel with `generate` and `score`.
     """
 
     def score(self, sources: Any, targets: Any, batch_size: int = 64) -> ScoreResult:

@@ -1,7 +1,7 @@
 """Quantized weights of a SavedModel: how they are rounded, stored and read."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ def check_quantization(model: ExportableModel, quantization: str | None) -> None
             "`quantization` must be 'float16', 'int8' or `None` for a SavedModel; "
             f"received `quantization={quantization!r}`."
         )
-    for layer in flatten_layers(model) if quantization else ():
+    for layer in _layers(model) if quantization else ():
         has_lora = getattr(layer, "lora_enabled", False)
         if has_lora or getattr(layer, "quantization_mode", None) is not None:
             raise ValueError(
@@ -151,10 +151,14 @@ def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
     return copy
 
 
+def _layers(model: ExportableModel) -> list[keras.layers.Layer]:
+    return flatten_layers(cast(keras.Model, model))
+
+
 def _matrices(model: ExportableModel) -> list[_Matrix]:
     """Returns the kernels of dense layers and the embeddings of a model, each once."""
     found = {}
-    for layer in flatten_layers(model):
+    for layer in _layers(model):
         if isinstance(layer, keras.layers.EinsumDense):
             kernel, output = layer.equation.split(",")[1].split("->")
             axes = [i for i, letter in enumerate(kernel) if letter not in output]
