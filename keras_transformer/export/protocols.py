@@ -149,6 +149,24 @@ def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransform
     )
 
 
+def as_keras_model(model: ExportableModel) -> keras.Model:
+    """Returns the model as a Keras model, whose layers can be listed.
+
+    Args:
+        model: the model to export.
+
+    Raises:
+        ValueError: if the model is not a `keras.Model`.
+    """
+    if isinstance(model, keras.Model):
+        return model
+    raise ValueError(
+        "`model` must be a `keras.Model` to be exported; received an object of class "
+        f"`{type(model).__name__}`. Derive the class of the model from "
+        "`keras_transformer.models.GenerativeModel`."
+    )
+
+
 class Tokenizers(NamedTuple):
     """The tokenizers of a model.
 

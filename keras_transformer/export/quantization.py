@@ -1,7 +1,7 @@
 """Quantized weights of a SavedModel: how they are rounded, stored and read."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.backend.keras_internals import flatten_layers
-from keras_transformer.export.protocols import ExportableModel
+from keras_transformer.export.protocols import ExportableModel, as_keras_model
 from keras_transformer.types import Tensor
 
 QUANTIZATIONS = ("float16", "int8")
@@ -152,7 +152,7 @@ def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
 
 
 def _layers(model: ExportableModel) -> list[keras.layers.Layer]:
-    return flatten_layers(cast(keras.Model, model))
+    return flatten_layers(as_keras_model(model))
 
 
 def _matrices(model: ExportableModel) -> list[_Matrix]:
