@@ -4,8 +4,6 @@ import keras
 
 from keras_transformer.backend.keras_internals import flatten_layers
 
-from keras_transformer.backend.nested_layers import nested_layers
-
 
 def check_not_quantized(model: keras.Model) -> None:
     """Checks that no layer is quantized, since a file of such a model is unreadable.
@@ -16,13 +14,12 @@ def check_not_quantized(model: keras.Model) -> None:
     Raises:
         ValueError: if a layer is quantized.
     """
-    for layer in nested_layers(model):
+    for layer in flatten_layers(model):
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(
                 "a quantized model cannot be saved or exported, since its codes "
                 f"cannot be loaded; received a model with the {mode} layer "
-                f"{layer.path}. "
-                "Save it before you quantize it, and quantize the loaded model; or "
+                f"{layer.path}. Save it before you quantize it, and quantize the loaded model; or "
                 "pass `quantization` to `export`, which rounds the exported weights."
             )

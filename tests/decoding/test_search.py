@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from keras import ops
 from scripted_step import END, PAD, START, random_step, spell
 
+from keras_transformer import decoding
 from keras_transformer.decoding import (
     BeamSearch,
     GreedySearch,
