@@ -133,9 +133,7 @@ def test_a_broken_new_version_leaves_the_old_one(tmp_path, monkeypatch):
         (tmp_path / "2/saved_model.pb").unlink()
         await model.refresh()
         assert states(model) == {1: "AVAILABLE"}
-        (
-            tmp_path / "2/saved_model.pb"
-        ).touch()  # loaded without a pause
+        (tmp_path / "2/saved_model.pb").touch()  # loaded without a pause
         cluster.broken = set()
         await model.refresh()
         assert states(model) == {1: "END", 2: "AVAILABLE"}
