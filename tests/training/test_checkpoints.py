@@ -1,4 +1,3 @@
-import json
 import os
 import pathlib
 import re
@@ -88,20 +87,6 @@ def stopped(tmp_path_factory):
     stop_within_epoch(folder)
     storage.release_lock(folder)
     return folder
-
-
-@pytest.mark.once
-def test_a_checkpoint_of_an_older_version_resumes_exactly(tmp_path, capsys):
-    """The losses are those of an older version, without a stop."""
-    folder = pathlib.Path(__file__).with_name("old_checkpoint")
-    expected = json.loads((folder / "losses.json").read_text())
-    shutil.copy(folder / "epoch-0001-batch-000004.npz", tmp_path)
-    _, logs = fit(tmp_path, stateful(), verbose=2)
-    assert "Resuming at epoch 2, batch 5." in capsys.readouterr().out
-    found = [[*position, *values] for position, values in logs.items()]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    names = [path.name for path in storage.checkpoint_files(tmp_path).values()]
-    assert names[-2:] == ["epoch-0003-after-batch-000006.npz", "epoch-0003.npz"]
 
 
 def test_a_stopped_run_resumes_exactly(whole, tmp_path, capsys):

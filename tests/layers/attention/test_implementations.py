@@ -1,4 +1,4 @@
-"""Patterns and positions in `MultiHeadAttention`: densely, in blocks, step by step."""
+"""Patterns and positions in `MultiHeadAttention`: dense, blockwise, step by step."""
 
 import keras
 import numpy as np
@@ -73,7 +73,7 @@ def definition(pattern, queries, keys, causal=False):
     return mask
 
 
-def turned(heads):
+def rotated(heads):
     """Rotary positions by complex numbers (Su et al., 2021, equation 14)."""
     half = KEY_DIM // 2
     points = heads[..., :half] + 1j * heads[..., half:]
@@ -111,7 +111,7 @@ def reference_attention(layer, scheme, inputs, mask):
     )
     length = inputs.shape[1]
     if scheme == "rotary":
-        query, key = turned(query), turned(key)
+        query, key = rotated(query), rotated(key)
     attended, scores = reference.scaled_dot_product_attention(
         query, key, value, mask, reference_bias(layer, scheme, length)
     )
@@ -120,7 +120,7 @@ def reference_attention(layer, scheme, inputs, mask):
 
 
 def self_attention(layer, inputs, **options):
-    """Compiled on JAX, which takes much longer to compile operation by operation."""
+    """Calls the layer, compiled on JAX, where single operations compile slowly."""
 
     def call(x):
         return layer(x, x, **options)
