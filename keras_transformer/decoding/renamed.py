@@ -77,8 +77,9 @@ def run(
     Returns:
         A `SearchResult`.
     """
-    started = _Started(search, first)
-    return run_search(started, model, sentences, first.state, most, room)
+    started: Any = _Started(search, first)
+    max_length = 0 if most is None else most  # not used without `room`
+    return run_search(started, model, sentences, first.state, max_length, room)
 
 
 class _Started:
