@@ -25,7 +25,8 @@ ORDER = (
     {"export"},
     {"inference"},
     {"dataset"},
-    {"decoding", "layers", "text", "training"},
+    {"training"},
+    {"decoding", "layers", "text"},
     {"backend"},
     {"arguments", "evaluation", "files", "hub", "plotting", "types"},
 )
