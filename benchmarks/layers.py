@@ -1,10 +1,10 @@
 """Times the layers against those of Keras, KerasHub and torch.nn.
 
-Each Keras layer stands alone in a model, at the paper's base size by default. A
-step is `predict_on_batch` (forward) or `train_on_batch` (forward, backward and
-a plain SGD update), so that both sides go the way of `predict` and `fit`;
-torch.nn's layers, eager and compiled, get the same step written by hand. All
-sides take turns; the first calls, which compile, are not counted.
+Each Keras layer is the only layer of a model, with the paper's base size by default.
+A step is `predict_on_batch` (forward) or `train_on_batch` (forward, backward and a
+plain SGD update), as in `predict` and `fit`. The layers of torch.nn, eager and
+compiled, run the same step in plain PyTorch. All sides take turns. The first calls,
+which compile, are not counted.
 
     KERAS_BACKEND=jax python benchmarks/layers.py
 """
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def as_row(name: str, length: int, kind: str, times: list[list[float]]) -> dict:
-    """The medians, and how they compare turn by turn."""
+    """Returns the median of our times, and of the ratios within each turn."""
     ours, *peers = times
     row = {"layer": name, "length": length, "pass": kind}
     row["ours_ms"] = statistics.median(ours)
@@ -75,7 +75,7 @@ def print_row(row: dict) -> None:
 
 
 def layer_pairs(options: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
-    """Pairs of our layer and its peer, built alike."""
+    """Returns pairs of our layer and its peer, with the same arguments."""
     attention = {
         "num_heads": options.num_heads,
         "key_dim": options.hidden_dim // options.num_heads,
@@ -109,7 +109,7 @@ def all_steps(
     length: int,
     options: argparse.Namespace,
 ) -> list[Callable[[], Any]]:
-    """The same step of our layer and of its peers."""
+    """Returns the same step of our layer and of its peers."""
     rng = np.random.default_rng(0)
     shape = (options.batch, length, options.hidden_dim)
     first, second = (rng.normal(size=shape).astype("float32") for _ in range(2))
@@ -129,7 +129,7 @@ def all_steps(
 def as_model(
     layer: keras.Layer, name: str, length: int, options: argparse.Namespace
 ) -> keras.Model:
-    """A model with nothing in it but the layer."""
+    """Returns a model with the layer as its only layer."""
     shape = (length, options.hidden_dim)
     first, second = keras.Input(shape), keras.Input(shape)
     arguments = {"EncoderBlock": (first,), "DecoderBlock": (first, second)}
@@ -142,14 +142,14 @@ def as_model(
 def keras_step(
     model: keras.Model, kind: str, first: np.ndarray, second: np.ndarray
 ) -> Callable[[], Any]:
-    """One step of inference or training on fixed data."""
+    """Returns a step of inference or training on constant data."""
     if kind == "forward":
         return lambda: model.predict_on_batch([first, second])
     return lambda: model.train_on_batch([first, second], first)
 
 
 def torch_module(name: str, options: argparse.Namespace) -> torch.nn.Module:
-    """The layer of torch.nn that corresponds to ours, with its causal mask."""
+    """Returns the layer of torch.nn that corresponds to ours."""
     block = {
         "d_model": options.hidden_dim,
         "nhead": options.num_heads,
@@ -172,7 +172,7 @@ def torch_module(name: str, options: argparse.Namespace) -> torch.nn.Module:
 def torch_step(
     module: torch.nn.Module, kind: str, first: np.ndarray, second: np.ndarray
 ) -> Callable[[], Any]:
-    """The same step for a layer of torch.nn."""
+    """Returns the same step of a layer of torch.nn."""
     module.to("cpu").train(kind == "training")
     first, second = torch.from_numpy(first), torch.from_numpy(second)
     causal = torch.nn.Transformer.generate_square_subsequent_mask(first.shape[1])
@@ -203,10 +203,10 @@ def torch_step(
 def measure(
     steps: list[Callable[[], Any]], warmups: int = 3, repeats: int = 15
 ) -> list[list[float]]:
-    """Milliseconds of each repeat of each step, taken in turns.
+    """Returns the milliseconds of each repeat of each step, measured in turns.
 
-    Each turn begins with another one, so that what a step leaves behind, such as
-    threads that still wait busily, is not always met by the same one.
+    Each turn starts with another step, since a step may be slowed by threads of the
+    previous step that are still spinning.
     """
     times: list[list[float]] = [[] for _ in steps]
     for repeat in range(warmups + repeats):

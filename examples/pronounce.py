@@ -252,6 +252,7 @@ def show_pronunciations(model: Seq2Seq, path: pathlib.Path) -> None:
         print(f"  {word:15} {phonemes}")
     word = SHOWN[-1]
     letters, phonemes = model.source_tokenizer, model.target_tokenizer
+    assert letters is not None and phonemes is not None
     source = letters.tokenize([word], add_end=True).numpy()
     target = phonemes.tokenize(model.generate([word]), add_start=True).numpy()
     inputs = {"encoder_token_ids": source, "decoder_token_ids": target}

@@ -1,4 +1,4 @@
-"""Files and folders that are there once they are complete, and files of JSON."""
+"""Atomic writes of files and folders, locks, and JSON files."""
 
 import contextlib
 import json
@@ -10,27 +10,28 @@ from typing import Any, BinaryIO
 
 try:
     import fcntl
-except ImportError:  # on Windows
+except ImportError:  # On Windows.
     fcntl = None  # type: ignore[assignment]
 
-UNFINISHED = ".unfinished-"  # Before process and name, so that the ending stays.
+# Prefix of unfinished files, before the process id and the name with its suffix.
+UNFINISHED = ".unfinished-"
 
 
 @contextlib.contextmanager
 def written_aside(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Lets a file be written under another name, and gives it its own at the end.
+    """Writes a file atomically, under a temporary name until it is complete.
 
-    If something is raised in between, what was there before stays. Of several
-    processes that write the same file, the last to end has written it. One that is
-    killed leaves what it has written, under the other name.
+    If an exception is raised, an existing file stays as it is. If several processes
+    write the same file, the file of the last one to finish stays. A killed process
+    leaves its unfinished file under the temporary name.
 
     Args:
-        path: the file, which is replaced if it is there.
+        path: path of the file; an existing file is replaced.
 
     Yields:
-        The path to write to, in the same folder and with the same ending.
+        The temporary path, in the same folder and with the same suffix.
     """
-    path = pathlib.Path(os.path.realpath(path))  # what a link leads to, not the link
+    path = pathlib.Path(os.path.realpath(path))  # A link stays, its target is replaced.
     aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
     try:
         yield aside
@@ -43,13 +44,13 @@ def written_aside(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file that is there once it is complete.
+    """Opens a file for an atomic write; see `written_aside`.
 
     Args:
-        path: the file, which is replaced if it is there.
+        path: path of the file; an existing file is replaced.
 
     Yields:
-        The file to write to, which has another name as yet.
+        The open file, which has a temporary name.
     """
     with written_aside(path) as aside, open(aside, "wb") as file:
         yield file
@@ -59,21 +60,21 @@ def written_whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
 def new_folder(
     filepath: str | os.PathLike, name: str = "filepath"
 ) -> Iterator[pathlib.Path]:
-    """Lets a folder be written under another name, and gives it its own at the end.
+    """Writes a folder atomically, under a temporary name until it is complete.
 
-    If something is raised in between, nothing is left, not even the folders above it
-    that were made for it.
+    If an exception is raised, the folder and the parent folders created for it are
+    removed.
 
     Args:
-        filepath: the folder; it must not exist or be empty.
-        name: the argument that it is, for the error message.
+        filepath: path of the folder; it must not exist or be empty.
+        name: name of the argument, for the error message.
 
     Yields:
-        A path that does not exist yet, where the folder is to be written.
+        The temporary path of the folder, which does not exist yet.
 
     Raises:
         FileExistsError: if `filepath` exists and is not an empty folder.
-        ValueError: if it is where a disk is mounted.
+        ValueError: if `filepath` is a mount point or the working folder.
     """
     target = pathlib.Path(os.path.realpath(filepath))
     if os.path.ismount(target) or target == pathlib.Path.cwd():
@@ -98,24 +99,24 @@ def new_folder(
             yield written
             os.replace(written, target)
     except BaseException:
-        with contextlib.suppress(OSError):  # others may have written there
+        with contextlib.suppress(OSError):  # Other processes may use the folders.
             for parent in made:
                 parent.rmdir()
         raise
 
 
 def checked_file(path: pathlib.Path, argument: str = "folder") -> pathlib.Path:
-    """Makes sure that a folder has a file.
+    """Checks that a file exists.
 
     Args:
-        path: the file.
-        argument: the argument that gave the folder, for the error message.
+        path: path of the file.
+        argument: name of the argument with the folder, for the error message.
 
     Returns:
         `path`.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if the file does not exist.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -129,32 +130,32 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
     """Reads a JSON file.
 
     Args:
-        path: the file.
-        kind: `dict` or `list`, what it must hold.
+        path: path of the file.
+        kind: `dict` or `list`, the required type of the content.
 
     Returns:
-        What it holds.
+        The content.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it holds something else.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it is not a JSON file, or the content has another type.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON file; it is not ({error}).") from error
     if not isinstance(content, kind):
-        wanted = "object" if kind is dict else "list"
-        raise ValueError(f"{path} must hold a JSON {wanted}; it holds {content!r:.80}.")
+        name = "object" if kind is dict else "list"
+        raise ValueError(f"{path} must hold a JSON {name}; it holds {content!r:.80}.")
     return content
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
-    """Writes a JSON file that people can read, too; it is there once it is complete.
+    """Writes an indented JSON file atomically.
 
     Args:
-        path: the file.
-        content: dictionary or list to write.
+        path: path of the file.
+        content: dictionary or list.
     """
     text = json.dumps(content, ensure_ascii=False, indent=2)
     with written_whole(path) as file:
@@ -162,13 +163,15 @@ def write_json(path: pathlib.Path, content: Any) -> None:
 
 
 def lock(file: BinaryIO) -> bool:
-    """Keeps a file from all others who ask, until it is closed or the process ends.
+    """Locks a file until it is closed or the process ends.
+
+    The lock excludes other callers of this function only.
 
     Args:
         file: an open file.
 
     Returns:
-        Whether it was free; always `True` where there are no locks, as on Windows.
+        `True` if the file was not locked, or if the system has no locks, as Windows.
     """
     if fcntl is None:
         return True
@@ -176,6 +179,6 @@ def lock(file: BinaryIO) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks
+    except OSError:  # The file system has no locks.
         pass
     return True

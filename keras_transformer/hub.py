@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face Hub."""
+"""Downloads from the Hugging Face Hub."""
 
 import pathlib
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 def download(
     name: str, files: Sequence[str], needed_for: str, revision: str | None = None
 ) -> pathlib.Path:
-    """Downloads files of a repository, unless they are on this machine already.
+    """Downloads files of a repository, unless the cache holds them.
 
     Args:
         name: name of the repository, `"owner/name"`.
         files: names of the files, or patterns such as `"*.json"`.
-        needed_for: beginning of the error message if the package is missing: what
-            needs it.
-        revision: branch, tag or commit; the main branch if `None`.
+        needed_for: the feature that requires the download, as the subject of the error
+            message if the package is missing.
+        revision: branch, tag or commit; `None` = the main branch.
 
     Returns:
-        The folder that holds the files.
+        Path of the folder with the files.
 
     Raises:
         ModuleNotFoundError: if the package `huggingface_hub` is missing.
@@ -31,7 +31,7 @@ def download(
             name=error.name,
         ) from error
 
-    found = huggingface_hub.snapshot_download(
+    folder = huggingface_hub.snapshot_download(
         name, revision=revision, allow_patterns=list(files)
     )
-    return pathlib.Path(found)
+    return pathlib.Path(folder)

@@ -1,6 +1,6 @@
-"""How blocks are built, beyond the paper: arguments of blocks, stacks and `Seq2Seq`.
+"""Designs: arguments of blocks, stacks and `Seq2Seq` beyond the paper.
 
-Made for heads of an even width and sequences of at most 13 tokens.
+They require heads of an even width and sequences of at most 13 tokens.
 """
 
 from keras_transformer.layers import (

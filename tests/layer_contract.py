@@ -1,4 +1,4 @@
-"""The contract that every layer keeps, and what its tests share."""
+"""The contract of all layers, and functions for tests of layers."""
 
 import json
 import pathlib
@@ -19,14 +19,14 @@ def check_layer(
     inputs: Sequence[np.ndarray],
     weight_shapes: Sequence[tuple[int, ...]],
 ) -> None:
-    """Checks what holds for each of our layers.
+    """Checks the contract of a layer.
 
     Args:
         layer_class: class of the layer.
         init_kwargs: arguments of its constructor.
         inputs: float32 arrays `(batch, length, dim)` to call it with; its output
             has the shape of the first.
-        weight_shapes: shapes of its weights, in order.
+        weight_shapes: shapes of the weights, in order.
     """
     _check_config(layer_class, init_kwargs)
     _check_weights_and_gradients(layer_class(**init_kwargs), inputs, weight_shapes)
@@ -93,14 +93,14 @@ def _check_mask_is_passed_on(layer, inputs) -> None:
 
 
 def with_random_weights(layer: Any, seed: int = 11) -> Any:
-    """Returns the layer, its biases and scales no longer the special 0 and 1."""
+    """Returns the layer with random weights, also in place of zeros and ones."""
     rng = np.random.default_rng(seed)
     layer.set_weights([rng.normal(0.0, 0.5, w.shape) for w in layer.weights])
     return layer
 
 
 def with_mask(array: Any, mask: np.ndarray | None) -> Any:
-    """Returns a tensor that carries a Keras mask, as `Embedding` would make it."""
+    """Returns a tensor with a Keras mask, like an output of `Embedding`."""
     tensor = ops.convert_to_tensor(np.array(array))
     if mask is not None:
         tensor._keras_mask = ops.convert_to_tensor(mask)
@@ -108,17 +108,17 @@ def with_mask(array: Any, mask: np.ndarray | None) -> Any:
 
 
 def get_mask(tensor: Any) -> np.ndarray:
-    """Returns the Keras mask that a tensor carries."""
+    """Returns the Keras mask of a tensor."""
     return ops.convert_to_numpy(tensor._keras_mask)
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Returns a tensor of any float type in float32."""
+    """Returns a float tensor as a float32 array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def weight_gradients(layer: Any, *inputs: Any, **options: Any) -> list[np.ndarray]:
-    """Gradients of the sum of the squared outputs by the trainable weights."""
+    """Returns the gradients of the sum of squared outputs by the trainable weights."""
     variables = layer.trainable_variables
 
     def loss(*values: Any) -> Any:
@@ -130,7 +130,7 @@ def weight_gradients(layer: Any, *inputs: Any, **options: Any) -> list[np.ndarra
 
 
 def gradients(function: Callable[..., Any], *arguments: Any) -> list[np.ndarray]:
-    """Gradients of a scalar function by its tensor arguments, on every backend."""
+    """Returns the gradients of a scalar function by its tensor arguments."""
     tensors = [ops.convert_to_tensor(argument) for argument in arguments]
     compute = _GRADIENTS[keras.backend.backend()]
     return [to_numpy(g) for g in compute(function, tensors)] if tensors else []

@@ -1,4 +1,4 @@
-"""The paper in float64 NumPy: plain, slow and independent of the library.
+"""Reference implementation of the paper in float64 NumPy, independent of the library.
 
 Weights are lists of arrays in the order of the layers' `get_weights()`. Masks are
 boolean, `True` = attend. Sections and equations are those of Vaswani et al. (2017).

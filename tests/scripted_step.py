@@ -5,8 +5,10 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
+from keras_transformer import decoding
 from keras_transformer.decoding import DecodingModel, SearchInputs, run_search
 
 PAD, END, START = 0, 1, 2
@@ -79,19 +81,40 @@ class ScriptedStep:
     def states(self, search: Any, max_length: int) -> list[Any]:
         """Returns the state of a search after each step, for the first sentence."""
         model = ScriptedModel(**TOKENS)
-        inputs = SearchInputs.of_batch(1, max_length)
-        nodes = ops.zeros((1, search.num_beams), "int32")
-        state = {
-            "nodes": nodes,
-            "table": ops.convert_to_tensor(self.logits[:1]),
-            "attends": ops.ones((1, self.vocabulary_size, 1)),
-            "attention": ops.ones((1, search.num_beams, 1)),
-        }
+        inputs, state = self[:1].inputs_and_state(search, [max_length])
         now, states = search.start(model, inputs, state, max_length), []
         while not ops.convert_to_numpy(now.done).all():
             now = search.advance(model, inputs, now)
             states.append(now)
         return states
+
+    def inputs_and_state(self, search: Any, limits: Any) -> tuple[Any, Any]:
+        """The constraints of a search, and the state of the model before it."""
+        inputs = SearchInputs.of_batch(self.batch, max(limits))
+        keys = (1000 * self.logits[:, 0].sum(axis=1)).astype("int32")
+        limits = ops.convert_to_tensor(np.asarray(limits, "int32"))
+        mask = ops.ones((self.batch, 1), "bool")
+        state = {
+            "nodes": ops.zeros((self.batch, search.num_beams), "int32"),
+            "table": ops.convert_to_tensor(self.logits),
+            "attends": ops.ones((self.batch, self.vocabulary_size, 1)),
+            "attention": ops.ones((self.batch, search.num_beams, 1)),
+        }
+        keys = ops.convert_to_tensor(keys)
+        return inputs._replace(limits=limits, source_mask=mask, keys=keys), state
+
+    def step_model(self) -> Any:
+        """The model by functions, as version 0.1.0 described it."""
+        model = ScriptedModel(**TOKENS)
+        with pytest.warns(FutureWarning, match="Use `DecodingModel` instead"):
+            step_model = decoding.StepModel
+        return step_model(
+            step=model.decode_step,
+            reorder=model.reorder_state,
+            extend=model.extend_state,
+            take=model.take_state,
+            **TOKENS,
+        )
 
     def log_probs(self, row: int, history: tuple[int, ...]) -> np.ndarray:
         """The float64 log-probabilities of the token after a history."""

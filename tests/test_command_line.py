@@ -14,8 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 from keras_transformer import BeamSearch, Ensemble, Seq2Seq, command_line, evaluation
+from keras_transformer.command_line import evaluate, model_files, translate
 from keras_transformer.files import write_json
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import Recipe, loading
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -23,7 +24,7 @@ TEXTS = ["abc", "", "deadbeef"]
 
 
 @pytest.fixture(scope="module")
-def model():
+def original():
     model = Seq2Seq(
         num_layers=1,
         hidden_dim=6,
@@ -35,18 +36,42 @@ def model():
         source_tokenizer=CharacterTokenizer([*SPECIAL, *"abcdef"]),
         target_tokenizer=CharacterTokenizer([*SPECIAL, *"UVWXYZ"]),
     )
-    rng = np.random.default_rng(1)  # the outputs differ
+    rng = np.random.default_rng(1)  # so that the outputs differ
     model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
     return model
 
 
 @pytest.fixture(scope="module")
-def folder(model, tmp_path_factory):
+def folder(original, tmp_path_factory):
     folder = tmp_path_factory.mktemp("command_line")
-    model.save(folder / "model.keras")
+    original.save(folder / "model.keras")
     (folder / "source").write_text("\n".join(TEXTS) + "\n")
     (folder / "references").write_text("UVWX\n\nXYZ\n")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def load_once():
+    """Loads equal files once, so that the commands compile each search once."""
+    loaded = {}
+
+    def load(path):
+        path = loading.find_model(path)
+        key = path.read_bytes() if path.is_file() else path
+        if key not in loaded:
+            loaded[key] = loading.load_trained_model(path)
+        return loaded[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (translate, evaluate, model_files):
+            patch.setattr(module, "load_trained_model", load)
+        yield load
+
+
+@pytest.fixture(scope="module")
+def model(folder, load_once):
+    """The model that the commands load."""
+    return load_once(folder / "model.keras")
 
 
 def run(*arguments, pipe=None):
@@ -56,7 +81,7 @@ def run(*arguments, pipe=None):
 
 @pytest.fixture
 def failure(monkeypatch, capsys):
-    """What the whole command says when it fails, on standard error."""
+    """Returns a function that runs a failing command and returns its message."""
 
     def failure(*arguments):
         monkeypatch.setattr(sys, "argv", ["", *map(str, arguments)])
@@ -69,7 +94,7 @@ def failure(monkeypatch, capsys):
 
 
 def outcome(*arguments):
-    """What the whole command leaves: exit code, standard output and error."""
+    """Runs the command in a process: exit code, standard output and error."""
     process = subprocess.run(
         [sys.executable, "-m", "keras_transformer", *map(str, arguments)],
         capture_output=True,
@@ -78,17 +103,18 @@ def outcome(*arguments):
     return process.returncode, process.stdout, process.stderr
 
 
-def test_translate(model, folder, tmp_path):
+def test_translate(original, folder, tmp_path):
     target = tmp_path / "target.gz"
     files = folder / "model.keras", folder / "source", target
     options = ["--num-beams", 3, "--length-penalty", 1, "--quiet"]
     result = run("translate", *files, *options)
     assert result.exit_code == 0, result.output
-    expected = model.generate(TEXTS, BeamSearch(3, length_penalty=1.0))
+    expected = original.generate(TEXTS, BeamSearch(3, length_penalty=1.0))
     with gzip.open(target, "rt") as lines:
         assert lines.read().splitlines() == expected
 
 
+@pytest.mark.once
 def test_translate_n_best(model, folder, tmp_path):
     target = tmp_path / "target"
     files = folder / "model.keras", folder / "source", target
@@ -99,8 +125,9 @@ def test_translate_n_best(model, folder, tmp_path):
     assert found[0] == expected[0] and found[2] == expected[2]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-", "-")])
-def test_translate_a_pipe(arguments, model, folder):
+def test_translate_standard_input(arguments, model, folder):
     lines = "".join(f"{text}\n" for text in TEXTS)
     result = run("translate", folder / "model.keras", *arguments, pipe=lines)
     assert result.exit_code == 0, result.output
@@ -108,12 +135,13 @@ def test_translate_a_pipe(arguments, model, folder):
     assert "3 sentences" in result.stderr
 
 
-def test_translate_a_file_to_a_pipe_and_back(model, folder, tmp_path):
+@pytest.mark.once
+def test_translate_between_files_and_pipes(model, folder, tmp_path):
     path, target = folder / "model.keras", tmp_path / "target.gz"
     options = ["--n-best", 2, "--num-beams", 3, "--quiet"]
     result = run("translate", path, folder / "source", *options)
     assert result.exit_code == 0 and not result.stderr
-    assert len(result.stdout.splitlines()) == 5  # one of the empty text
+    assert len(result.stdout.splitlines()) == 5  # one for the empty text
     (expected, *_), *_ = model.generate(TEXTS, BeamSearch(3, num_hypotheses=2))
     assert result.stdout.startswith(f"0 ||| {expected} ||| ")
     again = run("translate", path, "-", target, *options, pipe="\n".join(TEXTS))
@@ -126,17 +154,21 @@ def test_translate_a_file_to_a_pipe_and_back(model, folder, tmp_path):
     assert gzip.decompress(target.read_bytes()) == b""
 
 
-def test_translate_lines_that_are_too_long(folder):
+@pytest.mark.once
+def test_translate_too_long_lines(folder):
     path, long = folder / "model.keras", "abc\nabcdefabc\n"
     result = run("translate", path, "--quiet", pipe=long)
     assert "in line 2 of `standard input`" in str(result.exception)
-    with pytest.warns(UserWarning, match="of `standard input` .*left empty.*: 1"):
+    with pytest.warns(
+        UserWarning, match="in `standard input`, for lines of more .*: 1"
+    ):
         result = run("translate", path, "--too-long", "empty", pipe=long)
     assert result.exit_code == 0 and result.stdout.endswith("\n\n")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("pipes", [True, False])
-def test_a_stop(pipes, folder, tmp_path, monkeypatch):
+def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
@@ -153,6 +185,7 @@ def test_a_stop(pipes, folder, tmp_path, monkeypatch):
     assert result.stderr == line
 
 
+@pytest.mark.once
 def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
     shutil.copy(folder / "model.keras", tmp_path)
     (tmp_path / "options.toml").touch()
@@ -162,7 +195,7 @@ def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
 
 
 @pytest.mark.once
-def test_a_source_that_is_a_pipe_of_a_name(folder, tmp_path):
+def test_translate_refuses_a_named_pipe(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     files = folder / "model.keras", tmp_path / "pipe", tmp_path / "target"
     result = run("translate", *files)
@@ -181,7 +214,7 @@ def test_a_source_that_is_a_pipe_of_a_name(folder, tmp_path):
         (["run/config.json"], "must have the file "),
     ],
 )
-def test_what_is_no_model(files, message, tmp_path):
+def test_paths_that_are_not_models(files, message, tmp_path):
     for name in files:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +239,8 @@ def test_evaluate(model, folder):
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
 
 
-def test_evaluate_as_sacrebleu_is_told_to(model, folder, tmp_path):
+@pytest.mark.once
+def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     outputs = model.generate(TEXTS, BeamSearch(2))
     (tmp_path / "references").write_text("\n".join(outputs).lower())
     (tmp_path / "source.gz").write_bytes(gzip.compress("\n".join(TEXTS).encode()))
@@ -219,7 +253,8 @@ def test_evaluate_as_sacrebleu_is_told_to(model, folder, tmp_path):
     assert bleu_line.split()[1] == "100.00"
 
 
-def test_evaluate_lines_that_are_too_long(model, folder, tmp_path):
+@pytest.mark.once
+def test_evaluate_too_long_lines(model, folder, tmp_path):
     files = [folder / "model.keras", tmp_path / "source", tmp_path / "references"]
     sources, references = ["abc", "abcdefabc", "d"], ["UVWX", "X", "UVWXYZ"]
     files[1].write_text("\n".join(sources))
@@ -239,7 +274,7 @@ def test_evaluate_lines_that_are_too_long(model, folder, tmp_path):
 
 
 @pytest.mark.once
-def test_evaluate_looks_at_all_first(folder, tmp_path, failure):
+def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
     model, source = folder / "model.keras", folder / "source"
     error = failure("evaluate", model, source, source, "--bleu-tokenize", "14a")
     assert "error: `--bleu-tokenize` must be one of sacreBLEU's" in error
@@ -266,7 +301,8 @@ def test_export_and_inspect(folder, tmp_path):
     assert "nbest" in lines
 
 
-def test_import_of_what_was_exported(model, folder, tmp_path, monkeypatch):
+@pytest.mark.once
+def test_import_an_exported_model(model, folder, tmp_path, monkeypatch, failure):
     new = tmp_path / "1"
     options = ["--format", "ctranslate2"]
     result = run("export", folder / "model.keras", new, *options)
@@ -285,8 +321,8 @@ def test_import_of_what_was_exported(model, folder, tmp_path, monkeypatch):
     assert "ctranslate2: " in result.output
     assert "exists" in refusal("import", new, tmp_path / "again.keras")
     assert "end in .keras" in refusal("import", new, tmp_path / "model.h5")
-    code, _, error = outcome("import", tmp_path / "none", tmp_path / "new.keras")
-    assert code == 1 and "error: `FOLDER` must be a folder, or a name" in error
+    error = failure("import", tmp_path / "none", tmp_path / "new.keras")
+    assert "error: `FOLDER` must be a folder, or a name" in error
     result = run("export", folder / "model.keras", new / "2", "--format", "marian")
     assert "must be a `MarianTokenizer`" in str(result.exception)
 
@@ -302,7 +338,8 @@ def test_inspect_a_model(model, folder):
     assert "source vocabulary  10, CharacterTokenizer" in result.output
 
 
-def test_a_preset_is_a_model_too(model, folder, tmp_path):
+@pytest.mark.once
+def test_the_folder_of_a_preset_is_a_model(model, folder, tmp_path):
     model.save_to_preset(tmp_path / "preset")
     output = run("inspect", tmp_path / "preset").output
     assert "Seq2Seq" in output and f"{model.count_params():,}" in output
@@ -311,6 +348,7 @@ def test_a_preset_is_a_model_too(model, folder, tmp_path):
     assert files[2].read_text().splitlines() == model.generate(TEXTS)
 
 
+@pytest.mark.once
 def test_inspect_an_ensemble(model, tmp_path):
     Ensemble([model, model.__class__.from_config(model.get_config())]).save(
         tmp_path / "both.keras"
@@ -319,12 +357,13 @@ def test_inspect_an_ensemble(model, tmp_path):
 
 
 def refusal(*arguments):
-    """What is printed about wrong usage, in one line and without its frame."""
+    """Returns the message for wrong usage, in one line and without its frame."""
     result = run(*arguments)
     assert result.exit_code == 2
     return " ".join(result.output.replace("│", " ").split())
 
 
+@pytest.mark.once
 def test_wrong_usage(folder, tmp_path):
     model = folder / "model.keras"
     assert "not exist" in refusal("inspect", tmp_path / "none.keras")
@@ -348,7 +387,8 @@ def test_errors_have_no_traceback(folder, tmp_path):
     assert target.read_text() == "mine"
 
 
-def test_warnings_are_lines_too(folder, monkeypatch, capsys):
+@pytest.mark.once
+def test_warnings_name_options(folder, monkeypatch, capsys):
     def warn(app):
         warnings.simplefilter("default")
         warnings.warn("`num_beams=9` is a lot", stacklevel=1)
@@ -359,6 +399,7 @@ def test_warnings_are_lines_too(folder, monkeypatch, capsys):
     assert capsys.readouterr().err == "warning: `--num-beams 9` is a lot\n"
 
 
+@pytest.mark.once
 def test_other_models_are_refused(tmp_path, failure):
     layers = [keras.layers.Input((1,)), keras.layers.Dense(1)]
     keras.Sequential(layers).save(tmp_path / "other.keras")
@@ -375,13 +416,15 @@ def test_other_models_are_refused(tmp_path, failure):
         assert message in failure("inspect", tmp_path / f"{name}.keras")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("content", [b"", b"\xff" * 99])
 def test_inspect_a_damaged_saved_model(content, tmp_path, failure):
     (tmp_path / "saved_model.pb").write_bytes(content)
     error = failure("inspect", tmp_path)
-    assert "saved_model.pb must be of a SavedModel; it is dam" in error
+    assert "saved_model.pb must be a SavedModel; it is damaged" in error
 
 
+@pytest.mark.once
 def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
     content = bytearray((folder / "model.keras").read_bytes())
     middle = slice(len(content) // 2, len(content) // 2 + 200)
@@ -391,6 +434,7 @@ def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
     assert error.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -402,7 +446,7 @@ def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
         ),
     ],
 )
-def test_errors_are_lines(error, line, failure, monkeypatch):
+def test_errors_are_printed(error, line, failure, monkeypatch):
     def fail(app):
         raise error
 
@@ -411,7 +455,8 @@ def test_errors_are_lines(error, line, failure, monkeypatch):
     assert failure() == line
 
 
-def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
+@pytest.mark.once
+def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     served = []
     monkeypatch.setattr("keras_transformer.serving.serve", served.append)
     releases = [tmp_path / name / "en-de" for name in ("a", "b")]
@@ -433,7 +478,7 @@ def test_served_models_have_the_names_of_their_folders(tmp_path, monkeypatch):
 
 
 @pytest.mark.once
-def test_serve_says_what_is_wrong(tmp_path, failure):
+def test_serve_errors(tmp_path, failure):
     version = tmp_path / "runs/en-de/saved_model/1"
     version.mkdir(parents=True)
     (version / "saved_model.pb").touch()
@@ -450,19 +495,20 @@ def test_serve_says_what_is_wrong(tmp_path, failure):
     assert "`--split-sentences`: string should" in error and "`--port`: " in error
 
 
+@pytest.mark.once
 def test_the_search_of_a_run(model, folder, tmp_path):
-    """The folder of a run has a search of its own; its file and what is typed not."""
+    """The folder of a run selects the search, unless options do; a file does not."""
     shutil.copy(folder / "model.keras", tmp_path)
     recipe = Recipe(train=["a"], valid=["b"], output=str(tmp_path), num_beams=3)
     (tmp_path / "options.toml").write_text(recipe.to_toml())
     write_json(tmp_path / "figures.json", {"length_penalty": 1.4})
 
-    def translate(path, *options):
+    def output(path, *options):
         arguments = path, folder / "source", "-", "--n-best", 2, "--quiet", *options
         return run("translate", *arguments).stdout
 
     path = tmp_path / "model.keras"
     typed = ["--num-beams", 3, "--length-penalty", 1.4]
-    assert translate(tmp_path) == translate(path, *typed) != translate(path)
+    assert output(tmp_path) == output(path, *typed) != output(path)
     typed = ["--num-beams", 2, "--length-penalty", 0]
-    assert translate(tmp_path, *typed) == translate(path, *typed)
+    assert output(tmp_path, *typed) == output(path, *typed)

@@ -11,6 +11,7 @@ import pytest
 from documented import PACKAGE, ROOT
 
 import keras_transformer
+from keras_transformer import decoding
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -19,6 +20,7 @@ ORDER = (
     {"__main__"},
     {"command_line"},
     {"interoperability", "recipe", "serving"},
+    {"seq2seq"},  # deprecated
     {"models"},
     {"export"},
     {"inference"},
@@ -48,11 +50,12 @@ REQUIRED = {
     "models": {"keras"},
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "recipe": {"keras"},
+    "seq2seq": set(),
     "serving": {
         *("google", "numpy", "prometheus_client", "pydantic", "ray", "sentencex"),
         *("starlette", "tensorflow", "tensorflow_text", "uvicorn"),
     },
-    "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
+    "text": {"keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"},
     "training": {"keras", "numpy"},
     "types": set(),
 }
@@ -211,3 +214,8 @@ def test_deprecated_names():
     with pytest.warns(FutureWarning, match="Use `model.export"):
         writer = keras_transformer.export_saved_model
     assert writer is keras_transformer.export.export_saved_model
+    with pytest.warns(FutureWarning, match="Use `keras_transformer.models` instead"):
+        from keras_transformer.seq2seq import Seq2Seq
+    assert Seq2Seq is keras_transformer.Seq2Seq
+    with pytest.warns(FutureWarning, match="Use `SearchInputs` instead"):
+        assert decoding.Sentences is decoding.SearchInputs

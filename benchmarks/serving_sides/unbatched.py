@@ -1,9 +1,9 @@
-"""The simplest endpoint of a SavedModel: FastAPI, one text a call of TensorFlow."""
+"""A minimal FastAPI endpoint of a SavedModel, with one text per call."""
 
 import sys
 
 import tensorflow as tf
-import tensorflow_text  # noqa: F401 (its operations)
+import tensorflow_text  # noqa: F401 (registers its operations)
 import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel

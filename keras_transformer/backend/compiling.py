@@ -1,4 +1,4 @@
-"""The one place that knows how each backend compiles a function of tensors."""
+"""Compilation of functions of a model for inference."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import keras
 
-from keras_transformer.backend.while_loop import recording
+from keras_transformer.backend.while_loop import Recordings, recording
 from keras_transformer.backend.xla_barriers import under_xla
 
 
@@ -24,87 +24,93 @@ class HasWeights(Protocol):
         ...
 
 
-def compile_function(function: Callable[..., Any], model: HasWeights) -> Any:
+def compile_function(
+    function: Callable[..., Any], model: HasWeights
+) -> Callable[..., Any]:
     """Compiles a function that calls `model`, for inference.
 
-    Each new shape of the arguments is compiled once; the weights are read anew
-    at every call, so that training goes on without compiling again. Other weights,
-    as after `enable_lora` or `quantize`, are compiled for again.
+    Each new shape of the arguments is compiled once. The weights are read at every
+    call, so training can continue without a new compilation. If the model has other
+    weights, as after `enable_lora` or `quantize`, the function is compiled again.
 
     Args:
-        function: takes tensors (positional arguments), returns a nest of
-            tensors, and uses no variables but the model's.
+        function: function of tensors that returns a nest of tensors. It must
+            use no variables except those of the model.
         model: a built model.
 
     Returns:
-        A function of the same arguments: `tf.function(jit_compile=True)` on
-        TensorFlow, `jax.jit` on JAX; PyTorch runs it eagerly without gradients, but
-        for the steps of a `while_loop`, which it records.
+        A function of the same arguments. TensorFlow compiles it with
+        `tf.function(jit_compile=True)`, JAX with `jax.jit`. PyTorch runs it eagerly
+        without gradients and records the steps of each `while_loop`.
     """
     compilers = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
     return compilers[keras.backend.backend()](function, model)
 
 
-def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Any:
+def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
     import tensorflow as tf
 
-    weights: list[Any] = []
+    weights: Sequence[Any] = []
     traced: Any = None
 
-    @functools.wraps(function)
-    def marked(*arguments: Any) -> Any:
+    def compiled_by_xla(*arguments: Any, **named: Any) -> Any:
         with under_xla():
-            return function(*arguments)
+            return function(*arguments, **named)
 
-    def compiled(*arguments: Any) -> Any:
+    def compiled(*arguments: Any, **named: Any) -> Any:
         nonlocal weights, traced
-        now = model.weights
-        if traced is None or list(map(id, now)) != list(map(id, weights)):
-            # A trace holds on to the variables that there were.
-            weights = now
-            # `keras.ops` need nothing of what AutoGraph rewrites, which takes long.
-            # TensorFlow, which warns of frequent tracing, takes all functions of one
-            # code for one, but not what is `partial`.
+        current = model.weights
+        if traced is None or _differ(current, weights):
+            # A trace keeps the variables that it has read.
+            weights = current
+            # AutoGraph takes long and rewrites nothing that `keras.ops` need.
+            # TensorFlow counts the traces of a function by its code and warns if there
+            # are many, but not for `functools.partial`.
             traced = tf.function(
-                functools.partial(marked),
+                functools.partial(compiled_by_xla),
                 jit_compile=True,
                 reduce_retracing=True,
                 autograph=False,
             )
-        return traced(*arguments)
+        return traced(*arguments, **named)
 
     return compiled
 
 
-def _jax(function: Callable[..., Any], model: HasWeights) -> Any:
+def _jax(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
     import jax
 
     @jax.jit
-    def stateless(values: list[Any], *arguments: Any) -> Any:
+    def stateless(values: list[Any], *arguments: Any, **named: Any) -> Any:
         mapping = zip(model.variables, values, strict=True)
         with keras.StatelessScope(state_mapping=list(mapping)):
-            return function(*arguments)
+            return function(*arguments, **named)
 
-    def compiled(*arguments: Any) -> Any:
-        return stateless([variable.value for variable in model.variables], *arguments)
+    def compiled(*arguments: Any, **named: Any) -> Any:
+        values = [variable.value for variable in model.variables]
+        return stateless(values, *arguments, **named)
 
     return compiled
 
 
-def _torch(function: Callable[..., Any], model: HasWeights) -> Any:
+def _torch(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
     import torch
 
-    weights: list[Any] = []
-    recordings: dict[Any, Any] = {}
+    weights: Sequence[Any] = []
+    recordings: Recordings = {}
 
     @torch.no_grad()
-    def compiled(*arguments: Any) -> Any:
+    def compiled(*arguments: Any, **named: Any) -> Any:
         nonlocal weights
-        now = model.weights
-        if list(map(id, now)) != list(map(id, weights)):
-            weights = now
+        current = model.weights
+        if _differ(current, weights):
+            weights = current
             recordings.clear()
         with recording(recordings):
-            return function(*arguments)
+            return function(*arguments, **named)
 
     return compiled
+
+
+def _differ(weights: Sequence[Any], others: Sequence[Any]) -> bool:
+    return list(map(id, weights)) != list(map(id, others))

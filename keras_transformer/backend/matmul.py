@@ -25,16 +25,25 @@ def matmul(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
         Tensor `(..., units)`.
     """
     if keras.backend.backend() == "torch" and _is_onednn_enabled():
-        x, kernel, bias = (
-            value if value is None else ops.convert_to_tensor(value)
-            for value in (x, kernel, bias)
-        )
-        rows = x.reshape(-1, x.shape[-1])
-        if _is_for_onednn(rows, kernel, bias):
-            output = _onednn().apply(rows, kernel, bias)
-            return output.reshape(*x.shape[:-1], kernel.shape[-1])
+        return _torch_matmul(x, kernel, bias)
+    return _matmul(x, kernel, bias)
+
+
+def _matmul(x: Any, kernel: Any, bias: Any) -> Any:
     output = ops.matmul(x, kernel)
     return output if bias is None else ops.add(output, bias)
+
+
+def _torch_matmul(x: Any, kernel: Any, bias: Any) -> Any:
+    x, kernel, bias = (
+        value if value is None else ops.convert_to_tensor(value)
+        for value in (x, kernel, bias)
+    )
+    rows = x.reshape(-1, x.shape[-1])
+    if not _is_for_onednn(rows, kernel, bias):
+        return _matmul(x, kernel, bias)
+    output = _onednn().apply(rows, kernel, bias)
+    return output.reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 def _is_onednn_enabled() -> bool:

@@ -1,4 +1,4 @@
-"""The one place that knows how each backend adds up gradients over parts of a batch."""
+"""Training steps whose gradients are accumulated over parts of a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,18 +9,18 @@ from keras.utils import unpack_x_y_sample_weight
 
 
 def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
-    """Does what `keras.Model.train_step` does, in `model.micro_batches` parts.
+    """Runs `keras.Model.train_step` in `model.micro_batches` parts.
 
-    The gradient of the update is that of the whole batch: the mean of the parts'
-    gradients, weighted with `model.batch_weight`.
+    The update has the gradient of the whole batch: the mean of the gradients of the
+    parts, weighted by `model.batch_weight`.
 
     Args:
         model: a compiled and built `TokenTrainer`.
-        *args: what the backend hands to `train_step`: the data, on JAX after the
-            state.
+        *args: the arguments of `train_step`: on JAX the state and the data, otherwise
+            the data.
 
     Returns:
-        What the backend wants of `train_step`: the logs, on JAX with the state.
+        The result of `train_step`: on JAX the logs and the state, otherwise the logs.
     """
     *state, data = args
     batch = unpack_x_y_sample_weight(data)
@@ -29,9 +29,9 @@ def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
 
 
 def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
-    """Makes of each tensor `(batch, …)` one of `(micro_batches, rows, …)`.
+    """Reshapes tensors `(batch, …)` to `(micro_batches, rows, …)`.
 
-    Rows that are missing to a whole number are filled with padding.
+    Rows of padding are added if the batch is not divisible.
     """
     count = model.micro_batches
 
@@ -53,7 +53,7 @@ def _part(parts: tuple[Any, ...], index: Any) -> tuple[Any, ...]:
 
 
 def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
-    """The gradients of the whole batch, of which the sums are in float32."""
+    """Divides float32 sums of gradients and casts them to the dtypes of the weights."""
     return [
         ops.cast(ops.divide_no_nan(each, weight), variable.dtype)
         for each, variable in zip(sums, weights, strict=True)
@@ -61,7 +61,7 @@ def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
 
 
 def _log(model: Any, loss: Any, weight: Any, rows: Any) -> Any:
-    """Adds the loss of the whole batch to its metric, as Keras does."""
+    """Updates the mean loss as Keras does, and returns the logs."""
     tracker = model.metrics[0]  # The mean of the loss; `fit` shows it as "loss".
     tracker.update_state(ops.divide_no_nan(loss, weight), sample_weight=rows)
     return model.get_metrics_result()

@@ -1,5 +1,7 @@
 """Updates of a slice of a tensor, in place where the backend allows it."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -27,13 +29,21 @@ def slice_update(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
     >>> ops.convert_to_numpy(x).tolist()
     [[0.0, 0.0, 1.0]]
     """
-    if keras.backend.backend() == "torch":
-        import torch
-
-        if isinstance(x, torch.Tensor) and not torch.is_grad_enabled():
-            positions = index + torch.arange(updates.shape[axis], device=x.device)
-            x.index_copy_(axis, positions, updates)
-            return x
+    if keras.backend.backend() == "torch" and _is_writable(x):
+        return _torch_slice_update(x, updates, index, axis)
     start: list[Size] = [0] * len(x.shape)
     start[axis] = index
     return ops.slice_update(x, tuple(start), updates)
+
+
+def _is_writable(x: Tensor) -> bool:
+    import torch
+
+    return isinstance(x, torch.Tensor) and not torch.is_grad_enabled()
+
+
+def _torch_slice_update(x: Any, updates: Any, index: Any, axis: int) -> Any:
+    import torch
+
+    positions = index + torch.arange(updates.shape[axis], device=x.device)
+    return x.index_copy_(axis, positions, updates)

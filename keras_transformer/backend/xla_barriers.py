@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 
@@ -96,6 +97,10 @@ def materialization_barrier(x: Tensor) -> Tensor:
     """
     if keras.backend.backend() != "jax":
         return x
+    return _jax_materialization_barrier(x)
+
+
+def _jax_materialization_barrier(x: Any) -> Any:
     import jax
 
     if jax.default_backend() != "cpu":

@@ -71,20 +71,17 @@ def train_command(**options: Any) -> None:
 
 
 def _stop_message(recipe: Recipe) -> str:
-    """Returns how to continue a stopped run. Epochs and batches count from 1."""
-    from keras_transformer.recipe.folder import trained_part
+    """Returns how to continue a stopped run."""
+    from keras_transformer.recipe.folder import latest_position
 
-    done = trained_part(recipe.output)
-    if done is None:
+    position = latest_position(recipe.output)
+    if position is None:
         return "Stopped before the first checkpoint. Run the same command to restart."
-    if done.epochs >= recipe.epochs:
+    if position.epochs >= recipe.epochs:
         return (
             "Stopped after the last epoch. Run the same command to evaluate the model."
         )
-    return (
-        f"Stopped. Run the same command to resume at epoch {done.epochs + 1}, batch "
-        f"{done.batches + 1}."
-    )
+    return f"Stopped. Run the same command to resume at {position.resumes_at}."
 
 
 def _read_config(

@@ -5,6 +5,8 @@ combines with logits processors, length penalties, least and greatest lengths, a
 prefixes. `run_search` runs it; `keras_transformer.Seq2Seq.generate` calls `run_search`.
 """
 
+from typing import Any
+
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.greedy import GreedySearch
@@ -58,3 +60,11 @@ __all__ = [
     "coverage_penalty",
     "run_search",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from keras_transformer.decoding.renamed import RENAMED, renamed
+
+    if name in RENAMED:
+        return renamed(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

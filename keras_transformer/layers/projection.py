@@ -1,4 +1,4 @@
-"""Dense layers, as products of two matrices."""
+"""Dense layers that are computed as products of two matrices."""
 
 import math
 from typing import Any
@@ -8,42 +8,43 @@ from keras import ops
 
 from keras_transformer.backend.matmul import matmul
 from keras_transformer.backend.xla_barriers import fusion_barrier
+from keras_transformer.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Projection(keras.layers.EinsumDense):
-    """`keras.layers.EinsumDense` for `(batch, length, …)`, with all tokens in one row.
+    """`keras.layers.EinsumDense` for inputs `(batch, length, …)`, as a matrix product.
 
-    Backends then see a product of two matrices, whose gradient with respect to the
-    kernel is a product too. The equation has them multiply a batch of matrices, and
-    TensorFlow's gradient of that is a kernel for each row of the batch, summed.
+    All tokens are rows of one matrix, so the gradient of the kernel is a matrix product
+    as well. The einsum multiplies a batch of matrices; on TensorFlow its gradient
+    computes one kernel for each row of the batch and adds them.
     """
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        bound = len(inputs.shape) - 2
-        free = self.kernel.shape[bound:]
-        width = math.prod(self.kernel.shape[:bound])
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        num_summed_axes = len(inputs.shape) - 2
+        output_shape = self.kernel.shape[num_summed_axes:]
+        width = math.prod(self.kernel.shape[:num_summed_axes])
         tokens = ops.reshape(inputs, (-1, width))
-        kernel = fusion_barrier(ops.reshape(self.kernel, (width, math.prod(free))))
+        kernel = ops.reshape(self.kernel, (width, math.prod(output_shape)))
         bias = None if self.bias is None else ops.reshape(self.bias, (-1,))
-        output = matmul(tokens, kernel, bias)
+        output = matmul(tokens, fusion_barrier(kernel), bias)
         if self.activation is not None:
             output = self.activation(output)
-        return ops.reshape(output, (*ops.shape(inputs)[:2], *free))
+        return ops.reshape(output, (*ops.shape(inputs)[:2], *output_shape))
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        # Keras leaves subclasses out unless told otherwise.
+        # Keras does not quantize subclasses by default.
         super().quantize(*args, **{**kwargs, "type_check": False})
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` with the fastest product that the backend has."""
+    """`keras.layers.Dense` with the fastest matrix product of the backend."""
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         output = matmul(inputs, self.kernel, self.bias)
         return output if self.activation is None else self.activation(output)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        # Keras leaves subclasses out unless told otherwise.
+        # Keras does not quantize subclasses by default.
         super().quantize(*args, **{**kwargs, "type_check": False})

@@ -1,11 +1,12 @@
 """The caches of a decoder whose beams share keys and values."""
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from keras import ops
 
 from keras_transformer.backend.slice_update import slice_update
 from keras_transformer.layers import DecoderStack
+from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.types import Mask, Size, Tensor
 
 
@@ -18,13 +19,13 @@ class BeamCaches(NamedTuple):
     of the source exist once a sentence.
 
     Attributes:
-        blocks: list with a pair of `KeyValues` for each decoder block: those of its
+        blocks: list with the `KeyValues` of each decoder block: those of its
             self-attention and those of the source.
         ancestors: boolean tensor `(batch, num_beams, max_length * num_beams)`, the
             entries in the history of each beam.
     """
 
-    blocks: list[tuple[Any, Any]]
+    blocks: list[tuple[KeyValues, ...]]
     ancestors: Mask
 
     @classmethod
@@ -71,8 +72,8 @@ class BeamCaches(NamedTuple):
         more = ops.zeros((batch, num_beams, max_length * num_beams - entries), "bool")
         return self._replace(
             blocks=[
-                (self_cache.extended(max_length * num_beams), source)
-                for self_cache, source in self.blocks
+                (self_cache.extended(max_length * num_beams), *source)
+                for self_cache, *source in self.blocks
             ],
             ancestors=ops.concatenate([self.ancestors, more], axis=2),
         )

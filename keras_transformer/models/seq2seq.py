@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints, check_rates
+from keras_transformer.arguments import check_ints
 from keras_transformer.backend.tied_logits import tied_logits
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import (
@@ -17,11 +17,11 @@ from keras_transformer.layers import (
     padding_mask,
 )
 from keras_transformer.layers.block_arguments import (
+    BlockArguments,
     deserialize_objects,
-    serialize_objects,
 )
 from keras_transformer.layers.embedding import Embedding
-from keras_transformer.layers.positions.scheme import copy_scheme, keep_untracked
+from keras_transformer.layers.positions.scheme import copy_scheme
 from keras_transformer.layers.projection import Dense
 from keras_transformer.models.encoder_decoder import (
     AttentionScores,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Seq2Seq(EncoderDecoder, TokenTrainer):
+class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     """Encoder-decoder Transformer, from token ids (or text) to token ids.
 
     It consists of token embeddings times √hidden_dim plus sinusoidal positions, a
@@ -51,15 +51,18 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
     `save`. `generate` decodes, and `export` writes it for other software.
 
     The padding masks are computed from the token ids: padding equals `pad_token_id`.
+    A `stochastic_depth` in `residual_options` is the rate of the last blocks; the rates
+    of the blocks rise linearly.
 
     Args:
         num_layers: int, number of blocks in the encoder and in the decoder (N in
             the paper).
         num_decoder_layers: int, number of blocks in the decoder; `num_layers` if
             `None`. Fewer blocks decode faster.
-        hidden_dim: int, width of the model (d_model); divisible by `num_heads`.
+        hidden_dim: int, width of the model (d_model).
         intermediate_dim: int, width of the feed-forward networks (d_ff).
-        num_heads: int, number of attention heads (h).
+        num_heads: int, number of attention heads. It must divide `hidden_dim`,
+            unless `attention_options` contains `key_dim`.
         vocabulary_size: int, size of one vocabulary shared by source and
             target. Not needed with tokenizers.
         source_vocabulary_size: int, size of a separate vocabulary of the source.
@@ -75,22 +78,24 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs (P_drop).
         activation: activation of the feed-forward networks.
-        normalize_first: whether blocks normalise their inputs (pre-norm; each
-            stack then ends with a normalisation) rather than their outputs.
-        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        normalize_first: bool, whether to normalise the input of each sub-layer
+            (pre-norm) instead of its output (post-norm).
+        layer_norm_epsilon: float, epsilon of the normalisations.
         positions: a `PositionScheme`, copied for the encoder and the decoder: an
             encoding is added to the embeddings, any other scheme is applied in
             every self-attention. `PositionalEncoding()` if `None`.
-        attention_options: dictionary of further arguments of every
-            `MultiHeadAttention`, such as `num_key_value_heads`, another `dropout`,
-            or a `pattern` (of self-attention).
-        feed_forward_options: dictionary of further arguments of every
-            `FeedForward`, such as `gated` or another `dropout`.
-        residual_options: dictionary of further arguments of every `Residual`,
-            such as `normalization` or `stochastic_depth` (the rate of the last block;
-            it rises linearly from the first).
-        rematerialize: whether training keeps only the inputs of the blocks and
-            computes the values inside again for the gradient, to save memory.
+        attention_options: dictionary of further arguments of each
+            `MultiHeadAttention`, such as `num_key_value_heads` or a separate
+            `dropout`. `pattern` and `sliding_window` apply to self-attention only.
+        feed_forward_options: dictionary of further arguments of each
+            `FeedForward`, such as `gated` or a separate `dropout`.
+        residual_options: dictionary of further arguments of each `Residual`, such
+            as `normalization` or `stochastic_depth`.
+        rematerialize: bool, whether training recomputes the activations inside the
+            blocks for the gradient instead of storing them. This needs less memory
+            and about a third more computation.
+        kernel_initializer: initializer of all attention and feed-forward kernels.
+        bias_initializer: initializer of all attention and feed-forward biases.
         max_source_length: int, greatest length of a source in tokens, the end token
             included. `None` = the limit of `positions`, if it has one.
         max_target_length: int, greatest length of an output in tokens, the end token
@@ -151,6 +156,7 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
     """
 
     presets = PRESETS
+    positions: PositionScheme
 
     def __init__(
         self,
@@ -175,6 +181,8 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
         feed_forward_options: dict[str, Any] | None = None,
         residual_options: dict[str, Any] | None = None,
         rematerialize: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
         max_source_length: int | None = None,
         max_target_length: int | None = None,
         pad_token_id: int = 0,
@@ -185,13 +193,7 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_ints(
-            1,
-            num_layers=num_layers,
-            hidden_dim=hidden_dim,
-            intermediate_dim=intermediate_dim,
-            num_heads=num_heads,
-        )
+        check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)
         check_ints(
             1,
             optional=True,
@@ -202,20 +204,23 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
             max_source_length=max_source_length,
             max_target_length=max_target_length,
         )
-        check_rates(dropout=dropout)
+        self.set_block_arguments(
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+            dropout=dropout,
+            activation=activation,
+            layer_norm_epsilon=layer_norm_epsilon,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            normalize_first=normalize_first,
+            positions=positions or PositionalEncoding(),
+            attention_options=attention_options,
+            feed_forward_options=feed_forward_options,
+            residual_options=residual_options,
+        )
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
-        self.intermediate_dim = intermediate_dim
-        self.num_heads = num_heads
-        self.dropout = dropout
-        self.activation = keras.activations.get(activation)
-        self.normalize_first = normalize_first
-        self.layer_norm_epsilon = layer_norm_epsilon
-        keep_untracked(self, positions or PositionalEncoding())
-        self.attention_options = attention_options or {}
-        self.feed_forward_options = feed_forward_options or {}
-        self.residual_options = residual_options or {}
         self.rematerialize = rematerialize
         longest = self.positions.max_length
         self.max_source_length = _check_limit(
@@ -267,19 +272,12 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
 
     def _build_stacks(self, shape: Shape) -> None:
         stack = {
-            "intermediate_dim": self.intermediate_dim,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "normalize_first": self.normalize_first,
-            "positions": None if self.positions.added_to_inputs else self.positions,
-            "attention_options": self.attention_options,
-            "feed_forward_options": self.feed_forward_options,
-            "residual_options": self.residual_options,
+            **self.get_block_arguments(),
             "rematerialize": self.rematerialize,
             "dtype": self.dtype_policy,
         }
+        if self.positions.added_to_inputs:  # to the embeddings, by the model
+            stack["positions"] = None
         self.encoder = EncoderStack(self.num_layers, **stack, name="encoder")
         self.encoder.build(shape)
         self.decoder = DecoderStack(self.num_decoder_layers, **stack, name="decoder")
@@ -425,15 +423,10 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
             "num_layers",
             "num_decoder_layers",
             "hidden_dim",
-            "intermediate_dim",
-            "num_heads",
             "vocabulary_size",
             "tie_embeddings",
             "scale_embeddings",
             "output_bias",
-            "dropout",
-            "normalize_first",
-            "layer_norm_epsilon",
             "rematerialize",
             "max_source_length",
             "max_target_length",
@@ -442,11 +435,10 @@ class Seq2Seq(EncoderDecoder, TokenTrainer):
             "end_token_id",
         )
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
-        config["activation"] = keras.activations.serialize(self.activation)
+        config.update(self.get_block_config())
         if self.vocabulary_size is None:
             config["source_vocabulary_size"] = self.source_vocabulary_size
             config["target_vocabulary_size"] = self.target_vocabulary_size
-        config.update(serialize_objects(self))
         for name, tokenizer in self.own_tokenizers().items():
             config[name] = keras.saving.serialize_keras_object(tokenizer)
         return config

@@ -1,39 +1,58 @@
-"""Which vocabularies a model has, and which of its matrices they share."""
+"""The vocabularies of a model: sizes, special token ids and tied embeddings."""
 
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
+
+
+class VocabularySizes(NamedTuple):
+    """Numbers of tokens; `shared` is `None` with two vocabularies."""
+
+    shared: int | None
+    source: int
+    target: int
+
+
+class SpecialIds(NamedTuple):
+    """The ids of special tokens."""
+
+    pad_token_id: int
+    start_token_id: int
+    end_token_id: int
 
 
 def find_sizes(
-    source_tokenizer: Any,
-    target_tokenizer: Any,
+    source_tokenizer: "Tokenizer | None",
+    target_tokenizer: "Tokenizer | None",
     shared: int | None,
     source: int | None,
     target: int | None,
-) -> tuple[int | None, int, int]:
-    """Finds out how many tokens there are, as given or by the tokenizers.
+) -> VocabularySizes:
+    """Returns the sizes of the vocabularies, as given or of the tokenizers.
 
     Args:
         source_tokenizer: the source tokenizer or `None`.
-        target_tokenizer: the target tokenizer or `None`; the same object = a shared
-            vocabulary.
+        target_tokenizer: the target tokenizer or `None`; if it is the same object, the
+            vocabulary is shared.
         shared: `vocabulary_size`.
         source: `source_vocabulary_size`.
         target: `target_vocabulary_size`.
 
     Returns:
-        The size of the shared vocabulary or `None`, and the sizes of the
-        source's and the target's.
+        `VocabularySizes`.
 
     Raises:
-        ValueError: if neither one nor two sizes can be told, there is a target
-            tokenizer alone, or a tokenizer has more tokens.
+        ValueError: if neither one nor two sizes are given, there is only a target
+            tokenizer, or a tokenizer has more tokens.
     """
     if source_tokenizer is None and target_tokenizer is not None:
         raise ValueError(
             "`source_tokenizer` must be given with `target_tokenizer`; received "
             f"`source_tokenizer=None`, `target_tokenizer={target_tokenizer}`."
         )
-    if source_tokenizer is not None and not (shared or source or target):
+    no_size = not (shared or source or target)
+    if source_tokenizer is not None and target_tokenizer is not None and no_size:
         if source_tokenizer is target_tokenizer:
             shared = source_tokenizer.vocabulary_size
         else:
@@ -54,42 +73,42 @@ def find_sizes(
             raise ValueError(
                 f"the vocabulary size of the {side} must be at least "
                 f"{tokenizer.vocabulary_size}, the number of tokens of "
-                f"`{side}_tokenizer`; received {size}. Leave the sizes out to take "
-                "them from the tokenizers."
+                f"`{side}_tokenizer`; received {size}. Omit the sizes to use those of "
+                "the tokenizers."
             )
-    return None if shared is None else int(shared), int(source), int(target)
+    shared = None if shared is None else int(shared)
+    return VocabularySizes(shared, int(source), int(target))
 
 
 def find_special_ids(
-    source_tokenizer: Any,
-    target_tokenizer: Any,
+    source_tokenizer: "Tokenizer | None",
+    target_tokenizer: "Tokenizer | None",
     given: tuple[int, int, int],
     source_size: int,
     target_size: int,
-) -> tuple[int, int, int]:
-    """Finds out which tokens pad, start and end, as given or by the tokenizers.
+) -> SpecialIds:
+    """Returns the ids of special tokens, as given or of the tokenizers.
 
     Args:
         source_tokenizer: the source tokenizer or `None`.
         target_tokenizer: the target tokenizer or `None`.
-        given: `(pad_token_id, start_token_id, end_token_id)`, for a model without
-            tokenizers.
-        source_size: tokens of the source's vocabulary.
-        target_size: tokens of the target's.
+        given: the arguments of a model without tokenizers.
+        source_size: int, size of the source vocabulary.
+        target_size: int, size of the target vocabulary.
 
     Returns:
-        `(pad_token_id, start_token_id, end_token_id)`.
+        `SpecialIds`.
 
     Raises:
-        ValueError: if the tokenizers pad or end with different tokens, an id is not
-            in its vocabulary, or padding ends an output.
+        ValueError: if the tokenizers have different ids of padding or of the end
+            token, an id is not in its vocabulary, or both ids are equal.
     """
-    names = ("pad_token_id", "start_token_id", "end_token_id")
-    ids = dict(zip(names, given, strict=True))
-    if target_tokenizer is not None:
+    ids = SpecialIds(*given)
+    if source_tokenizer is not None and target_tokenizer is not None:
         _check_agreement(source_tokenizer, target_tokenizer)
-        ids = {name: getattr(target_tokenizer, name) for name in names}
-    for name, token_id in ids.items():
+        names = SpecialIds._fields
+        ids = SpecialIds(*(getattr(target_tokenizer, name) for name in names))
+    for name, token_id in ids._asdict().items():
         padding = name == "pad_token_id"
         size = min(source_size, target_size) if padding else target_size
         if not 0 <= token_id < size:
@@ -97,39 +116,38 @@ def find_special_ids(
                 f"`{name}` must be from 0 to {size - 1}, in the vocabulary; received "
                 f"`{name}={token_id}`."
             )
-    if ids["pad_token_id"] == ids["end_token_id"]:
+    if ids.pad_token_id == ids.end_token_id:
         raise ValueError(
-            "`pad_token_id` must not be `end_token_id`, or the end would be masked; "
-            f"received `pad_token_id={ids['pad_token_id']}` for both."
+            "`pad_token_id` must not be `end_token_id`, since padding is masked; "
+            f"received `pad_token_id={ids.pad_token_id}` for both."
         )
-    pad, start, end = map(int, ids.values())
-    return pad, start, end
+    return SpecialIds(*map(int, ids))
 
 
-def _check_agreement(source: Any, target: Any) -> None:
+def _check_agreement(source: "Tokenizer", target: "Tokenizer") -> None:
     for name in ("pad_token_id", "end_token_id"):
         ids = getattr(source, name), getattr(target, name)
         if ids[0] != ids[1]:
             raise ValueError(
                 f"`source_tokenizer` must have the `{name}` of `target_tokenizer`; "
-                f"received `{name}={ids[0]}` of the source's, `{name}={ids[1]}` of the "
-                "target's. Train both with this library, or one for both sides."
+                f"received `{name}={ids[0]}` of the source, `{name}={ids[1]}` of the "
+                "target. Train both with this library, or one for both sides."
             )
 
 
 def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
-    """Finds out which embedding matrices are one and the same.
+    """Returns which embedding matrices share their weights.
 
     Args:
-        tie_embeddings: `"all"`, `"target"`, `"none"`, or `None` for as much as
-            the vocabularies allow.
-        shared: size of the shared vocabulary, or `None`.
+        tie_embeddings: `"all"`, `"target"`, `"none"`, or `None` for as many as the
+            vocabularies allow.
+        shared: int, size of the shared vocabulary, or `None`.
 
     Returns:
         `"all"`, `"target"` or `"none"`.
 
     Raises:
-        ValueError: if it is none of them, or `"all"` with two vocabularies.
+        ValueError: if it is another value, or `"all"` with two vocabularies.
     """
     allowed = ("all", "target", "none") if shared else ("target", "none")
     tying = tie_embeddings or allowed[0]

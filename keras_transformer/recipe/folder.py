@@ -7,19 +7,10 @@ from typing import NamedTuple
 
 from keras_transformer.files import read_json
 from keras_transformer.recipe.recipe import Recipe
-from keras_transformer.training.checkpoints.storage import checkpoint_files
-
-
-class TrainedPart(NamedTuple):
-    """The part of a run that its latest checkpoint contains.
-
-    Attributes:
-        epochs: int, number of complete epochs.
-        batches: int, number of batches of the next epoch.
-    """
-
-    epochs: int
-    batches: int
+from keras_transformer.training.checkpoints.storage import (
+    RunPosition,
+    checkpoint_files,
+)
 
 
 class SearchSettings(NamedTuple):
@@ -71,17 +62,17 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
     return SearchSettings(num_beams, float(read_json(figures)["length_penalty"]))
 
 
-def trained_part(output: str) -> TrainedPart | None:
-    """Returns the part of a run that its latest checkpoint contains.
+def latest_position(output: str) -> RunPosition | None:
+    """Returns the position of the latest checkpoint of a run.
 
     Args:
         output: the folder of the run.
 
     Returns:
-        A `TrainedPart`; `None` if there is no checkpoint.
+        A `RunPosition`; `None` if there is no checkpoint.
     """
     positions = [*checkpoint_files(pathlib.Path(output, "checkpoints"))]
-    return TrainedPart(*positions[-1]) if positions else None
+    return positions[-1] if positions else None
 
 
 def can_resume(recipe: Recipe) -> bool:
@@ -102,11 +93,11 @@ def can_resume(recipe: Recipe) -> bool:
     """
     output = pathlib.Path(recipe.output)
     options = output / "options.toml"
-    done = trained_part(recipe.output)
-    if done is None and not (output / "model.keras").exists():
+    position = latest_position(recipe.output)
+    if position is None and not (output / "model.keras").exists():
         return False
-    if done is None or not options.exists():
-        missing = "checkpoints" if done is None else options.name
+    if position is None or not options.exists():
+        missing = "checkpoints" if position is None else options.name
         raise ValueError(
             f"`output` must be the folder of a run that can be resumed, or a new "
             f"folder; received {output}, whose {missing} are missing. Choose another "
@@ -114,13 +105,15 @@ def can_resume(recipe: Recipe) -> bool:
         )
     began = Recipe.from_toml(options)
     recipe.check_resumes(began, options)
-    if recipe.epochs < done.epochs:
+    if recipe.epochs < position.epochs:
         raise ValueError(
-            f"`epochs` must be at least {done.epochs}, the number of complete epochs "
-            f"in {recipe.output}; received `epochs={recipe.epochs}`. Choose another "
-            "`output` for a run of fewer epochs."
+            f"`epochs` must be at least {position.epochs}, the number of complete "
+            f"epochs in {recipe.output}; received `epochs={recipe.epochs}`. Choose "
+            "another `output` for a run of fewer epochs."
         )
-    _warn_of_another_cooldown(recipe, began.epochs, done.epochs + bool(done.batches))
+    _warn_of_another_cooldown(
+        recipe, began.epochs, position.epochs + bool(position.batches)
+    )
     return True
 
 

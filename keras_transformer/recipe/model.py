@@ -6,7 +6,7 @@ import warnings
 import keras
 
 from keras_transformer.models import GenerativeModel, Seq2Seq
-from keras_transformer.recipe.folder import can_resume, trained_part
+from keras_transformer.recipe.folder import can_resume, latest_position
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
@@ -116,7 +116,7 @@ def compile_model(
     """
     total_steps = recipe.epochs * batches_per_epoch
     cooldown_steps = min(recipe.cooldown, recipe.epochs) * batches_per_epoch
-    if trained_part(recipe.output) is None:
+    if latest_position(recipe.output) is None:
         _warn_of_long_warmup(recipe, total_steps - cooldown_steps)
     schedule = WarmupInverseSquareRoot(
         recipe.learning_rate,

@@ -48,7 +48,8 @@ class Replica:
             the first operation of TensorFlow.
 
     Attributes:
-        signatures: dictionary of `Signature` by name.
+        functions: dictionary of the functions of the SavedModel by name.
+        signatures: dictionary of their `Signature` by name.
 
     Example:
 
@@ -69,13 +70,13 @@ class Replica:
         self._folder = os.fspath(folder)
         self._batch_sizes = batch_sizes
         self._model = tf.saved_model.load(self._folder)
-        self._functions = dict(self._model.signatures)
+        self.functions = dict(self._model.signatures)
         self.signatures = {
             name: Signature(
                 _specs(function.structured_input_signature[1]),
                 _specs(function.structured_outputs),
             )
-            for name, function in self._functions.items()
+            for name, function in self.functions.items()
         }
 
     def warm_up(self) -> None:
@@ -99,7 +100,7 @@ class Replica:
         signatures = {
             name: _metadata(signature)
             for name, signature in sorted(graph.signature_def.items())
-            if name in self._functions
+            if name in self.functions
         }
         return {"signature_def": {"signature_def": signatures}}
 
@@ -160,7 +161,7 @@ class Replica:
             )
             for name, column in inputs.items()
         }
-        outputs = self._functions[signature](**padded)
+        outputs = self.functions[signature](**padded)
         return {name: outputs[name].numpy() for name in sorted(outputs)}
 
 

@@ -44,12 +44,12 @@ COMMANDS = typer.main.get_command(app).commands
         ("inspect", "`num_beams=0` of `config.json`", "`num_beams=0` of `config.json`"),
     ],
 )
-def test_messages_have_what_was_typed(command, message, expected):
+def test_messages_name_options(command, message, expected):
     assert with_option_names(message, COMMANDS[command].params) == expected
 
 
 @pytest.mark.parametrize(("said", "line"), [((), "Stopped."), (("at 7",), "at 7")])
-def test_a_stop_is_a_line(said, line):
+def test_an_interrupt_prints_one_line(said, line):
     def command(name: str) -> None:
         raise KeyboardInterrupt(*said)
 
@@ -59,7 +59,7 @@ def test_a_stop_is_a_line(said, line):
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", line + "\n")
 
 
-def test_warnings_are_lines():
+def test_warnings_are_printed():
     before, lines = warnings.showwarning, []
     with prints_warnings(lambda *line: lines.append(line)):
         warnings.simplefilter("default")

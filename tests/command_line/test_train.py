@@ -25,7 +25,7 @@ FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 
 @pytest.fixture
 def recipes(monkeypatch):
-    """The recipes that the command has trained by."""
+    """Returns the list of the recipes that the command trains."""
     recipes = []
 
     def train(recipe):
@@ -68,14 +68,14 @@ def test_options_become_a_recipe(recipes):
     ]
 
 
-def test_figures_of_the_validation_text_beside_those_of_a_test_text(recipes):
+def test_output_with_a_test_text(recipes):
     result = invoke(*FILES, "--test", "c.tsv")
     lines = [line.split() for line in result.output.splitlines()]
     assert lines[0][:2] == ["test", "text"]
     assert lines[3] == ["valid", "bleu", "43.00", "case:lc"]
 
 
-def test_the_command_line_comes_before_the_file(recipes, tmp_path):
+def test_the_command_line_overrides_the_file(recipes, tmp_path):
     began = Recipe(
         train=["a.en", "a.de"],
         valid=["b.tsv"],
@@ -106,6 +106,10 @@ def test_the_command_line_comes_before_the_file(recipes, tmp_path):
             "Stopped. Run the same command to resume at epoch 4, batch 501.",
         ),
         (
+            "epoch-0004-after-batch-000500.npz",
+            "Stopped. Run the same command to resume at epoch 4, batch 501.",
+        ),
+        (
             "epoch-0003.npz",
             "Stopped. Run the same command to resume at epoch 4, batch 1.",
         ),
@@ -115,7 +119,7 @@ def test_the_command_line_comes_before_the_file(recipes, tmp_path):
         ),
     ],
 )
-def test_a_stop(saved, message, monkeypatch, tmp_path):
+def test_an_interrupt(saved, message, monkeypatch, tmp_path):
     def stop(recipe):
         raise KeyboardInterrupt
 
@@ -156,7 +160,7 @@ def test_wrong_usage(recipes, tmp_path):
 
 
 def outcome(*arguments):
-    """The whole command, where the environment says nothing of TensorFlow's logs."""
+    """Runs the command without `TF_CPP_MIN_LOG_LEVEL`."""
     quiet = {key: value for key, value in os.environ.items() if "CPP_MIN" not in key}
     return subprocess.run(
         [sys.executable, "-m", "keras_transformer", *arguments],
@@ -166,7 +170,7 @@ def outcome(*arguments):
     )
 
 
-def test_an_error_is_a_line_without_tensorflow_s(tmp_path):
+def test_an_error_is_printed_without_the_log_of_tensorflow(tmp_path):
     options = ["--preset", "tiny", "--output", str(tmp_path / "a")]
     process = outcome("train", "--train", "a.tsv", "--valid", "b.tsv", *options)
     assert process.returncode == 1 and not process.stdout

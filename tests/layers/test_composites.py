@@ -1,4 +1,4 @@
-"""What holds for every layer that is made of others."""
+"""Tests of all layers with sub-layers."""
 
 import functools
 
@@ -59,7 +59,7 @@ def test_a_layer_from_a_file_is_as_frozen_as_it_was(tmp_path):
 
 
 class Ramp(keras.Initializer):
-    """Of a user's own, and not registered."""
+    """An initializer that is not registered."""
 
     def __call__(self, shape, dtype=None):
         values = ops.arange(ops.prod(ops.array(shape)), dtype="float32")
@@ -111,6 +111,7 @@ def test_heads_whose_number_does_not_divide_the_width():
         EncoderBlock(5, 3).build(X.shape)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rate", [None, "0.1", 1.0, -0.1])
 @each_layer
 def test_a_rate_of_dropout(make, rate):

@@ -1,4 +1,4 @@
-"""Keras's own tests of `keras.layers.MultiHeadAttention`, with ours in its place."""
+"""Keras's tests of `MultiHeadAttention`, applied to the class of this library."""
 
 import gc
 import types
@@ -11,13 +11,13 @@ from keras.src import layers
 from keras_transformer.layers import MultiHeadAttention
 
 with pytest.MonkeyPatch.context() as patch:
-    # A mark of Keras's own test suite, which pytest does not know here.
+    # A mark of Keras's test suite.
     patch.setitem(vars(pytest.mark), "requires_trainable_backend", lambda test: test)
     from keras.src.layers.attention import multi_head_attention_test as keras_tests
 
 CASES = set(unittest.TestLoader().getTestCaseNames(keras_tests.MultiHeadAttentionTest))
 
-# Cases that fail, each with its reason and the words it fails with.
+# Cases that fail, each with the reason and the error message.
 FAILING = {
     "test_causal_only_skipped_for_subclass": (
         "overrides the private `_compute_attention` with an older signature",
@@ -25,7 +25,7 @@ FAILING = {
     ),
 }
 
-# Cases that Keras itself leaves out.
+# Cases that Keras skips.
 LEFT_OUT = {
     "tensorflow": {
         "test_basics_with_flash_attention",
@@ -38,7 +38,7 @@ LEFT_OUT = {
 def run(monkeypatch):
     ours = {**vars(layers), "MultiHeadAttention": MultiHeadAttention}
     monkeypatch.setattr(keras_tests, "layers", types.SimpleNamespace(**ours))
-    gc.freeze()  # Keras looks through all garbage at every layer that it quantizes.
+    gc.freeze()  # Keras collects garbage after each quantized layer.
     yield lambda case: keras_tests.MultiHeadAttentionTest(case).debug()
     gc.unfreeze()
     keras.config.enable_flash_attention()

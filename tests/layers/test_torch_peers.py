@@ -1,6 +1,6 @@
-"""Weights of `torch.nn` carried over: the same outputs, the same gradients.
+"""Outputs and gradients equal those of `torch.nn` with the same weights.
 
-PyTorch computes in float64, so that what differs is the rounding of ours alone.
+PyTorch computes in float64, so that only the layers of this library round.
 """
 
 import keras
@@ -10,11 +10,18 @@ import torch
 from keras import ops
 from layer_contract import gradients, to_numpy
 
-from keras_transformer.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
+from keras_transformer.layers import (
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    MultiHeadAttention,
+)
 
 RNG = np.random.default_rng(29)
 BATCH, LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM, INTERMEDIATE_DIM = 2, 5, 7, 3, 2, 11
 HIDDEN_DIM, SOURCE_KEY_DIM, SOURCE_VALUE_DIM = NUM_HEADS * KEY_DIM, 13, 10
+NUM_LAYERS = 2
 
 
 def random(*shape):
@@ -38,7 +45,7 @@ each_setting = pytest.mark.parametrize(
 
 
 def attention_weights(state, name=""):
-    """Ours of those of `torch.nn.MultiheadAttention`, in order; so below."""
+    """Weights of `MultiHeadAttention` from those of `torch.nn.MultiheadAttention`."""
     heads = NUM_HEADS, KEY_DIM
     kernels = [state.get(f"{name}{part}_proj_weight") for part in "qkv"]
     if kernels[0] is None:
@@ -91,7 +98,7 @@ def arrays(tensors):
 
 
 def torch_mask(mask):
-    """PyTorch's masks say what is not attended to."""
+    """PyTorch's masks are `True` where attention is not allowed."""
     return None if mask is None else torch.tensor(~mask)
 
 
@@ -246,3 +253,97 @@ def test_decoder_block(normalize_first, activation, padding, causal):
     }
     module = with_random_parameters(module)
     ours_by_torch(layer, decoder_weights, call, module, [INPUTS, SOURCE], options)
+
+
+def stack_weights(state, block_weights):
+    """Weights of a pre-norm stack whose state has `layers.<number>.` and `norm`."""
+    weights = []
+    for number in range(NUM_LAYERS):
+        prefix = f"layers.{number}."
+        own = {
+            name.removeprefix(prefix): value
+            for name, value in state.items()
+            if name.startswith(prefix)
+        }
+        weights += block_weights(own)
+    return [*weights, *norm_weights(state, "norm")]
+
+
+def torch_stack(kind):
+    layer_class = getattr(torch.nn, f"Transformer{kind}Layer")
+    layer = layer_class(
+        HIDDEN_DIM,
+        NUM_HEADS,
+        INTERMEDIATE_DIM,
+        dropout=0.0,
+        batch_first=True,
+        norm_first=True,
+    )
+    options = {"enable_nested_tensor": False} if kind == "Encoder" else {}
+    stack_class = getattr(torch.nn, f"Transformer{kind}")
+    norm = torch.nn.LayerNorm(HIDDEN_DIM)
+    return with_random_parameters(stack_class(layer, NUM_LAYERS, norm, **options))
+
+
+@each_mask
+@pytest.mark.parametrize("stack_class", [EncoderStack, DecoderStack])
+def test_stack_without_cross_attention(stack_class, padding, causal):
+    layer = stack_class(NUM_LAYERS, INTERMEDIATE_DIM, NUM_HEADS, normalize_first=True)
+    layer.build(INPUTS.shape)
+    module, mask = torch_stack("Encoder"), PADDING if padding else None
+
+    def call(x):
+        return module(
+            x,
+            mask=not_causal(LENGTH, LENGTH, causal),
+            src_key_padding_mask=torch_mask(mask),
+        )
+
+    if stack_class is EncoderStack:
+        options = {"padding_mask": mask}
+        if causal:
+            options["attention_mask"] = np.tri(LENGTH, dtype=bool)[None]
+    else:
+        options = {"decoder_padding_mask": mask, "use_causal_mask": causal}
+
+    is_encoder = stack_class is EncoderStack
+    block_weights = encoder_weights if is_encoder else decoder_only_weights
+
+    def convert(state):
+        return stack_weights(state, block_weights)
+
+    ours_by_torch(layer, convert, call, module, [INPUTS], options)
+
+
+def decoder_only_weights(state):
+    """The normalisation before the feed-forward network comes after it in our order."""
+    weights = encoder_weights(state)
+    return [*weights[:10], *weights[12:], *weights[10:12]]
+
+
+@each_mask
+def test_decoder_stack(padding, causal):
+    layer = DecoderStack(NUM_LAYERS, INTERMEDIATE_DIM, NUM_HEADS, normalize_first=True)
+    layer.build(INPUTS.shape, SOURCE.shape)
+    module = torch_stack("Decoder")
+    masks = (PADDING, SOURCE_PADDING) if padding else (None, None)
+
+    def call(x, memory):
+        return module(
+            x,
+            memory,
+            tgt_mask=not_causal(LENGTH, LENGTH, causal),
+            tgt_key_padding_mask=torch_mask(masks[0]),
+            memory_key_padding_mask=torch_mask(masks[1]),
+        )
+
+    options = {
+        "decoder_padding_mask": masks[0],
+        "encoder_padding_mask": masks[1],
+        "use_causal_mask": causal,
+    }
+
+    def convert(state):
+        return stack_weights(state, decoder_weights)
+
+    ours_by_torch(layer, convert, call, module, [INPUTS, SOURCE], options)

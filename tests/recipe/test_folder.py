@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from keras_transformer.recipe import Recipe, folder
-from keras_transformer.recipe.folder import next_version, trained_part
+from keras_transformer.recipe.folder import latest_position, next_version
 
 pytestmark = pytest.mark.once
 
@@ -11,8 +11,10 @@ FILES = {"train": ["a"], "valid": ["b"]}
 
 
 @pytest.mark.parametrize("epochs, done, warns", [(6, 4, 1), (6, 3, 0), (4, 3, 1)])
-def test_another_end_once_the_rate_has_begun_to_fall(epochs, done, warns, recwarn):
-    """The run was for 5 epochs, with the fall in the last two."""
+def test_warns_of_another_end_when_the_learning_rate_falls(
+    epochs, done, warns, recwarn
+):
+    """The run has 5 epochs, and the learning rate falls in the last two."""
     recipe = Recipe(**FILES, output="c", epochs=epochs, cooldown=2)
     folder._warn_of_another_cooldown(recipe, 5, done)
     messages = [str(warning.message) for warning in recwarn]
@@ -21,27 +23,27 @@ def test_another_end_once_the_rate_has_begun_to_fall(epochs, done, warns, recwar
     assert all(message in found for found in messages)
 
 
-def test_only_numbers_are_versions(tmp_path):
+def test_versions_are_numbers(tmp_path):
     for name in ("2", "7-old", "notes"):
         (tmp_path / name).mkdir()
     assert next_version(tmp_path).name == "3"
 
 
 def begin(output, done, **options):
-    """Leaves the folder of a run whose newest checkpoint is after `done` epochs."""
+    """Writes the folder of a run with a checkpoint after `done` epochs."""
     (output / "checkpoints").mkdir(parents=True)
     (output / "checkpoints" / f"epoch-{done:04}.npz").touch()
     recipe = Recipe(**FILES, output=output, **options)
     (output / "options.toml").write_text(recipe.to_toml())
 
 
-def test_how_far_a_run_is(tmp_path):
-    assert trained_part(str(tmp_path)) is None
+def test_latest_position(tmp_path):
+    assert latest_position(str(tmp_path)) is None
     begin(tmp_path / "run", 3)
-    assert trained_part(str(tmp_path / "run")) == (3, 0)
+    assert latest_position(str(tmp_path / "run")) == (3, 0)
 
 
-def test_a_run_cannot_go_on_to_where_it_has_been(tmp_path):
+def test_epochs_must_not_be_fewer_than_complete_ones(tmp_path):
     begin(tmp_path / "run", 7)
     message = (
         "`epochs` must be at least 7, .* complete epochs in .*; received `epochs=6`"
@@ -52,14 +54,14 @@ def test_a_run_cannot_go_on_to_where_it_has_been(tmp_path):
     assert not folder.can_resume(Recipe(**FILES, output=tmp_path / "other"))
 
 
-def test_an_epoch_in_which_the_rate_falls_has_begun(tmp_path):
+def test_warns_in_an_epoch_where_the_learning_rate_falls(tmp_path):
     begin(tmp_path, 3, epochs=5, cooldown=2)
     (tmp_path / "checkpoints/epoch-0003-batch-000007.npz").touch()
     with pytest.warns(UserWarning, match="replaces `epochs=5` in epoch 4"):
         assert folder.can_resume(Recipe(**FILES, output=tmp_path, epochs=6, cooldown=2))
 
 
-def test_a_run_of_which_files_are_gone_is_not_made_over(tmp_path):
+def test_a_run_with_missing_files_is_refused(tmp_path):
     begin(tmp_path, 3)
     recipe = Recipe(**FILES, output=tmp_path)
     (tmp_path / "options.toml").rename(tmp_path / "elsewhere")

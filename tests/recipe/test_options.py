@@ -10,7 +10,7 @@ NOTHING = ("test", "init", "subword_sampling", "patience", "verbose")
 FILES = {"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": "runs/a"}
 
 
-def test_options_are_written_whole_and_read_back(tmp_path):
+def test_options_are_written_and_read(tmp_path):
     recipe = Recipe(
         **{**FILES, "output": 'C:\\runs "ü"\n'},
         lowercase=True,
@@ -61,7 +61,7 @@ def test_ranges(name, value):
         Recipe(**FILES, **{name: value})
 
 
-def test_paths_that_any_folder_finds(tmp_path, monkeypatch):
+def test_paths_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = {"train": [pathlib.Path("a.en"), pathlib.Path("a.de")]}
     recipe = Recipe(**{**FILES, **paths, "output": pathlib.Path("runs/a")}, init="m")
@@ -76,7 +76,7 @@ def test_paths_that_any_folder_finds(tmp_path, monkeypatch):
     "name, value",
     [("preset", "transformer_base"), ("vocabulary_size", 7), ("normalization", "nfkc")],
 )
-def test_what_comes_with_a_trained_model(name, value):
+def test_options_that_init_determines(name, value):
     message = f"`{name}` must not be given with `init`.*; received `{name}={value!r}`"
     with pytest.raises(ValueError, match=message):
         Recipe(**FILES, init="a.keras", **{name: value})

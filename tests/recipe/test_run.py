@@ -23,7 +23,7 @@ TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
 
 def write_pairs(path, count, seed):
-    """Made-up parallel text: the target has the words backwards, upside down."""
+    """Writes parallel text; the target has the words reversed and in upper case."""
     random = np.random.default_rng(seed)
     words = ["ka", "lo", "mi", "nu", "pe", "so"]
     rows = [[str(word) for word in random.choice(words, 5)] for _ in range(count)]
@@ -37,7 +37,7 @@ def write_pairs(path, count, seed):
 @pytest.fixture
 def options(tmp_path, monkeypatch):
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
-    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.0, 0.6))
+    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.6,))
     for seed, (part, count) in enumerate({"train": 199, "valid": 7, "test": 5}.items()):
         write_pairs(tmp_path / f"{part}.tsv", count, seed)
     return {
@@ -61,7 +61,8 @@ def read_history(folder):
         return list(csv.DictReader(history))
 
 
-def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
+def test_a_run_writes_its_files_and_is_resumed(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.0, 0.6))
     results = tmp_path / "results"
     _, search, figures = train(Recipe(**options, epochs=1))
     assert figures.sentences == 5 and 0 <= figures.bleu <= 100
@@ -88,7 +89,8 @@ def test_a_run_leaves_what_it_says_and_goes_on(options, tmp_path):
         train(Recipe(**options, label_smoothing=0.2))
 
 
-def test_a_run_that_has_ended_is_not_made_again(options, tmp_path, monkeypatch):
+@pytest.mark.once
+def test_a_complete_run_is_read(options, tmp_path, monkeypatch):
     results = tmp_path / "results"
     model, search, figures = train(Recipe(**options, epochs=1))
 
@@ -105,7 +107,8 @@ def test_a_run_that_has_ended_is_not_made_again(options, tmp_path, monkeypatch):
     assert read_options(results / "options.toml")["epochs"] == 2
 
 
-def test_a_run_whose_export_was_cut_off_has_not_ended(options, monkeypatch):
+@pytest.mark.once
+def test_a_run_without_its_export_is_not_complete(options, monkeypatch):
     exported = []
 
     def fail(*args, **further):
@@ -120,7 +123,8 @@ def test_a_run_whose_export_was_cut_off_has_not_ended(options, monkeypatch):
     assert len(exported) == 2
 
 
-def test_a_run_that_is_to_end_where_it_is(options, tmp_path):
+@pytest.mark.once
+def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
     results = tmp_path / "results"
     train(Recipe(**options, epochs=2))
     (results / "figures.json").unlink()
@@ -130,7 +134,7 @@ def test_a_run_that_is_to_end_where_it_is(options, tmp_path):
     assert len(read_history(results)) == 2
 
 
-def test_a_trained_model_to_begin_with(options, tmp_path):
+def test_init_starts_from_a_trained_model(options, tmp_path):
     first = train(Recipe(**options, epochs=1)).model
     first.save_to_preset(tmp_path / "preset")
     del options["vocabulary_size"]
@@ -148,13 +152,14 @@ def test_a_trained_model_to_begin_with(options, tmp_path):
         )
     (before,) = [float(row["val_loss"]) for row in read_history(tmp_path / "results")]
     assert losses[0] == losses[1] < before
-    shutil.rmtree(init)  # The run has what it needs of it.
+    shutil.rmtree(init)  # The run keeps a copy.
     train(Recipe(**{**further, "output": output, "epochs": 2}, init=init))
     assert [row["epoch"] for row in read_history(output)] == ["1", "2"]
     assert isinstance(model, Seq2Seq)
 
 
-def test_a_model_that_no_run_can_begin_with(options, tmp_path):
+@pytest.mark.once
+def test_init_must_be_trainable(options, tmp_path):
     del options["vocabulary_size"]
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
@@ -171,24 +176,25 @@ def test_a_model_that_no_run_can_begin_with(options, tmp_path):
         train(Recipe(**options, init=tmp_path / "short.keras"))
 
 
-def test_no_lower_validation_loss_ends_a_run(options, tmp_path):
+@pytest.mark.once
+def test_patience_ends_a_run(options, tmp_path):
     options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2}
-    for _ in range(2):  # it has ended: the second time nothing is trained
+    for _ in range(2):  # the second run is read
         train(Recipe(**options))
         assert len(read_history(tmp_path / "results")) == 3
 
 
-def test_a_warmup_that_never_ends(options):
+@pytest.mark.once
+def test_warns_of_a_long_warmup(options):
     options |= {"warmup_steps": 1000, "epochs": 1}
     with pytest.warns(UserWarning, match="`warmup_steps=1000` is greater than .* "):
         train(Recipe(**options))
     pathlib.Path(options["output"], "figures.json").unlink()
-    train(Recipe(**options))  # It has its rates behind it.
+    train(Recipe(**options))  # No warning: the learning rate has been used.
 
 
-def test_text_that_is_not_normalized_and_bleu_of_characters(
-    options, tmp_path, monkeypatch
-):
+@pytest.mark.once
+def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkeypatch):
     qualities = []
 
     class Quality(TranslationQuality):
@@ -217,15 +223,14 @@ def test_text_that_is_not_normalized_and_bleu_of_characters(
 
 @pytest.mark.once
 @pytest.mark.parametrize("is_terminal, verbose", [(True, 1), (False, 2)])
-def test_a_progress_bar_is_for_a_terminal(options, monkeypatch, is_terminal, verbose):
+def test_progress_bar_in_a_terminal(options, monkeypatch, is_terminal, verbose):
     monkeypatch.setattr(run.sys.stdout, "isatty", lambda: is_terminal)
     assert run._verbosity(Recipe(**{**options, "verbose": None})) == verbose
     assert run._verbosity(Recipe(**options)) == 0
 
 
-def test_a_run_that_never_began_may_begin_with_other_options(
-    options, tmp_path, monkeypatch
-):
+@pytest.mark.once
+def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monkeypatch):
     def fail(*args):
         raise MemoryError("all of it")
 
@@ -239,7 +244,8 @@ def test_a_run_that_never_began_may_begin_with_other_options(
         assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == size
 
 
-def test_figures_of_some_epochs_alone(options, tmp_path):
+@pytest.mark.once
+def test_history_of_bleu_every_second_epoch(options, tmp_path):
     for epochs in (1, 3):
         train(Recipe(**options, epochs=epochs, bleu_every=2))
     rows = read_history(tmp_path / "results")
@@ -248,22 +254,25 @@ def test_figures_of_some_epochs_alone(options, tmp_path):
     assert all(float(row["val_perplexity"]) > 1 for row in rows)
 
 
-def test_rows_of_epochs_that_are_made_again_are_replaced(tmp_path):
+@pytest.mark.once
+def test_history_replaces_rows_of_repeated_epochs(tmp_path):
     path = tmp_path / "history.csv"
     for epoch, loss in [(0, 5.0), (1, 4.0), (2, 3.0), (1, 2.5)]:
         HistoryFile(path).on_epoch_end(epoch, {"loss": loss})
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,2.5"]
 
 
-def test_rows_of_earlier_versions_count_from_0(tmp_path):
+@pytest.mark.once
+def test_history_of_earlier_versions_counts_from_0(tmp_path):
     path = tmp_path / "history.csv"
     path.write_text("epoch,loss\n0,5.0\n1,4.0\n2,3.0\n")
     HistoryFile(path).on_epoch_end(2, {"loss": 2.5})
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0", "3,2.5"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["valid", "test"])
-def test_a_line_that_is_too_long_is_found_first(options, tmp_path, name):
+def test_long_lines_are_refused_before_training(options, tmp_path, name):
     path = pathlib.Path(options[name][0])
     path.write_text(path.read_text() + f"{'ka ' * 30}\tKA\n")
     message = f"`{name}` must have at most `max_length=24` .*; received .* in line"
@@ -272,27 +281,39 @@ def test_a_line_that_is_too_long_is_found_first(options, tmp_path, name):
     assert not (tmp_path / "results/checkpoints").exists()
 
 
-def test_a_missing_test_text_is_found_first(options, tmp_path):
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["valid", "test"])
+def test_an_empty_text_is_refused_before_training(options, tmp_path, name):
+    pathlib.Path(options[name][0]).write_text("")
+    message = f"`{name}` must contain at least one sentence; received `{name}="
+    with pytest.raises(ValueError, match=message):
+        train(Recipe(**options))
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.once
+def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(Recipe(**{**options, "test": ["nowhere.tsv"]}))
     assert not (tmp_path / "results").exists()
 
 
-def test_a_model_that_cannot_be_judged_is_kept(options, tmp_path, monkeypatch):
+@pytest.mark.once
+def test_the_model_is_saved_before_its_evaluation(options, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "evaluate_model", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(Recipe(**options, epochs=1))
     assert keras.saving.load_model(tmp_path / "results/model.keras").generate(["ka"])
 
 
-# One of them each where compilers take a minute for it.
+# TensorFlow and JAX compile half precision for a minute: one dtype each.
 HALF_PRECISIONS = {"tensorflow": ["mixed_float16"], "jax": ["mixed_bfloat16"]}.get(
     keras.backend.backend(), ["mixed_float16", "mixed_bfloat16"]
 )
 
 
 @pytest.mark.parametrize("dtype", HALF_PRECISIONS)
-def test_half_precision_ends_in_a_float32_model(options, tmp_path, dtype):
+def test_half_precision_gives_a_float32_model(options, tmp_path, dtype):
     results = tmp_path / "results"
     options = {**options, "epochs": 2, "average": 1}
     train(Recipe(**{**options, "output": str(tmp_path / "float32")}))
@@ -314,7 +335,8 @@ def test_half_precision_ends_in_a_float32_model(options, tmp_path, dtype):
     assert perplexity == pytest.approx(validated, rel=0.01)
 
 
-def test_a_history_that_cannot_be_written_ends_no_run(tmp_path):
+@pytest.mark.once
+def test_history_warns_if_it_cannot_be_written(tmp_path):
     history = HistoryFile(tmp_path / "missing" / "history.csv")
     with pytest.warns(UserWarning, match="Epoch 1 is missing in .* continues"):
         history.on_epoch_end(0, {"loss": 1.0})
@@ -322,13 +344,14 @@ def test_a_history_that_cannot_be_written_ends_no_run(tmp_path):
     path.write_text("loss\n5.0\n")
     with pytest.warns(UserWarning, match="Epoch 2 is missing in .*: KeyError"):
         HistoryFile(path).on_epoch_end(1, {"loss": 1.0})
-    path.write_text("\ufeffepoch,loss\n1,5.0\n", "utf-8")  # as spreadsheets do
+    path.write_text("\ufeffepoch,loss\n1,5.0\n", "utf-8")  # as spreadsheets write it
     HistoryFile(path).on_epoch_end(1, {"loss": 4.0})
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name, value", [("preset", "tiny"), ("dtype", "float16")])
-def test_an_unknown_name_is_found_first(options, name, value, tmp_path):
+def test_unknown_names_are_refused_before_training(options, name, value, tmp_path):
     with pytest.raises(
         ValueError, match=f"`{name}` must be one of .*`{name}='{value}'"
     ):
@@ -337,7 +360,7 @@ def test_an_unknown_name_is_found_first(options, name, value, tmp_path):
 
 
 @pytest.mark.once
-def test_lines_that_do_not_correspond_are_found_before_a_vocabulary(options, tmp_path):
+def test_unequal_line_counts_are_refused_before_training(options, tmp_path):
     short = tmp_path / "short.target"
     short.write_text("KA LO\n", "utf-8")
     options |= {"train": [options["train"][0], str(short)], "vocabulary_size": 9999}

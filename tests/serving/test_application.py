@@ -17,7 +17,7 @@ PREDICT = "/v1/models/upper:predict"
 
 
 class Replicas:
-    """Answers in upper case; knows some words that are not to be asked."""
+    """Computes upper case; some words fail, wait or are refused."""
 
     slots = 1
     signatures = SIGNATURES
@@ -90,7 +90,7 @@ def test_sentences(client):
     }
 
 
-def test_sentences_are_limited_too(client):
+def test_the_number_of_sentences_is_limited(client):
     path = "/v1/models/sentences:predict"
     response = client.post(path, json={"inputs": ["It rains. " * 5]})
     assert response.status_code == 200
@@ -99,7 +99,7 @@ def test_sentences_are_limited_too(client):
     assert "at most 5 sentences; received 6" in response.json()["error"]
 
 
-def test_an_answer_that_nobody_waits_for_is_given_up(client):
+def test_a_disconnect_cancels_the_computation(client):
     body = b'{"instances": ["sleep"]}'
     incoming = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
     scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": []}
@@ -135,7 +135,7 @@ def test_an_answer_that_nobody_waits_for_is_given_up(client):
         ("/etc/passwd", b"", 404, "Not Found"),
     ],
 )
-def test_what_is_not_answered(path, content, status, message, client):
+def test_refused_requests(path, content, status, message, client):
     response = client.post(path, content=content)
     assert response.status_code == status
     assert list(response.json()) == ["error"]
@@ -148,7 +148,7 @@ def test_methods(client):
     assert client.post("/v1/models/upper").status_code == 405
 
 
-def test_a_body_is_measured_where_its_length_is_not_said(client):
+def test_a_body_without_content_length_is_limited(client):
     chunks = (b"a" * 100 for _ in range(4))
     assert client.post(PREDICT, content=chunks).status_code == 413
 
@@ -159,7 +159,7 @@ def test_an_encoded_body_is_refused(client):
     assert response.status_code == 415
 
 
-def test_overload_is_said_at_once(client):
+def test_overload_is_refused_immediately(client):
     batcher = client.models["busy"].versions[3].loaded.batcher
     batcher.waiting = 1
     response = client.post("/v1/models/busy:predict", json={"instances": ["a"]})
@@ -167,7 +167,7 @@ def test_overload_is_said_at_once(client):
     assert response.headers["Retry-After"] == "1"
 
 
-def test_after_each_trouble_it_goes_on(client):
+def test_requests_after_an_error_succeed(client):
     for text in ("refuse", "fail", "a"):
         response = client.post(PREDICT, json={"instances": [text]})
     assert response.json()["predictions"][0]["text"] == "A"
@@ -216,7 +216,7 @@ def test_metrics(client):
         assert prefix + 'model_ready{model="empty"} 0.0' in lines
 
 
-def test_metrics_where_the_cluster_does_not_answer(client, monkeypatch):
+def test_metrics_without_a_response_of_the_cluster(client, monkeypatch):
     async def running(self):
         raise KeyError("upper-3")
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.once
 
 
 class Gate:
-    """Computes upper case, when it is let; remembers its batches."""
+    """Computes upper case when it is open, and records its batches."""
 
     def __init__(self):
         self.batches = []
@@ -45,12 +45,12 @@ async def ask(batcher, *texts, signature="serving_default"):
 
 async def start(*coroutines):
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    for _ in range(2):  # they ask, and the first batch goes
+    for _ in range(2):  # requests arrive, and the first batch is sent
         await asyncio.sleep(0)
     return tasks
 
 
-def test_who_waits_goes_together():
+def test_waiting_requests_form_a_batch():
     async def scenario(batcher, gate):
         tasks = await start(*(ask(batcher, text) for text in "abcdef"))
         assert gate.batches == [["a"]] and batcher.waiting == 5
@@ -62,12 +62,12 @@ def test_who_waits_goes_together():
     run(scenario)
 
 
-def test_those_that_were_answered_together_go_together_again():
+def test_clients_of_a_batch_form_a_batch_again():
     async def scenario(batcher, gate):
         gate.open.set()
         await ask(batcher, *"abc")
         first = await start(ask(batcher, "d"))
-        assert gate.batches == [["a", "b", "c"]]  # more may come
+        assert gate.batches == [["a", "b", "c"]]  # more requests may arrive
         rest = await start(ask(batcher, "e"), ask(batcher, "f"))
         await asyncio.gather(*first, *rest)
         assert gate.batches[1:] == [["d", "e", "f"]]
@@ -75,13 +75,16 @@ def test_those_that_were_answered_together_go_together_again():
     run(scenario)
 
 
-def test_nobody_waits_for_those_who_do_not_come():
+def test_incomplete_batches_are_sent_when_idle():
     async def scenario(batcher, gate):
         gate.open.set()
         await ask(batcher, *"abc")
         assert await asyncio.wait_for(ask(batcher, "d"), timeout=10) == ["D"]
         (alone,) = await start(ask(batcher, "e"))
-        assert gate.batches[1:] == [["d"], ["e"]]  # at once: the last was alone too
+        assert gate.batches[1:] == [
+            ["d"],
+            ["e"],
+        ]  # immediately, like the single request before
         await alone
 
     run(scenario)
@@ -97,7 +100,7 @@ def test_every_slot_is_used():
     run(scenario, slots=2)
 
 
-def test_a_large_request_goes_in_pieces():
+def test_a_large_request_is_split():
     async def scenario(batcher, gate):
         gate.open.set()
         assert await ask(batcher, *"abcdefgh") == list("ABCDEFGH")
@@ -106,7 +109,7 @@ def test_a_large_request_goes_in_pieces():
     run(scenario)
 
 
-def test_requests_are_not_cut_to_fill_a_batch():
+def test_requests_are_not_split_to_fill_a_batch():
     async def scenario(batcher, gate):
         tasks = await start(ask(batcher, "a"), ask(batcher, *"bc"), ask(batcher, *"de"))
         gate.open.set()
@@ -145,7 +148,7 @@ def test_lists_of_different_lengths_are_not_mixed():
     run(scenario)
 
 
-def test_a_refused_text_harms_nobody_else():
+def test_a_refused_text_fails_only_its_request():
     async def scenario(batcher, gate):
         tasks = await start(*(ask(batcher, text) for text in "xa1b"))
         gate.open.set()
@@ -158,7 +161,7 @@ def test_a_refused_text_harms_nobody_else():
     run(scenario)
 
 
-def test_too_many_waiting_texts_are_refused_at_once():
+def test_too_many_waiting_texts_are_refused():
     async def scenario(batcher, gate):
         tasks = await start(ask(batcher, "a"), ask(batcher, *"bc"), ask(batcher, "d"))
         with pytest.raises(RequestError, match="3 texts are waiting") as found:
@@ -171,7 +174,7 @@ def test_too_many_waiting_texts_are_refused_at_once():
     run(scenario, max_waiting=3)
 
 
-def test_a_request_over_the_limit_goes_alone():
+def test_a_request_over_the_limit_is_accepted_when_idle():
     async def scenario(batcher, gate):
         gate.open.set()
         assert await ask(batcher, *"abcde") == list("ABCDE")
@@ -179,7 +182,7 @@ def test_a_request_over_the_limit_goes_alone():
     run(scenario, max_waiting=2)
 
 
-def test_who_has_gone_is_not_computed():
+def test_requests_of_disconnected_clients_are_not_computed():
     async def scenario(batcher, gate):
         tasks = await start(*(ask(batcher, text) for text in "abc"))
         tasks[1].cancel()
@@ -192,7 +195,7 @@ def test_who_has_gone_is_not_computed():
     run(scenario)
 
 
-def test_a_failure_reaches_all_of_its_batch_and_frees_the_slot():
+def test_a_failure_fails_its_batch_and_frees_the_slot():
     async def scenario(batcher, gate):
         async def fail(signature, requests):
             raise OSError("lost")
@@ -208,14 +211,14 @@ def test_a_failure_reaches_all_of_its_batch_and_frees_the_slot():
     run(scenario)
 
 
-def test_a_batch_that_does_not_come_back_keeps_no_slot(monkeypatch):
+def test_an_abandoned_batch_frees_its_slot(monkeypatch):
     async def scenario(batcher, gate):
         tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
         monkeypatch.setattr(batching, "ABANDONED_SECONDS", 0.05)
         tasks[0].cancel()
         for _ in range(9):
             await asyncio.sleep(0)
-        assert gate.batches == [["a"]]  # which may be at work all the same
+        assert gate.batches == [["a"]]  # which may still be computed
         while gate.batches != [["a"], ["b"]]:
             await asyncio.sleep(0.01)
         tasks[1].cancel()

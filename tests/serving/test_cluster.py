@@ -10,7 +10,7 @@ from keras_transformer.serving import cluster
 pytestmark = pytest.mark.once
 
 
-def test_who_cancels_a_call_waits_for_its_end():
+def test_a_cancelled_call_is_awaited():
     entered, may_end = threading.Event(), threading.Event()
     done = []
 
@@ -33,13 +33,13 @@ def test_who_cancels_a_call_waits_for_its_end():
     asyncio.run(main())
 
 
-def test_a_call_returns_and_raises_what_the_function_does():
+def test_a_call_returns_the_result_and_raises_the_error():
     assert asyncio.run(cluster.call_ray(max, [2, 3], key=lambda x: -x)) == 2
     with pytest.raises(ZeroDivisionError):
         asyncio.run(cluster.call_ray(divmod, 1, 0))
 
 
-def test_replicas_that_take_long_to_end(caplog, monkeypatch):
+def test_replicas_that_take_long_to_stop(caplog, monkeypatch):
     def delete(name):
         raise TimeoutError
 
@@ -48,7 +48,7 @@ def test_replicas_that_take_long_to_end(caplog, monkeypatch):
     assert "m-1: the replicas take long to stop" in caplog.text
 
 
-def test_the_log_has_why_replicas_do_not_start(caplog, monkeypatch):
+def test_the_log_has_the_reason_of_a_failed_start(caplog, monkeypatch):
     deployment = SimpleNamespace(message="OSError: /models/m/1 has no variables")
     application = SimpleNamespace(
         status="DEPLOY_FAILED",

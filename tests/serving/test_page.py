@@ -27,7 +27,7 @@ SIGNATURES = {
     "attention_scores": Signature({"text": STRING}, {}),
 }
 NUM_LAYERS, NUM_HEADS = 2, 3
-TEXT = "one two three four five six"  # with the end token 7 tokens
+TEXT = "one two three four five six"  # 7 tokens with the end token
 PATIENCE_SECONDS = 10
 NO_SHADE = "rgba(0, 0, 0, 0)"
 
@@ -226,7 +226,7 @@ def test_page_has_no_external_resources():
     )
     assert not re.search(r"\burl\(|@import|\bimport\b|EventSource|WebSocket", text)
     addresses = re.findall(r"https?://[^\s\"'`]+", text)
-    assert set(addresses) <= {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert set(addresses) <= {"http://www.w3.org/2000/svg"}  # a namespace, not fetched
 
 
 def test_page_has_no_markup_from_data_and_no_inline_handlers():
@@ -279,7 +279,7 @@ def test_another_model_translates_again(page):
     assert page.is_hidden("#others")
 
 
-def test_an_empty_text_asks_nothing(page, model):
+def test_an_empty_text_sends_no_request(page, model):
     translate(page)
     model.asked.clear()
     page.fill("#text", " \n ")
@@ -336,7 +336,7 @@ def test_copies(open_page):
     assert page.evaluate("navigator.clipboard.readText()") == page.url
 
 
-def test_the_command_asks_the_same(page):
+def test_the_command_line_has_the_same_request(page):
     translate(page, "it's", wait_for="#copy:visible")
     command = page.text_content("#curl")
     assert "/v1/models/upper:predict -d '" in command
@@ -368,7 +368,7 @@ def test_a_text_that_the_search_refuses_may_be_split(page):
     assert page.is_visible("#others")
 
 
-def test_a_server_that_has_gone(page):
+def test_an_unreachable_server(page):
     page.route("**/*:predict", lambda route: route.abort())
     translate(page, wait_for="#error:visible")
     assert "The server cannot be reached" in page.inner_text("#error")
@@ -411,7 +411,7 @@ def test_waits_for_a_model(browser, model, tmp_path):
         page.close()
 
 
-def test_a_newer_text_takes_the_place_of_one_that_waits(page, model):
+def test_a_newer_text_replaces_a_waiting_one(page, model):
     model.waits.clear()
     page.fill("#text", "wait for it")
     with page.expect_event("requestfailed") as failed:
@@ -436,7 +436,7 @@ def test_tokens_are_shown_with_marks_for_spaces(page):
     assert page.locator("#target bdi").all_inner_texts()[1] == "TWO"
 
 
-def test_pointing_at_a_word_shades_what_it_looked_at(page):
+def test_pointing_at_an_output_word_shades_the_text(page):
     translate(page)
     assert shades(page) == [NO_SHADE] * 7
     page.select_option("#layer", "1")
@@ -469,7 +469,7 @@ def test_nothing_moves_under_the_pointer(open_page, width):
     assert boxes == [boxes[0]] * 4
 
 
-def test_pointing_at_the_text_shades_who_looked_at_it(page):
+def test_pointing_at_a_word_of_the_text_shades_the_output(page):
     translate(page)
     page.select_option("#layer", "2")
     page.select_option("#head", "1")
@@ -498,7 +498,7 @@ def test_layers_and_heads(page):
     assert page.input_value("#head") == "3"
 
 
-def test_a_click_keeps_a_word_and_escape_lets_go(page):
+def test_a_click_pins_a_word_and_escape_releases_it(page):
     translate(page)
     token(page, "target", 1).click()
     page.hover("h1")
@@ -555,14 +555,14 @@ def test_pointing_at_the_heat_map(page):
     assert chosen == ["four", "TWO"]
 
 
-def test_attention_of_another_output_says_so(page):
+def test_attention_of_another_output_has_a_note(page):
     translate(page, "another sample")
     assert page.inner_text("#note") == "Attention of another output: ANOTHER ONE"
     translate(page, "one")
     assert page.is_hidden("#note")
 
 
-def test_attention_of_long_texts_is_not_asked_for(page, model):
+def test_attention_of_long_texts_is_not_requested(page, model):
     model.asked.clear()
     translate(page, "word " * 81)
     assert page.inner_text("#note") == "Shown for texts of at most 400 characters."
@@ -574,7 +574,7 @@ def plain(text):
     return text.replace("\u2068", "").replace("\u2069", "")
 
 
-# Small screens, the dark.
+# Small screens and dark mode.
 
 
 @pytest.mark.parametrize(
@@ -582,7 +582,7 @@ def plain(text):
     [TEXT, "w" * 97, "one " * 67, "字" * 67],
     ids=["short", "one word", "long", "no spaces"],
 )
-def test_a_phone_shows_all_without_scrolling_sideways(open_page, text):
+def test_a_phone_needs_no_horizontal_scrolling(open_page, text):
     size = {"width": 360, "height": 640}
     page = open_page(viewport=size, has_touch=True, is_mobile=True)
     translate(page, text)

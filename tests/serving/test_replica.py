@@ -1,4 +1,4 @@
-"""The replica, with the SavedModel that is kept in the repository."""
+"""The replica, with the SavedModel of the repository."""
 
 import pathlib
 
@@ -17,20 +17,17 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture(scope="module")
 def replica():
-    return Replica(FOLDER, batch_sizes=(1, 4))
+    """A replica with one batch size, so that each function is compiled once."""
+    return Replica(FOLDER, batch_sizes=(4,))
 
 
-@pytest.fixture(scope="module")
-def functions():
-    return tf.saved_model.load(str(FOLDER)).signatures
-
-
-def test_requests_together_and_alone(replica, functions):
+def test_a_batch_equals_separate_requests(replica):
     requests = [{"text": ["knight"]}, {"text": ["", "queue"]}]
     together = replica.predict("serving_default", requests)
-    outputs = functions["serving_default"](text=tf.constant(["knight", "", "queue"]))
-    texts = [text.decode() for text in outputs["text"].numpy()]
-    assert [found["text"] for found in together] == [texts[:1], texts[1:]]
+    texts = ["knight", "", "queue", "a"]
+    outputs = replica.functions["serving_default"](text=tf.constant(texts))
+    expected = [text.decode() for text in outputs["text"].numpy()]
+    assert [found["text"] for found in together] == [expected[:1], expected[1:3]]
     assert together[1]["score"][0] == 0
     for request, found in zip(requests, together, strict=True):
         (alone,) = replica.predict("serving_default", [request])
@@ -38,21 +35,38 @@ def test_requests_together_and_alone(replica, functions):
         np.testing.assert_allclose(alone["score"], found["score"], atol=1e-4)
 
 
-def test_a_bad_text_harms_only_its_own_request(replica):
+def test_an_invalid_text_fails_only_its_request(replica):
     requests = [{"text": ["knight"]}, {"text": ["a", TOO_LONG]}, {"text": ["queue"]}]
     good, bad, other = replica.predict("serving_default", requests)
     assert good["text"] == ["N AY T"] and len(other["text"]) == 1
     assert bad == "`text` must have at most max_source_length=64 tokens"
 
 
-def test_scores_have_no_padding(replica, functions):
+@pytest.mark.parametrize(("rows", "padded"), [(1, 1), (2, 4), (4, 4), (5, 5)])
+def test_a_batch_is_padded_to_the_next_size(replica, monkeypatch, rows, padded):
+    computed = []
+
+    def upper(text):
+        computed.append(text.shape[0])
+        return {"text": tf.strings.upper(text)}
+
+    monkeypatch.setattr(replica, "_batch_sizes", (1, 4))
+    monkeypatch.setitem(replica.functions, "serving_default", upper)
+    texts = [f"a{row}" for row in range(rows)]
+    (found,) = replica.predict("serving_default", [{"text": texts}])
+    assert found == {"text": [text.upper() for text in texts]}
+    assert computed == [padded]
+
+
+def test_scores_have_no_padding(replica):
     pairs = {"source": ["knight", "a"], "target": ["N AY T", "AH"]}
     (found,) = replica.predict("score", [pairs])
     assert found["tokens"] == [["N", "AY", "T", "</s>"], ["AH", "</s>"]]
     sums = [sum(scores) for scores in found["token_scores"]]
     np.testing.assert_allclose(found["score"], sums, atol=1e-5)
-    outputs = functions["score"](**{k: tf.constant(v) for k, v in pairs.items()})
-    np.testing.assert_allclose(found["score"], outputs["score"], atol=1e-4)
+    rows = {name: tf.constant([*texts, *texts]) for name, texts in pairs.items()}
+    outputs = replica.functions["score"](**rows)
+    np.testing.assert_allclose(found["score"], outputs["score"][:2], atol=1e-4)
 
 
 def test_attention_has_no_padding(replica):
@@ -67,8 +81,8 @@ def test_attention_has_no_padding(replica):
         assert {len(row) for row in rows} == {len(sources)}
 
 
-def test_a_hypothesis_that_there_is_not_has_no_score(replica):
-    """There is room for the end token alone behind this prefix."""
+def test_a_missing_hypothesis_has_no_score(replica):
+    """Only the end token fits after this prefix."""
     request = {"text": ["a"], "prefix": [" ".join(["AH"] * 51)], "seed": [0]}
     (found,) = replica.predict("nbest", [request])
     (scores,), (lengths,) = found["score"], found["length"]
@@ -102,6 +116,7 @@ def test_warming_up_compiles_each_size_once(replica, monkeypatch):
     def remember(signature, inputs):
         called.append((signature, len(next(iter(inputs.values())))))
 
+    monkeypatch.setattr(replica, "_batch_sizes", (1, 4))
     monkeypatch.setattr(replica, "_call", remember)
     replica.warm_up()
     assert len(called) >= 2 and {rows for _, rows in called} == {1, 4}

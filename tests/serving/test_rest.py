@@ -40,7 +40,7 @@ def body(**request):
     return json.dumps(request).encode()
 
 
-# TF Serving's documented forms.
+# The documented forms of TensorFlow Serving.
 @pytest.mark.parametrize(
     ("request_body", "expected"),
     [
@@ -69,7 +69,7 @@ def test_several_inputs(limits):
     assert found.rows == 2
 
 
-def test_no_name_is_that_of_the_first(limits):
+def test_an_empty_name_is_the_default_signature(limits):
     for name in ("", "serving_default"):
         found = parse(body(signature_name=name, instances=["a"]), SIGNATURES, limits)
         assert found == PredictRequest("serving_default", {"text": ["a"]}, True)
@@ -139,7 +139,7 @@ def test_bad_requests(request_body, message, limits):
 
 
 def test_any_bytes_are_parsed_or_refused(limits):
-    """Good bodies, damaged at random places."""
+    """Valid bodies with random bytes."""
     rng = random.Random(1)
     good = [
         body(instances=["a", "ü", "\U0001f600"]),
@@ -161,7 +161,7 @@ def test_any_bytes_are_parsed_or_refused(limits):
     assert refused > 500
 
 
-def test_answers():
+def test_format_response():
     outputs = {"text": ["a", "b"], "score": [-1.0, -2.0]}
     rows = [{"text": "a", "score": -1.0}, {"text": "b", "score": -2.0}]
     assert format_response(outputs, by_rows=True) == {"predictions": rows}

@@ -16,7 +16,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_sentences_and_the_space_between_them(text):
+def test_split_keeps_the_space_between_sentences(text):
     found, (parts,) = split([text], "en")
     assert found == TEXTS[text]
     again = [found[part] if isinstance(part, int) else part for part in parts]
@@ -34,13 +34,13 @@ def test_texts_are_joined_in_order():
     assert joined["score"] == [-sum(map(len, found)) for found in TEXTS.values()]
 
 
-def test_a_text_has_no_score_where_a_sentence_has_none():
+def test_a_missing_score_of_a_sentence():
     joined = join({"text": ["A.", ""], "score": [-1.0, None]}, [[0, " ", 1], [0]])
     assert joined == {"text": ["A. ", "A."], "score": [None, -1.0]}
 
 
 class PanicException(BaseException):
-    """As Rust's are; sentencex 1.0.32 raises one where NBSP follows a capital."""
+    """A panic of Rust; sentencex 1.0.32 panics if NBSP follows a capital."""
 
 
 @pytest.mark.parametrize("error", [PanicException, KeyboardInterrupt])

@@ -23,7 +23,7 @@ class Replicas:
 
 
 class Cluster:
-    """Remembers what was done; what is in `broken` does not start."""
+    """Records its calls; the versions in `broken` fail to start."""
 
     def __init__(self):
         self.done = []
@@ -73,7 +73,7 @@ def test_a_new_version_takes_over_and_the_old_one_finishes(tmp_path):
         while old.state == "AVAILABLE":
             await asyncio.sleep(0.01)
         assert model.available().number == 2
-        assert cluster.done == ["+m-1", "+m-2"]  # the old one still computes
+        assert cluster.done == ["+m-1", "+m-2"]  # the old version is still computing
         old.loaded.replicas.open.set()
         assert await asked == {"text": ["m-1"]}
         await refreshing
@@ -120,20 +120,20 @@ def test_a_broken_new_version_leaves_the_old_one(tmp_path, monkeypatch):
         loading = asyncio.create_task(model.refresh())
         while model.versions[2].state == "END":
             await asyncio.sleep(0)
-        assert model.versions[2].error == "no such op"  # as long as it is not there
+        assert model.versions[2].error == "no such op"  # until it is loaded
         cluster.loading.set()
         await loading
         assert model.versions[2].failures == 2
         monkeypatch.setattr(served_model, "RETRY_LOADING_SECONDS", 25)
         model.versions[2].failed_at -= 99
         await model.refresh()
-        assert model.versions[2].failures == 2  # which make it wait twice as long
+        assert model.versions[2].failures == 2  # the second failure doubles the pause
         model.versions[2].failures = 10**6
         assert not model._is_due(2)
         (tmp_path / "2/saved_model.pb").unlink()
         await model.refresh()
         assert states(model) == {1: "AVAILABLE"}
-        (tmp_path / "2/saved_model.pb").touch()  # a new one, which waits for nothing
+        (tmp_path / "2/saved_model.pb").touch()  # loaded without a pause
         cluster.broken = set()
         await model.refresh()
         assert states(model) == {1: "END", 2: "AVAILABLE"}
@@ -158,7 +158,7 @@ def test_several_versions_side_by_side(tmp_path):
     run(scenario, tmp_path, versions=[1, 3])
 
 
-def test_all_versions_are_being_loaded_from_the_beginning(tmp_path):
+def test_all_versions_are_loading_at_the_start(tmp_path):
     async def scenario(model, cluster):
         add(tmp_path, 1, 2)
         cluster.loading.clear()
@@ -173,7 +173,7 @@ def test_all_versions_are_being_loaded_from_the_beginning(tmp_path):
     run(scenario, tmp_path, versions="all")
 
 
-def test_what_was_being_unloaded_is_unloaded_at_the_end(tmp_path):
+def test_unloading_versions_are_unloaded_at_the_end(tmp_path):
     async def scenario(model, cluster):
         add(tmp_path, 1)
         await model.refresh()
@@ -184,7 +184,7 @@ def test_what_was_being_unloaded_is_unloaded_at_the_end(tmp_path):
     run(scenario, tmp_path)
 
 
-def test_a_folder_without_versions_is_said_once(tmp_path, caplog):
+def test_warns_once_of_a_folder_without_versions(tmp_path, caplog):
     async def scenario(model, cluster):
         await model.refresh()
         await model.refresh()
@@ -194,7 +194,7 @@ def test_a_folder_without_versions_is_said_once(tmp_path, caplog):
     assert f"{tmp_path} has no version to serve" in message
 
 
-def test_folders_that_vanish_stop_nothing(tmp_path):
+def test_a_removed_folder_keeps_its_version(tmp_path):
     async def scenario(model, cluster):
         add(tmp_path, 1)
         await model.refresh()

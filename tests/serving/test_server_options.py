@@ -75,7 +75,7 @@ def test_no_models():
         ("here/en-de/1", "here", "Give one of them, such as {}/here/en-de$"),
     ],
 )
-def test_another_folder_in_the_place_of_a_model(name, given, advice, folder):
+def test_folders_that_are_not_models(name, given, advice, folder):
     (folder / name).mkdir(exist_ok=True)
     (folder / name / "saved_model.pb").touch()
     with pytest.raises(ValueError, match=advice.format(folder)) as found:
@@ -84,7 +84,7 @@ def test_another_folder_in_the_place_of_a_model(name, given, advice, folder):
     assert str(found.value).startswith(message)
 
 
-def test_models_beside_the_versions_of_one(folder):
+def test_a_model_with_folders_beside_its_versions(folder):
     for name in ("here/en-de/1", "here/2"):
         (folder / name).mkdir()
         (folder / name / "saved_model.pb").touch()

@@ -17,7 +17,7 @@ def folder(tmp_path):
         (tmp_path / name / "saved_model.pb").touch()
         (tmp_path / name / "variables/variables.index").touch()
     (tmp_path / "11/variables").mkdir(parents=True)
-    (tmp_path / "11/saved_model.pb").touch()  # its weights are still being copied
+    (tmp_path / "11/saved_model.pb").touch()  # an incomplete copy
     (tmp_path / "12").touch()
     return tmp_path
 
@@ -26,7 +26,7 @@ def folder(tmp_path):
     ("versions", "expected"),
     [("latest", [10]), ("all", [1, 2, 10]), ([2, 1, 7], [1, 2])],
 )
-def test_whole_versions_with_plain_numbers(versions, expected, folder):
+def test_complete_versions_with_plain_numbers(versions, expected, folder):
     options = ModelOptions(folder=folder, versions=versions)
     assert selected_versions(options) == expected
 
@@ -35,7 +35,7 @@ def test_none(tmp_path):
     assert selected_versions(ModelOptions(folder=tmp_path)) == []
 
 
-def test_what_may_not_be_read_is_left_out(folder, monkeypatch):
+def test_unreadable_folders_are_left_out(folder, monkeypatch):
     is_file = pathlib.Path.is_file
 
     def refused(path):

@@ -1,8 +1,8 @@
 """Attention over several axes: folds inputs to three axes and unfolds the outputs."""
 
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from keras import ops
 
@@ -10,6 +10,61 @@ from keras_transformer.types import Mask, Size, Tensor
 
 # Attention axes, counted from the front.
 Axes: TypeAlias = tuple[int, ...]
+
+
+class Masks(NamedTuple):
+    """Masks of a call of `MultiHeadAttention`."""
+
+    query_mask: Mask | None
+    value_mask: Mask | None
+    key_mask: Mask | None
+    attention_mask: Mask | None
+
+
+def call_over_axes(
+    call: Callable[..., Any],
+    inputs: tuple[Tensor, Tensor, Tensor],
+    masks: Masks,
+    attention_axes: int | Sequence[int] | None,
+    *,
+    return_attention_scores: bool,
+    **options: Any,
+) -> Any:
+    """Folds inputs to three axes, calls an attention layer and unfolds the outputs.
+
+    Args:
+        call: the `call` of the layer for inputs with three axes.
+        inputs: query, value and key, float tensors `(batch, …, features)`.
+        masks: masks of the call.
+        attention_axes: int or ints, or `None` for all axes but the first and the
+            last.
+        return_attention_scores: bool, whether to return the scores too.
+        **options: further arguments of `call`.
+
+    Returns:
+        The unfolded output. With `return_attention_scores=True`, a pair of the output
+        and the scores.
+    """
+    query, value, key = inputs
+    axes = standardize(attention_axes, len(query.shape))
+    attention_mask = masks.attention_mask
+    if attention_mask is not None:
+        attention_mask = fold_attention_mask(attention_mask, axes, query, key)
+    folded = call(
+        fold(query, axes),
+        fold(value, axes),
+        fold(key, axes),
+        query_mask=fold_mask(masks.query_mask, axes),
+        value_mask=fold_mask(masks.value_mask, axes),
+        key_mask=fold_mask(masks.key_mask, axes),
+        attention_mask=attention_mask,
+        return_attention_scores=return_attention_scores,
+        **options,
+    )
+    if not return_attention_scores:
+        return unfold(folded, axes, like=query)
+    output, scores = folded
+    return unfold(output, axes, query), unfold_scores(scores, axes, query, key)
 
 
 def standardize(axes: int | Sequence[int] | None, rank: int) -> Axes:

@@ -103,6 +103,13 @@ def attend(
     )
 
 
+def are_same_tokens(query: Tensor, key: Tensor) -> bool:
+    """Returns whether queries and keys may belong to the same tokens."""
+    if None in (query.shape[1], key.shape[1]):
+        return query is key
+    return query.shape[1] == key.shape[1]
+
+
 def _blockwise_attention(
     query: Tensor,
     key: Tensor,

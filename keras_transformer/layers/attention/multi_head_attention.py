@@ -1,21 +1,14 @@
 """Multi-head attention."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.layers.attention.axes import (
-    fold,
-    fold_attention_mask,
-    fold_mask,
-    standardize,
-    unfold,
-    unfold_scores,
-)
-from keras_transformer.layers.attention.implementations import attend
+from keras_transformer.layers.attention.axes import Masks, call_over_axes
+from keras_transformer.layers.attention.implementations import are_same_tokens, attend
 from keras_transformer.layers.attention.key_values import (
     Cache,
     KeyValues,
@@ -56,15 +49,6 @@ from keras_transformer.layers.sub_layers import (
 from keras_transformer.types import Config, Mask, Shape, Size, Tensor
 
 
-class _Masks(NamedTuple):
-    """Masks of a call."""
-
-    query_mask: Mask | None
-    value_mask: Mask | None
-    key_mask: Mask | None
-    attention_mask: Mask | None
-
-
 @keras.saving.register_keras_serializable("keras_transformer")
 class MultiHeadAttention(keras.layers.Layer):
     """Multi-head attention, a drop-in for `keras.layers.MultiHeadAttention`.
@@ -73,11 +57,10 @@ class MultiHeadAttention(keras.layers.Layer):
     `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`. Constructor, call, names of
     sub-layers and weight order are those of the Keras layer, so either class replaces
     the other, and `set_weights` copies weights between them. In addition, the layer
-    has a key-value cache, grouped-query attention, position schemes, and attention
-    patterns with a cost that grows linearly with the length. The scores and weighted
-    sums of queries without any key to attend to are zero instead of an average over
-    padding, an explicit `query_mask` is applied, and inference uses the fused kernel
-    for any dropout rate.
+    has a key-value cache, grouped-query attention, position schemes and attention
+    patterns. The scores and weighted sums of queries without any key to attend to are
+    zero, an explicit `query_mask` is applied, and inference uses the fused kernel for
+    any dropout rate.
 
     Args:
         num_heads: int, number of attention heads (h in the paper).
@@ -108,8 +91,7 @@ class MultiHeadAttention(keras.layers.Layer):
             `num_heads`. 1 is multi-query attention, other numbers below `num_heads`
             are grouped-query attention. Defaults to `num_heads`.
         pattern: `AttentionPattern`, such as `LocalWindow(64)`, or `None`. If
-            scores are not requested, self-attention over long sequences is then
-            computed blockwise.
+            scores are not requested, long self-attention is computed blockwise.
         positions: `PositionScheme` to copy that acts in attention, such as
             `RotaryEmbedding()`, or `None`.
         **kwargs: `name`, `dtype` and the other arguments of
@@ -203,13 +185,7 @@ class MultiHeadAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_ints(1, num_heads=num_heads, key_dim=key_dim)
-        check_ints(
-            1,
-            optional=True,
-            value_dim=value_dim,
-            sliding_window=sliding_window,
-            num_key_value_heads=num_key_value_heads,
-        )
+        check_ints(1, optional=True, value_dim=value_dim, sliding_window=sliding_window)
         check_dropout(dropout, flash_attention)
         check_key_value_heads(num_heads, num_key_value_heads)
         check_attention_scheme(positions)
@@ -340,8 +316,11 @@ class MultiHeadAttention(keras.layers.Layer):
                 query_positions=query_positions,
                 key_positions=key_positions,
             )
-            masks = _Masks(query_mask, value_mask, key_mask, attention_mask)
-            return self._call_over_axes(query, value, key, masks, options)
+            masks = Masks(query_mask, value_mask, key_mask, attention_mask)
+            inputs = query, value, key
+            return call_over_axes(
+                self.call, inputs, masks, self.attention_axes, **options
+            )
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
         query_heads = self._rotate(self._query_dense(query), query_positions)
@@ -367,7 +346,7 @@ class MultiHeadAttention(keras.layers.Layer):
             **options,
             query_positions=query_positions,
             key_positions=key_positions,
-            is_self_attention=cache is None and _are_same_tokens(query, key),
+            is_self_attention=cache is None and are_same_tokens(query, key),
         )
         if query_mask is not None:
             attended, scores = zero_masked_queries(attended, scores, query_mask)
@@ -415,34 +394,6 @@ class MultiHeadAttention(keras.layers.Layer):
             return heads
         positions = sequence_positions(heads) if positions is None else positions
         return self.positions.rotate(heads, positions)
-
-    def _call_over_axes(
-        self,
-        query: Tensor,
-        value: Tensor,
-        key: Tensor,
-        masks: _Masks,
-        options: dict[str, Any],
-    ) -> Any:
-        """Folds the inputs to three axes, calls the layer and unfolds the outputs."""
-        axes = standardize(self.attention_axes, len(query.shape))
-        attention_mask = masks.attention_mask
-        if attention_mask is not None:
-            attention_mask = fold_attention_mask(attention_mask, axes, query, key)
-        folded = self.call(
-            fold(query, axes),
-            fold(value, axes),
-            fold(key, axes),
-            query_mask=fold_mask(masks.query_mask, axes),
-            value_mask=fold_mask(masks.value_mask, axes),
-            key_mask=fold_mask(masks.key_mask, axes),
-            attention_mask=attention_mask,
-            **options,
-        )
-        if not options["return_attention_scores"]:
-            return unfold(folded, axes, like=query)
-        output, scores = folded
-        return unfold(output, axes, query), unfold_scores(scores, axes, query, key)
 
     def compute_cache(
         self,
@@ -542,9 +493,3 @@ class MultiHeadAttention(keras.layers.Layer):
         for name in ("pattern", "positions"):
             config[name] = deserialize(config.get(name))
         return cls(**config)
-
-
-def _are_same_tokens(query: Tensor, key: Tensor) -> bool:
-    if None in (query.shape[1], key.shape[1]):
-        return query is key
-    return query.shape[1] == key.shape[1]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.arguments import check_rates
+from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers.attention.key_values import Cache, KeyValues
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
 from keras_transformer.layers.positions.scheme import PositionScheme, check_scheme
@@ -23,6 +23,7 @@ def check_dropout(dropout: float, flash_attention: bool | None) -> None:
 
 def check_key_value_heads(num_heads: int, num_key_value_heads: int | None) -> None:
     """Raises `ValueError` if `num_key_value_heads` does not divide `num_heads`."""
+    check_ints(1, optional=True, num_key_value_heads=num_key_value_heads)
     if num_key_value_heads is not None and num_heads % num_key_value_heads:
         raise ValueError(
             "`num_heads` must be a multiple of `num_key_value_heads`; received "

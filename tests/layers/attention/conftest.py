@@ -10,7 +10,7 @@ KINDS = ON_TORCH if keras.backend.backend() == "torch" else {"products": 16}
 
 @pytest.fixture(autouse=True, params=KINDS.values(), ids=KINDS)
 def few_queries(request, monkeypatch):
-    """How many queries PyTorch attends for without its fused kernel."""
+    """The number of queries up to which PyTorch does not use its fused kernel."""
     module = importlib.import_module(MODULE)
     monkeypatch.setattr(module, "FEW_QUERIES", request.param)
     return request.param

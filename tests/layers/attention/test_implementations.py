@@ -1,4 +1,4 @@
-"""Patterns and positions in `MultiHeadAttention`: densely, in blocks, step by step."""
+"""Patterns and positions in `MultiHeadAttention`: dense, blockwise, step by step."""
 
 import keras
 import numpy as np
@@ -73,7 +73,7 @@ def definition(pattern, queries, keys, causal=False):
     return mask
 
 
-def turned(heads):
+def rotated(heads):
     """Rotary positions by complex numbers (Su et al., 2021, equation 14)."""
     half = KEY_DIM // 2
     points = heads[..., :half] + 1j * heads[..., half:]
@@ -111,7 +111,7 @@ def reference_attention(layer, scheme, inputs, mask):
     )
     length = inputs.shape[1]
     if scheme == "rotary":
-        query, key = turned(query), turned(key)
+        query, key = rotated(query), rotated(key)
     attended, scores = reference.scaled_dot_product_attention(
         query, key, value, mask, reference_bias(layer, scheme, length)
     )
@@ -120,7 +120,7 @@ def reference_attention(layer, scheme, inputs, mask):
 
 
 def self_attention(layer, inputs, **options):
-    """Compiled on JAX, which takes much longer to compile operation by operation."""
+    """Calls the layer, compiled on JAX, where single operations compile slowly."""
 
     def call(x):
         return layer(x, x, **options)
@@ -132,7 +132,7 @@ def self_attention(layer, inputs, **options):
 
 @pytest.fixture
 def blocked_calls(monkeypatch):
-    """The patterns that have computed attention in blocks."""
+    """The patterns that have computed blockwise attention."""
     calls = []
 
     def count(pattern_class):
@@ -150,7 +150,7 @@ def blocked_calls(monkeypatch):
 
 
 class TestDensely:
-    """Sequences so short that blocks do not pay."""
+    """Sequences that are too short for blockwise attention."""
 
     @each_pair
     @pytest.mark.parametrize("key_value_heads", [NUM_HEADS, 2])
@@ -187,7 +187,7 @@ class TestDensely:
         np.testing.assert_allclose(to_numpy(output), expected, atol=TOLERANCE[dtype])
 
     def test_fewer_queries_than_keys(self):
-        """As in Keras, the first query stands at the first key."""
+        """As in Keras, the first query has the position of the first key."""
         layer = attention(sliding_window=3)
         theirs = attention(keras.layers.MultiHeadAttention, sliding_window=3)
         np.testing.assert_allclose(
@@ -198,7 +198,7 @@ class TestDensely:
 
 
 class TestPositions:
-    """Given explicitly, as a cache and beams need them."""
+    """Explicit positions, as for caches and beams."""
 
     @each_pair
     def test_tokens_may_come_in_any_order(self, pattern, scheme):

@@ -1,4 +1,4 @@
-"""The contract of `layer_contract`, for schemes that are called on four axes."""
+"""The contract of schemes that act in attention, whose inputs have four axes."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ from layer_contract import (
 
 
 def check_scheme(scheme_class, init_kwargs, inputs, symbolic_shape, weight_shapes):
-    """Checks what holds for each scheme that acts within attention.
+    """Checks the contract of a scheme that acts in attention.
 
     Args:
         scheme_class: class of the scheme.
