@@ -61,7 +61,7 @@ def test_module_says_what_it_is_for(module):
 
 
 def ours_with_configuration():
-    """Our classes that Keras can save, without those that others of ours inherit."""
+    """Our classes that Keras can save, without base classes and protocols."""
     classes = [
         value
         for module in MODULES
@@ -73,6 +73,7 @@ def ours_with_configuration():
         for value in classes
         if hasattr(value, "get_config")
         and not value.__name__.startswith("_")
+        and not getattr(value, "_is_protocol", False)
         and not any(value in other.__bases__ for other in classes)
     ]
 
