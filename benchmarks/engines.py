@@ -1,21 +1,20 @@
-r"""Compares `generate` with CTranslate2 on one trained model and one text.
+r"""Compares `generate` with CTranslate2 and SavedModels on a trained model and a text.
 
-All sides search with the same beams and no length penalty, where their searches are
-defined alike, in batches of 64 sorted by length, up to `--max-length` tokens: there
-`generate` puts the end token, and CTranslate2 stops without. CTranslate2 runs the
-exported model in float32 and in int8; so does TensorFlow the
-SavedModel, and in float16.
+All engines search with the same number of beams and without a length penalty, so that
+their searches are equivalent, in batches of 64 sorted by length. At `--max-length`
+tokens, `generate` adds the end token and CTranslate2 does not. CTranslate2 runs the
+exported model in float32 and int8, TensorFlow the SavedModel in float32, float16 and
+int8.
 
-Sentences a second are from text to text: tokenization by each side's own means (of
-CTranslate2, the package sentencepiece) is in the time. The sides take turns; what is
-compiled has been compiled before. "Same" is the share of sentences with the tokens of
-`generate`, of the SavedModel with its texts; the differences are those of
-log-probabilities, of those hypotheses that have ended and of the references, and the
-largest of all sentences.
+Sentences per second include the tokenization, in CTranslate2 with the package
+sentencepiece. The engines are timed in turns, after all shapes have been compiled.
+"Same" is the share of sentences with the tokens of `generate` (for a SavedModel, with
+its texts). The differences are the largest differences of log-probabilities, of
+hypotheses that have ended and of the references.
 
-Then come the hypotheses of float32 that are not the same, with the log-probabilities
-that `Seq2Seq.score` gives both: that of a hypothesis that the search missed is lower,
-those of a tie are equal.
+The benchmark then prints the hypotheses of CTranslate2 in float32 that differ, with the
+log-probabilities of both by `Seq2Seq.score`. They are equal for ties; a search error
+has the lower one.
 
     python benchmarks/engines.py --model en-de.keras --source test.en \
         --target test.de --lowercase
@@ -56,7 +55,7 @@ COLUMNS = {
 
 
 class Generate:
-    """The model itself."""
+    """Decodes with the model."""
 
     def __init__(self, model: Seq2Seq, num_beams: int, max_length: int):
         self.model = model
@@ -64,23 +63,23 @@ class Generate:
         self.max_length = max_length
 
     def search_all(self, sources: list[list[int]]) -> tuple[list[list[int]], Any]:
-        """The best hypotheses, without end tokens, and their log-probabilities."""
+        """Returns the best hypotheses, without end tokens, and their scores."""
         result = self.model.generate(sources, self.search, self.max_length, BATCH_SIZE)
         best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
         rows = [row[: length - 1].tolist() for row, length in best]
         return rows, result.scores[:, 0]
 
     def score_all(self, sources: list[list[int]], targets: list[list[int]]) -> Any:
-        """The log-probabilities of the targets."""
+        """Returns the log-probabilities of the targets."""
         return self.model.score(sources, targets).scores
 
     def translate(self, texts: list[str]) -> list[str]:
-        """The best hypotheses."""
+        """Returns the best hypotheses."""
         return self.model.generate(texts, self.search, self.max_length, BATCH_SIZE)
 
 
 class SavedModel:
-    """The exported model, in batches of texts of like length, as a client may sort."""
+    """Decodes with a SavedModel, in batches of texts of similar length."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class SavedModel:
         self.loaded = tf.saved_model.load(folder)
 
     def translate(self, texts: list[str]) -> list[str]:
-        """The best hypotheses."""
+        """Returns the best hypotheses."""
         serve = self.loaded.signatures["serving_default"]
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         outputs = [""] * len(texts)
@@ -109,7 +108,7 @@ class SavedModel:
 
 
 class CTranslate2:
-    """The model as CTranslate2 runs it."""
+    """Decodes with CTranslate2."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class CTranslate2:
         )
 
     def search_all(self, sources: list[list[int]]) -> tuple[list[list[int]], Any]:
-        """The best hypotheses, without end tokens, and their log-probabilities."""
+        """Returns the best hypotheses, without end tokens, and their scores."""
         rows = [[self.source_tokens[i] for i in row[:-1]] for row in sources]
         results = self._search(rows)
         best = [result.hypotheses[0][: self.max_length - 1] for result in results]
@@ -140,7 +139,7 @@ class CTranslate2:
         return rows, np.array([result.scores[0] for result in results])
 
     def translate(self, texts: list[str]) -> list[str]:
-        """The best hypotheses."""
+        """Returns the best hypotheses."""
         results = self._search(self.source_pieces.encode(texts, out_type=str))
         return self.target_pieces.decode([found.hypotheses[0] for found in results])
 
@@ -156,7 +155,7 @@ class CTranslate2:
         )
 
     def score_all(self, sources: list[list[int]], targets: list[list[int]]) -> Any:
-        """The log-probabilities of the targets."""
+        """Returns the log-probabilities of the targets."""
         results = self.translator.score_batch(
             [[self.source_tokens[i] for i in row[:-1]] for row in sources],
             [[self.target_tokens[i] for i in row[:-1]] for row in targets],
@@ -175,7 +174,9 @@ def main() -> None:
     parser.add_argument("--lowercase", action="store_true", help="ignore case")
     parser.add_argument("--num-beams", type=int, default=5, metavar="N")
     parser.add_argument("--max-length", type=int, default=100, metavar="N")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each side")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="timed runs of each engine"
+    )
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     if None in (options.model, options.source, options.target):
@@ -188,7 +189,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Prints the table, and what is not the same."""
+    """Prints the table and the hypotheses that differ; returns the rows."""
     model: Any = keras.saving.load_model(options.model, compile=False)
     texts, references = (
         [line.lower() if options.lowercase else line for line in read_lines(path)]
@@ -208,7 +209,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
             path = f"{folder}/{name}"
             sides[name] = SavedModel(model, *limits, path, quantization)
         served = {name: sides[name].translate(texts) for name in SAVED_MODELS}
-        seconds = take_turns(sides, texts, options.repeats)
+        seconds = time_in_turns(sides, texts, options.repeats)
     rows = []
     wanted, wanted_scores = found["generate"]
     print(f"{'side':20}" + "".join(f"{title:>15}" for title in COLUMNS.values()))
@@ -241,10 +242,10 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def take_turns(
+def time_in_turns(
     sides: dict[str, Any], texts: list[str], repeats: int
 ) -> dict[str, float]:
-    """Median seconds in which each side translates."""
+    """Returns the median seconds of each engine for all texts."""
     for side in sides.values():
         side.translate(texts)
     taken: dict[str, list[float]] = {name: [] for name in sides}
@@ -267,7 +268,7 @@ def show_differences(
     wanted: list[list[int]],
     given: list[list[int]],
 ) -> None:
-    """Prints the two hypotheses of each sentence, where they differ."""
+    """Prints both hypotheses of each sentence whose hypotheses differ."""
     numbers = [i for i, row in enumerate(wanted) if row != given[i]]
     if not numbers:
         return

@@ -1,22 +1,22 @@
-r"""Compares models that were read or written for another toolkit with that toolkit.
+r"""Compares loaded and exported models with the other toolkit.
 
-A small `MarianMTModel` of transformers learns, in a loop of PyTorch, to translate
-sentences of a grammar of its own, whose verb comes last on the other side. Then, on
-sentences that it has not seen:
+A PyTorch loop trains a small `MarianMTModel` of transformers on sentences of a toy
+grammar, whose verb comes last in the target language. On other sentences of the
+grammar, the benchmark compares
 
-- `load_marian` reads its folder, and is compared with transformers;
-- `fit` goes on training that model for an epoch, `save_marian` writes a folder, and
-  transformers, which reads it, is compared with our model;
-- `export(format="ctranslate2")` writes one for CTranslate2, likewise;
-- CTranslate2's own converter makes a folder of the first, `load_ctranslate2` reads it,
-  and is compared with CTranslate2.
+- `load_marian`, which loads the folder of the model, with transformers;
+- the model after one more epoch of `fit`, with transformers, which loads the folder of
+  `export(format="marian")`;
+- the same model with CTranslate2, which loads the folder of
+  `export(format="ctranslate2")`;
+- `load_ctranslate2`, which loads a folder of CTranslate2's converter, with CTranslate2.
 
-"Tokens" is the largest difference of the log-probability of a reference's token.
-Without a length penalty both sides search alike: "best" is the share of sentences whose
-translation is the same text, with 4 beams, and "scores" the largest difference of their
-log-probabilities. "Penalty" and "four" are the shares whose best and whose four best
-are the same when scores are divided by lengths, where each side stops by a rule of its
-own.
+"Tokens" is the largest difference of the log-probability of a token of the references.
+Without a length penalty, both searches are equivalent: "best" is the share of sentences
+with the same translation, with 4 beams, and "scores" the largest difference of their
+log-probabilities. "Penalty" and "four" are the shares of sentences with the same best
+hypothesis and the same four best hypotheses when scores are divided by lengths, where
+the two searches stop at different steps.
 
     KERAS_BACKEND=jax python benchmarks/interoperability.py
 """
@@ -46,7 +46,6 @@ from keras_transformer import (
     load_ctranslate2,
     load_marian,
     parallel_dataset,
-    save_marian,
 )
 
 with warnings.catch_warnings():
@@ -67,7 +66,7 @@ Hypotheses = tuple[list[list[str]], np.ndarray]
 
 
 def main() -> None:
-    """Makes the folders, and prints the table."""
+    """Writes the folders and prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,7 +88,7 @@ def compare(
     unseen: list[tuple[str, str]],
     steps: int,
 ) -> dict[str, dict[str, float]]:
-    """The rows of the table, each printed when it is there."""
+    """Prints the rows of the table and returns them."""
     sources, targets = map(list, zip(*unseen, strict=True))
     marian, written, exported, converted = (folder / str(i) for i in range(4))
     train_marian(marian, seen, steps)
@@ -104,8 +103,8 @@ def compare(
     model = load_marian(marian)
     add("load_marian", model, Transformers(marian))
     fine_tune(model, seen)
-    save_marian(model, written)
-    add("fit, save_marian", model, Transformers(written))
+    model.export(written, format="marian")
+    add('fit, export(format="marian")', model, Transformers(written))
     model.export(exported, format="ctranslate2")
     add('fit, export(format="ctranslate2")', model, CTranslate2(exported, written))
     with warnings.catch_warnings():
@@ -120,7 +119,7 @@ def compare(
 
 
 class Transformers:
-    """Marian as transformers runs it."""
+    """Marian in transformers."""
 
     def __init__(self, folder: pathlib.Path):
         self.tokenizer = marian_tokenizer(folder)
@@ -128,7 +127,7 @@ class Transformers:
 
     @torch.no_grad()
     def token_scores(self, sources: list[str], targets: list[str]) -> list[np.ndarray]:
-        """The log-probability of each token of the targets."""
+        """Returns the log-probability of each token of the targets."""
         found = []
         for source, target in zip(sources, targets, strict=True):
             batch = self.tokenizer(source, text_target=target, return_tensors="pt")
@@ -140,7 +139,7 @@ class Transformers:
     def hypotheses(
         self, sources: list[str], length_penalty: float, number: int
     ) -> Hypotheses:
-        """The best hypotheses of each text, and their scores."""
+        """Returns the best hypotheses of each text and their scores."""
         found = self.model.generate(
             **self.tokenizer(sources, return_tensors="pt", padding=True),
             num_beams=NUM_BEAMS,
@@ -156,7 +155,7 @@ class Transformers:
 
 
 class CTranslate2:
-    """A folder as CTranslate2 runs it, with the tokens of transformers' tokenizer."""
+    """CTranslate2, with the tokenizer of transformers."""
 
     def __init__(self, folder: pathlib.Path, tokenizer_folder: pathlib.Path):
         self.translator = ctranslate2.Translator(str(folder))
@@ -165,7 +164,7 @@ class CTranslate2:
         self.end = [] if config["add_source_eos"] else [self.tokenizer.eos_token]
 
     def token_scores(self, sources: list[str], targets: list[str]) -> list[np.ndarray]:
-        """The log-probability of each token of the targets."""
+        """Returns the log-probability of each token of the targets."""
         ids = self.tokenizer(text_target=targets)["input_ids"]  # with their end
         rows = [self.tokenizer.convert_ids_to_tokens(row[:-1]) for row in ids]
         results = self.translator.score_batch(self._tokens(sources), rows)
@@ -174,7 +173,7 @@ class CTranslate2:
     def hypotheses(
         self, sources: list[str], length_penalty: float, number: int
     ) -> Hypotheses:
-        """The best hypotheses of each text, and their scores."""
+        """Returns the best hypotheses of each text and their scores."""
         results = self.translator.translate_batch(
             self._tokens(sources),
             beam_size=NUM_BEAMS,
@@ -195,7 +194,7 @@ class CTranslate2:
 def difference(
     ours: Seq2Seq, theirs: Any, sources: list[str], targets: list[str]
 ) -> tuple[float, ...]:
-    """The figures of a row."""
+    """Returns the figures of a row."""
     own_tokens = ours.score(sources, targets).token_scores
     tokens = [
         np.abs(np.array(own[: len(other)]) - other).max()
@@ -222,13 +221,13 @@ def difference(
 
 
 def share(ours: list[list[str]], theirs: list[list[str]]) -> float:
-    """Per cent of sentences that have the same texts."""
+    """Returns the percentage of sentences with the same texts."""
     pairs = zip(ours, theirs, strict=True)
     return 100 * float(np.mean([one == other for one, other in pairs]))
 
 
 def sentences(number: int) -> list[tuple[str, str]]:
-    """Different sentences of the grammar, in an order of their own."""
+    """Returns different sentences of the grammar, in random order."""
     chance = random.Random(1)
     words = [
         [word.split(":") for word in kind.split()]
@@ -248,7 +247,7 @@ def sentences(number: int) -> list[tuple[str, str]]:
 def train_marian(
     folder: pathlib.Path, pairs: list[tuple[str, str]], steps: int
 ) -> None:
-    """Writes the folder of a model that transformers has trained."""
+    """Trains a model of transformers and writes its folder."""
     size = write_tokenizers(folder, pairs)
     tokenizer = marian_tokenizer(folder)
     torch.manual_seed(1)
@@ -322,7 +321,7 @@ def marian_tokenizer(folder: pathlib.Path) -> Any:
 
 
 def fine_tune(model: Seq2Seq, pairs: list[tuple[str, str]]) -> None:
-    """Trains the model for an epoch."""
+    """Trains the model for one epoch."""
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, side) for side in ("source", "target")]
         for file, lines in zip(files, zip(*pairs, strict=True), strict=True):

@@ -1,27 +1,32 @@
-"""Translates with ONNX Runtime: NumPy and sentencepiece, no Keras, no TensorFlow.
+"""Translates with ONNX Runtime, NumPy and sentencepiece, without Keras.
 
     keras-transformer export en-de.keras en-de-onnx --format onnx
     python examples/onnx_runtime.py en-de-onnx "a man sees two dogs"
 
-The greedy search of `generate(texts, GreedySearch())`: the most probable token at each
-step, until all texts have ended.
+The search is that of `generate(texts, GreedySearch())`: it chooses the most probable
+token at each step until all outputs have ended.
 """
 
 import argparse
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnxruntime
 import sentencepiece
 
-MORE_THAN_THE_SOURCE = 50
+# Greatest length of an output beyond the length of its source.
+EXTRA_LENGTH = 50
 
 
 class Translator:
-    """What `model.export(folder, format="onnx")` has written."""
+    """A model that `model.export(folder, format="onnx")` has written.
+
+    Args:
+        folder: the folder.
+        threads: number of threads; 0 = one for each core.
+    """
 
     def __init__(self, folder: pathlib.Path, threads: int = 0):
         settings = onnxruntime.SessionOptions()
@@ -37,7 +42,7 @@ class Translator:
         )
 
     def translate(self, texts: list[str]) -> list[str]:
-        """Translates texts; an empty one gives an empty one."""
+        """Translates texts. The translation of an empty text is empty."""
         rows = self.source.encode(texts)
         found = self.decode([[*row, self.config["end_token_id"]] for row in rows])
         return [
@@ -46,10 +51,10 @@ class Translator:
         ]
 
     def decode(self, rows: list[list[int]]) -> list[list[int]]:
-        """From token ids to token ids, with the end token here and there."""
+        """Decodes token ids. Inputs and outputs include the end token."""
         pad, end = self.config["pad_token_id"], self.config["end_token_id"]
         lengths = np.array([len(row) for row in rows])
-        limits = lengths + MORE_THAN_THE_SOURCE
+        limits = lengths + EXTRA_LENGTH
         if self.config["max_target_length"] is not None:
             limits = np.minimum(limits, self.config["max_target_length"])
         sources = np.full((len(rows), lengths.max()), pad, "int32")
@@ -72,8 +77,8 @@ class Translator:
             tokens = chosen[:, None].astype("int32")
         return outputs
 
-    def start(self, sources: np.ndarray) -> dict[str, Any]:
-        """What the first step reads beside the start token."""
+    def start(self, sources: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the inputs of the first step, without the start token."""
         state = {"encoder_token_ids": sources}
         names = [output.name for output in self.encoder.get_outputs()]
         state |= zip(names, self.encoder.run(names, state), strict=True)
@@ -86,8 +91,12 @@ class Translator:
         return state
 
 
-def run(step: Any, inputs: dict[str, Any], state: dict[str, Any]) -> np.ndarray:
-    """The logits of the next tokens; what the step leaves goes into the state."""
+def run(
+    step: onnxruntime.InferenceSession,
+    inputs: dict[str, np.ndarray],
+    state: dict[str, np.ndarray],
+) -> np.ndarray:
+    """Runs a step, updates the state and returns the logits of the next tokens."""
     names = [output.name for output in step.get_outputs()]
     outputs = dict(zip(names, step.run(names, inputs), strict=True))
     logits = outputs.pop("logits")
@@ -101,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("texts", nargs="+", metavar="text")
-    parser.add_argument("--threads", type=int, default=0, help="0 for all cores")
+    parser.add_argument("--threads", type=int, default=0, help="0 = one for each core")
     options = parser.parse_args(arguments)
     translator = Translator(options.folder, options.threads)
     for text in translator.translate(options.texts):

@@ -55,7 +55,7 @@ REQUIRED = {
         *("google", "numpy", "prometheus_client", "pydantic", "ray", "sentencex"),
         *("starlette", "tensorflow", "tensorflow_text", "uvicorn"),
     },
-    "text": {"keras", "sentencepiece", "tensorflow", "tensorflow_text"},
+    "text": {"keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"},
     "training": {"keras", "numpy"},
     "types": set(),
 }

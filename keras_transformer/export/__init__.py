@@ -113,8 +113,7 @@ def export_model(
     Example:
 
     ```python
-    export_model(model, "saved_models/en-de/1", BeamSearch(), quantization="int8")
-    export_model(model, "en-de", format="ctranslate2")
+    export_model(model, "en-de", BeamSearch(5), format="ctranslate2")
     ```
     """
     format = _check_format(format)

@@ -24,6 +24,7 @@ from keras_transformer.export.ctranslate2_spec import make_spec
 from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
     ExportableModel,
+    as_keras_model,
     check_encoder_decoder,
     embedding_vocabulary,
     tokenizers_of,
@@ -123,7 +124,7 @@ def export_ctranslate2(
         )
     transformer = check_encoder_decoder(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
-    check_not_quantized(model)
+    check_not_quantized(as_keras_model(model))
     texts = list(check_texts or sample_texts(model))
     rows = tokenizer.tokenize(texts, add_end=True).to_list()
     rows = [row for row in rows if len(row) > 1]  # without empty texts

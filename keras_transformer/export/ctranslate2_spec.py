@@ -188,7 +188,7 @@ def _set_layers(spec: Any, stack: EncoderStack | DecoderStack) -> None:
             _set_norm(layer.attention.layer_norm, block.cross_attention_residual.norm)
         _set_feed_forward(layer.ffn, block.feed_forward)
         _set_norm(layer.ffn.layer_norm, block.feed_forward_residual.norm)
-    if stack.norm is not None:
+    if stack.norm is not None:  # post-norm specifications have no `layer_norm`
         _set_norm(spec.layer_norm, stack.norm)
 
 
@@ -227,12 +227,11 @@ def _set_attention_output(spec: LinearSpec, attention: MultiHeadAttention) -> No
 
 def _set_feed_forward(spec: Any, feed_forward: FeedForward) -> None:
     width, intermediate_dim = feed_forward.intermediate_dense.kernel.shape
-    activated = feed_forward.intermediate_dense
-    if feed_forward.gated:
-        activated = feed_forward.gate_dense
-        linear = feed_forward.intermediate_dense
-        _set_linear(spec.linear_0_noact, width, linear)
-    _set_linear(spec.linear_0, width, activated)
+    if feed_forward.gate_dense is None:
+        _set_linear(spec.linear_0, width, feed_forward.intermediate_dense)
+    else:
+        _set_linear(spec.linear_0, width, feed_forward.gate_dense)
+        _set_linear(spec.linear_0_noact, width, feed_forward.intermediate_dense)
     _set_linear(spec.linear_1, intermediate_dim, feed_forward.output_dense)
 
 
@@ -245,7 +244,9 @@ def _set_linear(spec: LinearSpec, width: int, *layers: keras.layers.Layer) -> No
         spec.bias = np.concatenate(biases)
 
 
-def _set_norm(spec: LayerNormSpec, norm: keras.layers.Layer) -> None:
+def _set_norm(spec: LayerNormSpec, norm: keras.layers.Layer | None) -> None:
+    if norm is None:
+        return
     if isinstance(norm, keras.layers.RMSNormalization):
         spec.gamma = _array(norm.scale)
     else:

@@ -15,6 +15,7 @@ from keras_transformer.export.marian_format import (
 from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
     ExportableModel,
+    as_keras_model,
     check_encoder_decoder,
     tokenizers_of,
 )
@@ -59,7 +60,7 @@ def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
     ```
     """
     transformer = check_encoder_decoder(model, "marian")
-    check_not_quantized(model)
+    check_not_quantized(as_keras_model(model))
     tokenizers = _marian_tokenizers(model)
     config = marian_config(transformer)
     with new_folder(filepath) as folder:

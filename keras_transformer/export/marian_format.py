@@ -155,7 +155,9 @@ def _linear(name: str, layer: keras.layers.Layer) -> Iterator[MappedWeight]:
     yield MappedWeight((f"{name}.bias",), layer.bias, (outputs,))
 
 
-def _norm(name: str, norm: keras.layers.LayerNormalization) -> Iterator[MappedWeight]:
+def _norm(name: str, norm: keras.layers.Layer | None) -> Iterator[MappedWeight]:
+    if norm is None:
+        return
     shape = tuple(norm.gamma.shape)
     yield MappedWeight((f"{name}.weight",), norm.gamma, shape)
     yield MappedWeight((f"{name}.bias",), norm.beta, shape)

@@ -2,15 +2,21 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    Self,
+    runtime_checkable,
+)
 
 import keras
 
-from keras_transformer.decoding import Search
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.layers import DecoderStack, EncoderStack, PositionScheme
-from keras_transformer.types import Tensor, TokenIds
+from keras_transformer.types import Config, Tensor, TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -29,14 +35,10 @@ UNUSED_TOKEN = "<unused {}>"
 class ExportableModel(SequenceModel, Protocol):
     """A model that can be exported.
 
-    `export_saved_model` requires no more: a SavedModel holds the traced search of any
-    `SequenceModel` with tokenizers. The exported model is compared with `generate` and
-    `score`.
+    `keras_transformer.models.GenerativeModel` is the base class of the models of the
+    library, which all follow this protocol. `export_saved_model` requires nothing else,
+    except for tokenizers. It compares the SavedModel with `generate` and `score`.
     """
-
-    def generate(self, inputs: Any, search: Search, *args: Any, **options: Any) -> Any:
-        """Decodes texts or token ids; see `Seq2Seq.generate`."""
-        ...
 
     def score(self, sources: Any, targets: Any, batch_size: int = 64) -> ScoreResult:
         """Scores targets; see `Seq2Seq.score`."""
@@ -48,6 +50,11 @@ class ExportableModel(SequenceModel, Protocol):
 
     def save(self, filepath: str | os.PathLike) -> None:
         """Saves the model in a `.keras` file."""
+        ...
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Creates a model from its configuration."""
         ...
 
 
@@ -68,8 +75,6 @@ class EncoderDecoderTransformer(ExportableModel, Protocol):
         target_encoding: encoding that is added to the embeddings of the target.
         encoder: the stack of encoder blocks.
         decoder: the stack of decoder blocks.
-        output_dense: layer from the decoder's outputs to the logits. `None` if its
-            matrix is that of `target_embedding`.
         tied_output_bias: bias of the logits without `output_dense`; `None` = no bias.
     """
 
@@ -92,9 +97,17 @@ class EncoderDecoderTransformer(ExportableModel, Protocol):
     target_encoding: PositionScheme | None
     encoder: EncoderStack
     decoder: DecoderStack
-    output_dense: keras.layers.Dense | None
     tied_output_bias: keras.Variable | None
-    dtype_policy: keras.dtype_policies.DTypePolicy
+
+    @property
+    def output_dense(self) -> keras.layers.Dense | None:
+        """Layer from the decoder's outputs to the logits; `None` if it is tied."""
+        ...
+
+    @property
+    def dtype_policy(self) -> Any:
+        """The dtype policy."""
+        ...
 
     def encode(
         self, encoder_token_ids: TokenIds, training: bool | None = None
@@ -133,6 +146,24 @@ def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransform
         f"{FORMAT_NAMES[format]}; received a model of class "
         f"`{type(model).__name__}`. Use `format='saved_model'`, which supports any "
         "model with tokenizers."
+    )
+
+
+def as_keras_model(model: ExportableModel) -> keras.Model:
+    """Returns the model as a Keras model, whose layers can be listed.
+
+    Args:
+        model: the model to export.
+
+    Raises:
+        ValueError: if the model is not a `keras.Model`.
+    """
+    if isinstance(model, keras.Model):
+        return model
+    raise ValueError(
+        "`model` must be a `keras.Model` to be exported; received an object of class "
+        f"`{type(model).__name__}`. Derive the class of the model from "
+        "`keras_transformer.models.GenerativeModel`."
     )
 
 

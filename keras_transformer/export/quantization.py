@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.backend.keras_internals import flatten_layers
+from keras_transformer.export.protocols import ExportableModel, as_keras_model
 from keras_transformer.types import Tensor
 
 QUANTIZATIONS = ("float16", "int8")
@@ -26,7 +27,7 @@ class _Matrix(NamedTuple):
     axes: tuple[int, ...]
 
 
-def check_quantization(model: keras.Model, quantization: str | None) -> None:
+def check_quantization(model: ExportableModel, quantization: str | None) -> None:
     """Checks that the weights of a model can be stored with a quantization.
 
     Args:
@@ -42,7 +43,7 @@ def check_quantization(model: keras.Model, quantization: str | None) -> None:
             "`quantization` must be 'float16', 'int8' or `None` for a SavedModel; "
             f"received `quantization={quantization!r}`."
         )
-    for layer in flatten_layers(model) if quantization else ():
+    for layer in _layers(model) if quantization else ():
         has_lora = getattr(layer, "lora_enabled", False)
         if has_lora or getattr(layer, "quantization_mode", None) is not None:
             raise ValueError(
@@ -67,7 +68,7 @@ class StoredWeights(tf.Module):
         quantization: `"float16"`, `"int8"` or `None`.
     """
 
-    def __init__(self, model: keras.Model, quantization: str | None):
+    def __init__(self, model: ExportableModel, quantization: str | None):
         super().__init__()
         matrices = _matrices(model) if quantization else []
         rounded = [matrix.variable for matrix in matrices]
@@ -131,7 +132,7 @@ def restore_numbers(numbers: Tensor, scales: Tensor | None = None) -> Tensor:
     return restored if scales is None else restored * ops.cast(scales, "float32")
 
 
-def rounded_model(model: keras.Model, quantization: str) -> Any:
+def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
     """Returns a copy of a model with the weights that a SavedModel stores.
 
     Args:
@@ -146,14 +147,18 @@ def rounded_model(model: keras.Model, quantization: str) -> Any:
         other.assign(weight)
     for variable, axes in _matrices(copy):
         parts = round_numbers(variable, axes, quantization)
-        variable.assign(restore_numbers(*map(ops.convert_to_tensor, parts)))
+        variable.assign(restore_numbers(*[ops.convert_to_tensor(x) for x in parts]))
     return copy
 
 
-def _matrices(model: keras.Model) -> list[_Matrix]:
+def _layers(model: ExportableModel) -> list[keras.layers.Layer]:
+    return flatten_layers(as_keras_model(model))
+
+
+def _matrices(model: ExportableModel) -> list[_Matrix]:
     """Returns the kernels of dense layers and the embeddings of a model, each once."""
     found = {}
-    for layer in flatten_layers(model):
+    for layer in _layers(model):
         if isinstance(layer, keras.layers.EinsumDense):
             kernel, output = layer.equation.split(",")[1].split("->")
             axes = [i for i, letter in enumerate(kernel) if letter not in output]

@@ -10,7 +10,7 @@ from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel, tokenizers_of
 from keras_transformer.export.quantization import StoredWeights
-from keras_transformer.inference.alignment import Alignment, align_batch
+from keras_transformer.inference.alignment import BatchAlignment, align_batch
 from keras_transformer.inference.generation import Request
 from keras_transformer.inference.protocols import HasAttentionScores, SequenceInputs
 from keras_transformer.inference.scoring import token_log_probabilities
@@ -131,7 +131,7 @@ class Signatures(tf.Module):
         ) -> tf.Tensor:
             return token_log_probabilities(model, inputs(sources, targets), labels)
 
-        def align(sources: tf.Tensor, targets: tf.Tensor) -> Alignment:
+        def align(sources: tf.Tensor, targets: tf.Tensor) -> BatchAlignment:
             return align_batch(model, inputs(sources, targets))
 
         def attention_scores(sources: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

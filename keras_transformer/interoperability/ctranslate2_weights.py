@@ -47,8 +47,7 @@ def assign(model: Seq2Seq, variables: Variables) -> None:
     for side, stack in zip(SIDES, (model.encoder, model.decoder), strict=True):
         for number, block in enumerate(stack.blocks):
             _assign_block(block, variables, f"{side}/layer_{number}")
-        if stack.norm is not None:
-            _assign_norm(stack.norm, variables, f"{side}/layer_norm")
+        _assign_norm(stack.norm, variables, f"{side}/layer_norm")
     if isinstance(model.positions, LearnedPositionalEncoding):
         _assign_position_tables(model, variables)
 
@@ -107,12 +106,12 @@ def _assign_cross_attention(
 def _assign_feed_forward(
     feed_forward: FeedForward, variables: Variables, name: str
 ) -> None:
-    activated = feed_forward.intermediate_dense
-    if feed_forward.gated:
-        activated = feed_forward.gate_dense
-        linear = feed_forward.intermediate_dense
-        _assign_linear([linear], variables, f"{name}/linear_0_noact")
-    _assign_linear([activated], variables, f"{name}/linear_0")
+    intermediate = [feed_forward.intermediate_dense]
+    if feed_forward.gate_dense is None:
+        _assign_linear(intermediate, variables, f"{name}/linear_0")
+    else:
+        _assign_linear([feed_forward.gate_dense], variables, f"{name}/linear_0")
+        _assign_linear(intermediate, variables, f"{name}/linear_0_noact")
     _assign_linear([feed_forward.output_dense], variables, f"{name}/linear_1")
 
 
@@ -137,7 +136,11 @@ def _assign_linear(
             _assign(layer.bias, bias.reshape(layer.bias.shape))
 
 
-def _assign_norm(norm: keras.layers.Layer, variables: Variables, name: str) -> None:
+def _assign_norm(
+    norm: keras.layers.Layer | None, variables: Variables, name: str
+) -> None:
+    if norm is None:
+        return
     if isinstance(norm, keras.layers.RMSNormalization):
         _assign(norm.scale, variables.weight(f"{name}/gamma"))
         return

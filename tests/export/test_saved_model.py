@@ -14,11 +14,16 @@ from keras_transformer import (
     Sampling,
     Seq2Seq,
     SuppressTokens,
-    export_saved_model,
 )
-from keras_transformer.export import checking, saved_model
+from keras_transformer.export import (
+    checking,
+    describe_signatures,
+    export_saved_model,
+    saved_model,
+)
 from keras_transformer.export.signatures import _powers_of_two, _round_up
 from keras_transformer.inference.token_ids import length_buckets
+from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -265,6 +270,67 @@ def test_sampling_logits_processors_and_lengths_of_generate(
     served = [[t.decode() for t in row] for row in outputs["text"].numpy()]
     assert served == model.generate(TEXTS, search, seed=11, **lengths)
     assert len(signatures["serving_default"](text=tf.constant(TEXTS))["text"]) == 3
+
+
+class Bigrams(GenerativeModel):
+    """A model without encoder: each token depends on the one before it alone."""
+
+    def __init__(self, table, tokenizer):
+        super().__init__()
+        self.table = self.add_weight(shape=table.shape, name="table")
+        self.table.assign(table)
+        self.source_tokenizer = self.target_tokenizer = tokenizer
+        self.source_vocabulary_size = self.target_vocabulary_size = len(table)
+        self.max_source_length, self.max_target_length = 9, 7
+        self.pad_token_id, self.start_token_id, self.end_token_id = 0, 2, 3
+        self.built = True
+        self._cache_compiled_functions()
+
+    def call(self, inputs, training=None):
+        return keras.ops.take(self.table, inputs["decoder_token_ids"], axis=0)
+
+    def start_decoding(self, sources, num_beams, max_length, return_attention=False):
+        return {}
+
+    def decode_step(self, token_ids, index, state):
+        return keras.ops.take(self.table, token_ids, axis=0), state
+
+    def prepare_state(self, state):
+        return state
+
+    def reorder_state(self, state, parents):
+        return state
+
+    def extend_state(self, state, max_length):
+        return state
+
+    def take_state(self, state, rows):
+        return state
+
+    def cross_attention(self, sources, targets, layer=None):
+        shape = (*keras.ops.shape(targets), keras.ops.shape(sources)[1])
+        return keras.ops.ones(shape, "float32")
+
+
+@pytest.mark.once
+def test_another_model_class(tmp_path):
+    """Its most probable output is `<s>` a b c `</s>`, with log-probabilities of 0."""
+    table = np.full((7, 7), -100, "float32")
+    table[[2, 4, 5, 6], [4, 5, 6, 3]] = 0
+    bigrams = Bigrams(table, CharacterTokenizer([*SPECIAL, *"abc"]))
+    bigrams.export(tmp_path / "1", BeamSearch(3, 0.0), check_texts=["b", "", "ca"])
+    loaded = tf.saved_model.load(str(tmp_path / "1"))
+    served, scores = serve(loaded, ["b", "", "ca"])
+    assert served == ["abc", "", "abc"]
+    np.testing.assert_allclose(scores, 0, atol=1e-6)
+    scored = loaded.signatures["score"](
+        source=tf.constant(["a"]), target=tf.constant(["ab"])
+    )
+    np.testing.assert_allclose(scored["token_scores"], [[0, 0, -100]], atol=1e-4)
+    names = {"serving_default", "nbest", "tokens", "score", "attention"}
+    assert set(describe_signatures(tmp_path / "1")) == names
+    with pytest.raises(ValueError, match="for ONNX; .*class `Bigrams`. Use `format="):
+        bigrams.export(tmp_path / "2", format="onnx")
 
 
 @pytest.mark.once
