@@ -7,8 +7,8 @@ from keras_transformer.models import PRESETS, Ensemble, Seq2Seq
 __all__ = ["PRESETS", "Ensemble", "Seq2Seq"]
 
 warnings.warn(
-    "`keras_transformer.seq2seq` is deprecated and will be removed in the next version. "
-    "Use `keras_transformer.models` instead.",
+    "`keras_transformer.seq2seq` is deprecated and will be removed in the next "
+    "version. Use `keras_transformer.models` instead.",
     FutureWarning,
     stacklevel=2,
 )

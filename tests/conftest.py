@@ -1,4 +1,5 @@
 import os
+import tempfile
 
 import pytest
 
@@ -24,7 +25,40 @@ if os.environ["KERAS_BACKEND"] == "tensorflow":
     tf_stack.extract_stack = lambda stacklevel=1: STACK
 
 
+if os.environ["KERAS_BACKEND"] == "jax":
+    # Models of one design compile to the same program; `jax.jit` knows only functions.
+    import jax
+
+    CACHE = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    jax.config.update("jax_compilation_cache_dir", CACHE.name)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+# The modules that take longest, which start first: the last of all keeps one worker
+# waiting for the other.
+LONGEST = (
+    "test_end_to_end",
+    "test_examples",
+    "test_docstring_examples",
+    "test_generation",
+    "test_ensemble",
+    "test_preset_folders",
+    "test_checkpoints",
+    "test_design",
+    "test_run",
+    "test_saved_model",
+    "test_onnx",
+    "test_kill",
+    "test_freezing",
+    "test_learning",
+    "test_non_finite_loss",
+    "test_file_translation",
+)
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     if os.environ["KERAS_BACKEND"] != "tensorflow":
         for item in items:
             if item.get_closest_marker("once"):

@@ -34,8 +34,8 @@ def compile_function(
     weights, as after `enable_lora` or `quantize`, the function is compiled again.
 
     Args:
-        function: function of tensors (positional arguments) that returns a nest of
-            tensors. It must use no variables except those of the model.
+        function: function of tensors that returns a nest of tensors. It must
+            use no variables except those of the model.
         model: a built model.
 
     Returns:
@@ -53,12 +53,11 @@ def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[...
     weights: Sequence[Any] = []
     traced: Any = None
 
-    @functools.wraps(function)
-    def compiled_by_xla(*arguments: Any) -> Any:
+    def compiled_by_xla(*arguments: Any, **named: Any) -> Any:
         with under_xla():
-            return function(*arguments)
+            return function(*arguments, **named)
 
-    def compiled(*arguments: Any) -> Any:
+    def compiled(*arguments: Any, **named: Any) -> Any:
         nonlocal weights, traced
         current = model.weights
         if traced is None or _differ(current, weights):
@@ -73,7 +72,7 @@ def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[...
                 reduce_retracing=True,
                 autograph=False,
             )
-        return traced(*arguments)
+        return traced(*arguments, **named)
 
     return compiled
 
@@ -82,13 +81,14 @@ def _jax(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
     import jax
 
     @jax.jit
-    def stateless(values: list[Any], *arguments: Any) -> Any:
+    def stateless(values: list[Any], *arguments: Any, **named: Any) -> Any:
         mapping = zip(model.variables, values, strict=True)
         with keras.StatelessScope(state_mapping=list(mapping)):
-            return function(*arguments)
+            return function(*arguments, **named)
 
-    def compiled(*arguments: Any) -> Any:
-        return stateless([variable.value for variable in model.variables], *arguments)
+    def compiled(*arguments: Any, **named: Any) -> Any:
+        values = [variable.value for variable in model.variables]
+        return stateless(values, *arguments, **named)
 
     return compiled
 
@@ -100,14 +100,14 @@ def _torch(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any
     recordings: Recordings = {}
 
     @torch.no_grad()
-    def compiled(*arguments: Any) -> Any:
+    def compiled(*arguments: Any, **named: Any) -> Any:
         nonlocal weights
         current = model.weights
         if _differ(current, weights):
             weights = current
             recordings.clear()
         with recording(recordings):
-            return function(*arguments)
+            return function(*arguments, **named)
 
     return compiled
 

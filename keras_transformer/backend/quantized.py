@@ -20,6 +20,7 @@ def check_not_quantized(model: keras.Model) -> None:
             raise ValueError(
                 "a quantized model cannot be saved or exported, since its codes "
                 f"cannot be loaded; received a model with the {mode} layer "
-                f"{layer.path}. Save it before you quantize it, and quantize the loaded model; or "
-                "pass `quantization` to `export`, which rounds the exported weights."
+                f"{layer.path}. Save it before you quantize it, and quantize the "
+                "loaded model; or pass `quantization` to `export`, which rounds the "
+                "exported weights."
             )

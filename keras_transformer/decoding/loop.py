@@ -50,31 +50,7 @@ def run_search(
         A `SearchResult`.
     """
     first = search.start(model, inputs, model.prepare_state(state), max_length)
-    return continue_search(search, model, inputs, first, max_length, capacity)
-
-
-def continue_search(
-    search: Search[StateT],
-    model: DecodingModel,
-    inputs: SearchInputs,
-    first: StateT,
-    max_length: Size | None,
-    capacity: Size | None = None,
-) -> SearchResult:
-    """Searches from a state on; the other arguments are those of `run_search`.
-
-    Args:
-        search: the search.
-        model: the model.
-        inputs: the constraints.
-        first: the state of the search.
-        max_length: int or int32 scalar tensor; required with `capacity`.
-        capacity: int or int32 scalar tensor, or `None`.
-
-    Returns:
-        A `SearchResult`.
-    """
-    if capacity is None or max_length is None:
+    if capacity is None:
         return search.result(model, _advance(search, model, inputs, first))
     count = ops.shape(inputs.limits)[0] // LAST_PART
     last = _advance(search, model, inputs, first, capacity, count)

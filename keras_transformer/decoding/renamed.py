@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_transformer.decoding.decoding_model import ModelState
-from keras_transformer.decoding.loop import continue_search
+from keras_transformer.decoding.loop import run_search
 from keras_transformer.decoding.search import Search, SearchInputs, SearchResult
 from keras_transformer.types import Size, Tensor, TokenIds
 
@@ -77,7 +77,22 @@ def run(
     Returns:
         A `SearchResult`.
     """
-    return continue_search(search, model, sentences, first, most, room)
+    started: Any = _Started(search, first)
+    max_length = 0 if most is None else most  # not used without `room`
+    return run_search(started, model, sentences, first.state, max_length, room)
+
+
+class _Started:
+    """A search that begins with a given state."""
+
+    def __init__(self, search: Search, first: Any):
+        self.advance = search.advance
+        self.result = search.result
+        self._first = first
+
+    def start(self, *arguments: Any) -> Any:
+        """Returns the state."""
+        return self._first
 
 
 RENAMED = {

@@ -272,18 +272,23 @@ def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
 def _model_digest(model: SequenceModel) -> str:
     """Returns a digest of the weights and the configuration of a model."""
     config = keras.saving.serialize_keras_object(model.get_config())
-    digest = hashlib.sha256(json.dumps(_without_names(config), sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(_relevant(config), sort_keys=True).encode())
     for weight in model.weights:
         digest.update(keras.ops.convert_to_numpy(weight).tobytes())
     return digest.hexdigest()[:16]
 
 
-def _without_names(config: object) -> object:
-    """Removes names, since Keras numbers default names in each process."""
+# Names, which Keras numbers in each process, and initializers, which do not affect
+# trained weights and are not in configurations of version 0.1.
+_NOT_IN_DIGEST = {"name", "kernel_initializer", "bias_initializer"}
+
+
+def _relevant(config: object) -> object:
+    """Returns the parts of a configuration that affect the outputs of a model."""
     if isinstance(config, dict):
-        return {k: _without_names(v) for k, v in config.items() if k != "name"}
+        return {k: _relevant(v) for k, v in config.items() if k not in _NOT_IN_DIGEST}
     if isinstance(config, list | tuple):
-        return [_without_names(value) for value in config]
+        return [_relevant(value) for value in config]
     return config
 
 

@@ -1,5 +1,6 @@
 """Texts or token ids to a compiled search, and its result back to texts."""
 
+import functools
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +28,6 @@ from keras_transformer.inference.token_ids import (
     power_of_two,
     token_rows,
 )
-from keras_transformer.types import TokenIds
 
 T = TypeVar("T")
 
@@ -259,8 +259,8 @@ class Generator:
             begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
             found = compiled(
                 keras.ops.convert_to_tensor(batch),
-                keras.ops.convert_to_tensor(begin),
-                keras.ops.convert_to_tensor(seed_value),
+                prefixes=keras.ops.convert_to_tensor(begin),
+                seed=keras.ops.convert_to_tensor(seed_value),
             )
             arrays = map(keras.ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
@@ -268,14 +268,8 @@ class Generator:
 
     def _compile(self, request: Request) -> Callable[..., SearchResult]:
         if request not in self._compiled:
-            model = self._model
-
-            def search(
-                token_ids: TokenIds, prefixes: TokenIds, seed: Any
-            ) -> SearchResult:
-                return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
-
-            self._compiled[request] = compile_function(search, model)
+            search = functools.partial(self._model.search, **request._asdict())
+            self._compiled[request] = compile_function(search, self._model)
         return self._compiled[request]
 
     def _detokenize(self, result: SearchResult) -> list[list[str]]:

@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import os
 import pathlib
-import re
 from types import TracebackType
 from typing import Self
 
@@ -40,16 +39,6 @@ def record_path(target: pathlib.Path) -> pathlib.Path:
     return target.with_name(f"{target.name}.unfinished.json")
 
 
-def _read_progress(path: pathlib.Path) -> FileProgress:
-    """Reads a record, with the present names of arguments in the settings."""
-    progress = FileProgress(**read_json(path))
-    settings = {
-        name: re.sub(r"\bprocessors=", "logits_processors=", value)
-        for name, value in progress.settings.items()
-    }
-    return dataclasses.replace(progress, settings=settings)
-
-
 class UnfinishedFile:
     """A file that is written part by part, and resumed after a stop.
 
@@ -82,9 +71,9 @@ class UnfinishedFile:
         if not (self._record.exists() and self._path.stat().st_size):
             return None
         try:
-            progress = _read_progress(self._record)
+            progress = FileProgress(**read_json(self._record))
             whole = self._path.stat().st_size >= progress.size
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError):
             whole = False
         if not whole:
             if overwrite:

@@ -33,8 +33,8 @@ class BlockArguments:
             output of each sub-layer.
         activation: function, activation of the feed-forward networks.
         layer_norm_epsilon: float, epsilon of the normalisations.
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
+        kernel_initializer: initializer of all attention and feed-forward kernels.
+        bias_initializer: initializer of all attention and feed-forward biases.
         normalize_first: bool, whether to normalise the input of each sub-layer
             instead of its output.
         positions: the `PositionScheme` that is copied, or `None`. Keras does not

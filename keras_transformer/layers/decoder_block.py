@@ -32,8 +32,8 @@ class DecoderBlock(Block):
             output of each sub-layer.
         activation: activation of the feed-forward networks.
         layer_norm_epsilon: float, epsilon of the normalisations.
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
+        kernel_initializer: initializer of all attention and feed-forward kernels.
+        bias_initializer: initializer of all attention and feed-forward biases.
         normalize_first: bool, whether to normalise the input of each sub-layer
             (pre-norm) instead of its output (post-norm).
         positions: `PositionScheme` to copy, or `None`. An encoding is added to the

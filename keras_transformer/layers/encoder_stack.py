@@ -38,8 +38,8 @@ class EncoderStack(Stack):
         rematerialize: bool, whether training recomputes the activations inside the
             blocks for the gradient instead of storing them. This needs less memory
             and about a third more computation.
-        kernel_initializer: initializer of all kernels.
-        bias_initializer: initializer of all biases.
+        kernel_initializer: initializer of all attention and feed-forward kernels.
+        bias_initializer: initializer of all attention and feed-forward biases.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 

@@ -51,15 +51,18 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     `save`. `generate` decodes, and `export` writes it for other software.
 
     The padding masks are computed from the token ids: padding equals `pad_token_id`.
+    A `stochastic_depth` in `residual_options` is the rate of the last blocks; the rates
+    of the blocks rise linearly.
 
     Args:
         num_layers: int, number of blocks in the encoder and in the decoder (N in
             the paper).
         num_decoder_layers: int, number of blocks in the decoder; `num_layers` if
             `None`. Fewer blocks decode faster.
-        hidden_dim: int, width of the model (d_model); divisible by `num_heads`.
+        hidden_dim: int, width of the model (d_model).
         intermediate_dim: int, width of the feed-forward networks (d_ff).
-        num_heads: int, number of attention heads (h).
+        num_heads: int, number of attention heads. It must divide `hidden_dim`,
+            unless `attention_options` contains `key_dim`.
         vocabulary_size: int, size of one vocabulary shared by source and
             target. Not needed with tokenizers.
         source_vocabulary_size: int, size of a separate vocabulary of the source.
@@ -75,24 +78,24 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs (P_drop).
         activation: activation of the feed-forward networks.
-        normalize_first: whether blocks normalise their inputs (pre-norm; each
-            stack then ends with a normalisation) rather than their outputs.
-        layer_norm_epsilon: float, epsilon of the layer normalisations.
+        normalize_first: bool, whether to normalise the input of each sub-layer
+            (pre-norm) instead of its output (post-norm).
+        layer_norm_epsilon: float, epsilon of the normalisations.
         positions: a `PositionScheme`, copied for the encoder and the decoder: an
             encoding is added to the embeddings, any other scheme is applied in
             every self-attention. `PositionalEncoding()` if `None`.
-        attention_options: dictionary of further arguments of every
-            `MultiHeadAttention`, such as `num_key_value_heads`, another `dropout`,
-            or a `pattern` (of self-attention).
-        feed_forward_options: dictionary of further arguments of every
-            `FeedForward`, such as `gated` or another `dropout`.
-        residual_options: dictionary of further arguments of every `Residual`,
-            such as `normalization` or `stochastic_depth` (the rate of the last block;
-            it rises linearly from the first).
-        rematerialize: whether training keeps only the inputs of the blocks and
-            computes the values inside again for the gradient, to save memory.
-        kernel_initializer: initializer of the kernels of all blocks.
-        bias_initializer: initializer of the biases of all blocks.
+        attention_options: dictionary of further arguments of each
+            `MultiHeadAttention`, such as `num_key_value_heads` or a separate
+            `dropout`. `pattern` and `sliding_window` apply to self-attention only.
+        feed_forward_options: dictionary of further arguments of each
+            `FeedForward`, such as `gated` or a separate `dropout`.
+        residual_options: dictionary of further arguments of each `Residual`, such
+            as `normalization` or `stochastic_depth`.
+        rematerialize: bool, whether training recomputes the activations inside the
+            blocks for the gradient instead of storing them. This needs less memory
+            and about a third more computation.
+        kernel_initializer: initializer of all attention and feed-forward kernels.
+        bias_initializer: initializer of all attention and feed-forward biases.
         max_source_length: int, greatest length of a source in tokens, the end token
             included. `None` = the limit of `positions`, if it has one.
         max_target_length: int, greatest length of an output in tokens, the end token

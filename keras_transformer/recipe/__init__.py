@@ -1,8 +1,8 @@
 """A training run described by its options: from parallel text to a trained model.
 
-`Recipe` holds the options, which `options.toml` keeps; `train` executes the run. The
-command `keras-transformer train` parses the options and calls `train`. The section
-"The whole run" of `docs/training.md` has the same steps as code to adapt.
+`Recipe` contains the options, which a run saves in `options.toml`. `train` executes the
+run. The command `keras-transformer train` parses the options and calls `train`. The
+section "The whole run" of `docs/training.md` has the same steps as code to adapt.
 
 `Recipe` and `read_options` are available without Keras. `train` and its result import
 Keras when they are first used.

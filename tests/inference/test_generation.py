@@ -309,9 +309,11 @@ def test_prefixes_begin_the_outputs(model, search):
     free = model.generate(["abc", "f", "dead"], search, seed=3)
     one = model.generate("f", search, prefix="", seed=3)
     assert free[1] == one == (texts[1] if search.num_hypotheses > 1 else best[1])
-    rows = model.target_tokenizer.tokenize(["XY"]).to_list()
-    result = model.generate([[4, 5, 6, 3]], search, prefix=rows, seed=3)
-    assert result.token_ids[:, :, :2].tolist() == [[rows[0]] * search.num_hypotheses]
+    rows = model.target_tokenizer.tokenize(["XY", "", "ZÄW"]).to_list()
+    result = model.generate(ROWS, search, prefix=rows, seed=3)  # shapes as above
+    for row, hypotheses in zip(rows, result.token_ids.tolist(), strict=True):
+        begins = [hypothesis[: len(row)] for hypothesis in hypotheses]
+        assert begins == [row] * search.num_hypotheses
 
 
 def test_lengths_by_the_source(model):

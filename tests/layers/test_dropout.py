@@ -15,13 +15,13 @@ DTYPES = ["float32", "float16", "bfloat16"]
 
 
 def kept(rate=0.5, shape=SHAPE, seed=3, **arguments):
-    """Where ones stay, as a boolean array."""
+    """Returns which elements are kept, as a boolean array."""
     layer = Dropout(rate, seed=seed, **arguments)
     return to_numpy(layer(np.ones(shape, "float32"), training=True)) != 0
 
 
 def assert_is_share(decisions, share):
-    """Within 5 standard deviations of as many independent decisions."""
+    """Within 5 standard deviations of independent decisions."""
     deviation = np.sqrt(share * (1 - share) / decisions.size)
     assert abs(decisions.mean() - share) < 5 * deviation
 
@@ -39,7 +39,7 @@ class TestDecisions:
 
     @pytest.mark.parametrize("distance", [1, 2, 3, 4, 5, 7, 8, 16, 7 * 103])
     def test_are_independent_of_their_neighbours(self, distance):
-        """Four of them are cut from one word of random bits, or two."""
+        """One or two words of random bits contain four decisions."""
         row = kept(0.3).ravel()
         together = row[distance:] & row[:-distance]
         # Overlapping pairs vary a little more than independent ones.
@@ -170,7 +170,7 @@ class TestInAModel:
 
     @each_jit
     def test_every_training_step_decides_anew(self, jit_compile):
-        """Every step adds to each weight what became of a 1."""
+        """Each step adds the dropped-out value of 1 to each weight."""
         inputs, dropout = keras.Input((997,)), Dropout(0.5, seed=3)
         weigh = keras.layers.EinsumDense("bi,i->bi", 997, kernel_initializer="zeros")
         model = keras.Model(inputs, weigh(dropout(inputs)))

@@ -1,4 +1,4 @@
-"""What the theory promises of the layers, and Keras of those of anyone."""
+"""Properties of the layers that follow from the theory, and features of Keras."""
 
 import gc
 
@@ -119,14 +119,14 @@ def test_positions_beyond_the_training_length(normalize_first):
 
 @pytest.fixture
 def little_garbage():
-    """Keras looks through all garbage at every layer that it quantizes."""
+    """Avoids the garbage collection of Keras after each quantized layer."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
 class TestProjections:
-    """Ours are changed in place as those of Keras are, and give the same."""
+    """Both layers are quantized in place and give the same outputs."""
 
     @pytest.fixture(params=["self", "cross"])
     def pair(self, request):

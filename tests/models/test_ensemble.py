@@ -88,13 +88,14 @@ def test_scores_of_a_search_are_those_of_the_call(ensemble, search):
 def test_greedy_search_takes_the_most_probable_token_of_the_mean(ensemble):
     rows = INPUTS["encoder_token_ids"]
     result = ensemble.generate(rows, GreedySearch(), max_length=4, min_length=4)
-    history = np.full((2, 1), TOKENIZER.start_token_id, "int32")
-    for _ in range(3):
-        inputs = {"encoder_token_ids": rows, "decoder_token_ids": history}
-        logits = to_numpy(ensemble(inputs))[:, -1].copy()
+    # One shape for every call: under JAX, each new one is compiled.
+    history = np.full((2, 4), TOKENIZER.pad_token_id, "int32")
+    history[:, 0] = TOKENIZER.start_token_id
+    for length in range(1, 4):
+        inputs = {"encoder_token_ids": rows, "decoder_token_ids": history[:, :3]}
+        logits = to_numpy(ensemble(inputs))[:, length - 1].copy()
         logits[:, [TOKENIZER.pad_token_id, TOKENIZER.end_token_id]] = -np.inf
-        best = logits.argmax(axis=-1)
-        history = np.column_stack([history, best]).astype("int32")
+        history[:, length] = logits.argmax(axis=-1)
     np.testing.assert_array_equal(result.token_ids[:, 0, :3], history[:, 1:])
 
 

@@ -169,7 +169,7 @@ def _attention_scores(
     return ops.cast(_softmax(logits), query.dtype)
 
 
-def _lowest(dtype: str) -> float:
+def _lowest(dtype: object) -> float:
     """Returns a finite logit below all others."""
     return -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
 

@@ -258,5 +258,7 @@ def add_bias(
         query_positions = sequence_positions(attention_logits, axis=2)
     if key_positions is None:
         key_positions = sequence_positions(attention_logits, axis=3)
-    biased = ops.add(attention_logits, scheme.bias(query_positions, key_positions))
-    return ops.cast(biased, attention_logits.dtype)
+    bias = scheme.bias(query_positions, key_positions)
+    if bias is None:
+        return attention_logits
+    return ops.cast(ops.add(attention_logits, bias), attention_logits.dtype)

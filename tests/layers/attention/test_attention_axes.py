@@ -88,7 +88,7 @@ def test_output_shape(output_shape):
 
 
 class TestOverTheLastOfTwo:
-    """Each of the 5 other positions is a sequence of its own."""
+    """Each of the 5 other positions is a separate sequence."""
 
     QUERY = random(BATCH, 5, 11, HIDDEN_DIM)
     QUERY_MASK = RNG.random((BATCH, 5, 11)) < 0.7

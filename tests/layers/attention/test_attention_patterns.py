@@ -57,7 +57,7 @@ def heads(length, batch=BATCH):
 
 
 def padding(length):
-    """Holes in one sequence, nothing but padding in the other."""
+    """A mask with holes in one sequence and only padding in the other."""
     mask = np.zeros((BATCH, length), bool)
     mask[0] = RNG.random(length) < 0.7
     mask[0, length // 2] = True
@@ -65,7 +65,7 @@ def padding(length):
 
 
 def dense(pattern, use_causal_mask=False):
-    """What the caller of `AttentionPattern.attend` hands to it."""
+    """The argument `attend` of `AttentionPattern.attend`."""
 
     def attend(query, key, value, query_positions, key_positions, key_mask):
         mask = pattern.mask(query_positions, key_positions)
@@ -116,7 +116,7 @@ class TestBlocks:
     @each_pattern
     @pytest.mark.parametrize("length", [1, 32, 70, 71])
     def test_equal_the_reference(self, pattern, length):
-        """Causal for the even lengths; one sequence is nothing but padding."""
+        """Causal for even lengths; one sequence contains only padding."""
         use_causal_mask = length % 2 == 0
         inputs, key_mask = heads(length), padding(length)
         mask = definition(pattern, range(length), range(length), use_causal_mask)
@@ -182,7 +182,7 @@ class TestBlocks:
     @one_of_each
     @causal_or_not
     def test_are_handed_over_with_their_positions(self, pattern, use_causal_mask):
-        """Every position comes as a query once or more, and with all that it sees."""
+        """Each position is a query at least once, with all of its keys."""
         labels = 1 + np.arange(BATCH * LENGTH, dtype="float32")
         labels = labels.reshape(BATCH, LENGTH, 1, 1)
         seen = np.zeros((BATCH, LENGTH, LENGTH), int)
@@ -230,7 +230,7 @@ class TestBlocks:
 
 
 def traced_once(function):
-    """One graph for all batch sizes and lengths, where the backend has such."""
+    """One graph for all batch sizes and lengths, if the backend supports it."""
     if keras.backend.backend() != "tensorflow":
         return compiled(function)
     import tensorflow as tf
@@ -241,7 +241,7 @@ def traced_once(function):
 
 
 def compiled(function):
-    """JAX compiles a whole in less time than its operations one by one."""
+    """JAX compiles a whole function faster than its single operations."""
     if keras.backend.backend() != "jax":
         return function
     import jax
@@ -254,25 +254,25 @@ def compiled(function):
 
 
 class TestMemory:
-    """No tensor of the blocked route, forward or backward, grows with length²."""
+    """No tensor of blockwise attention, forward or backward, grows with length²."""
 
     LENGTH = 1009
 
-    def sizes(self, route):
+    def sizes(self, attention):
         inputs = [np.ones((1, self.LENGTH, 1, 2), "float32")] * 3
         return SIZES[keras.backend.backend()](
-            lambda *heads: ops.sum(ops.square(route(*heads))),
+            lambda *heads: ops.sum(ops.square(attention(*heads))),
             [ops.convert_to_tensor(x) for x in inputs],
         )
 
     @one_of_each
     @causal_or_not
     def test_is_linear_in_the_length(self, pattern, use_causal_mask):
-        def route(*heads):
+        def attention(*heads):
             attend = dense(pattern, use_causal_mask)
             return pattern.attend(attend, *heads, use_causal_mask=use_causal_mask)
 
-        sizes = self.sizes(route)
+        sizes = self.sizes(attention)
         assert len(sizes) > 30
         assert max(sizes) < 50 * self.LENGTH
 

@@ -132,7 +132,7 @@ def self_attention(layer, inputs, **options):
 
 @pytest.fixture
 def blocked_calls(monkeypatch):
-    """The patterns that have computed attention in blocks."""
+    """The patterns that have computed blockwise attention."""
     calls = []
 
     def count(pattern_class):
@@ -150,7 +150,7 @@ def blocked_calls(monkeypatch):
 
 
 class TestDensely:
-    """Sequences so short that blocks do not pay."""
+    """Sequences that are too short for blockwise attention."""
 
     @each_pair
     @pytest.mark.parametrize("key_value_heads", [NUM_HEADS, 2])
@@ -187,7 +187,7 @@ class TestDensely:
         np.testing.assert_allclose(to_numpy(output), expected, atol=TOLERANCE[dtype])
 
     def test_fewer_queries_than_keys(self):
-        """As in Keras, the first query stands at the first key."""
+        """As in Keras, the first query has the position of the first key."""
         layer = attention(sliding_window=3)
         theirs = attention(keras.layers.MultiHeadAttention, sliding_window=3)
         np.testing.assert_allclose(
@@ -198,7 +198,7 @@ class TestDensely:
 
 
 class TestPositions:
-    """Given explicitly, as a cache and beams need them."""
+    """Explicit positions, as for caches and beams."""
 
     @each_pair
     def test_tokens_may_come_in_any_order(self, pattern, scheme):

@@ -199,7 +199,7 @@ class TestAgainstOtherImplementations:
 
 
 class TestGroupedQueries:
-    """Heads of keys and values that serve several heads of queries each."""
+    """Fewer heads of keys and values than of queries."""
 
     NUM_HEADS = 6
     CALLS = {
@@ -441,7 +441,7 @@ class TestDropout:
 
 
 class TestScoresUnderJit:
-    """The scores are an output: nothing is stored that a trace could leave behind."""
+    """The scores are an output and not stored in the layer."""
 
     @pytest.mark.parametrize(
         "arguments",
@@ -540,7 +540,7 @@ class TestConfig:
         np.testing.assert_array_equal(to_numpy(restored(QUERY)), to_numpy(model(QUERY)))
 
     def test_a_scheme_is_copied(self, tmp_path):
-        """Layers that were given the same one have weights of their own."""
+        """Layers with the same scheme have separate weights."""
         scheme = RelativePositionBias(num_buckets=8, max_distance=13)
         inputs = x = keras.Input((QUERY_LENGTH, QUERY_DIM))
         for num_heads in (2, 3):

@@ -65,7 +65,7 @@ def query_key_value(dtype="float32", key_value_heads=NUM_HEADS, value_dim=KEY_DI
 
 
 def with_causal(mask, causal):
-    """The mask with four axes, joined with the causal one."""
+    """The mask with four axes, merged with the causal mask."""
     if mask is None:
         mask = np.ones(PAIRS, bool)
     mask = np.expand_dims(mask, 1) if mask.ndim == 3 else mask
@@ -75,7 +75,7 @@ def with_causal(mask, causal):
 
 
 def attend(*inputs, fused, **options):
-    """The output, by the route that may use a kernel or by the one that may not."""
+    """The output, computed with or without the fused kernel."""
     if fused:
         return scaled_dot_product_attention(*inputs, **options)
     return scaled_dot_product_attention(
@@ -258,7 +258,7 @@ def test_large_logits_stay_finite_in_half_precision():
 @each_path
 @each_dtype
 def test_a_large_bias_stays_finite(dtype, fused):
-    """As ALiBi's at a distance of 20,000 tokens."""
+    """A bias as large as that of ALiBi at a distance of 20,000 tokens."""
     inputs = query_key_value(dtype)
     bias = np.full((1, *PAIRS), -1e4, "float32")
     bias[..., 3] = 0.0
