@@ -6,6 +6,7 @@ arguments are printed without waiting for it.
 
 import sys
 import zipfile
+from collections.abc import Callable
 
 import typer
 from typer.core import TyperGroup
@@ -51,12 +52,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train", cls=TrainCommand)(exits_on_interrupt(train_command))
-app.command("translate")(exits_on_interrupt(translate_command))
-app.command("evaluate")(exits_on_interrupt(evaluate_command))
-app.command("export")(exits_on_interrupt(export_command))
-app.command("inspect")(exits_on_interrupt(inspect_command))
-app.command("import")(exits_on_interrupt(import_command))
-app.command("serve")(exits_on_interrupt(serve_command))
+COMMANDS: dict[str, Callable[..., None]] = {
+    "translate": translate_command,
+    "evaluate": evaluate_command,
+    "export": export_command,
+    "inspect": inspect_command,
+    "import": import_command,
+    "serve": serve_command,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(exits_on_interrupt(command))
 
 
 def main() -> None:

@@ -83,8 +83,8 @@ def train(recipe: Recipe) -> TrainingResult:
     output = pathlib.Path(recipe.output)
     if is_complete(recipe):
         return _read_result(recipe)
-    valid_text = _read_text("valid", recipe.valid)
-    test_text = _read_text("test", recipe.test) if recipe.test else valid_text
+    valid_text = _read_text(recipe.valid)
+    test_text = _read_text(recipe.test) if recipe.test else valid_text
     _check_lines(recipe.train)
     keras.utils.set_random_seed(recipe.seed)
     model = make_model(recipe)
@@ -169,13 +169,8 @@ def _dataset(
     )
 
 
-def _read_text(name: str, files: list[str]) -> ParallelText:
+def _read_text(files: list[str]) -> ParallelText:
     pairs = read_pairs(*_paths(files))
-    if not pairs:
-        raise ValueError(
-            f"`{name}` must contain at least one sentence; received "
-            f"`{name}={files!r}`, which is empty."
-        )
     return ParallelText(
         [source for source, _ in pairs], [target for _, target in pairs]
     )

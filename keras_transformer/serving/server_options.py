@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -14,9 +14,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
@@ -200,7 +197,10 @@ def make_server_options(**options: Any) -> ServerOptions:
     try:
         return ServerOptions(**options)
     except ValidationError as error:
-        messages = [_message(details) for details in error.errors()]
+        messages = [
+            _message(details["loc"], details["type"], details["msg"])
+            for details in error.errors()
+        ]
         raise ValueError("; ".join(messages)) from None
 
 
@@ -210,9 +210,16 @@ def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
     return [version for version in saved_models if version.name.isdecimal()]
 
 
-def _message(details: "ErrorDetails") -> str:
-    name = ".".join(str(part) for part in details["loc"])
-    if details["type"] == "extra_forbidden":
+def _message(location: tuple[int | str, ...], kind: str, text: str) -> str:
+    """Returns a message with the name of the option that an error of pydantic is about.
+
+    Args:
+        location: path of the option.
+        kind: type of the error.
+        text: message of pydantic or of a validator.
+    """
+    name = ".".join(map(str, location))
+    if kind == "extra_forbidden":
         return f"there is no option `{name}`"
-    message = details["msg"].removeprefix("Value error, ")
-    return f"`{name}`: {message[0].lower()}{message[1:]}"
+    text = text.removeprefix("Value error, ")
+    return f"`{name}`: {text[0].lower()}{text[1:]}"

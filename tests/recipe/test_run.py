@@ -282,16 +282,6 @@ def test_long_lines_are_refused_before_training(options, tmp_path, name):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", ["valid", "test"])
-def test_an_empty_text_is_refused_before_training(options, tmp_path, name):
-    pathlib.Path(options[name][0]).write_text("")
-    message = f"`{name}` must contain at least one sentence; received `{name}="
-    with pytest.raises(ValueError, match=message):
-        train(Recipe(**options))
-    assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.once
 def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(Recipe(**{**options, "test": ["nowhere.tsv"]}))

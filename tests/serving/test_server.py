@@ -91,8 +91,12 @@ class Server:
 
     def replicas(self, version):
         name = f"ray::ServeReplica:pronounce-{version}"
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in children if name in " ".join(child.cmdline())]
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                if name in " ".join(child.cmdline()):
+                    found.append(child)
+        return found
 
 
 @pytest.fixture(scope="module")
