@@ -134,9 +134,9 @@ def test_sentences_without_anything_allowed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SuppressTokens([]), "`token_ids` must name at least one token"),
-        (lambda: BannedSequences([]), "`sequences` must hold at least one sequence"),
-        (lambda: BannedSequences([[3], []]), "`sequences` must hold at least one"),
+        (lambda: SuppressTokens([]), "`token_ids` must have at least one token"),
+        (lambda: BannedSequences([]), "`sequences` must have at least one sequence"),
+        (lambda: BannedSequences([[3], []]), "`sequences` must have at least one"),
         (lambda: NoRepeatNGram(0), "`size` must be an int .*; received `size=0`"),
         (lambda: NoRepeatNGram(2.5), "`size` must be an int .*; received `size=2.5`"),
         (lambda: RepetitionPenalty(0.0), "`factor` must be a positive number"),

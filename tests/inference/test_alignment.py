@@ -122,7 +122,9 @@ def test_errors(model):
             model.align(["a"], ["U"], layer=layer)
     with pytest.raises(ValueError, match="received 1 targets and 2 sources"):
         model.align(["a", "b"], ["U"])
-    with pytest.raises(ValueError, match="`sources` must have a token each, .* row 1"):
+    with pytest.raises(
+        ValueError, match="`sources` must have at least one token each, .* row 1"
+    ):
         model.align([[4, 3], []], [[4, 3], [3]])
     with pytest.raises(ValueError, match="`batch_size` must be an int .*=0`"):
         model.align(["a"], ["U"], batch_size=0)

@@ -115,7 +115,7 @@ def test_errors():
     with pytest.raises(ValueError, match=message):
         minimum_bayes_risk([["a"]], "ter")
     for hypotheses in (["ab", "cd"], [["ab"], []]):
-        with pytest.raises(ValueError, match="`hypotheses` must hold a list of cand"):
+        with pytest.raises(ValueError, match="must be a list of at least one cand"):
             minimum_bayes_risk(hypotheses)
     with pytest.raises(ValueError, match="`scores` must have a row for each .* 2 rows"):
         minimum_bayes_risk([["a"]], scores=[[1.0], [2.0]])

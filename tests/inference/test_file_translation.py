@@ -281,7 +281,7 @@ def test_the_record_says_how_far_it_is(folder):
 def test_two_at_a_time_are_one_too_many(folder):
     class Starter(Shouter):
         def generate(self, *args, **options):
-            with pytest.raises(ValueError, match="`target` must not be made by"):
+            with pytest.raises(ValueError, match="`target` must not be written by"):
                 translate(Shouter())
             return super().generate(*args, **options)
 
@@ -308,7 +308,9 @@ def test_unfinished_work_that_is_damaged(folder, damage):
         work.write_bytes(work.read_bytes()[:-3])
     else:
         record.write_text("{}" if damage == "other" else "{")
-    with pytest.raises(ValueError, match="`target.unfinished` must be as .* anew with"):
+    with pytest.raises(
+        ValueError, match="`target.unfinished` must agree with .* Start again with"
+    ):
         translate(Shouter())
     translate(Shouter(), overwrite=True)
     assert read(folder) == SHOUTED
@@ -332,7 +334,9 @@ def test_a_line_that_is_too_long_is_left_empty(folder):
     too_long = "abcdefabc"
     (folder / "source").write_text("\n".join([too_long, *LINES, too_long]))
     translate_and_kill(1, too_long="empty")
-    message = "of `source` .*left empty, .* more than `max_source_length=9` tokens: 2"
+    message = (
+        "Empty translations in `source`, .* more than `max_source_length=9` tokens: 2"
+    )
     with pytest.warns(UserWarning, match=message):
         translate(Shouter(), too_long="empty")
     assert read(folder) == ["", *SHOUTED[:-1], "", ""]
@@ -392,7 +396,9 @@ def test_a_line_of_a_pipe_that_is_too_long():
     with pytest.raises(ValueError, match=message) as found:
         stream(Shouter(), too_long, window=5)
     assert found.value.written.split("\n") == [*SHOUTED[:10], ""]
-    message = "of `standard input` .* left empty, .*`max_source_length=9` tokens: 1"
+    message = (
+        "Empty translations in `standard input`, .*`max_source_length=9` tokens: 1"
+    )
     with pytest.warns(UserWarning, match=message):
         lines = stream(Shouter(), too_long, too_long="empty")
     assert lines == [*SHOUTED[:-1], "", "A", ""]
@@ -430,7 +436,7 @@ def test_a_file_that_is_written_at_once(folder, name):
     ):
         pass
     with (
-        pytest.raises(ValueError, match="another file than `source`"),
+        pytest.raises(ValueError, match="must not be the file `source`"),
         written_at_once("source", "source", True),
     ):
         pass
@@ -469,7 +475,9 @@ def test_the_source_is_not_replaced(folder):
     before = (folder / "source").read_bytes()
     (folder / "same").symlink_to(folder / "source")
     for target in ("source", "same"):
-        with pytest.raises(ValueError, match="another file than `source`; .*`target='"):
+        with pytest.raises(
+            ValueError, match="must not be the file `source`; .*`target='"
+        ):
             translate(Shouter(), target=target, overwrite=True)
     assert (folder / "source").read_bytes() == before
 
@@ -486,7 +494,7 @@ def test_sources_that_cannot_be_read(folder):
     whole = gzip.compress(b"abc\n" * 100)
     for content in (whole[:-9], whole[:12] + b"\0\0" + whole[14:], b"no gzip"):
         (folder / "damaged.gz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"be whole; `damaged\.gz` is damaged"):
+        with pytest.raises(ValueError, match=r"be complete; `damaged\.gz` is damaged"):
             translate(Shouter(), "damaged.gz")
 
 

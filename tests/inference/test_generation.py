@@ -157,7 +157,7 @@ def test_bytes_are_texts(model):
     (text,) = model.generate(["deadbeef"], GREEDY)
     assert model.generate([b"deadbeef"], GREEDY) == [text]
     assert model.generate(b"deadbeef", GREEDY) == text
-    assert "".join(model.stream(b"deadbeef")) == text
+    assert "".join(model.stream(b"deadbeef", GREEDY)) == text
     assert model.search_tree(b"abc") == model.search_tree("abc")
 
 
@@ -197,7 +197,7 @@ def test_an_empty_list_of_token_ids():
 @pytest.mark.parametrize("token_id", [-1, 10])
 def test_token_ids_outside_the_vocabulary(model, token_id):
     message = (
-        r"`inputs` must hold token ids from 0 to 9 \(the source vocabulary has 10 "
+        r"`inputs` must have token ids from 0 to 9 \(the source vocabulary has 10 "
         rf"entries\); received \[{token_id}\] in row 1"
     )
     with pytest.raises(ValueError, match=message):
@@ -370,7 +370,7 @@ def test_coverage_scores_are_those_of_the_models_attention(model):
         ({"prefix": ["X", "XYZXYZ"]}, "`prefix` must have at most `max_target_length"),
         ({"prefix": ["X", "XYZXY"]}, "`prefix` must be shorter than the greatest"),
         ({"prefix": [[4], [4, 3]]}, "`prefix` must be shorter .* without the end"),
-        ({"prefix": [[4], [12]]}, "`prefix` must hold token ids from 0 to 10"),
+        ({"prefix": [[4], [12]]}, "`prefix` must have token ids from 0 to 10"),
         ({"prefix": ["XY", ""], "max_length": 2}, "`prefix` must be shorter than"),
         ({"min_length": -1}, "`min_length` must be at least 0; received"),
         ({"min_length": 4, "max_length": 3}, "`min_length` must be at most"),
@@ -409,9 +409,10 @@ def test_ten_sizes_of_batches_have_few_shapes(monkeypatch):
     def record_shapes(function, model):
         compiled = compile_function(function, model)
 
-        def call(*arguments):
-            shapes.add(tuple(tuple(argument.shape) for argument in arguments))
-            return compiled(*arguments)
+        def call(*arguments, **named):
+            tensors = [*arguments, *named.values()]
+            shapes.add(tuple(tuple(tensor.shape) for tensor in tensors))
+            return compiled(*arguments, **named)
 
         return call
 
@@ -465,5 +466,7 @@ def test_alignments_of_texts_come_last(model, texts_and_scores):
 
 
 def test_what_cannot_be_aligned(model):
-    with pytest.raises(ValueError, match="`inputs` must have a token .*in row 1"):
+    with pytest.raises(
+        ValueError, match="`inputs` must have at least one token .*in row 1"
+    ):
         model.generate([[4, 3], []], return_alignments=True)

@@ -133,7 +133,7 @@ def test_no_pairs(model):
 def test_errors(model):
     with pytest.raises(ValueError, match="received 1 targets and 2 sources"):
         model.score(["a", "b"], ["U"])
-    message = r"`targets` must hold token ids from 0 to 10 .* received \[11\] in row 1"
+    message = r"`targets` must have token ids from 0 to 10 .* received \[11\] in row 1"
     with pytest.raises(ValueError, match=message):
         model.score([[4, 3], [4, 3]], [[4, 3], [11, 3]])
     message = "`sources` must have at most `max_source_length=9` tokens each; .* row 0"

@@ -47,13 +47,13 @@ def test_other_tokenizers():
     letters = CharacterTokenizer([*SPECIAL, "a"])
     for side in ("source", "target"):
         model = SimpleNamespace(**{**vars(MODEL), f"{side}_tokenizer": letters})
-        message = f"`WordTokenizer` as `{side}_tokenizer`, .*a `CharacterTokenizer`"
+        message = f"`WordTokenizer` as `{side}_tokenizer`; .*a `CharacterTokenizer`"
         with pytest.raises(ValueError, match=message):
             replace_unknowns(model, SOURCES, OUTPUTS, ALIGNMENTS)
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="the same texts; received 3, 2 and 3 entries"):
+    with pytest.raises(ValueError, match="each text; received 3, 2 and 3 entries"):
         replace_unknowns(MODEL, SOURCES, OUTPUTS[:2], ALIGNMENTS)
     message = r"`alignments\[0\]=\[.*\]`, which names none of the 2 .* for word 1 of"
     for positions in ([0], [0, 2], [0, -1]):

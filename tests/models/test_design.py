@@ -131,7 +131,7 @@ def test_a_pattern_is_for_self_attention_alone():
 def test_a_cache_holds_the_heads_of_keys_and_values_alone():
     model = model_of("llama")
     state = model.start_decoding(SOURCES, num_beams=3, max_length=4)
-    for own, cross in state["caches"]:
+    for own, cross in state["caches"].blocks:
         assert own.keys.shape == (2, 2, 4, 12) and own.values.shape == (2, 2, 12, 4)
         assert cross.keys.shape == (2, 2, 4, 5) and cross.values.shape == (2, 2, 5, 4)
 

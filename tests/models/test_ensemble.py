@@ -165,7 +165,7 @@ def test_the_least_limit_holds(members):
         (lambda one: ["a.keras"], "`models` must be a list of .*'a.keras'"),
         (
             lambda one: [one, Seq2Seq(hidden_dim=8, **SIZES, vocabulary_size=41)],
-            "`models` must share their `source_vocabulary_size`; received",
+            "`models` must have the same `source_vocabulary_size`; received",
         ),
         (
             lambda one: [
@@ -175,7 +175,7 @@ def test_the_least_limit_holds(members):
                     source_tokenizer=CharacterTokenizer.train(lines=["b smbll toy"]),
                 ),
             ],
-            "`models` must share their `source_tokenizer`; received 2 models",
+            "`models` must have the same `source_tokenizer`; received 2 models",
         ),
     ],
 )

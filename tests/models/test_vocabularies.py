@@ -78,7 +78,7 @@ def test_missing_or_contradictory_sizes(sizes):
 def test_tokenizers_that_do_not_fit(tokenizers):
     message = (
         "the vocabulary size of the source must be at least 7, the number of tokens "
-        "of `source_tokenizer`; received 5. Leave the sizes out"
+        "of `source_tokenizer`; received 5. Omit the sizes"
     )
     with pytest.raises(ValueError, match=message):
         Seq2Seq(**SIZES, vocabulary_size=5, source_tokenizer=tokenizers[0])
@@ -99,7 +99,7 @@ class Ending:
 def test_tokenizers_that_end_differently(tokenizers):
     message = (
         "`source_tokenizer` must have the `end_token_id` of `target_tokenizer`; "
-        "received `end_token_id=4` of the source's, `end_token_id=3` of the target's"
+        "received `end_token_id=4` of the source, `end_token_id=3` of the target"
     )
     with pytest.raises(ValueError, match=message):
         Seq2Seq(**SIZES, source_tokenizer=Ending(), target_tokenizer=tokenizers[1])
