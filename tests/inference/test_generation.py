@@ -467,6 +467,6 @@ def test_alignments_of_texts_come_last(model, texts_and_scores):
 
 def test_what_cannot_be_aligned(model):
     with pytest.raises(
-        ValueError, match="`inputs` must have at least one token .*in row 1"
+        ValueError, match="must have at least one token .*in row 1"
     ):
         model.generate([[4, 3], []], return_alignments=True)

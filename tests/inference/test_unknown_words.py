@@ -55,7 +55,7 @@ def test_other_tokenizers():
 def test_errors():
     with pytest.raises(ValueError, match="each text; received 3, 2 and 3 entries"):
         replace_unknowns(MODEL, SOURCES, OUTPUTS[:2], ALIGNMENTS)
-    message = r"`alignments\[0\]=\[.*\]`, which names none of the 2 .* for word 1 of"
+    message = r"`alignments\[0\]=\[.*\]`, which has none of the 2 .* for word 1 of"
     for positions in ([0], [0, 2], [0, -1]):
         with pytest.raises(ValueError, match=message):
             replace_unknowns(MODEL, ["b c"], ["a <unk>"], [positions])
