@@ -50,9 +50,13 @@ def run_search(
         A `SearchResult`.
     """
     first = search.start(model, inputs, model.prepare_state(state), max_length)
+    count = ops.shape(inputs.limits)[0] // LAST_PART
+    sizes = (count, capacity, max_length)
+    if all(isinstance(size, int) for size in sizes) and not count:
+        # All steps fit, and no smaller batch is left: one loop, compiled once.
+        capacity = None if capacity == max_length else capacity
     if capacity is None:
         return search.result(model, _advance(search, model, inputs, first))
-    count = ops.shape(inputs.limits)[0] // LAST_PART
     last = _advance(search, model, inputs, first, capacity, count)
     last = _finish(search, model, inputs, last, count, max_length)
     return search.result(model, last)
