@@ -51,11 +51,9 @@ def run_search(
     """
     first = search.start(model, inputs, model.prepare_state(state), max_length)
     count = ops.shape(inputs.limits)[0] // LAST_PART
-    sizes = (count, capacity, max_length)
-    if all(isinstance(size, int) for size in sizes) and not count:
-        # All steps fit, and no smaller batch is left: one loop, compiled once.
-        capacity = None if capacity == max_length else capacity
-    if capacity is None:
+    fits = isinstance(capacity, int) and capacity == max_length
+    stays_whole = isinstance(count, int) and count == 0
+    if capacity is None or (fits and stays_whole):  # one loop, compiled once
         return search.result(model, _advance(search, model, inputs, first))
     last = _advance(search, model, inputs, first, capacity, count)
     last = _finish(search, model, inputs, last, count, max_length)
