@@ -111,10 +111,12 @@ def test_half_precision_is_averaged_in_float32():
         np.testing.assert_allclose(one.attention.sum(axis=1), 1, atol=0.02)
 
 
+@pytest.mark.once
 def test_no_pairs(model):
     assert model.align([], []) == []
 
 
+@pytest.mark.once
 def test_errors(model):
     for layer in (3, -4):
         message = rf"`layer` must be from -3 to 2, .* has 3 layers; .*`layer={layer}`"
@@ -122,9 +124,7 @@ def test_errors(model):
             model.align(["a"], ["U"], layer=layer)
     with pytest.raises(ValueError, match="received 1 targets and 2 sources"):
         model.align(["a", "b"], ["U"])
-    with pytest.raises(
-        ValueError, match="at least one token each, .* row 1"
-    ):
+    with pytest.raises(ValueError, match="at least one token each, .* row 1"):
         model.align([[4, 3], []], [[4, 3], [3]])
     with pytest.raises(ValueError, match="`batch_size` must be an int .*=0`"):
         model.align(["a"], ["U"], batch_size=0)

@@ -4,6 +4,8 @@ import sacrebleu
 
 from keras_transformer import minimum_bayes_risk
 
+pytestmark = pytest.mark.once
+
 HYPOTHESES = [
     ["the cat sat on the mat", "the cat sits on a mat.", "a dog", "the cat sat on mat"],
     ["aaaa aab aaaab", "aab aaaa", "aaaab aaaab aaaa baab", "b", "aaaa aab aaaab"],

@@ -93,6 +93,7 @@ def names(folder):
 # What is written.
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("window", [1, 5, 12, 100])
 def test_one_line_for_one_line(folder, window):
     translate(Shouter(), window=window)
@@ -100,6 +101,7 @@ def test_one_line_for_one_line(folder, window):
     assert names(folder) == ["source", "target"]
 
 
+@pytest.mark.once
 def test_compressed_files(folder):
     (folder / "source.gz").write_bytes(gzip.compress("\r\n".join(LINES).encode()))
     translate(Shouter(), "source.gz", "target.gz")
@@ -107,6 +109,7 @@ def test_compressed_files(folder):
     assert text.split("\n") == SHOUTED
 
 
+@pytest.mark.once
 def test_batches_are_full_and_of_like_length(folder):
     (folder / "source").write_text("\n".join(["a", "abcd", "", "ab", "abc"] * 3))
     model = Shouter()
@@ -114,6 +117,7 @@ def test_batches_are_full_and_of_like_length(folder):
     assert model.asked == [["a"] * 3 + ["ab"] * 2, ["ab"] + ["abc"] * 3 + ["abcd"] * 3]
 
 
+@pytest.mark.once
 def test_lines_without_words_are_left_empty(folder):
     blank = CharacterTokenizer([*SPECIAL, *"ab \t"])
     (folder / "source").write_text("ab\n \n \t \n            \nb a\n")
@@ -124,6 +128,7 @@ def test_lines_without_words_are_left_empty(folder):
     assert model.asked == [["ab", "b a"]]
 
 
+@pytest.mark.once
 def test_n_best_lines(folder):
     (folder / "source").write_text("ab\n\ncafe")
     expected = ["0 ||| AB ||| -2.000000", "1 |||  ||| 0.000000"]
@@ -133,6 +138,7 @@ def test_n_best_lines(folder):
         assert read(folder) == expected
 
 
+@pytest.mark.once
 def test_the_best_of_several_hypotheses(folder):
     translate(Shouter(), search=N_BEST)
     assert read(folder) == SHOUTED
@@ -169,6 +175,7 @@ def test_lines_are_what_generate_gives(model, folder):
         np.testing.assert_allclose(numbers, scores[number], atol=1e-4)
 
 
+@pytest.mark.once
 def test_options_of_generate(model, folder):
     search, options = Sampling(), {"max_length": 4, "min_length": 3, "seed": 5}
     translate(model, search=search, **options)
@@ -193,6 +200,7 @@ def test_a_saved_model_goes_on(model, folder, monkeypatch):
 # A run that is killed.
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["target", "target.gz"])
 @pytest.mark.parametrize("calls", [0, 1, 2])
 def test_a_killed_run_goes_on(folder, calls, target):
@@ -212,6 +220,7 @@ def test_a_killed_run_goes_on(folder, calls, target):
     assert first.asked + second.asked == whole.asked
 
 
+@pytest.mark.once
 def test_what_is_left_of_work_that_was_done_is_not_taken_for_work(folder):
     translate_and_kill(2)
     record = (folder / "target.unfinished.json").read_bytes()
@@ -225,6 +234,7 @@ def test_what_is_left_of_work_that_was_done_is_not_taken_for_work(folder):
     assert read(folder) == SHOUTED
 
 
+@pytest.mark.once
 def test_all_is_translated_but_the_file_has_not_its_name_yet(folder, monkeypatch):
     def replace(source, target):
         if target.name == "target":
@@ -245,6 +255,7 @@ def other_source(folder):
     return {}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name, change",
     [
@@ -270,6 +281,7 @@ def test_other_settings_are_not_mixed(folder, name, change):
     assert names(folder) == ["source", "target"]
 
 
+@pytest.mark.once
 def test_the_record_says_how_far_it_is(folder):
     translate_and_kill(1)
     record = json.loads((folder / "target.unfinished.json").read_text())
@@ -278,6 +290,7 @@ def test_the_record_says_how_far_it_is(folder):
     assert record["size"] == (folder / "target.unfinished").stat().st_size
 
 
+@pytest.mark.once
 def test_two_at_a_time_are_one_too_many(folder):
     class Starter(Shouter):
         def generate(self, *args, **options):
@@ -289,6 +302,7 @@ def test_two_at_a_time_are_one_too_many(folder):
     assert read(folder) == SHOUTED
 
 
+@pytest.mark.once
 def test_a_model_that_is_built_again_goes_on(folder):
     for calls in (1, 0):
         model = Seq2Seq(**SIZES, source_tokenizer=SOURCE, max_source_length=9)
@@ -300,6 +314,7 @@ def test_a_model_that_is_built_again_goes_on(folder):
         assert (folder / "target.unfinished.json").exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("damage", ["shorter", "other", "no JSON"])
 def test_unfinished_work_that_is_damaged(folder, damage):
     translate_and_kill(2)
@@ -319,6 +334,7 @@ def test_unfinished_work_that_is_damaged(folder, damage):
 # Lines that are too long.
 
 
+@pytest.mark.once
 def test_a_line_that_is_too_long(folder):
     (folder / "source").write_text("\n".join([*LINES, "abcdefabc", "a"]))
     message = (
@@ -330,13 +346,12 @@ def test_a_line_that_is_too_long(folder):
     assert names(folder) == ["source"]
 
 
+@pytest.mark.once
 def test_a_line_that_is_too_long_is_left_empty(folder):
     too_long = "abcdefabc"
     (folder / "source").write_text("\n".join([too_long, *LINES, too_long]))
     translate_and_kill(1, too_long="empty")
-    message = (
-        "Empty .* in `source`, .* more than `max_source_length=9` tokens: 2"
-    )
+    message = "Empty .* in `source`, .* more than `max_source_length=9` tokens: 2"
     with pytest.warns(UserWarning, match=message):
         translate(Shouter(), too_long="empty")
     assert read(folder) == ["", *SHOUTED[:-1], "", ""]
@@ -357,12 +372,14 @@ def stream(model, source, search=GREEDY, **options):
     return target.getvalue().decode().split("\n")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("window", [1, 5, 100])
 def test_a_pipe_gives_what_a_file_gives(window):
     for source in (LINES, "source"):
         assert stream(Shouter(), source, window=window) == SHOUTED
 
 
+@pytest.mark.once
 def test_n_best_lines_of_a_pipe():
     lines = stream(Shouter(), ["ab", "", "cafe"], N_BEST, window=2, n_best=True)
     assert lines == [
@@ -373,6 +390,7 @@ def test_n_best_lines_of_a_pipe():
     ]
 
 
+@pytest.mark.once
 def test_a_translation_is_written_before_the_next_line_comes():
     class Dialogue(io.BytesIO):
         said = [b"abc\n", b"de\n"]
@@ -386,24 +404,25 @@ def test_a_translation_is_written_before_the_next_line_comes():
     assert both.getvalue() == b"ABC\nDE\n"
 
 
+@pytest.mark.once
 def test_nothing_comes():
     assert stream(Shouter(calls=0), []) == [""]
 
 
+@pytest.mark.once
 def test_a_line_of_a_pipe_that_is_too_long():
     too_long = [*LINES, "abcdefabc", "a"]
     message = r"10 tokens in line 13 of `standard input`\. .*`too_long=\"empty\"`"
     with pytest.raises(ValueError, match=message) as found:
         stream(Shouter(), too_long, window=5)
     assert found.value.written.split("\n") == [*SHOUTED[:10], ""]
-    message = (
-        "Empty .* in `standard input`, .*`max_source_length=9` tokens: 1"
-    )
+    message = "Empty .* in `standard input`, .*`max_source_length=9` tokens: 1"
     with pytest.warns(UserWarning, match=message):
         lines = stream(Shouter(), too_long, too_long="empty")
     assert lines == [*SHOUTED[:-1], "", "A", ""]
 
 
+@pytest.mark.once
 def test_a_file_is_looked_at_before_anything_is_written(folder):
     (folder / "source").write_text("\n".join([*LINES, "abcdefabc"]))
     with pytest.raises(ValueError, match="10 tokens in line 13 of `source`") as found:
@@ -411,6 +430,7 @@ def test_a_file_is_looked_at_before_anything_is_written(folder):
     assert not found.value.written
 
 
+@pytest.mark.once
 def test_arguments_of_a_stream():
     for options in ({"window": 0}, {"too_long": "cut"}):
         with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
@@ -419,6 +439,7 @@ def test_arguments_of_a_stream():
         stream(Seq2Seq(**SIZES, vocabulary_size=11), LINES)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["target", "target.gz"])
 def test_a_file_that_is_written_at_once(folder, name):
     with pytest.raises(Killed), written_at_once(name, None, False) as file:
@@ -448,6 +469,7 @@ def test_a_file_that_is_written_at_once(folder, name):
 # Progress.
 
 
+@pytest.mark.once
 def test_the_bar_counts_sentences(folder, capsys):
     translate(Shouter())
     assert capsys.readouterr().err == ""
@@ -462,6 +484,7 @@ def test_the_bar_counts_sentences(folder, capsys):
 # Errors.
 
 
+@pytest.mark.once
 def test_an_existing_target(folder):
     (folder / "target").write_text("precious")
     with pytest.raises(FileExistsError, match="`target` must not exist; .*='target'"):
@@ -471,6 +494,7 @@ def test_an_existing_target(folder):
     assert read(folder) == SHOUTED
 
 
+@pytest.mark.once
 def test_the_source_is_not_replaced(folder):
     before = (folder / "source").read_bytes()
     (folder / "same").symlink_to(folder / "source")
@@ -482,6 +506,7 @@ def test_the_source_is_not_replaced(folder):
     assert (folder / "source").read_bytes() == before
 
 
+@pytest.mark.once
 def test_sources_that_cannot_be_read(folder):
     with pytest.raises(FileNotFoundError, match="missing"):
         translate(Shouter(), "missing")
@@ -498,11 +523,13 @@ def test_sources_that_cannot_be_read(folder):
             translate(Shouter(), "damaged.gz")
 
 
+@pytest.mark.once
 def test_a_target_that_cannot_be_written():
     with pytest.raises(FileNotFoundError, match="missing/target.unfinished"):
         translate(Shouter(), target="missing/target")
 
 
+@pytest.mark.once
 def test_arguments():
     for name in ("batch_size", "window"):
         with pytest.raises(ValueError, match=f"`{name}` must be .*at least 1; .*=0`"):

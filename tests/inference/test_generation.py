@@ -86,6 +86,7 @@ def test_an_empty_text_gives_an_empty_text(texts_and_scores):
     assert scores[1].tolist() == [0.0, 0.0]
 
 
+@pytest.mark.once
 def test_n_best_texts_are_lists(texts_and_scores):
     texts, scores = texts_and_scores
     assert [len(hypotheses) for hypotheses in texts] == [2, 2, 2, 2]
@@ -93,6 +94,7 @@ def test_n_best_texts_are_lists(texts_and_scores):
     assert scores.dtype == "float32"
 
 
+@pytest.mark.once
 def test_one_hypothesis_is_a_text(model):
     texts = model.generate(TEXTS, GREEDY)
     assert len(texts) == 4
@@ -138,6 +140,7 @@ def test_max_length_is_the_greatest_length(model, result):
     assert (ends == model.end_token_id).all()
 
 
+@pytest.mark.once
 def test_nothing_in_nothing_out(model):
     assert model.generate([]) == []
     texts, scores = model.generate([], N_BEST, return_scores=True)
@@ -147,12 +150,14 @@ def test_nothing_in_nothing_out(model):
     assert model.generate(()) == model.generate(np.array([], str)) == []
 
 
+@pytest.mark.once
 def test_no_token_ids_give_an_empty_result(model):
     result = model.generate(np.zeros((0, 7), "int32"), N_BEST)
     assert result.token_ids.shape == (0, 2, 0)
     assert result.lengths.shape == result.scores.shape == (0, 2)
 
 
+@pytest.mark.once
 def test_bytes_are_texts(model):
     (text,) = model.generate(["deadbeef"], GREEDY)
     assert model.generate([b"deadbeef"], GREEDY) == [text]
@@ -161,6 +166,7 @@ def test_bytes_are_texts(model):
     assert model.search_tree(b"abc") == model.search_tree("abc")
 
 
+@pytest.mark.once
 def test_tokens_that_the_tokenizer_lacks_are_unknown():
     """As of a model whose vocabulary was rounded up."""
     tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
@@ -181,6 +187,7 @@ def test_tokens_that_the_tokenizer_lacks_are_unknown():
     assert any("<unk>" in path for path in tree.paths)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("search", [5, "beam", BeamSearch])
 def test_no_search(model, search):
     with pytest.raises(
@@ -189,11 +196,13 @@ def test_no_search(model, search):
         model.generate(ROWS, search)
 
 
+@pytest.mark.once
 def test_an_empty_list_of_token_ids():
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     assert model.generate([]).token_ids.shape == (0, 1, 0)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("token_id", [-1, 10])
 def test_token_ids_outside_the_vocabulary(model, token_id):
     message = (
@@ -204,6 +213,7 @@ def test_token_ids_outside_the_vocabulary(model, token_id):
         model.generate([[4, 3], [5, token_id, 3]])
 
 
+@pytest.mark.once
 def test_sources_over_the_limit(model):
     message = (
         "`inputs` must have at most `max_source_length=9` tokens each; received 10 "
@@ -213,6 +223,7 @@ def test_sources_over_the_limit(model):
         model.generate(["a", "abcdefabc"])
 
 
+@pytest.mark.once
 def test_texts_need_tokenizers():
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     message = "`inputs` must be token ids for a model without tokenizers; received"
@@ -237,6 +248,7 @@ class Column:
         return iter(self.values.values())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", [np.array, iter, tuple, Column])
 def test_texts_in_whatever_holds_them(model, kind):
     options = {"search": GREEDY, "max_length": 4}
@@ -247,6 +259,7 @@ def test_texts_in_whatever_holds_them(model, kind):
     assert len(model.align(kind(["ab", "f"]), kind(["U", "VW"]))) == 2
 
 
+@pytest.mark.once
 def test_a_missing_text(model):
     with pytest.raises(ValueError, match="`inputs` must .*received None in row 1"):
         model.generate(["a", None])
@@ -262,11 +275,13 @@ class Rule:
         return logits
 
 
+@pytest.mark.once
 def test_a_rule_without_a_hash(model):
     with pytest.raises(ValueError, match="`search` must be hashable.*Rule()"):
         model.generate(["a"], GreedySearch([Rule()]))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
 @pytest.mark.parametrize("logits_processors", [NoRepeatNGram(2), [3], None])
 def test_rules_are_a_list(kind, logits_processors):
@@ -274,6 +289,7 @@ def test_rules_are_a_list(kind, logits_processors):
         kind(logits_processors=logits_processors)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=str)
 def test_a_model_of_numpy_s_numbers(search):
     names = ("pad_token_id", "start_token_id", "end_token_id")
@@ -284,6 +300,7 @@ def test_a_model_of_numpy_s_numbers(search):
     assert {type(getattr(model, name)) for name in numbers} == {int}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]], None, 5, np.int64(5)]
 )
@@ -363,6 +380,7 @@ def test_coverage_scores_are_those_of_the_models_attention(model):
     assert model.generate([row], plain).scores[0, 0] >= expected
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -389,6 +407,7 @@ def test_senseless_wishes(model, options, message):
         model.generate(["abc", "f"], **options)
 
 
+@pytest.mark.once
 def test_numbers_may_be_those_of_numpy(model):
     plain = {"max_length": 4, "min_length": 2, "batch_size": 2, "seed": -5}
     numbers = {name: np.int64(number) for name, number in plain.items()}
@@ -396,6 +415,7 @@ def test_numbers_may_be_those_of_numpy(model):
     check_equal(result, model.generate(ROWS, Sampling(2), **plain))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("argument", ["batch_size", "max_length"])
 def test_sizes_must_be_positive(model, argument):
     message = f"`{argument}` must be at least 1; received `{argument}=0`"
@@ -449,6 +469,7 @@ def test_alignments_are_those_of_the_hypotheses(model, search):
             np.testing.assert_array_equal(alignment.positions, expected.positions)
 
 
+@pytest.mark.once
 def test_alignments_of_texts_come_last(model, texts_and_scores):
     texts, scores, alignments = model.generate(
         TEXTS, N_BEST, return_scores=True, return_alignments=True, prefix=None
@@ -465,8 +486,7 @@ def test_alignments_of_texts_come_last(model, texts_and_scores):
     assert model.generate([], return_alignments=True) == ([], [])
 
 
+@pytest.mark.once
 def test_what_cannot_be_aligned(model):
-    with pytest.raises(
-        ValueError, match="must have at least one token .*in row 1"
-    ):
+    with pytest.raises(ValueError, match="must have at least one token .*in row 1"):
         model.generate([[4, 3], []], return_alignments=True)

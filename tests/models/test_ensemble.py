@@ -142,6 +142,7 @@ def test_export(ensemble, tmp_path):
     assert "attention" in signatures and "attention_scores" not in signatures
 
 
+@pytest.mark.once
 def test_ctranslate2_does_not_support_ensembles(ensemble, tmp_path):
     message = "`model` must be an encoder-decoder .*CTranslate2; .*class `Ensemble`"
     with pytest.raises(ValueError, match=message):
@@ -149,6 +150,7 @@ def test_ctranslate2_does_not_support_ensembles(ensemble, tmp_path):
     assert not (tmp_path / "1").exists()
 
 
+@pytest.mark.once
 def test_the_least_limit_holds(members):
     limited = model_of(8, max_source_length=7, max_target_length=5)
     ensemble = Ensemble([members[0], limited])
@@ -157,6 +159,7 @@ def test_the_least_limit_holds(members):
     assert result.lengths.max() <= 5
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "models, message",
     [
@@ -184,6 +187,7 @@ def test_models_that_do_not_go_together(members, models, message):
         Ensemble(models(members[0]))
 
 
+@pytest.mark.once
 def test_tokenizers_that_split_in_other_ways(members):
     config = {**TOKENIZER.get_config(), "lowercase": True}
     other = model_of(8, source_tokenizer=CharacterTokenizer(**config))

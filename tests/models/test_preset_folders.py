@@ -272,9 +272,7 @@ def test_weights_of_another_model(folder, tmp_path, model, change):
     other = Seq2Seq.from_config({**config, **change})
     other.save_to_preset(tmp_path / "other")
     shutil.copy(tmp_path / "other/config.json", folder)
-    with pytest.raises(
-        ValueError, match="files of one model; .* in metadata.json"
-    ):
+    with pytest.raises(ValueError, match="files of one model; .* in metadata.json"):
         Seq2Seq.from_preset(folder)
     shutil.copy(tmp_path / "other/metadata.json", folder)
     with pytest.raises(ValueError, match="model.weights.h5 must have the weights"):

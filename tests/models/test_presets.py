@@ -4,6 +4,7 @@ from keras_transformer import Seq2Seq
 from keras_transformer.models import PRESETS
 
 
+@pytest.mark.once
 def test_parameters_of_tiny():
     model = Seq2Seq.from_preset(
         "transformer_tiny", vocabulary_size=9544, normalize_first=True
@@ -16,6 +17,7 @@ def test_parameters_of_base():
     assert model.count_params() == 63_082_496
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "preset, sizes",
     [
@@ -30,10 +32,12 @@ def test_sizes(preset, sizes):
     assert tuple(PRESETS[preset][name] for name in names) == sizes
 
 
+@pytest.mark.once
 def test_big_has_the_dropout_of_the_paper():
     assert PRESETS["transformer_big"]["dropout"] == 0.3
 
 
+@pytest.mark.once
 def test_every_argument_is_an_override():
     model = Seq2Seq.from_preset(
         "transformer_tiny", vocabulary_size=13, num_layers=1, dropout=0.2, name="mine"
@@ -42,6 +46,7 @@ def test_every_argument_is_an_override():
     assert model.name == "mine"
 
 
+@pytest.mark.once
 def test_unknown_preset():
     message = (
         "`preset` must be one of 'transformer_tiny', 'transformer_small', "

@@ -34,6 +34,7 @@ def vocabularies(model):
     return [(type(t), t.get_vocabulary()) for t in tokenizers]
 
 
+@pytest.mark.once
 def test_config_round_trip():
     arguments = {
         **SIZES,
@@ -64,6 +65,7 @@ def test_config_round_trip():
     assert keras.saving.get_registered_name(Seq2Seq) == "keras_transformer>Seq2Seq"
 
 
+@pytest.mark.once
 def test_config_of_two_tokenizers(model):
     config = json.loads(json.dumps(model.get_config()))
     restored = Seq2Seq.from_config(config)
@@ -71,6 +73,7 @@ def test_config_of_two_tokenizers(model):
     assert restored.get_config() == model.get_config()
 
 
+@pytest.mark.once
 def test_config_of_one_tokenizer_for_both(tokenizers):
     model = Seq2Seq(**SIZES, source_tokenizer=tokenizers[0])
     restored = Seq2Seq.from_config(json.loads(json.dumps(model.get_config())))
@@ -100,6 +103,7 @@ def test_one_file_holds_everything(model, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["model.keras"]
 
 
+@pytest.mark.once
 def test_a_file_is_replaced_whole_or_not_at_all(model, tmp_path, monkeypatch):
     path = tmp_path / "model.keras"
     model.save(path)
@@ -124,6 +128,7 @@ def test_a_quantized_model_is_refused(model, save, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_a_truncated_file(model, tmp_path):
     path = tmp_path / "model.keras"
     model.save(path)
@@ -176,6 +181,7 @@ def test_a_quantized_model_keeps_the_matrix_of_its_output(tie_embeddings):
     assert -20 < result.scores[0, 0] < 0
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("tie_embeddings", ["all", "target", "none"])
 def test_files_know_the_embeddings_by_the_name_of_keras_s_class(
     tmp_path, tie_embeddings
