@@ -288,13 +288,13 @@ def measure_path(
     def ratio(slow: frozenset[str], fast: frozenset[str]) -> float:
         return statistics.median(turn[slow] / turn[fast] for turn in turns)
 
-    nobody: frozenset[str] = frozenset()
+    none: frozenset[str] = frozenset()
     gains = [
-        Gain(path, n, ratio(nobody, frozenset({n})), ratio(every - {n}, every))
+        Gain(path, n, ratio(none, frozenset({n})), ratio(every - {n}, every))
         for n in sorted(every)
     ]
     if len(every) > 1:
-        total = ratio(nobody, every)
+        total = ratio(none, every)
         gains.append(Gain(path, "all", total, total))
     return gains
 

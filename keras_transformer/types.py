@@ -1,8 +1,8 @@
 """Types of the values that layers, models and searches exchange.
 
-A tensor belongs to the backend in use, so no class of its own describes it: `Tensor`
-names the attributes and operators that the tensors of TensorFlow, JAX, PyTorch and
-NumPy share. The other names say what a tensor holds.
+A tensor has the class of the backend in use, so `Tensor` is a protocol: it names the
+attributes and operators that the tensors of TensorFlow, JAX, PyTorch and NumPy share.
+The other names say what a tensor contains.
 """
 
 from collections.abc import Mapping, Sequence

@@ -98,6 +98,6 @@ def test_a_length_is_the_same_for_a_number_and_a_tensor(factor, length):
 
 
 @pytest.mark.parametrize("numbers", [(-1, 0), (1, float("nan")), (float("inf"), 0)])
-def test_senseless_relative_lengths(numbers):
+def test_invalid_relative_lengths(numbers):
     with pytest.raises(ValueError, match="`factor` must be a number of at least 0"):
         RelativeLength(*numbers)

@@ -142,7 +142,7 @@ def test_sentences_without_anything_allowed():
         (lambda: RepetitionPenalty(0.0), "`factor` must be a positive number"),
     ],
 )
-def test_senseless_rules_are_refused(make, message):
+def test_invalid_rules(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

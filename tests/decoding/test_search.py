@@ -66,7 +66,7 @@ EVERYTHING = {
     ],
     ids=[*SEARCHES.keys(), "coverage", "rule"],
 )
-def test_those_that_go_on_by_themselves_find_what_they_find_together(search, room):
+def test_smaller_batches_give_the_same_results(search, room):
     together = MANY.search(search, **EVERYTHING)
     for one, other in zip(
         MANY.search(search, **EVERYTHING, room=room), together, strict=True
@@ -74,7 +74,7 @@ def test_those_that_go_on_by_themselves_find_what_they_find_together(search, roo
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_the_last_few_go_on_by_themselves():
+def test_the_last_sequences_continue_in_a_smaller_batch():
     long, short = [4, 3, 4], [3]
     step = spell(long, short, short, long, *4 * [short])
     assert step.search(GreedySearch(), limits=4, room=4).lengths[:, 0].max() == 4

@@ -96,7 +96,7 @@ def test_texts_are_aligned_as_their_token_ids(model, alignments):
     )
 
 
-def test_weights_are_those_of_the_moment():
+def test_weights_are_read_at_each_call():
     model = seq2seq()
     check(model, model.align(SOURCES, TARGETS), 1)
     model.set_weights([0 * weight for weight in model.get_weights()])

@@ -184,7 +184,7 @@ def test_options_of_generate(model, folder):
     assert read(folder) == [*texts, ""]
 
 
-def test_a_saved_model_goes_on(model, folder, monkeypatch):
+def test_a_saved_model_resumes(model, folder, monkeypatch):
     texts = model.generate(LINES, GREEDY, batch_size=4)
     assert any("\n" in text for text in texts)
     with monkeypatch.context() as patch:
@@ -203,7 +203,7 @@ def test_a_saved_model_goes_on(model, folder, monkeypatch):
 @pytest.mark.once
 @pytest.mark.parametrize("target", ["target", "target.gz"])
 @pytest.mark.parametrize("calls", [0, 1, 2])
-def test_a_killed_run_goes_on(folder, calls, target):
+def test_a_killed_run_resumes(folder, calls, target):
     whole, second = Shouter(), Shouter()
     translate(whole, target=target)
     expected = (folder / target).read_bytes()
@@ -221,7 +221,7 @@ def test_a_killed_run_goes_on(folder, calls, target):
 
 
 @pytest.mark.once
-def test_what_is_left_of_work_that_was_done_is_not_taken_for_work(folder):
+def test_leftovers_of_finished_work_are_ignored(folder):
     translate_and_kill(2)
     record = (folder / "target.unfinished.json").read_bytes()
     translate(Shouter())
@@ -235,7 +235,7 @@ def test_what_is_left_of_work_that_was_done_is_not_taken_for_work(folder):
 
 
 @pytest.mark.once
-def test_all_is_translated_but_the_file_has_not_its_name_yet(folder, monkeypatch):
+def test_a_stop_before_the_file_is_renamed(folder, monkeypatch):
     def replace(source, target):
         if target.name == "target":
             raise Killed
@@ -282,7 +282,7 @@ def test_other_settings_are_not_mixed(folder, name, change):
 
 
 @pytest.mark.once
-def test_the_record_says_how_far_it_is(folder):
+def test_the_record_has_the_progress(folder):
     translate_and_kill(1)
     record = json.loads((folder / "target.unfinished.json").read_text())
     assert record["settings"]["search"] == repr(GREEDY)
@@ -291,7 +291,7 @@ def test_the_record_says_how_far_it_is(folder):
 
 
 @pytest.mark.once
-def test_two_at_a_time_are_one_too_many(folder):
+def test_two_processes_cannot_write_one_file(folder):
     class Starter(Shouter):
         def generate(self, *args, **options):
             with pytest.raises(ValueError, match="`target` must not be written by"):
@@ -303,7 +303,7 @@ def test_two_at_a_time_are_one_too_many(folder):
 
 
 @pytest.mark.once
-def test_a_model_that_is_built_again_goes_on(folder):
+def test_a_model_that_is_built_again_resumes(folder):
     for calls in (1, 0):
         model = Seq2Seq(**SIZES, source_tokenizer=SOURCE, max_source_length=9)
         model.generate = Shouter(calls).generate
@@ -391,7 +391,7 @@ def test_n_best_lines_of_a_pipe():
 
 
 @pytest.mark.once
-def test_a_translation_is_written_before_the_next_line_comes():
+def test_a_translation_is_written_before_the_next_line_arrives():
     class Dialogue(io.BytesIO):
         said = [b"abc\n", b"de\n"]
 
@@ -405,7 +405,7 @@ def test_a_translation_is_written_before_the_next_line_comes():
 
 
 @pytest.mark.once
-def test_nothing_comes():
+def test_an_empty_pipe():
     assert stream(Shouter(calls=0), []) == [""]
 
 

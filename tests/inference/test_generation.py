@@ -141,7 +141,7 @@ def test_max_length_is_the_greatest_length(model, result):
 
 
 @pytest.mark.once
-def test_nothing_in_nothing_out(model):
+def test_no_inputs_give_no_outputs(model):
     assert model.generate([]) == []
     texts, scores = model.generate([], N_BEST, return_scores=True)
     assert texts == []
@@ -250,7 +250,7 @@ class Column:
 
 @pytest.mark.once
 @pytest.mark.parametrize("kind", [np.array, iter, tuple, Column])
-def test_texts_in_whatever_holds_them(model, kind):
+def test_texts_in_other_containers(model, kind):
     options = {"search": GREEDY, "max_length": 4}
     expected = model.generate(TEXTS, **options)
     assert model.generate(kind(TEXTS), **options) == expected
@@ -402,7 +402,7 @@ def test_coverage_scores_are_those_of_the_models_attention(model):
         ({"seed": 1.5}, "`seed` must be an int from .*`seed=1.5`"),
     ],
 )
-def test_senseless_wishes(model, options, message):
+def test_invalid_arguments(model, options, message):
     with pytest.raises(ValueError, match=message):
         model.generate(["abc", "f"], **options)
 
@@ -487,6 +487,6 @@ def test_alignments_of_texts_come_last(model, texts_and_scores):
 
 
 @pytest.mark.once
-def test_what_cannot_be_aligned(model):
+def test_empty_inputs_cannot_be_aligned(model):
     with pytest.raises(ValueError, match="must have at least one token .*in row 1"):
         model.generate([[4, 3], []], return_alignments=True)

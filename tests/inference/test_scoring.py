@@ -106,7 +106,7 @@ def test_scores_of_a_greedy_search_are_the_same(model):
     np.testing.assert_allclose(scored.scores, found.scores[:, 0], rtol=1e-5)
 
 
-def test_weights_are_those_of_the_moment(result):
+def test_weights_are_read_at_each_call(result):
     model = seq2seq()
     scored = model.score(SOURCES, TARGETS)
     np.testing.assert_allclose(scored.scores, result.scores, rtol=1e-5)
@@ -172,6 +172,6 @@ def test_hypotheses_of_values_with_a_width_of_their_own():
 
 
 @pytest.mark.once
-def test_the_perplexity_of_a_model_that_knows_nothing():
+def test_the_perplexity_of_a_model_without_probability_for_a_token():
     result = ScoreResult(np.float32([-2000.0]), np.int32([2]), [])
     assert result.perplexity == float("inf")

@@ -77,7 +77,7 @@ def test_tokens_come_as_soon_as_all_hypotheses_agree():
     assert agreed == [[2], [2, 4], [2, 4, 4], [2, 4, 4, END]]
 
 
-def test_prefixes_come_first(model):
+def test_prefixes_are_yielded_first(model):
     pieces = [*model.stream("abc", GreedySearch(), prefix="fa", max_length=7)]
     assert pieces[:2] == ["f", "a"]
     assert "".join(pieces) == model.generate(
@@ -85,7 +85,7 @@ def test_prefixes_come_first(model):
     )
 
 
-def test_weights_are_those_of_the_moment(model):
+def test_weights_are_read_at_each_call(model):
     search = GreedySearch()
     before = [*model.stream([4, 5, 3], search, max_length=6)]
     weights = model.get_weights()
@@ -107,7 +107,7 @@ class Bytes:
         return tf.constant([bytes(t for t in row if t) for row in rows])
 
 
-def test_half_a_character_waits_for_its_other_half():
+def test_an_incomplete_character_is_not_yielded():
     tokens = [*"aé€b".encode(), 0]
     assert [*_pieces(iter(tokens), Bytes())] == ["a", "é", "€", "b"]
     assert [*_pieces(iter(["é".encode()[0], 0]), Bytes())] == ["\ufffd"]
@@ -124,6 +124,6 @@ def test_half_a_character_waits_for_its_other_half():
         ({"inputs": "abc", "prefix": "abc", "max_length": 3}, "`prefix` must be short"),
     ],
 )
-def test_senseless_wishes(model, options, message):
+def test_invalid_arguments(model, options, message):
     with pytest.raises(ValueError, match=message):
         model.stream(**options)

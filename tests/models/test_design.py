@@ -72,7 +72,7 @@ def test_config_and_file_restore_the_model(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_steps_equal_whole_calls_though_beams_change_places(name):
+def test_steps_with_reordered_beams_equal_whole_calls(name):
     model, num_beams = model_of(name), 3
     beams = np.random.default_rng(1).integers(4, 11, size=(2, num_beams, 4))
     beams[..., 0] = model.start_token_id

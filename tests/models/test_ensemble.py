@@ -182,7 +182,7 @@ def test_the_least_limit_holds(members):
         ),
     ],
 )
-def test_models_that_do_not_go_together(members, models, message):
+def test_models_that_cannot_be_combined(members, models, message):
     with pytest.raises(ValueError, match=message):
         Ensemble(models(members[0]))
 
