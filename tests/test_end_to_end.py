@@ -207,7 +207,7 @@ def test_token_id_outside_the_vocabulary(token_id):
     model = make_model(CharacterTokenizer.train(lines=[LETTERS]))
     with pytest.raises(
         ValueError,
-        match=rf"`inputs` must hold token ids from 0 to 8 .* \[{token_id}\] in row 1",
+        match=rf"`inputs` must have token ids from 0 to 8 .* \[{token_id}\] in row 1",
     ):
         model.generate([[4, 3], [token_id, 3]])
 

@@ -15,7 +15,7 @@ from layer_contract import (
 )
 
 from keras_transformer import DecoderStack, EncoderStack, Seq2Seq
-from keras_transformer.layers import stacks
+from keras_transformer.layers import stack
 
 RNG = np.random.default_rng(59)
 BATCH, LENGTH, SOURCE_LENGTH, NUM_LAYERS, HIDDEN_DIM = 3, 5, 7, 2, 8
@@ -126,7 +126,7 @@ def test_blocks_are_computed_again_for_the_gradient(monkeypatch):
 @each_stack
 def test_nothing_changes_without_training(stack_class, monkeypatch):
     _, layer = pair(stack_class)
-    monkeypatch.setattr(stacks, "rematerialized_call", None)
+    monkeypatch.setattr(stack, "rematerialized_call", None)
     layer(*INPUTS[stack_class])
     with pytest.raises(TypeError, match="not callable"):
         layer(*INPUTS[stack_class], training=True)

@@ -366,7 +366,7 @@ class TestDesign:
 
     def test_positions_among_the_options(self):
         options = {"positions": RotaryEmbedding()}
-        with pytest.raises(ValueError, match="`attention_options` must be without"):
+        with pytest.raises(ValueError, match="`attention_options` must not contain"):
             decoder(attention_options=options)
 
     def test_packed_sequences_are_decoded_as_they_are_apart(self):
@@ -513,7 +513,8 @@ class TestErrors:
         ],
     )
     def test_a_source_for_a_block_built_without(self, arguments):
-        with pytest.raises(ValueError, match="`encoder_sequence` must be `None`"):
+        (name,) = arguments
+        with pytest.raises(ValueError, match=f"`{name}` must be `None`"):
             decoder(source=None)(TARGET, **arguments)
 
     @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_overrides_that_leave_the_shapes(model, tmp_path):
     ids=str,
 )
 def test_overrides_that_need_other_weights(folder, changes):
-    message = f"leave the shapes .* as they are; received .* {[*changes][0]}"
+    message = f"keep the shapes .*; received .* {[*changes][0]}"
     with pytest.raises(ValueError, match=message):
         Seq2Seq.from_preset(folder, **changes)
 

@@ -71,7 +71,7 @@ def test_too_long_a_sequence(length, start_index):
     with pytest.raises(
         ValueError,
         match=f"`max_length` must be .*`max_length=7`, `start_index={start_index}`, a "
-        f"sequence of {length} tokens. Shorten .* or make .* a greater `max_length`.",
+        f"sequence of {length} tokens. Shorten .* or create .* a larger `max_length`.",
     ):
         built()(np.zeros((1, length, 5), "float32"), start_index=start_index)
 
