@@ -19,6 +19,8 @@ StateT = TypeVar("StateT", bound=SearchState)
 
 # When at most this part of a batch is unfinished, it continues in a smaller batch.
 LAST_PART = 4
+# A smaller batch than this is not worth the compilation of a second loop.
+SMALLEST_PART = 4
 
 
 def run_search(
@@ -52,8 +54,8 @@ def run_search(
     first = search.start(model, inputs, model.prepare_state(state), max_length)
     count = ops.shape(inputs.limits)[0] // LAST_PART
     fits = isinstance(capacity, int) and capacity == max_length
-    stays_whole = isinstance(count, int) and count == 0
-    if capacity is None or (fits and stays_whole):  # one loop, compiled once
+    is_small = isinstance(count, int) and count < SMALLEST_PART
+    if capacity is None or (fits and is_small):  # one loop, compiled once
         return search.result(model, _advance(search, model, inputs, first))
     last = _advance(search, model, inputs, first, capacity, count)
     last = _finish(search, model, inputs, last, count, max_length)

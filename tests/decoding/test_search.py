@@ -76,9 +76,12 @@ def test_smaller_batches_give_the_same_results(search, room):
 
 def test_the_last_sequences_continue_in_a_smaller_batch():
     long, short = [4, 3, 4], [3]
-    step = spell(long, short, short, long, *4 * [short])
+    step = spell(*2 * [long, short, short, long], *8 * [short])
     assert step.search(GreedySearch(), limits=4, room=4).lengths[:, 0].max() == 4
-    assert step.calls == [8, 8, 2, 2]
+    assert step.calls == [16, 16, 4, 4]
+    small = step[:8]  # not worth a smaller batch
+    small.search(GreedySearch(), limits=4, room=4)
+    assert small.calls == [8, 8, 8, 8]
     step = spell(*3 * [long], *5 * [short])
     step.search(GreedySearch(), limits=4, room=3)
     assert step.calls == [8, 8, 8, 2, 2]  # three are more than a quarter

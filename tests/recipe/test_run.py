@@ -56,6 +56,16 @@ def options(tmp_path, monkeypatch):
     }
 
 
+@pytest.fixture
+def without_search(monkeypatch):
+    """Replaces searches, which take long to compile, where no output matters."""
+
+    def generate(self, inputs, *args, **options):
+        return [text.upper() for text in inputs]
+
+    monkeypatch.setattr(Seq2Seq, "generate", generate)
+
+
 def read_history(folder):
     with (folder / "history.csv").open() as history:
         return list(csv.DictReader(history))
@@ -108,6 +118,7 @@ def test_a_complete_run_is_read(options, tmp_path, monkeypatch):
 
 
 @pytest.mark.once
+@pytest.mark.usefixtures("without_search")
 def test_a_run_without_its_export_is_not_complete(options, monkeypatch):
     exported = []
 
@@ -124,6 +135,7 @@ def test_a_run_without_its_export_is_not_complete(options, monkeypatch):
 
 
 @pytest.mark.once
+@pytest.mark.usefixtures("without_search")
 def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
     results = tmp_path / "results"
     train(Recipe(**options, epochs=2))
@@ -134,6 +146,7 @@ def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
     assert len(read_history(results)) == 2
 
 
+@pytest.mark.usefixtures("without_search")
 def test_init_starts_from_a_trained_model(options, tmp_path):
     first = train(Recipe(**options, epochs=1)).model
     first.save_to_preset(tmp_path / "preset")
@@ -177,6 +190,7 @@ def test_init_must_be_trainable(options, tmp_path):
 
 
 @pytest.mark.once
+@pytest.mark.usefixtures("without_search")
 def test_patience_ends_a_run(options, tmp_path):
     options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2}
     for _ in range(2):  # the second run is read
@@ -185,6 +199,7 @@ def test_patience_ends_a_run(options, tmp_path):
 
 
 @pytest.mark.once
+@pytest.mark.usefixtures("without_search")
 def test_warns_of_a_long_warmup(options):
     options |= {"warmup_steps": 1000, "epochs": 1}
     with pytest.warns(UserWarning, match="`warmup_steps=1000` is greater than .* "):
@@ -194,6 +209,7 @@ def test_warns_of_a_long_warmup(options):
 
 
 @pytest.mark.once
+@pytest.mark.usefixtures("without_search")
 def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkeypatch):
     qualities = []
 
@@ -245,6 +261,7 @@ def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monke
 
 
 @pytest.mark.once
+@pytest.mark.usefixtures("without_search")
 def test_history_of_bleu_every_second_epoch(options, tmp_path):
     for epochs in (1, 3):
         train(Recipe(**options, epochs=epochs, bleu_every=2))
@@ -303,6 +320,7 @@ HALF_PRECISIONS = {"tensorflow": ["mixed_float16"], "jax": ["mixed_bfloat16"]}.g
 
 
 @pytest.mark.parametrize("dtype", HALF_PRECISIONS)
+@pytest.mark.usefixtures("without_search")
 def test_half_precision_gives_a_float32_model(options, tmp_path, dtype):
     results = tmp_path / "results"
     options = {**options, "epochs": 2, "average": 1}
