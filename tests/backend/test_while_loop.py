@@ -173,6 +173,8 @@ def test_searches_that_are_recorded(search, monkeypatch):
         )
         with torch.no_grad():
             eager = model.search(sources, search, 14, 6, prefixes, 3)
+        longest = found.token_ids.shape[2]
+        eager = eager._replace(token_ids=eager.token_ids[:, :, :longest])
         for tensor, other in zip(found, eager, strict=True):
             np.testing.assert_allclose(tensor, ops.convert_to_numpy(other), rtol=1e-5)
     assert recordings and None not in recordings
