@@ -106,9 +106,12 @@ OPTIMIZATIONS = (
     ),
     Optimization(
         "tied_logits",
-        ALL,
+        ("torch",),
         ("generate, greedy",),
-        {"models.encoder_decoder.has_few_rows": lambda *sizes: False},
+        {
+            "backend.tied_logits.has_few_rows": lambda *sizes: False,
+            "models.encoder_decoder.has_few_rows": lambda *sizes: False,
+        },
     ),
     Optimization(
         "matmul",

@@ -2,10 +2,9 @@
 
 - `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
-- `keras_internals`: private names of Keras, with fallbacks
+- `keras_internals`: private names of Keras, with fallbacks; quantized models
 - `matmul`: matrix multiplication with the fastest kernel of each backend
 - `micro_batches`: gradients accumulated over parts of a batch
-- `quantized`: rejects quantized models, which Keras cannot load
 - `random_bits`: random integers of 16 bits for dropout
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache

@@ -10,7 +10,7 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
-from keras_transformer.backend.quantized import check_not_quantized
+from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.decoding import GreedySearch, Search
 from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,

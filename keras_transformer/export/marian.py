@@ -4,7 +4,7 @@ import math
 import os
 import pathlib
 
-from keras_transformer.backend.quantized import check_not_quantized
+from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.export.marian_format import (
     ACTIVATIONS,
     DEFAULT_SETTINGS,

@@ -116,10 +116,9 @@ class EncoderDecoder(GenerativeModel):
         return self.compute_logits(x, state.get("output_kernel")), state
 
     def prepare_state(self, state: EncoderDecoderState) -> EncoderDecoderState:
-        """Adds the transposed output weights, if many rows share them.
+        """Adds the transposed weights of the embedding, if the output shares them.
 
-        They are added if the output shares the weights of the embedding; for very few
-        rows the product with the embedding itself is faster.
+        PyTorch multiplies very few rows with the embedding itself, which is faster.
         """
         batch, num_beams = state["caches"].ancestors.shape[:2]
         if self.tie_embeddings == "none" or has_few_rows(batch, num_beams):

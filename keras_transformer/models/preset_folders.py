@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_transformer import hub
-from keras_transformer.backend.quantized import check_not_quantized
+from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.files import checked_file, new_folder, read_json, write_json
 from keras_transformer.layers.block_arguments import deserialize_objects
 from keras_transformer.types import Config

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
 
-from keras_transformer.backend.quantized import check_not_quantized
+from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.files import written_aside
 from keras_transformer.models import preset_folders
 
