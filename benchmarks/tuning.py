@@ -71,11 +71,6 @@ def identity(x: Any) -> Any:
     return x
 
 
-def plain_matmul(x: Any, kernel: Any, bias: Any = None) -> Any:
-    output = ops.matmul(x, kernel)
-    return output if bias is None else ops.add(output, bias)
-
-
 def plain_while_loop(cond: Any, body: Any, loop_vars: Any, constants: Any) -> Any:
     return ops.while_loop(cond, lambda *now: body(constants, *now), loop_vars)
 
@@ -105,24 +100,6 @@ OPTIMIZATIONS = (
         {"layers.projection.fusion_barrier": identity},
     ),
     Optimization(
-        "tied_logits",
-        ("torch",),
-        ("generate, greedy",),
-        {
-            "backend.tied_logits.has_few_rows": lambda *sizes: False,
-            "models.encoder_decoder.has_few_rows": lambda *sizes: False,
-        },
-    ),
-    Optimization(
-        "matmul",
-        ("torch",),
-        ("fit", "generate"),
-        {
-            "layers.projection.matmul": plain_matmul,
-            "backend.tied_logits.matmul": plain_matmul,
-        },
-    ),
-    Optimization(
         "random_bits",
         ALL,
         ("fit",),
@@ -148,7 +125,7 @@ OPTIMIZATIONS = (
         "compact_graph",
         ("tensorflow",),
         ("load",),
-        {"export.saved_model.compact": nothing},
+        {"export.saved_model.writer.compact": nothing},
     ),
 )
 

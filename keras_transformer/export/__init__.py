@@ -24,17 +24,17 @@ from keras_transformer.decoding import BeamSearch, Search
 if TYPE_CHECKING:
     from keras_transformer.export.ctranslate2 import export_ctranslate2
     from keras_transformer.export.marian import export_marian
-    from keras_transformer.export.model_card import (
-        describe_model,
-        describe_signatures,
-    )
     from keras_transformer.export.onnx import export_onnx
     from keras_transformer.export.protocols import (
         EncoderDecoderTransformer,
         ExportableModel,
     )
-    from keras_transformer.export.saved_model import export_saved_model
-    from keras_transformer.export.warmup import warmup_requests
+    from keras_transformer.export.saved_model.model_card import (
+        describe_model,
+        describe_signatures,
+    )
+    from keras_transformer.export.saved_model.warmup import warmup_requests
+    from keras_transformer.export.saved_model.writer import export_saved_model
 
 FORMATS = ("saved_model", "ctranslate2", "onnx", "marian")
 # Keras's names of formats.
@@ -43,10 +43,13 @@ ALIASES = {"tf_saved_model": "saved_model"}
 KERAS_FORMATS = ("litert", "openvino", "torch")
 
 _MODULES = {
-    **{f"export_{format}": format for format in FORMATS},
-    "describe_model": "model_card",
-    "describe_signatures": "model_card",
-    "warmup_requests": "warmup",
+    "export_saved_model": "saved_model.writer",
+    "export_ctranslate2": "ctranslate2",
+    "export_onnx": "onnx",
+    "export_marian": "marian",
+    "describe_model": "saved_model.model_card",
+    "describe_signatures": "saved_model.model_card",
+    "warmup_requests": "saved_model.warmup",
     "EncoderDecoderTransformer": "protocols",
     "ExportableModel": "protocols",
 }

@@ -6,7 +6,6 @@ from typing import NamedTuple, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.backend.tied_logits import has_few_rows
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import DecoderStack, padding_mask
 from keras_transformer.models.beam_caches import BeamCaches
@@ -116,15 +115,19 @@ class EncoderDecoder(GenerativeModel):
         return self.compute_logits(x, state.get("output_kernel")), state
 
     def prepare_state(self, state: EncoderDecoderState) -> EncoderDecoderState:
-        """Adds the transposed weights of the embedding, if the output shares them.
-
-        PyTorch multiplies very few rows with the embedding itself, which is faster.
-        """
-        batch, num_beams = state["caches"].ancestors.shape[:2]
-        if self.tie_embeddings == "none" or has_few_rows(batch, num_beams):
+        """Adds the transposed weights of the embedding, if the output shares them."""
+        if self.tie_embeddings == "none":
             return state
+        return {**state, "output_kernel": self.transposed_embeddings()}
+
+    def transposed_embeddings(self) -> Tensor:
+        """Returns the output layer's kernel if it shares the embedding's weights.
+
+        Returns:
+            Tensor `(hidden_dim, vocabulary_size)` in the compute dtype.
+        """
         embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
-        return {**state, "output_kernel": ops.transpose(embeddings)}
+        return ops.transpose(embeddings)
 
     def reorder_state(
         self, state: EncoderDecoderState, parents: Tensor

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.backend.tied_logits import tied_logits
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import (
     DecoderStack,
@@ -412,8 +411,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         """
         if self.output_dense is not None:
             return self.output_dense(decoded)
-        embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
-        logits = tied_logits(decoded, embeddings, kernel)
+        logits = ops.matmul(
+            decoded, self.transposed_embeddings() if kernel is None else kernel
+        )
         if self.tied_output_bias is None:
             return logits
         return logits + ops.cast(self.tied_output_bias, logits.dtype)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel, tokenizers_of
-from keras_transformer.export.quantization import StoredWeights
+from keras_transformer.export.saved_model.quantization import StoredWeights
 from keras_transformer.inference.alignment import BatchAlignment, align_batch
 from keras_transformer.inference.generation import Request
 from keras_transformer.inference.protocols import HasAttentionScores, SequenceInputs

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.export.compact_graph import compact
+from keras_transformer.export.saved_model.compact_graph import compact
 from keras_transformer.text import SentencePieceTokenizer
 
 pytestmark = pytest.mark.once

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import BeamSearch, Seq2Seq
-from keras_transformer.export import saved_model
-from keras_transformer.export.warmup import (
+from keras_transformer.export.saved_model import writer
+from keras_transformer.export.saved_model.warmup import (
     FILE,
     check_warmup,
     warmup_requests,
@@ -27,7 +27,7 @@ REPLAY = """
 import json, os, sys
 import tensorflow as tf
 import tensorflow_text
-from keras_transformer.export.warmup import warmup_requests
+from keras_transformer.export.saved_model.warmup import warmup_requests
 folder, dump, texts = json.load(sys.stdin)
 signatures = tf.saved_model.load(folder).signatures
 def count():
@@ -95,7 +95,7 @@ def test_impossible_shapes(model, tmp_path, shape):
 
 
 def test_warm_shapes_are_not_compiled_again(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_model, "compare_texts", lambda *_: None)  # takes long
+    monkeypatch.setattr(writer, "compare_texts", lambda *_: None)  # takes long
     folder, dump = tmp_path / "1", tmp_path / "dump"
     model.export(folder, BeamSearch(2), max_length=3, warmup=[(1, 16), (4, 22)])
     texts = [["abc"], ["g" * 15], ["a", "b" * 21, "c"], ["a" * 21] * 5]

@@ -21,7 +21,7 @@ from keras_transformer.export import (
     export_saved_model,
     saved_model,
 )
-from keras_transformer.export.signatures import _powers_of_two, _round_up
+from keras_transformer.export.saved_model.signatures import _powers_of_two, _round_up
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.text import CharacterTokenizer

@@ -3,7 +3,7 @@ import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import Ensemble, Seq2Seq
-from keras_transformer.export.model_card import (
+from keras_transformer.export.saved_model.model_card import (
     NOT_PROVIDED,
     describe_model,
     describe_signatures,

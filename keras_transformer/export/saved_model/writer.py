@@ -14,19 +14,29 @@ from keras_transformer.export.checking import (
     rounding_error,
     sample_texts,
 )
-from keras_transformer.export.compact_graph import compact
-from keras_transformer.export.model_card import (
+from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+from keras_transformer.export.saved_model.compact_graph import compact
+from keras_transformer.export.saved_model.model_card import (
     Facts,
     describe_model,
     describe_signatures,
     package_versions,
     write_card,
 )
-from keras_transformer.export.protocols import ExportableModel, tokenizers_of
-from keras_transformer.export.quantization import check_quantization, rounded_model
-from keras_transformer.export.signatures import DEFAULT_MAX_LENGTH, Signatures
+from keras_transformer.export.saved_model.quantization import (
+    check_quantization,
+    rounded_model,
+)
+from keras_transformer.export.saved_model.signatures import (
+    DEFAULT_MAX_LENGTH,
+    Signatures,
+)
+from keras_transformer.export.saved_model.warmup import (
+    WarmupShapes,
+    check_warmup,
+    write_warmup,
+)
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
-from keras_transformer.export.warmup import WarmupShapes, check_warmup, write_warmup
 from keras_transformer.files import new_folder
 from keras_transformer.inference.generation import Request, check_request
 
