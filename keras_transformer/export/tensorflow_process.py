@@ -1,6 +1,7 @@
 """Runs code in a child process with the TensorFlow backend."""
 
 import base64
+import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +15,22 @@ import keras
 
 from keras_transformer.export.protocols import ExportableModel
 
+# A child process that takes longer is stuck.
+TIMEOUT_SECONDS = 3600.0
+
+# Runs before the code of a child process. The folders of the parent come last, so that
+# no file in them takes the place of an installed module. The parent keeps the pipe open
+# until the child has ended, so the end of the pipe is the end of the parent.
+_START = """
+import io, os, sys, threading
+sys.path += [path for path in {folders!r} if path not in sys.path]
+pipe, sys.stdin = sys.stdin.fileno(), io.StringIO(sys.stdin.readline())
+def end_with_parent():
+    os.read(pipe, 1)
+    os._exit(1)
+threading.Thread(target=end_with_parent, daemon=True).start()
+"""
+
 _LOAD_AND_CALL = """
 import base64, json, pickle, sys
 import keras
@@ -26,6 +43,9 @@ function(keras.saving.load_model(path, compile=False), **settings)
 def run_python(code: str, standard_input: object) -> str:
     """Runs Python code in a child process with the TensorFlow backend on the CPU.
 
+    The child imports no module from the working folder unless this process does. It
+    ends when this process ends.
+
     Args:
         code: Python code.
         standard_input: value that the code reads from its standard input as JSON.
@@ -34,7 +54,7 @@ def run_python(code: str, standard_input: object) -> str:
         The standard output of the process.
 
     Raises:
-        RuntimeError: if the process fails.
+        RuntimeError: if the process fails, or takes longer than `TIMEOUT_SECONDS`.
     """
     environment = {
         **os.environ,
@@ -42,19 +62,39 @@ def run_python(code: str, standard_input: object) -> str:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps(standard_input),
+    start = _START.format(folders=[path for path in sys.path if path])
+    # Without "-P" the working folder is the first in which the child looks for modules.
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", start + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=environment,
-        capture_output=True,
         text=True,
-    )
+        errors="replace",
+    ) as process:
+        pipe, process.stdin = process.stdin, None  # `communicate` would close it
+        assert pipe is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):  # the child has ended already
+                pipe.write(json.dumps(standard_input) + "\n")
+                pipe.flush()
+            output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(
+                "a child process of the export must end within "
+                f"{TIMEOUT_SECONDS:.0f} s; it did not, and was stopped."
+            ) from None
+        finally:
+            process.kill()
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
     if process.returncode:
         raise RuntimeError(
             "a child process of the export failed; the end of its error output: "
-            f"{process.stderr.strip()[-2000:]}"
+            f"{errors.strip()[-2000:]}"
         )
-    return process.stdout
+    return output
 
 
 def write_with_tensorflow(
