@@ -41,6 +41,7 @@ class BeamState(NamedTuple):
     finished_lengths: Tensor  # int32 (batch, num_hypotheses)
     finished_scores: Tensor  # float32 (batch, num_hypotheses), -inf = no hypothesis
     num_finished: Tensor  # int32 (batch,), number of finished hypotheses
+    is_broken: Mask  # bool (batch,), whether logits had no probabilities
     state: ModelState
 
 
@@ -172,6 +173,7 @@ class BeamSearch:
             finished_lengths=ops.zeros((batch, kept), "int32"),
             finished_scores=ops.full((batch, kept), -float("inf"), "float32"),
             num_finished=ops.zeros((batch,), "int32"),
+            is_broken=ops.zeros((batch,), "bool"),
             state=state,
         )
 
@@ -185,7 +187,10 @@ class BeamSearch:
         if self.needs_attention:
             attention = ops.cast(state["attention"], "float32")
             beams = beams._replace(coverage=beams.coverage + attention)
-        candidates = self._candidates(beams, logits, model, inputs)
+        logits = ops.cast(logits, "float32")
+        normalizer = log_normalizer(logits)
+        beams = _end_broken(beams, normalizer[:, :, 0])
+        candidates = self._candidates(beams, logits, normalizer, model, inputs)
         token_ids = _append(beams.token_ids, candidates, beams.index)
         beams = self._add_finished(beams, candidates, token_ids, model, inputs)
         beams = self._continue(beams, candidates, token_ids, model)
@@ -193,16 +198,21 @@ class BeamSearch:
 
     def result(self, model: DecodingModel, search_state: BeamState) -> SearchResult:
         """Returns the finished hypotheses; see `Search.result`."""
+        scores = search_state.finished_scores
+        is_broken = ops.logical_and(
+            ops.equal(scores, -float("inf")), search_state.is_broken[:, None]
+        )
         return SearchResult(
             search_state.finished_ids,
             search_state.finished_lengths,
-            search_state.finished_scores,
+            ops.where(is_broken, float("nan"), scores),
         )
 
     def _candidates(
         self,
         beams: BeamState,
         logits: Tensor,
+        normalizer: Tensor,
         model: DecodingModel,
         inputs: SearchInputs,
     ) -> Candidates:
@@ -210,8 +220,6 @@ class BeamSearch:
 
         At most `num_beams` of them end, so that at least `num_beams` continue.
         """
-        logits = ops.cast(logits, "float32")
-        normalizer = log_normalizer(logits)
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process_logits(logits, history, self.logits_processors, model, inputs)
         total = self.num_beams * logits.shape[-1]
@@ -245,6 +253,8 @@ class BeamSearch:
             coverage = ops.take_along_axis(beams.coverage, parents, axis=1)
             mask, beta = inputs.source_mask, self.coverage_penalty
             scores = scores + coverage_penalty(coverage, mask, beta)
+        is_broken = ops.logical_and(ended, ops.isnan(scores))
+        ended = ops.logical_and(ended, ops.logical_not(is_broken))
         scores = ops.where(ended, scores, -float("inf"))
         lengths = ops.where(ended, length, 0)
         token_ids = ops.where(ended[:, :, None], token_ids, model.pad_token_id)
@@ -259,6 +269,7 @@ class BeamSearch:
             finished_lengths=ops.take_along_axis(lengths, best, axis=1),
             finished_scores=scores,
             num_finished=beams.num_finished + ops.sum(ops.cast(ended, "int32"), axis=1),
+            is_broken=ops.logical_or(beams.is_broken, ops.any(is_broken, axis=1)),
         )
 
     def _continue(
@@ -299,7 +310,9 @@ class BeamSearch:
         upper_bound = beams.log_probs[:, 0] / divisor
         rules = self.logits_processors
         if not all(getattr(rule, "only_lowers", False) for rule in rules):
-            upper_bound = ops.where(enough, upper_bound, float("inf"))
+            ended = ops.equal(upper_bound, -float("inf"))  # no rule raises it again
+            bounded = ops.logical_or(enough, ended)
+            upper_bound = ops.where(bounded, upper_bound, float("inf"))
         done = ops.logical_or(
             upper_bound <= beams.finished_scores[:, -1], beams.index >= limits
         )
@@ -309,6 +322,19 @@ class BeamSearch:
 
     def _length_penalty(self, length: Size) -> Tensor:
         return as_length_penalty(self.length_penalty)(length)
+
+
+def _end_broken(beams: BeamState, normalizer: Tensor) -> BeamState:
+    """Gives hypotheses whose logits have no probabilities the probability 0."""
+    is_broken = ops.logical_not(ops.isfinite(normalizer))
+    is_alive = ops.logical_and(
+        beams.log_probs > -float("inf"), ops.logical_not(beams.done)[:, None]
+    )
+    counts = ops.any(ops.logical_and(is_broken, is_alive), axis=1)
+    return beams._replace(
+        log_probs=ops.where(is_broken, -float("inf"), beams.log_probs),
+        is_broken=ops.logical_or(beams.is_broken, counts),
+    )
 
 
 def _append(token_ids: TokenIds, candidates: Candidates, index: Tensor) -> TokenIds:

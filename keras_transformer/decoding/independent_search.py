@@ -81,7 +81,8 @@ class IndependentSearch:
         """Computes one step; see `Search.advance`.
 
         A hypothesis that the logits processors leave no token ends with the
-        log-probability `-inf`.
+        log-probability `-inf`. If the logits of the model have no probabilities, it
+        ends with the log-probability NaN.
         """
         before = search_state
         logits, state = model.decode_step(before.tokens, before.index, before.state)
@@ -91,10 +92,13 @@ class IndependentSearch:
         logits = process_logits(logits, history, self.logits_processors, model, inputs)
         best = self.choose(logits, before.index, inputs)
         logit = ops.take_along_axis(logits, best[:, :, None], axis=2)
-        banned = ops.equal(logit[:, :, 0], -float("inf"))  # so are all other tokens
-        tokens = ops.where(banned, model.end_token_id, best)
+        log_probs = (logit - normalizer)[:, :, 0]
+        is_broken = ops.logical_not(ops.isfinite(normalizer[:, :, 0]))
+        log_probs = ops.where(is_broken, float("nan"), log_probs)
+        is_alive = log_probs > -float("inf")  # otherwise all tokens are banned
+        tokens = ops.where(is_alive, best, model.end_token_id)
         tokens = ops.where(before.done, model.pad_token_id, tokens)
-        log_probs = ops.where(before.done, 0.0, (logit - normalizer)[:, :, 0])
+        log_probs = ops.where(before.done, 0.0, log_probs)
         return DecodingState(
             index=before.index + 1,
             done=ops.logical_or(before.done, ops.equal(tokens, model.end_token_id)),
@@ -109,7 +113,10 @@ class IndependentSearch:
 
     def result(self, model: DecodingModel, search_state: DecodingState) -> SearchResult:
         """Returns the hypotheses, best first; see `Search.result`."""
-        scores, order = top_k(search_state.log_probs, self.num_beams)
+        log_probs = search_state.log_probs
+        ranks = ops.where(ops.isnan(log_probs), -float("inf"), log_probs)
+        _, order = top_k(ranks, self.num_beams)
+        scores = ops.take_along_axis(log_probs, order, axis=1)
         lengths = ops.take_along_axis(search_state.lengths, order, axis=1)
         token_ids = ops.take_along_axis(
             search_state.token_ids, order[:, :, None], axis=1

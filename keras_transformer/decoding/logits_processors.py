@@ -63,7 +63,8 @@ class LogitsProcessor(Protocol):
 
         Returns:
             The changed logits. They are not normalised again: the score of a token is
-            its changed logit minus the normalizer of the logits of the model.
+            its changed logit minus the normalizer of the logits of the model. NaN bans
+            a token, like `-inf`.
         """
         ...
 
@@ -285,6 +286,7 @@ def process_logits(
         processed = processor(processed, history)
     bounds, forced = _constraints(logits.shape[-1], history.index, model, inputs)
     if logits_processors:
+        processed = ops.where(ops.isnan(processed), -float("inf"), processed)
         processed = ops.where(forced, logits, processed)
     return ops.minimum(processed, bounds)
 

@@ -31,7 +31,7 @@ def run_search(
     max_length: Size,
     capacity: Size | None = None,
 ) -> SearchResult:
-    """Searches until every sequence of the batch is finished.
+    """Searches until all sequences are finished, or for `max_length` steps.
 
     The cost of a step grows with the capacity of the model's state and with the size
     of the batch, finished sequences included, and most sequences finish long before
@@ -56,7 +56,8 @@ def run_search(
     fits = isinstance(capacity, int) and capacity == max_length
     is_small = isinstance(count, int) and count < SMALLEST_PART
     if capacity is None or (fits and is_small):  # one loop, compiled once
-        return search.result(model, _advance(search, model, inputs, first))
+        last = _advance(search, model, inputs, first, max_length)
+        return search.result(model, last)
     last = _advance(search, model, inputs, first, capacity, count)
     last = _finish(search, model, inputs, last, count, max_length)
     return search.result(model, last)
@@ -67,18 +68,16 @@ def _advance(
     model: DecodingModel,
     inputs: SearchInputs,
     first: StateT,
-    capacity: Size | None = None,
+    steps: Size,
     count: Size = 0,
 ) -> StateT:
-    """Computes steps while more than `count` sequences are unfinished."""
+    """Computes up to `steps` steps while more than `count` sequences are unfinished."""
     kind: Callable[..., StateT] = type(first)
 
     def continues(*fields: Tensor) -> Tensor:
         now = kind(*fields)
         unfinished = ops.sum(ops.cast(_unfinished(now), "int32")) > count
-        if capacity is None:
-            return unfinished
-        return ops.logical_and(unfinished, now.index < capacity)
+        return ops.logical_and(unfinished, now.index < steps)
 
     def advance(inputs: SearchInputs, *fields: Tensor) -> StateT:
         return search.advance(model, inputs, kind(*fields))
@@ -111,7 +110,8 @@ def _finish(
             index, *(ops.take(field, rows, axis=0) for field in fields[1:]), extended
         )
         part_inputs = SearchInputs(*(ops.take(x, rows, axis=0) for x in inputs))
-        found = _advance(search, model, part_inputs, part)
+        found = _advance(search, model, part_inputs, part, max_length)
+        found = found._replace(done=ops.ones_like(found.done))
         unfinished = _unfinished(part)  # finished sequences only fill the batch
         return index, *(
             _scatter(field, rows, _where(unfinished, new, old))

@@ -63,7 +63,9 @@ class SearchResult(NamedTuple):
             hypotheses.
         scores: float32 tensor `(batch, num_hypotheses)`, sum of the
             log-probabilities of the tokens, divided by the length penalty; `-inf`
-            where there is no hypothesis.
+            where there is no hypothesis, because rules ban every token; NaN where
+            there is none because the model gives logits without probabilities: one is
+            NaN or `inf`, or all are `-inf`.
     """
 
     token_ids: TokenIds
@@ -80,6 +82,10 @@ class SearchState(Protocol):
 
     def __iter__(self) -> Iterator[Any]:
         """Returns an iterator of the fields."""
+        ...
+
+    def _replace(self, **kwargs: Any) -> Self:
+        """Returns a copy with other values of some fields, as of any NamedTuple."""
         ...
 
     @property

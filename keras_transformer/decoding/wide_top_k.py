@@ -22,10 +22,12 @@ def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
     """Returns the highest sums of the offset of a row and a value of the row.
 
     The `k` highest sums are in the `k` blocks of values with the highest maxima, so
-    only these blocks are sorted. Equal sums are ordered by row, then by column.
+    only these blocks are sorted. Equal sums are ordered by row, then by column. The
+    sums of a row whose offset is NaN count as `-inf`, since each backend orders NaN in
+    its own way.
 
     Args:
-        offsets: float tensor `(batch, rows)`.
+        offsets: float tensor `(batch, rows)`, NaN for each row that holds NaN.
         values: float tensor `(batch, rows, columns)`.
         k: int, at most `rows * columns`.
 
@@ -44,7 +46,7 @@ def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
     maxima = _maxima_of_blocks(values)
     blocks = maxima.shape[-1]
     maxima = ops.reshape(maxima + offsets[:, :, None], (batch, rows * blocks))
-    _, best = top_k(maxima, min(k, rows * blocks))
+    _, best = top_k(_without_nan(maxima), min(k, rows * blocks))
     best = ops.sort(best, axis=-1)  # orders equal sums
     row = best // blocks
     column = (best % blocks * BLOCK)[:, :, None] + ops.arange(BLOCK, dtype="int32")
@@ -56,7 +58,8 @@ def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
     sums = ops.take_along_axis(values, places, axis=1)
     added = ops.repeat(ops.take_along_axis(offsets, row, axis=1), BLOCK, axis=1)
     exists = ops.reshape(exists, (batch, candidates))
-    sums, chosen = top_k(ops.where(exists, sums + added, -float("inf")), k)
+    sums = ops.where(exists, _without_nan(sums + added), -float("inf"))
+    sums, chosen = top_k(sums, k)
     places = ops.take_along_axis(places, chosen, axis=1)
     return TopCandidates(sums, places // columns, places % columns)
 
@@ -79,6 +82,10 @@ def argmax(values: Tensor) -> Tensor:
     values = ops.reshape(values, (batch * rows, 1, columns))
     best = top_candidates(ops.zeros((batch * rows, 1)), values, 1)
     return ops.reshape(best.columns, (batch, rows))
+
+
+def _without_nan(values: Tensor) -> Tensor:
+    return ops.where(ops.isnan(values), -float("inf"), values)
 
 
 def _maxima_of_blocks(values: Tensor) -> Tensor:

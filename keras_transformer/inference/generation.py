@@ -107,6 +107,24 @@ def check_seed(seed: int | None) -> None:
     )
 
 
+def check_probabilities(scores: np.ndarray) -> None:
+    """Checks that the logits of the model had probabilities.
+
+    Args:
+        scores: float array `(inputs, num_hypotheses)`, the scores of a `SearchResult`.
+
+    Raises:
+        FloatingPointError: if one is NaN.
+    """
+    broken = np.flatnonzero(np.isnan(scores).any(axis=1))
+    if len(broken):
+        raise FloatingPointError(
+            f"the model must give finite logits; for {len(broken)} of {len(scores)} "
+            f"inputs, the first in row {broken[0]}, one is NaN or infinite. Check that "
+            "the weights of the model are finite, and compute in float32 if they are."
+        )
+
+
 def seed_or_random(seed: int | None) -> np.int32:
     """Returns a seed, drawn by NumPy if it is `None`.
 
@@ -184,6 +202,8 @@ class Generator:
         texts = alignments = None
         if are_texts:
             result = _empty_outputs(result, rows, pad)
+        check_probabilities(np.asarray(result.scores))
+        if are_texts:
             texts = self._detokenize(result)
         if return_alignments:
             alignments = self._align(rows, result, batch_size)

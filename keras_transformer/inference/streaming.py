@@ -19,6 +19,7 @@ from keras_transformer.decoding.independent_search import DecodingState
 from keras_transformer.inference.generation import (
     Generator,
     Request,
+    check_probabilities,
     check_request,
     check_seed,
     seed_or_random,
@@ -99,6 +100,7 @@ class Stepper:
             count = max(count, len(agreed))
         if state is not None:
             result = request.search.result(self._model, state)
+            check_probabilities(ops.convert_to_numpy(result.scores))
             token_ids, lengths, _ = (ops.convert_to_numpy(x)[0, 0] for x in result)
             yield from token_ids[count:lengths].tolist()
 
@@ -126,7 +128,9 @@ class Stepper:
         finished: dict[tuple[int, ...], float] = {}
         for state in states:
             scores |= _unfinished_paths(state)
-            finished = _finished_paths(search.result(model, state))
+            result = search.result(model, state)
+            check_probabilities(ops.convert_to_numpy(result.scores))
+            finished = _finished_paths(result)
             scores |= finished
         paths = list(scores)
         best = [paths.index(path) for path in finished]
@@ -220,16 +224,17 @@ def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:
 def _possible_outputs(state: BeamState | DecodingState) -> list[list[int]]:
     """Returns the hypotheses that the best output is equal to or begins with."""
     token_ids = ops.convert_to_numpy(state.token_ids)[0].tolist()
+    log_probs = ops.convert_to_numpy(state.log_probs)[0].tolist()
+    lengths = [int(ops.convert_to_numpy(state.index))] * len(token_ids)
     if isinstance(state, DecodingState):
         lengths = ops.convert_to_numpy(state.lengths)[0].tolist()
-        return [row[:length] for row, length in zip(token_ids, lengths, strict=True)]
-    length = int(ops.convert_to_numpy(state.index))
-    log_probs = ops.convert_to_numpy(state.log_probs)[0].tolist()
     rows = [
         row[:length]
-        for row, log_prob in zip(token_ids, log_probs, strict=True)
+        for row, length, log_prob in zip(token_ids, lengths, log_probs, strict=True)
         if log_prob > -np.inf
     ]
+    if isinstance(state, DecodingState):
+        return rows
     if ops.convert_to_numpy(state.finished_scores)[0, 0] > -np.inf:
         best = ops.convert_to_numpy(state.finished_ids)[0, 0]
         rows.append(best[: ops.convert_to_numpy(state.finished_lengths)[0, 0]].tolist())
