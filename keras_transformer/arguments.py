@@ -4,6 +4,9 @@ import warnings
 from numbers import Integral, Real
 from typing import Any
 
+_LEAST_FLOAT32 = 2.0**-126  # backends may round lower numbers to 0
+_GREATEST_FLOAT32 = 2.0**128 - 2.0**104
+
 
 def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
     """Checks that each argument is an int that is not too small.
@@ -38,6 +41,25 @@ def check_rates(**rates: Any) -> None:
     for name, rate in rates.items():
         if not isinstance(rate, Real) or not 0.0 <= float(rate) < 1.0:
             raise ValueError(f"`{name}` must be in [0, 1); received `{name}={rate!r}`.")
+
+
+def check_positive(**numbers: Any) -> None:
+    """Checks that each argument is finite and above 0, in float32 as well.
+
+    Args:
+        **numbers: arguments by name.
+
+    Raises:
+        ValueError: if an argument is not a number, is not finite or, as a normal
+            float32, not above 0.
+    """
+    for name, number in numbers.items():
+        is_number = isinstance(number, Real) and not isinstance(number, bool)
+        if not is_number or not _LEAST_FLOAT32 <= number <= _GREATEST_FLOAT32:
+            raise ValueError(
+                f"`{name}` must be a finite number above 0 in float32; "
+                f"received `{name}={number!r}`."
+            )
 
 
 def renamed_argument(

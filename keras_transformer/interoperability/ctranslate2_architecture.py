@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
 from keras_transformer.layers import (
     LearnedPositionalEncoding,
@@ -60,6 +61,8 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
     _require("num_heads", heads, heads > 0 and width % heads == 0, f"divide {width}")
     rms = first + "ffn/layer_norm/beta" not in variables
     default_epsilon = 1e-6 if rms else 1e-5  # of CTranslate2
+    epsilon = default_epsilon if epsilon is None else epsilon
+    check_positive(**{"layer_norm_epsilon in config.json": epsilon})
     intermediate_dim = _matrix_size(variables, first + "ffn/linear_0/weight", 0)
     attention = _attention_options(variables, width, heads)
     _check_embeddings(variables, width)
@@ -81,7 +84,7 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
             "use_bias": first + "ffn/linear_0/bias" in variables,
         },
         "residual_options": {"normalization": "rms" if rms else "layer"},
-        "layer_norm_epsilon": default_epsilon if epsilon is None else epsilon,
+        "layer_norm_epsilon": epsilon,
         **_positions(variables),
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_ints, check_rates
+from keras_transformer.arguments import check_ints, check_positive, check_rates
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
 from keras_transformer.layers.sub_layers import serialize_weight_options
 from keras_transformer.types import Config, Options
@@ -80,7 +80,7 @@ class BlockArguments:
             num_heads: int, 1 or more.
             dropout: float in [0, 1).
             activation: function, or name of a Keras activation.
-            layer_norm_epsilon: float.
+            layer_norm_epsilon: float, finite and above 0.
             kernel_initializer: initializer, or its name or configuration.
             bias_initializer: initializer, or its name or configuration.
             normalize_first: bool.
@@ -90,12 +90,13 @@ class BlockArguments:
             residual_options: dictionary or `None`.
 
         Raises:
-            ValueError: if a size or a rate is out of range, or
+            ValueError: if a size, a rate or the epsilon is out of range, or
                 `attention_options` contains `"positions"`.
             TypeError: if `positions` is not a `PositionScheme`.
         """
         check_ints(1, intermediate_dim=intermediate_dim, num_heads=num_heads)
         check_rates(dropout=dropout)
+        check_positive(layer_norm_epsilon=layer_norm_epsilon)
         if attention_options and "positions" in attention_options:
             raise ValueError(
                 "`attention_options` must not contain 'positions'; received "

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_rates
+from keras_transformer.arguments import check_positive, check_rates
 from keras_transformer.backend.xla_barriers import materialization_barrier
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
@@ -22,7 +22,7 @@ class Residual(keras.layers.Layer):
 
     Args:
         dropout: float in [0, 1), dropout rate of the output of the sub-layer.
-        layer_norm_epsilon: float, epsilon of the normalisation.
+        layer_norm_epsilon: float, epsilon of the normalisation, finite and above 0.
         normalize_first: bool, whether to normalise the input of the sub-layer
             (pre-norm) instead of the sum (post-norm).
         normalization: `"layer"` (layer normalisation, as in the paper), `"rms"`
@@ -44,8 +44,8 @@ class Residual(keras.layers.Layer):
         Tensor `(batch, length, hidden_dim)`.
 
     Raises:
-        ValueError: if `dropout` or `stochastic_depth` is out of range, or
-            `normalization` is unknown.
+        ValueError: if `dropout`, `stochastic_depth` or `layer_norm_epsilon` is out of
+            range, or `normalization` is unknown.
 
     Example:
 
@@ -76,6 +76,7 @@ class Residual(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_rates(dropout=dropout, stochastic_depth=stochastic_depth)
+        check_positive(layer_norm_epsilon=layer_norm_epsilon)
         self.dropout = dropout
         self.layer_norm_epsilon = layer_norm_epsilon
         self.normalize_first = normalize_first
@@ -154,20 +155,21 @@ def make_normalization(
 
     Args:
         normalization: `"layer"`, `"rms"` or `None`.
-        epsilon: float, added to the variance or the mean square.
+        epsilon: float, added to the variance or the mean square, finite and above 0.
         dtype: dtype or dtype policy of the layer.
 
     Returns:
         A layer that is not built, or `None` if `normalization` is `None`.
 
     Raises:
-        ValueError: if `normalization` is unknown.
+        ValueError: if `epsilon` is out of range, or `normalization` is unknown.
 
     Example:
 
     >>> make_normalization("rms", epsilon=1e-6).name
     'norm'
     """
+    check_positive(epsilon=epsilon)
     if normalization is None:
         return None
     if normalization not in _NORMALIZATIONS:

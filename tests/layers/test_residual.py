@@ -49,11 +49,11 @@ def test_contract(normalization, normalize_first):
 
 def test_by_hand():
     inputs, outputs = np.array([[[1.0, 2.0]]]), np.array([[[0.0, 5.0]]])
-    post = Residual(layer_norm_epsilon=0.0)
+    post = Residual(layer_norm_epsilon=1e-12)
     normed = [[[-1.0, 1.0]]]
     np.testing.assert_allclose(to_numpy(post(inputs, outputs)), normed, atol=1e-6)
     np.testing.assert_array_equal(to_numpy(post.prepare(inputs)), inputs)
-    pre = Residual(layer_norm_epsilon=0.0, normalize_first=True)
+    pre = Residual(layer_norm_epsilon=1e-12, normalize_first=True)
     np.testing.assert_allclose(to_numpy(pre(inputs, outputs)), [[[1.0, 7.0]]])
     np.testing.assert_allclose(to_numpy(pre.prepare(inputs)), normed, atol=1e-6)
 

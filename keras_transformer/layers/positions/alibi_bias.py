@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     add_bias,
@@ -48,12 +49,16 @@ class AlibiBias(PositionScheme):
     >>> ops.convert_to_numpy(logits)[0, :, 0].tolist()
     [[0.0, -0.0625, -0.125], [0.0, -0.00390625, -0.0078125]]
 
+    Raises:
+        ValueError: if `max_bias` is not finite and above 0.
+
     References:
         - [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3
     """
 
     def __init__(self, max_bias: float = 8, **kwargs: Any):
         super().__init__(**kwargs)
+        check_positive(max_bias=max_bias)
         self.max_bias = max_bias
 
     def build(self, input_shape: Shape) -> None:

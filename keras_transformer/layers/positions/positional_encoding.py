@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions.scheme import PositionScheme, position_angles
 from keras_transformer.types import Config, Tensor
 
@@ -52,6 +53,9 @@ class PositionalEncoding(PositionScheme):
     >>> ops.convert_to_numpy(encoded)[0, 0].tolist()
     [0.0, 0.0, 1.0, 1.0]
 
+    Raises:
+        ValueError: if `max_wavelength` is not finite and above 0.
+
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), sections 3.4
           and 3.5
@@ -63,6 +67,7 @@ class PositionalEncoding(PositionScheme):
         self, max_wavelength: float = 10000, interleaved: bool = True, **kwargs: Any
     ):
         super().__init__(**kwargs)
+        check_positive(max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength
         self.interleaved = interleaved
         self.built = True

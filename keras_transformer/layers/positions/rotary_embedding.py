@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     position_angles,
@@ -41,7 +42,7 @@ class RotaryEmbedding(PositionScheme):
         Tensor of the shape and dtype of `inputs`.
 
     Raises:
-        ValueError: if `key_dim` is odd.
+        ValueError: if `key_dim` is odd, or `max_wavelength` is not finite and above 0.
 
     Example:
 
@@ -57,6 +58,7 @@ class RotaryEmbedding(PositionScheme):
 
     def __init__(self, max_wavelength: float = 10000, **kwargs: Any):
         super().__init__(**kwargs)
+        check_positive(max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength
         self.built = True
 
