@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import re
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -32,6 +33,16 @@ PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+
+class _Route(Route):
+    """A route whose pattern does not match a path with a line break at its end."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        # "$" also matches before a line break.
+        pattern = self.path_regex.pattern.removesuffix("$") + r"\Z"
+        self.path_regex = re.compile(pattern)
 
 
 class _NameConvertor(StringConvertor):
@@ -68,18 +79,18 @@ class Application:
         model = "/v1/models/{name:name}"
         version = model + "/versions/{version}"
         routes = [
-            Route("/", self.page),
-            Route("/health", self.health),
-            Route("/ready", self.ready),
-            Route("/metrics", self.metrics),
-            Route("/monitoring/prometheus/metrics", self.metrics),
-            Route("/v1/models", self.all_models),
+            _Route("/", self.page),
+            _Route("/health", self.health),
+            _Route("/ready", self.ready),
+            _Route("/metrics", self.metrics),
+            _Route("/monitoring/prometheus/metrics", self.metrics),
+            _Route("/v1/models", self.all_models),
         ]
         for path in (version, model):
             routes += [
-                Route(path + ":predict", self.predict, methods=["POST"]),
-                Route(path + "/metadata", self.metadata),
-                Route(path, self.status),
+                _Route(path + ":predict", self.predict, methods=["POST"]),
+                _Route(path + "/metadata", self.metadata),
+                _Route(path, self.status),
             ]
         self.asgi = Starlette(
             routes=routes,
