@@ -111,8 +111,8 @@ class Application:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Tells whether every model has an available version."""
-        ready = {name: bool(model.active()) for name, model in self._models.items()}
+        """Tells whether every model has an available version with a running replica."""
+        ready = {name: model.ready for name, model in self._models.items()}
         return JSONResponse(
             {"ready": all(ready.values()), "models": ready},
             status_code=200 if all(ready.values()) else 503,

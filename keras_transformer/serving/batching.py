@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
-from keras_transformer.serving.rest import Columns, RequestError
+from keras_transformer.serving.rest import Columns, Failure, RequestError, Result
 
 # Time without a new request after which an incomplete batch is sent.
 IDLE_SECONDS = 0.004
 # Time that a batch may take after all its clients have disconnected.
 ABANDONED_SECONDS = 60.0
 
-Compute: TypeAlias = Callable[[str, list[Columns]], Awaitable[list[Columns | str]]]
+Compute: TypeAlias = Callable[[str, list[Columns]], Awaitable[list[Result]]]
 
 
 class _WaitingRequest(NamedTuple):
@@ -20,7 +20,7 @@ class _WaitingRequest(NamedTuple):
     inputs: Columns
     rows: int
     widths: tuple[int, ...]
-    result: "asyncio.Future[Columns | str]"
+    result: "asyncio.Future[Result]"
 
 
 class Batcher:
@@ -72,8 +72,9 @@ class Batcher:
             A dictionary of the outputs by name, lists with one entry per text.
 
         Raises:
-            RequestError: with status 503 if too many texts are waiting, or with
-                status 400 if the model refuses a text.
+            RequestError: with status 503 if too many texts are waiting, with status
+                400 if the model refuses a text, or with status 500 if it has no outputs
+                for one.
         """
         rows = len(next(iter(inputs.values())))
         if self.waiting + rows > max(self._max_waiting, rows):
@@ -94,12 +95,14 @@ class Batcher:
         for result in results:
             if isinstance(result, str):
                 raise RequestError(400, result)
+            if isinstance(result, Failure):
+                raise RequestError(500, result.message)
             outputs.append(result)
         return _concatenate(outputs)
 
     def _enqueue(
         self, signature: str, start: int, inputs: Columns
-    ) -> "asyncio.Future[Columns | str]":
+    ) -> "asyncio.Future[Result]":
         end = start + self._max_batch_size
         piece = {name: column[start:end] for name, column in inputs.items()}
         columns = [column[0] for column in piece.values()]
@@ -177,7 +180,7 @@ def _cancel_if_abandoned(
     Until then the batch keeps its slot, because a replica is still computing it.
     """
 
-    def check(_: "asyncio.Future[Columns | str]") -> None:
+    def check(_: "asyncio.Future[Result]") -> None:
         if all(request.result.done() for request in batch):
             loop = asyncio.get_running_loop()
             timer = loop.call_later(ABANDONED_SECONDS, task.cancel)

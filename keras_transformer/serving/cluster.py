@@ -1,9 +1,11 @@
 """Replicas of models as Ray Serve deployments on the machines of a Ray cluster."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -28,6 +30,7 @@ from ray.serve.exceptions import (  # noqa: E402
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
     RequestError,
+    Result,
     Signature,
 )
 from keras_transformer.serving.server_options import ModelOptions  # noqa: E402
@@ -68,11 +71,20 @@ class SavedModelReplica:
         batch_sizes: ints, see `ModelOptions`.
         threads: int, number of threads of TensorFlow.
         cache: str, folder for the code that XLA compiles. Later replicas read it.
+        stuck_seconds: float, time after which a batch is stuck. Ray then replaces the
+            replica.
     """
 
     def __init__(
-        self, folder: str, batch_sizes: tuple[int, ...], threads: int, cache: str
+        self,
+        folder: str,
+        batch_sizes: tuple[int, ...],
+        threads: int,
+        cache: str,
+        stuck_seconds: float,
     ):
+        self._stuck_seconds = stuck_seconds
+        self._started: dict[object, float] = {}  # when each running batch started
         os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         os.environ["TF_XLA_FLAGS"] = (
@@ -84,11 +96,28 @@ class SavedModelReplica:
         self._replica = Replica(folder, batch_sizes, threads)
         self._replica.warm_up()
 
-    async def predict(
-        self, signature: str, requests: list[Columns]
-    ) -> list[Columns | str]:
+    async def predict(self, signature: str, requests: list[Columns]) -> list[Result]:
         """Computes several requests; see `Replica.predict`."""
-        return await asyncio.to_thread(self._replica.predict, signature, requests)
+        return await asyncio.to_thread(self._compute, signature, requests)
+
+    def _compute(self, signature: str, requests: list[Columns]) -> list[Result]:
+        batch = object()
+        self._started[batch] = time.monotonic()
+        try:
+            return self._replica.predict(signature, requests)
+        finally:
+            del self._started[batch]
+
+    async def check_health(self) -> None:
+        """Raises an error if a batch is stuck; Ray Serve calls it again and again.
+
+        Raises:
+            RuntimeError: if a batch takes longer than `stuck_seconds`.
+        """
+        now = time.monotonic()
+        seconds = now - min(list(self._started.values()), default=now)
+        if seconds > self._stuck_seconds:
+            raise RuntimeError(f"a batch has not ended after {seconds:.0f} s")
 
     async def describe(self) -> Description:
         """Returns the signatures."""
@@ -105,6 +134,8 @@ class Cluster:
             and a new version must fit at the same time.
         cache: path of the folder for the code that XLA compiles, on every machine.
             `None` for a temporary folder.
+        stuck_seconds: float, time after which a batch is stuck, and its replica is
+            replaced. It must be longer than the time that a client waits.
     """
 
     def __init__(
@@ -112,19 +143,25 @@ class Cluster:
         address: str | None = None,
         cpus: int = 1,
         cache: Path | None = None,
+        stuck_seconds: float = 120.0,
     ):
-        local: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False}
-        ray.init(
-            address=address or "local",
-            namespace="keras_transformer",
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            **({} if address else local),
-        )
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
         self._temporary = tempfile.TemporaryDirectory(prefix="keras_transformer-")
         self._cache = str(Path(cache or self._temporary.name).resolve())
+        self._stuck_seconds = stuck_seconds
+        local: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False}
+        # Ray puts the working folder first on the path of modules of its processes.
+        empty = Path(self._temporary.name, "working_folder")
+        empty.mkdir()
+        with contextlib.chdir(empty):
+            ray.init(
+                address=address or "local",
+                namespace="keras_transformer",
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                **({} if address else local),
+            )
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
 
     async def deploy(
         self, name: str, folder: Path, options: ModelOptions
@@ -144,7 +181,11 @@ class Cluster:
         """
         deployment: Any = serve.deployment(SavedModelReplica)
         application = deployment.options(**_deployment_options(options)).bind(
-            str(folder), options.batch_sizes, options.cpus, self._cache
+            str(folder),
+            options.batch_sizes,
+            options.cpus,
+            self._cache,
+            self._stuck_seconds,
         )
         target = serve.RunTarget(application, name=name, route_prefix=None)
         try:
@@ -198,9 +239,7 @@ class Replicas:
         self.signatures = description.signatures
         self.metadata = description.metadata
 
-    async def predict(
-        self, signature: str, requests: list[Columns]
-    ) -> list[Columns | str]:
+    async def predict(self, signature: str, requests: list[Columns]) -> list[Result]:
         """Computes requests. If the replica dies, another one repeats them.
 
         Args:
@@ -215,7 +254,7 @@ class Replicas:
         """
         for _ in range(ATTEMPTS):
             try:
-                results: list[Columns | str] = await self._handle.predict.remote(
+                results: list[Result] = await self._handle.predict.remote(
                     signature, requests
                 )
                 return results

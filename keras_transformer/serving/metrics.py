@@ -66,7 +66,7 @@ class Metrics:
             versions = model.active()
             waiting = sum(version.loaded.batcher.waiting for version in versions)
             self._waiting.labels(model.name).set(waiting)
-            self._ready.labels(model.name).set(bool(versions))
+            self._ready.labels(model.name).set(model.ready)
         return generate_latest(self._registry)
 
     def _counter(self, name: str, description: str, *labels: str) -> Counter:

@@ -16,7 +16,13 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer.export import warmup_requests
-from keras_transformer.serving.rest import Columns, Signature, TensorSpec
+from keras_transformer.serving.rest import (
+    Columns,
+    Failure,
+    Result,
+    Signature,
+    TensorSpec,
+)
 
 # The axes after the first that are padded to the longest text of a batch. The padding
 # is removed from responses, so that they do not depend on the other texts.
@@ -35,6 +41,11 @@ PADDED: dict[str, dict[str, tuple[str | None, ...]]] = {
         "attention_scores": (None, None, "target", "source"),
     },
 }
+
+
+NOT_FINITE = Failure(
+    "the model computes NaN for this request; check that its weights are finite"
+)
 
 
 class Replica:
@@ -104,9 +115,7 @@ class Replica:
         }
         return {"signature_def": {"signature_def": signatures}}
 
-    def predict(
-        self, signature: str, requests: Sequence[Columns]
-    ) -> list[Columns | str]:
+    def predict(self, signature: str, requests: Sequence[Columns]) -> list[Result]:
         """Computes several requests together.
 
         If TensorFlow refuses an input, each request is computed separately, so that
@@ -118,7 +127,8 @@ class Replica:
                 text.
 
         Returns:
-            For each request, the outputs by name, or an error message.
+            For each request, the outputs by name; or an error message, if the model
+            refuses an input; or a `Failure`, if an output is NaN.
         """
         try:
             return list(self._compute(signature, requests))
@@ -131,10 +141,8 @@ class Replica:
             for result in self.predict(signature, [request])
         ]
 
-    def _compute(
-        self, signature: str, requests: Sequence[Columns]
-    ) -> Iterator[Columns]:
-        """Yields the outputs of each request."""
+    def _compute(self, signature: str, requests: Sequence[Columns]) -> Iterator[Result]:
+        """Yields the result of each request."""
         merged = {
             name: [value for request in requests for value in request[name]]
             for name in self.signatures[signature].inputs
@@ -143,10 +151,14 @@ class Replica:
         start = 0
         for request in requests:
             rows = range(start, start + len(next(iter(request.values()))))
-            yield {
+            cells = {
                 name: [_cell(name, row, outputs, signature) for row in rows]
                 for name in outputs
             }
+            if any(map(_has_nan, itertools.chain(*cells.values()))):
+                yield NOT_FINITE
+            else:
+                yield {name: [*map(_json_values, cells[name])] for name in cells}
             start = rows.stop
 
     def _call(self, signature: str, inputs: Columns) -> dict[str, np.ndarray]:
@@ -191,7 +203,12 @@ def _cell(name: str, row: int, outputs: dict[str, Any], signature: str) -> Any:
     own = tuple(
         slice(None if side is None else _width(side, row, outputs)) for side in axes
     )
-    return _json_values(outputs[name][(row, *own)])
+    return outputs[name][(row, *own)]
+
+
+def _has_nan(values: Any) -> bool:
+    is_float = getattr(values, "dtype", np.dtype(object)).kind == "f"
+    return is_float and bool(np.isnan(values).any())
 
 
 def _width(side: str, row: int, outputs: dict[str, Any]) -> int:

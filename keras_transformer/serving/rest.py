@@ -15,6 +15,8 @@ DEFAULT_SIGNATURE = "serving_default"
 KEYS = {"signature_name", "instances", "inputs"}
 
 Columns: TypeAlias = dict[str, list[Any]]  # values by the name of an input or output
+# Outputs, the reason why the model refuses the request, or a failure of the model.
+Result: TypeAlias = "Columns | str | Failure"
 
 
 class RequestError(Exception):
@@ -29,6 +31,17 @@ class RequestError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The result of a request whose outputs the model cannot compute.
+
+    Attributes:
+        message: str, the error.
+    """
+
+    message: str
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ class ModelVersion:
         number: int, name of its folder.
         state: `"LOADING"`, `"AVAILABLE"`, `"UNLOADING"` or `"END"`, as in TensorFlow
             Serving.
-        error: str, the error of the last attempt to load it, or `""`.
+        error: str, the error of the last attempt to load it, or that none of its
+            replicas is running, or `""`.
         failed_at: float, time of the last failure on the monotonic clock.
         failures: int, number of failed attempts to load it.
     """
@@ -94,6 +95,11 @@ class ServedModel:
         self._cluster = cluster
         self._selected: list[int] | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether a version is available and has a running replica."""
+        return any(not version.error for version in self.active())
+
     def active(self) -> list[ModelVersion]:
         """Returns the available versions."""
         return [v for v in self.versions.values() if v.state == "AVAILABLE"]
@@ -127,6 +133,7 @@ class ServedModel:
         requests before it is unloaded. If no selected version can be loaded, the old
         versions stay.
         """
+        await self._check_replicas()
         selected = await asyncio.to_thread(selected_versions, self.options)
         if not selected and selected != self._selected:
             logger.warning(
@@ -152,6 +159,20 @@ class ServedModel:
             for number, version in list(self.versions.items()):
                 if number not in selected and version.state == "AVAILABLE":
                     await self._unload(version)
+
+    async def _check_replicas(self) -> None:
+        """Reports the versions whose replicas are all lost, until Ray replaces one."""
+        for version in self.active():
+            try:
+                running = await version.loaded.replicas.running()
+                error = "" if running else "no replica is running"
+            except Exception as reason:
+                error = f"the state of the replicas is unknown: {reason}"
+            if error and not version.error:
+                logger.error("%s, version %d: %s", self.name, version.number, error)
+            if version.error and not error:
+                logger.info("%s, version %d: ready again", self.name, version.number)
+            version.error = error
 
     async def unload_all(self) -> None:
         """Unloads every version after it has finished its requests."""

@@ -13,6 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from keras_transformer.serving.application import Application
+from keras_transformer.serving.batching import ABANDONED_SECONDS
 from keras_transformer.serving.cluster import Cluster
 from keras_transformer.serving.served_model import ServedModel
 from keras_transformer.serving.server_options import ModelOptions, ServerOptions
@@ -49,7 +50,12 @@ def serve(options: ServerOptions) -> None:
     with _listening(options) as listener:
         port = listener.getsockname()[1]
         logger.info("http://%s:%d", options.host, port)
-        cluster = Cluster(options.address, _cpus(options), options.cache)
+        cluster = Cluster(
+            options.address,
+            _cpus(options),
+            options.cache,
+            options.timeout_seconds + ABANDONED_SECONDS,
+        )
         models = {
             name: ServedModel(name, model, cluster)
             for name, model in options.models.items()

@@ -5,7 +5,7 @@ from starlette.testclient import TestClient
 
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.rest import Signature, TensorSpec
+from keras_transformer.serving.rest import Failure, Signature, TensorSpec
 from keras_transformer.serving.served_model import ModelVersion, ServedModel
 from keras_transformer.serving.server_options import make_server_options
 
@@ -35,6 +35,8 @@ class Replicas:
         return 2
 
     def _answer(self, texts):
+        if "broken" in texts:
+            return Failure("the model computes NaN")
         if "refuse" in texts:
             return "`text` must be nice"
         return {"score": [-1.0] * len(texts), "text": [t.upper() for t in texts]}
@@ -124,6 +126,7 @@ def test_a_disconnect_cancels_the_computation(client):
         (PREDICT, b'{"instances": ["' + b"a" * 300 + b'"]}', 413, "300 bytes"),
         (PREDICT, b'{"instances": ["sleep"]}', 504, "no response within 0.3 s"),
         (PREDICT, b'{"instances": ["fail"]}', 500, "see the log"),
+        (PREDICT, b'{"instances": ["broken"]}', 500, "the model computes NaN"),
         ("/v1/models/none:predict", b"", 404, "model 'none' does not exist; models: "),
         ("/v1/models/empty:predict", b"", 404, "empty is not available"),
         ("/v1/models/upper/versions/9:predict", b"", 404, "version 9, is not av"),
@@ -141,6 +144,21 @@ def test_refused_requests(path, content, status, message, client):
     assert list(response.json()) == ["error"]
     assert message in response.json()["error"]
     assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/upper"),
+        *("/monitoring/prometheus/metrics", "/v1/models/upper/metadata"),
+        *("/v1/models/upper/versions/3", "/v1/models/upper/versions/3/metadata"),
+    ],
+)
+def test_a_path_with_a_line_break_is_another_path(path, client):
+    assert client.get(path).status_code in (200, 503)
+    for end in ("%0a", "%0A", "%0d%0a", "%0a%0a", "%0b"):
+        assert client.get(path + end).status_code in (400, 404)
+    assert client.post(PREDICT + "%0a", json={"inputs": ["a"]}).status_code == 404
 
 
 def test_methods(client):

@@ -48,6 +48,43 @@ def test_replicas_that_take_long_to_stop(caplog, monkeypatch):
     assert "m-1: the replicas take long to stop" in caplog.text
 
 
+def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_path):
+    may_end = threading.Event()
+
+    class Stuck:
+        def __init__(self, folder, batch_sizes, threads):
+            pass
+
+        def warm_up(self):
+            pass
+
+        def predict(self, signature, requests):
+            may_end.wait()
+            return requests
+
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr("keras_transformer.serving.replica.Replica", Stuck)
+    replica = cluster.SavedModelReplica("m/1", (1,), 1, str(tmp_path), 0.05)
+
+    async def main():
+        await replica.check_health()
+        task = asyncio.create_task(replica.predict("serving_default", []))
+        await asyncio.sleep(0.1)
+        with pytest.raises(RuntimeError, match="a batch has not ended after 0 s"):
+            await replica.check_health()
+        task.cancel()  # the thread goes on
+        await asyncio.gather(task, return_exceptions=True)
+        with pytest.raises(RuntimeError, match="a batch has not ended"):
+            await replica.check_health()
+        may_end.set()
+        assert await replica.predict("serving_default", [{}]) == [{}]
+        await asyncio.sleep(0.1)
+        await replica.check_health()
+
+    asyncio.run(main())
+
+
 def test_the_log_has_the_reason_of_a_failed_start(caplog, monkeypatch):
     deployment = SimpleNamespace(message="OSError: /models/m/1 has no variables")
     application = SimpleNamespace(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.serving.replica import Replica
-from keras_transformer.serving.rest import TensorSpec
+from keras_transformer.serving.rest import Failure, TensorSpec
 
 FOLDER = pathlib.Path(__file__).parents[2] / "saved_models" / "pronounce" / "1"
 TOO_LONG = "a" * 70
@@ -40,6 +40,20 @@ def test_an_invalid_text_fails_only_its_request(replica):
     good, bad, other = replica.predict("serving_default", requests)
     assert good["text"] == ["N AY T"] and len(other["text"]) == 1
     assert bad == "`text` must have at most max_source_length=64 tokens"
+
+
+def test_nan_fails_only_its_request(replica, monkeypatch):
+    def score(text):
+        scores = tf.where(text == "broken", float("nan"), [-1.0, -np.inf, -2.0, 0.0])
+        return {"score": scores, "text": text}
+
+    monkeypatch.setitem(replica.functions, "serving_default", score)
+    requests = [{"text": ["a", "b"]}, {"text": ["broken"]}]
+    good, bad = replica.predict("serving_default", requests)
+    assert good == {"score": [-1.0, None], "text": ["a", "b"]}
+    assert bad == Failure(
+        "the model computes NaN for this request; check that its weights are finite"
+    )
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(1, 1), (2, 4), (4, 4), (5, 5)])

@@ -16,6 +16,12 @@ class Replicas:
     def __init__(self, name):
         self.name = name
         self.open = asyncio.Event()
+        self.count = 1
+
+    async def running(self):
+        if self.count is None:
+            raise ConnectionError("no status")
+        return self.count
 
     async def predict(self, signature, requests):
         await self.open.wait()
@@ -180,6 +186,42 @@ def test_unloading_versions_are_unloaded_at_the_end(tmp_path):
         model.versions[1].state = "UNLOADING"
         await model.unload_all()
         assert cluster.done == ["+m-1", "-m-1"]
+
+    run(scenario, tmp_path)
+
+
+def test_lost_replicas_are_reported_until_one_is_running(tmp_path, caplog):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        await model.refresh()
+        assert model.ready
+        version = model.available()
+        version.loaded.replicas.count = 0
+        for _ in range(2):
+            await model.refresh()
+            assert not model.ready
+            assert version.error == "no replica is running"
+        assert caplog.messages.count("m, version 1: no replica is running") == 1
+        version.loaded.replicas.count = None
+        await model.refresh()
+        assert version.error == "the state of the replicas is unknown: no status"
+        add(tmp_path, 2)  # a new version is loaded nevertheless
+        await model.refresh()
+        assert model.ready and model.available().number == 2
+
+    run(scenario, tmp_path, versions=[1, 2])
+
+
+def test_a_replaced_replica_is_ready(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        for count in (0, 1):
+            model.available().loaded.replicas.count = count
+            await model.refresh()
+            assert model.ready == bool(count)
+        assert cluster.done == ["+m-1"]
 
     run(scenario, tmp_path)
 

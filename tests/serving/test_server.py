@@ -42,11 +42,18 @@ class Server:
             'cache = "what is compiled"\n'
             '[models.pronounce]\nfolder = "pronounce"\nbatch_sizes = [4]\n'
         )
-        arguments = ["-m", "keras_transformer", "serve", "--config", str(config)]
-        self.log = folder / "log"
+        # "-P" as for the command: Python does not import from the working folder.
+        arguments = ["-P", "-m", "keras_transformer", "serve", "--config", str(config)]
+        self.log, self.run_files = folder / "log", folder / "run"
+        working_folder = folder / "files from elsewhere"
+        working_folder.mkdir()
+        for name in ("tensorflow_text", "tensorflow", "json", "ray", "no_such_module"):
+            (working_folder / f"{name}.py").write_text(
+                f"open({str(self.run_files)!r}, 'a').write(__file__)\n"
+            )
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=log, stderr=log
+                [sys.executable, *arguments], stdout=log, stderr=log, cwd=working_folder
             )
 
     def ask(self, path, body=None):
@@ -129,6 +136,13 @@ def test_predict(server):
         "/v1/models/pronounce:predict", {"instances": ["a" * 70]}
     )
     assert status == 400 and "max_source_length=64" in answer["error"]
+
+
+def test_files_of_the_working_folder_are_not_run(server):
+    assert not server.run_files.exists()
+    working_folder = str(server.log.parent / "files from elsewhere")
+    for process in psutil.Process(server.process.pid).children(recursive=True):
+        assert process.cwd() != working_folder
 
 
 def test_metrics_count_the_replicas(server):
