@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from keras_transformer.decoding import Search
 from keras_transformer.export.protocols import ExportableModel, tokenizers_of
@@ -34,6 +35,23 @@ print(json.dumps([
     outputs["score"].numpy()[:, 0].tolist(),
 ]))
 """
+
+
+def check_weights(model: ExportableModel) -> None:
+    """Checks that no weight makes the logits NaN; a bias may be `-inf`.
+
+    Args:
+        model: the model.
+
+    Raises:
+        FloatingPointError: if a weight is NaN or `inf`.
+    """
+    for weight in model.weights:
+        if not np.all(ops.convert_to_numpy(weight) < np.inf):
+            raise FloatingPointError(
+                f"the weights of the model must be finite; `{weight.path}` has NaN or "
+                "infinity. Nothing was written."
+            )
 
 
 def sample_texts(model: ExportableModel) -> list[str]:
@@ -137,11 +155,10 @@ def compare_texts(
         texts: sources.
 
     Raises:
-        RuntimeError: if a text differs, and its score differs by more than 1e-4.
+        RuntimeError: if a text differs, and its score differs by more than 1e-4, or
+            is NaN.
+        FloatingPointError: if the logits of the model are not finite.
     """
-    settings = [str(folder), list(texts), SEED]
-    output = run_python(_LOAD_AND_DECODE, settings)
-    served_texts, served_scores = json.loads(output.splitlines()[-1])
     expected_texts, expected_scores = model.generate(
         list(texts),
         request.search,
@@ -153,6 +170,9 @@ def compare_texts(
     if np.ndim(expected_scores) == 2:
         expected_texts = [best for best, *_ in expected_texts]
         expected_scores = expected_scores[:, 0]
+    settings = [str(folder), list(texts), SEED]
+    output = run_python(_LOAD_AND_DECODE, settings)
+    served_texts, served_scores = json.loads(output.splitlines()[-1])
     ties = 0
     for text, served, expected, score, expected_score in zip(
         texts,
@@ -162,7 +182,8 @@ def compare_texts(
         expected_scores,
         strict=True,
     ):
-        if served != expected and abs(score - expected_score) > SCORE_TOLERANCE:
+        is_tie = abs(score - expected_score) <= SCORE_TOLERANCE  # not if one is NaN
+        if not is_tie and (served != expected or np.isnan(score)):
             raise RuntimeError(
                 f"the SavedModel gives {served!r} (score {score}) for {text!r}, but "
                 f"`generate` gives {expected!r} (score {expected_score}); nothing was "

@@ -17,6 +17,7 @@ from keras_transformer.export.checking import (
     SCORE_TOLERANCE,
     best_hypotheses,
     check_log_probabilities,
+    check_weights,
     checked_length,
     sample_texts,
 )
@@ -133,6 +134,7 @@ def export_ctranslate2(
             "`check_texts` must hold a text that is not empty; received "
             f"`check_texts={check_texts!r}`."
         )
+    check_weights(model)
     with new_folder(filepath) as folder:
         _write(transformer, folder, None)
         _check_tokens(transformer, folder, rows)

@@ -5,6 +5,7 @@ import os
 import pathlib
 
 from keras_transformer.backend.keras_internals import check_not_quantized
+from keras_transformer.export.checking import check_weights
 from keras_transformer.export.marian_format import (
     ACTIVATIONS,
     DEFAULT_SETTINGS,
@@ -63,6 +64,7 @@ def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
     check_not_quantized(as_keras_model(model))
     tokenizers = _marian_tokenizers(model)
     config = marian_config(transformer)
+    check_weights(model)
     with new_folder(filepath) as folder:
         folder.mkdir()
         _write_tokenizers(folder, config, tokenizers)

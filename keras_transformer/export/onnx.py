@@ -17,6 +17,7 @@ from keras_transformer.export.checking import (
     SCORE_TOLERANCE,
     best_hypotheses,
     check_log_probabilities,
+    check_weights,
     checked_length,
     sample_texts,
 )
@@ -114,6 +115,7 @@ def export_onnx(
     transformer = check_encoder_decoder(model, "onnx")
     _check_architecture(transformer)
     tokenizers_of(model)
+    check_weights(model)
     texts = check_texts or sample_texts(model)
     with new_folder(filepath) as folder:
         write_with_tensorflow(_write, model, folder)

@@ -200,6 +200,8 @@ class GenerativeModel(PresetModel):
                 longer than `max_source_length`, the inputs are texts and the model has
                 no tokenizers, an argument is out of range, or an input to align has no
                 tokens.
+            FloatingPointError: if a hypothesis ends because the logits of a step have
+                no probabilities: one is NaN or `inf`, or all are `-inf`.
 
         Example:
 
@@ -260,6 +262,8 @@ class GenerativeModel(PresetModel):
 
         Raises:
             ValueError: if an argument is out of range.
+            FloatingPointError: at the end, if the logits of the model have no
+                probabilities; see `generate`.
 
         Example:
 
@@ -298,6 +302,7 @@ class GenerativeModel(PresetModel):
         Raises:
             ValueError: if the search is not a `BeamSearch`, or an argument is out of
                 range.
+            FloatingPointError: as `generate`.
 
         Example:
 

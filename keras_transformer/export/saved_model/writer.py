@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import OutputLength, Search
 from keras_transformer.export.checking import (
+    check_weights,
     compare_texts,
     rounding_error,
     sample_texts,
@@ -100,6 +101,8 @@ def export_saved_model(
     The SavedModel runs in any program with TensorFlow and tensorflow-text, without this
     library. It contains the trace of the search that `generate` compiles. Batches and
     lengths are padded to a few sizes, and each shape is compiled at its first request.
+    A hypothesis without probabilities, because a logit of the model is NaN, is an empty
+    text with length 0 and a `score` of NaN.
 
     With `quantization`, matrices are stored in fewer bits. They are converted to
     float32 once per call, and the model computes in float32. The file is half or a
@@ -142,7 +145,9 @@ def export_saved_model(
         ValueError: if the model has no tokenizers, a number is out of range, or
             `quantization` is unknown.
         FileExistsError: if `filepath` exists and is not an empty folder.
-        RuntimeError: if the SavedModel does not return the texts of `generate`.
+        RuntimeError: if the SavedModel does not return the texts of `generate`, or a
+            child process fails or takes longer than an hour.
+        FloatingPointError: if the weights or logits of the model are not finite.
 
     Example:
 
@@ -160,6 +165,7 @@ def export_saved_model(
     check_warmup(warmup)
     request = Request(search, max_length, min_length)
     check_request(request)
+    check_weights(model)
     texts = check_texts or sample_texts(model)
     with new_folder(filepath) as folder:
         write_with_tensorflow(
