@@ -287,6 +287,18 @@ def test_the_default_epsilon(rms_norm, epsilon, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("epsilon", [float("nan"), 0.0, "1e-5"])
+def test_an_epsilon_must_be_finite_and_above_0(epsilon, tmp_path):
+    folder = write(random_spec(), tmp_path / "1")
+    config = json.loads((folder / "config.json").read_text())
+    config["layer_norm_epsilon"] = epsilon
+    (folder / "config.json").write_text(json.dumps(config))
+    message = "`layer_norm_epsilon in config.json` must be a finite number above 0"
+    with pytest.raises(ValueError, match=message):
+        load_ctranslate2(folder)
+
+
 def test_a_missing_pad_token_is_added(tmp_path):
     spec = random_spec()
     for side in ("source", "target"):

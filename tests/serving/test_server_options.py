@@ -103,3 +103,12 @@ def test_cores_are_counted_for_every_version_twice(versions, count, folder):
         (version / "variables/variables.index").touch()
     model = {"folder": folder / "here/en-de", "versions": versions, "replicas": 50}
     assert _cpus(make_server_options(models={"en-de": model})) == 2 * 50 * count
+
+
+@pytest.mark.parametrize("language", ["en\n", "\nen", "EN", "engl"])
+def test_split_sentences_is_a_language(language, tmp_path):
+    model = {"folder": tmp_path, "split_sentences": language}
+    with pytest.raises(ValueError, match="split_sentences"):
+        make_server_options(models={"m": model})
+    with pytest.raises(ValueError, match="the name of a model must"):
+        make_server_options(models={"m\n": {"folder": tmp_path}})
