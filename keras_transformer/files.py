@@ -4,7 +4,10 @@ import contextlib
 import json
 import os
 import pathlib
-import tempfile
+import re
+import secrets
+import shutil
+import stat
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -13,47 +16,128 @@ try:
 except ImportError:  # On Windows.
     fcntl = None  # type: ignore[assignment]
 
-# Prefix of unfinished files, before the process id and the name with its suffix.
+# Prefixes of unfinished files and folders. 16 random hexadecimal digits follow, and in
+# the name of a file its final name.
 UNFINISHED = ".unfinished-"
+UNFINISHED_FOLDER = ".export-"
+_RANDOM = "[0-9a-f]{16}"
 
 
 @contextlib.contextmanager
-def written_aside(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+def written_whole(
+    path: str | os.PathLike, follow_links: bool = True
+) -> Iterator[BinaryIO]:
     """Writes a file atomically, under a temporary name until it is complete.
 
     If an exception is raised, an existing file stays as it is. If several processes
-    write the same file, the file of the last one to finish stays. A killed process
-    leaves its unfinished file under the temporary name.
+    write the same file, the file of the last one to finish stays. The temporary name
+    is random, and no link of this name is followed. A file that replaces another one
+    gets its permissions. The unfinished file of a killed process is removed when the
+    file is written again, if the file system has locks.
 
     Args:
         path: path of the file; an existing file is replaced.
-
-    Yields:
-        The temporary path, in the same folder and with the same suffix.
-    """
-    path = pathlib.Path(os.path.realpath(path))  # A link stays, its target is replaced.
-    aside = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
-    try:
-        yield aside
-        with open(aside, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def written_whole(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for an atomic write; see `written_aside`.
-
-    Args:
-        path: path of the file; an existing file is replaced.
+        follow_links: if the path is a symbolic link, whether its target is replaced
+            and the link stays. `False` replaces the link.
 
     Yields:
         The open file, which has a temporary name.
     """
-    with written_aside(path) as aside, open(aside, "wb") as file:
+    path = pathlib.Path(os.path.realpath(path) if follow_links else path)
+    pattern = f"{re.escape(UNFINISHED)}{_RANDOM}-{re.escape(path.name)}"
+    _remove_abandoned(path.parent, pattern)
+    old = _regular_file(path)
+    file = _new_file(path, 0o666 if old is None else 0o600)
+    aside = pathlib.Path(file.name)
+    try:
         yield file
+        file.flush()
+        if old is not None:
+            _copy_permissions(old, file)
+        os.fsync(file.fileno())
+        if fcntl is None:
+            file.close()  # Windows does not rename an open file.
+        os.replace(aside, path)
+    finally:
+        with contextlib.suppress(OSError):  # The disk is full.
+            file.close()
+        aside.unlink(missing_ok=True)
+
+
+def _regular_file(path: pathlib.Path) -> os.stat_result | None:
+    """Returns the properties of a regular file; `None` if there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _new_file(path: pathlib.Path, mode: int) -> BinaryIO:
+    """Creates a locked file with a random name next to `path`."""
+    while True:
+        name = f"{UNFINISHED}{secrets.token_hex(8)}-{path.name}"
+        file = open(  # noqa: SIM115
+            path.with_name(name), "xb", opener=lambda *args: os.open(*args, mode)
+        )
+        lock(file)
+        if _is_at(file.fileno(), file.name):
+            return file
+        file.close()  # Another process took it for abandoned, and removed it.
+
+
+def _copy_permissions(old: os.stat_result, file: BinaryIO) -> None:
+    """Gives a file the permissions of another one, or narrower ones."""
+    if not hasattr(os, "fchmod"):  # On Windows.
+        return
+    mode = stat.S_IMODE(old.st_mode) & 0o777
+    if os.fstat(file.fileno()).st_gid != old.st_gid:
+        try:
+            os.fchown(file.fileno(), -1, old.st_gid)
+        except OSError:  # The permissions of its group are not for another group.
+            mode &= ~0o070
+    os.fchmod(file.fileno(), mode)
+
+
+def _is_at(descriptor: int, path: str | os.PathLike) -> bool:
+    """Returns whether the path is still that of an open file or folder."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_abandoned(folder: pathlib.Path, pattern: str) -> None:
+    """Removes the unfinished files and folders of processes that were killed.
+
+    Their processes hold a lock on those that are being written. Files of other users
+    stay.
+
+    Args:
+        folder: folder with the files; it need not exist.
+        pattern: regular expression of their names.
+    """
+    if fcntl is None:
+        return
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if re.fullmatch(pattern, entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_abandoned(entry)
+
+
+def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
+    is_folder = entry.is_dir(follow_symlinks=False)
+    if not (is_folder or entry.is_file(follow_symlinks=False)):
+        return
+    if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+        return
+    descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if _try_lock(descriptor):
+            (shutil.rmtree if is_folder else os.unlink)(entry.path)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -63,7 +147,9 @@ def new_folder(
     """Writes a folder atomically, under a temporary name until it is complete.
 
     If an exception is raised, the folder and the parent folders created for it are
-    removed.
+    removed. The unfinished folder of a killed process is removed by the next call for
+    the same parent folder, if the file system has locks. A folder that replaces an
+    empty one gets its permissions.
 
     Args:
         filepath: path of the folder; it must not exist or be empty.
@@ -89,20 +175,47 @@ def new_folder(
             f"`{name}={str(target)!r}`, which is not empty. Choose the next version "
             "number, or remove it."
         )
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target.parent, re.escape(UNFINISHED_FOLDER) + _RANDOM)
     try:
-        with tempfile.TemporaryDirectory(
-            prefix=".export-", dir=target.parent
-        ) as folder:
-            written = pathlib.Path(folder, "written")
+        with _temporary_folder(target.parent) as folder:
+            written = folder / "written"
             yield written
+            if mode is not None:
+                written.chmod(mode)
             os.replace(written, target)
     except BaseException:
         with contextlib.suppress(OSError):  # Other processes may use the folders.
             for parent in made:
                 parent.rmdir()
         raise
+
+
+@contextlib.contextmanager
+def _temporary_folder(parent: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Creates a locked folder with a random name, and removes it at the end."""
+    descriptor = None
+    while True:
+        folder = parent / f"{UNFINISHED_FOLDER}{secrets.token_hex(8)}"
+        folder.mkdir(0o700)
+        if fcntl is None:
+            break
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # See below.
+            continue
+        _try_lock(descriptor)
+        if _is_at(descriptor, folder):
+            break
+        os.close(descriptor)  # Another process took it for abandoned, and removed it.
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def checked_file(path: pathlib.Path, argument: str = "folder") -> pathlib.Path:
@@ -126,6 +239,41 @@ def checked_file(path: pathlib.Path, argument: str = "folder") -> pathlib.Path:
     return path
 
 
+def check_is_file(path: str | os.PathLike) -> None:
+    """Checks that a path is not that of a folder, a pipe or a device.
+
+    Opening a pipe would wait for another process.
+
+    Args:
+        path: path of the file; a link is followed.
+
+    Raises:
+        FileNotFoundError: if it does not exist.
+        ValueError: if it is not a regular file.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError(
+            f"{os.fspath(path)} must be a file; it is a folder, a pipe or a device."
+        )
+
+
+def read_file(path: str | os.PathLike) -> bytes:
+    """Reads a file; see `check_is_file`.
+
+    Args:
+        path: path of the file.
+
+    Returns:
+        The content.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is not a regular file.
+    """
+    check_is_file(path)
+    return pathlib.Path(path).read_bytes()
+
+
 def read_json(path: pathlib.Path, kind: type = dict) -> Any:
     """Reads a JSON file.
 
@@ -140,8 +288,9 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
         FileNotFoundError: if the file does not exist.
         ValueError: if it is not a JSON file, or the content has another type.
     """
+    text = read_file(path)
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON file; it is not ({error}).") from error
     if not isinstance(content, kind):
@@ -150,15 +299,16 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
     return content
 
 
-def write_json(path: pathlib.Path, content: Any) -> None:
+def write_json(path: pathlib.Path, content: Any, follow_links: bool = True) -> None:
     """Writes an indented JSON file atomically.
 
     Args:
         path: path of the file.
         content: dictionary or list.
+        follow_links: see `written_whole`.
     """
     text = json.dumps(content, ensure_ascii=False, indent=2)
-    with written_whole(path) as file:
+    with written_whole(path, follow_links) as file:
         file.write(f"{text}\n".encode())
 
 
@@ -173,12 +323,17 @@ def lock(file: BinaryIO) -> bool:
     Returns:
         `True` if the file was not locked, or if the system has no locks, as Windows.
     """
+    return _try_lock(file.fileno()) is not False
+
+
+def _try_lock(descriptor: int) -> bool | None:
+    """Locks an open file or folder; `False` if it is locked, `None` without locks."""
     if fcntl is None:
-        return True
+        return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # The file system has no locks.
-        pass
+        return None
     return True

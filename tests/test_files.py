@@ -1,17 +1,20 @@
 """Files and folders that are whole or absent, and JSON."""
 
+import os
 import pathlib
+import stat
 import subprocess
 import sys
 
 import pytest
 
+from keras_transformer import files
 from keras_transformer.files import (
+    check_is_file,
     checked_file,
     new_folder,
     read_json,
     write_json,
-    written_aside,
     written_whole,
 )
 
@@ -41,9 +44,10 @@ def test_an_error_leaves_what_was_there(tmp_path):
 
 def test_the_other_name_has_the_same_ending(tmp_path):
     path = tmp_path / "model.keras"
-    with written_aside(str(path)) as aside:
+    with written_whole(str(path)) as file:
+        aside = pathlib.Path(file.name)
         assert aside.parent == tmp_path and aside.suffix == ".keras"
-        aside.write_bytes(b"zip")
+        file.write(b"zip")
     assert path.read_bytes() == b"zip"
 
 
@@ -87,6 +91,111 @@ def test_what_a_link_leads_to_is_replaced(tmp_path):
         file.write(b"after")
     assert link.is_symlink()
     assert target.read_bytes() == b"after"
+
+
+def in_a_killed_process(code, path):
+    """Runs code that must not return; the process has no chance to clean up."""
+    code = (
+        "import os, signal, sys; from keras_transformer.files import *\n"
+        "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"{code}"
+    )
+    assert subprocess.run([sys.executable, "-c", code, path]).returncode == -9
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    path = tmp_path / "model.keras"
+    in_a_killed_process(
+        "with written_whole(sys.argv[1]) as file: file.write(b'half'); die()", path
+    )
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".unfinished-") and left.suffix == ".keras"
+    with written_whole(path) as file:
+        assert not left.exists()
+        file.write(b"all")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_another_name_are_not_removed(tmp_path):
+    others = [
+        tmp_path / ".unfinished-0123456789abcdef-other.keras",
+        tmp_path / ".unfinished-7-model.keras",
+        tmp_path / ".unfinished-0123456789ABCDEF-model.keras",
+    ]
+    for other in others:
+        other.touch()
+    (tmp_path / "mine").touch()
+    link = tmp_path / ".unfinished-0123456789abcdef-model.keras"
+    link.symlink_to(tmp_path / "mine")
+    with written_whole(tmp_path / "model.keras"):
+        pass
+    assert all(path.exists() for path in [*others, link, tmp_path / "mine"])
+
+
+def test_the_temporary_name_is_not_known_and_not_a_link(tmp_path, monkeypatch):
+    (tmp_path / "mine").write_bytes(b"mine")
+    names = []
+    for _ in range(2):
+        with written_whole(tmp_path / "a.json") as file:
+            names.append(file.name)
+    assert names[0] != names[1] and str(os.getpid()) not in names
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 2 * size)
+    link = tmp_path / f".unfinished-{'0' * 16}-a.json"
+    link.symlink_to(tmp_path / "mine")
+    with pytest.raises(FileExistsError), written_whole(tmp_path / "a.json"):
+        pass
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+
+
+def test_a_link_can_be_replaced(tmp_path):
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "record.json").symlink_to(tmp_path / "mine")
+    write_json(tmp_path / "record.json", [], follow_links=False)
+    assert not (tmp_path / "record.json").is_symlink()
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+
+
+def permissions(path):
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o400, 0o666])
+def test_the_permissions_of_a_file_stay(tmp_path, mode):
+    path = tmp_path / "model.keras"
+    path.touch()
+    path.chmod(mode)
+    with written_whole(path) as file:
+        file.write(b"new")
+        (unfinished,) = set(tmp_path.iterdir()) - {path}
+        assert permissions(unfinished) == "0o600"
+    assert permissions(path) == oct(mode)
+    assert path.read_bytes() == b"new"
+
+
+def test_a_new_file_has_the_usual_permissions(tmp_path):
+    (tmp_path / "usual").touch()
+    with written_whole(tmp_path / "new"):
+        pass
+    assert permissions(tmp_path / "new") == permissions(tmp_path / "usual")
+
+
+def test_the_group_cannot_read_what_was_of_another_group(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PermissionError
+
+    path = tmp_path / "model.keras"
+    path.touch()
+    path.chmod(0o664)
+    old = path.stat()
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(files, "_regular_file", lambda path: other_group(old))
+    with written_whole(path):
+        pass
+    assert permissions(path) == "0o604"
+
+
+def other_group(old):
+    return os.stat_result([*old[:5], old.st_gid + 1, *old[6:10]])
 
 
 # Folders.
@@ -153,6 +262,48 @@ def test_what_a_link_leads_to_is_written(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"1", "disk"}
 
 
+def test_the_folder_of_a_killed_process_is_removed(tmp_path):
+    code = (
+        "with new_folder(sys.argv[1]) as folder:\n"
+        "    folder.mkdir(); (folder / 'weights').touch(); die()"
+    )
+    in_a_killed_process(code, tmp_path / "1")
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".export-")
+    (tmp_path / ".export-notes").mkdir()
+    with new_folder(tmp_path / "2") as ours:
+        ours.mkdir()
+        assert not left.exists()
+        with new_folder(tmp_path / "3") as other:
+            other.mkdir()
+        assert ours.exists()  # Its process is alive.
+    assert {path.name for path in tmp_path.iterdir()} == {"2", "3", ".export-notes"}
+
+
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError("no locks")
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    left = tmp_path / f".export-{'0' * 16}"
+    left.mkdir()
+    with new_folder(tmp_path / "1") as folder:
+        folder.mkdir()
+    monkeypatch.setattr(files, "fcntl", None)
+    with new_folder(tmp_path / "2") as folder, written_whole(tmp_path / "a") as file:
+        folder.mkdir()
+        file.write(b"a")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [left.name, "1", "2", "a"]
+
+
+def test_the_permissions_of_an_empty_folder_stay(tmp_path):
+    (tmp_path / "1").mkdir(0o700)
+    with new_folder(tmp_path / "1") as folder:
+        folder.mkdir()
+        assert permissions(folder.parent) == "0o700"
+    assert permissions(tmp_path / "1") == "0o700"
+
+
 def test_a_file_that_a_folder_must_have(tmp_path):
     (tmp_path / "config.json").touch()
     assert checked_file(tmp_path / "config.json") == tmp_path / "config.json"
@@ -179,3 +330,12 @@ def test_what_is_not_json(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="config.json must be a JSON file; it is not"):
         read_json(tmp_path / "config.json")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    for read in (read_json, check_is_file):
+        with pytest.raises(ValueError, match="config.json must be a file; it is a"):
+            read(tmp_path / "config.json")
+    with pytest.raises(ValueError, match="/dev/zero must be a file"):
+        check_is_file("/dev/zero")

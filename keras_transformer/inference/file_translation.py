@@ -127,7 +127,7 @@ def translate_file(
         "n_best": repr(n_best),
     }
     options = _Options(search, max_length, min_length, seed, batch_size)
-    with UnfinishedFile(target, settings, overwrite) as unfinished:
+    with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
             text.check_lengths(done, window)

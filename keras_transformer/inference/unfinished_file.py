@@ -2,10 +2,13 @@
 
 import dataclasses
 import gzip
+import mmap
 import os
 import pathlib
+import stat
+import zlib
 from types import TracebackType
-from typing import Self
+from typing import IO, Any, Self, cast
 
 from keras_transformer.files import lock, read_json, write_json
 
@@ -43,12 +46,14 @@ class UnfinishedFile:
     """A file that is written part by part, and resumed after a stop.
 
     It is a context manager, which renames the file to `target` at the end unless there
-    is an error.
+    is an error. The file gets the permissions of an existing `target`.
 
     Args:
         target: path of the complete file.
         settings: dictionary of str, the settings that its content depends on.
         overwrite: whether to discard unfinished work with other settings.
+        numbered: whether a line of the file begins with the number of its line of the
+            source, counted from 0, and a space. Otherwise there is one line for each.
 
     Attributes:
         progress: the `FileProgress`, with that of earlier runs.
@@ -58,31 +63,28 @@ class UnfinishedFile:
             unfinished work that is damaged or has other settings.
     """
 
-    def __init__(self, target: pathlib.Path, settings: dict[str, str], overwrite: bool):
+    def __init__(
+        self,
+        target: pathlib.Path,
+        settings: dict[str, str],
+        overwrite: bool,
+        numbered: bool = False,
+    ):
         self._target = target
         self._path = target.with_name(f"{target.name}.unfinished")
         self._record = record_path(target)
         self._settings = settings
         self._overwrite = overwrite
+        self._numbered = numbered
 
     def _find_progress(self) -> FileProgress | None:
         """Returns the progress of an earlier run with the same settings."""
         settings, overwrite = self._settings, self._overwrite
-        if not (self._record.exists() and self._path.stat().st_size):
+        if not (os.path.lexists(self._record) and self._path.stat().st_size):
             return None
-        try:
-            progress = FileProgress(**read_json(self._record))
-            whole = self._path.stat().st_size >= progress.size
-        except (ValueError, TypeError):
-            whole = False
-        if not whole:
-            if overwrite:
-                return None
-            raise ValueError(
-                f"`{self._path}` must agree with `{self._record}` to resume the "
-                "unfinished work; one of them is damaged. Start again with "
-                "`overwrite=True`."
-            )
+        progress = self._read_progress()
+        if progress is None:
+            return self._damaged()
         for name, value in settings.items():
             other = _renamed(progress.settings.get(name))
             if other != value and not overwrite:
@@ -91,11 +93,90 @@ class UnfinishedFile:
                     f"`{name}={other}`; received `{name}={value}`. Resume with the "
                     "same arguments, or start again with `overwrite=True`."
                 )
-        same = {name: _renamed(v) for name, v in progress.settings.items()} == settings
-        return progress if same else None
+        if {name: _renamed(v) for name, v in progress.settings.items()} != settings:
+            return None
+        if self._count_lines(progress.size) != progress.lines:
+            return self._damaged()
+        return progress
+
+    def _damaged(self) -> None:
+        """Raises an error, unless unfinished work is to be discarded."""
+        if not self._overwrite:
+            raise ValueError(
+                f"`{self._path}` must agree with `{self._record}` to resume the "
+                "unfinished work; one of them is damaged. Start again with "
+                "`overwrite=True`."
+            )
+
+    def _read_progress(self) -> FileProgress | None:
+        """Returns the recorded progress; `None` if it is damaged."""
+        try:
+            progress = FileProgress(**read_json(self._record))
+        except (OSError, ValueError, TypeError):
+            return None
+        sizes = progress.lines, progress.size, progress.left_empty
+        is_valid = (
+            isinstance(progress.settings, dict)
+            and all(isinstance(v, str) for v in progress.settings.values())
+            and all(type(size) is int for size in sizes)
+            and 0 <= progress.left_empty <= progress.lines
+            and 0 <= progress.size <= self._path.stat().st_size
+        )
+        return progress if is_valid else None
+
+    def _count_lines(self, size: int) -> int | None:
+        """Returns the number of lines of the source in the first bytes of the file.
+
+        Args:
+            size: int, number of bytes.
+
+        Returns:
+            The number; `None` if the bytes are not whole lines.
+        """
+        if not size:
+            return 0
+        count, last = 0, b""
+        with (
+            open(self._path, "rb") as file,
+            mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as part,
+        ):
+            lines = cast(IO[bytes], part)
+            if self._target.suffix == ".gz":
+                lines = cast(IO[bytes], gzip.GzipFile(fileobj=lines))
+            try:
+                for line in iter(lines.readline, b""):
+                    count, last = count + 1, line
+            except (OSError, EOFError, zlib.error):  # The compressed file is damaged.
+                return None
+        if not last.endswith(b"\n"):
+            return None
+        if not self._numbered:
+            return count
+        number = last.partition(b" ")[0]
+        return int(number) + 1 if number.isdigit() and len(number) < 20 else None
+
+    def _open(self) -> Any:
+        """Opens the file, which must not be a link or a pipe."""
+        if os.path.lexists(self._path) and not stat.S_ISREG(
+            os.lstat(self._path).st_mode
+        ):
+            raise ValueError(
+                f"`{self._path}` must be a file, for the unfinished work; it is a "
+                "link, a folder, a pipe or a device. Remove it."
+            )
+        try:
+            mode = stat.S_IMODE(self._target.stat().st_mode) & 0o666 | 0o200
+        except FileNotFoundError:
+            mode = 0o666
+        no_link = getattr(os, "O_NOFOLLOW", 0)  # which Windows does not have
+
+        def create(name: str, flags: int) -> int:
+            return os.open(name, flags | no_link, mode)
+
+        return open(self._path, "ab", opener=create)
 
     def __enter__(self) -> Self:
-        self._file = open(self._path, "ab")
+        self._file = self._open()
         try:
             if not lock(self._file):
                 raise ValueError(
@@ -132,7 +213,7 @@ class UnfinishedFile:
             size=self._file.tell(),
             left_empty=done.left_empty + left_empty,
         )
-        write_json(self._record, dataclasses.asdict(self.progress))
+        write_json(self._record, dataclasses.asdict(self.progress), follow_links=False)
 
     def __exit__(
         self,

@@ -1,13 +1,15 @@
 """The base class of models that are saved: files, presets and exports."""
 
+import io
+import os
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 import keras
 
 from keras_transformer.backend.keras_internals import check_not_quantized
-from keras_transformer.files import written_aside
+from keras_transformer.files import written_whole
 from keras_transformer.models import preset_folders
 
 if TYPE_CHECKING:
@@ -26,12 +28,15 @@ class PresetModel(keras.Model):
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does, the file whole or not at all.
 
+        The weights are written to memory first, so a full disk is an `OSError`.
+
         Args:
             filepath: a path that ends in `.keras`.
             overwrite: whether to replace an existing file without asking.
             **kwargs: further arguments of `keras.Model.save`.
 
         Raises:
+            OSError: if the file cannot be written, such as on a full disk.
             ValueError: if the model is quantized.
         """
         check_not_quantized(self)
@@ -40,8 +45,34 @@ class PresetModel(keras.Model):
         if remote or path.suffix != ".keras" or (path.exists() and not overwrite):
             super().save(filepath, overwrite=overwrite, **kwargs)
             return
-        with written_aside(path) as aside:
-            super().save(aside, **kwargs)
+        with written_whole(path) as file:
+            super().save(_NamelessFile(file), **kwargs)
+
+    def save_weights(
+        self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None
+    ) -> None:
+        """Saves the weights as `keras.Model.save_weights` does, whole or not at all.
+
+        The weights are written to memory first, so a full disk is an `OSError`. HDF5
+        would end the process. Shards are written by Keras, without this protection.
+
+        Args:
+            filepath: a path that ends in `.weights.h5`.
+            overwrite: whether to replace an existing file without asking.
+            max_shard_size: greatest size of a shard in GB; `None` = one file.
+
+        Raises:
+            OSError: if the file cannot be written, such as on a full disk.
+        """
+        path = str(filepath)
+        if "://" in path or max_shard_size is not None:
+            super().save_weights(filepath, overwrite, max_shard_size)
+            return
+        weights = _FileInMemory(path)
+        super().save_weights(weights, overwrite)
+        if weights.getbuffer().nbytes:  # It is empty if the user keeps the old file.
+            with written_whole(path) as file:
+                file.write(weights.getbuffer())
 
     def save_to_preset(self, preset_dir: Any) -> None:
         """Writes the model to a folder for `from_preset`, whole or not at all.
@@ -133,3 +164,53 @@ class PresetModel(keras.Model):
         from keras_transformer.export import export_model
 
         export_model(self, filepath, search, format, **options)
+
+
+class _FileInMemory(io.BytesIO):
+    """A file in memory that has a path for Keras, which checks its ending.
+
+    HDF5 ends the process if it cannot write to a disk.
+    """
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return os.path.abspath(self._path)
+
+    def __str__(self) -> str:
+        return self._path
+
+
+class _NamelessFile(io.RawIOBase):
+    """An open `.keras` file without a name.
+
+    If Keras knows the name and memory is scarce, it lets HDF5 write a file next to it.
+    """
+
+    def __init__(self, file: BinaryIO):
+        super().__init__()
+        self._file = file
+
+    def __str__(self) -> str:
+        return "model.keras"
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        if not self._file.closed:  # Python also flushes it when it is deleted.
+            self._file.flush()

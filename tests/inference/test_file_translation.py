@@ -331,6 +331,74 @@ def test_unfinished_work_that_is_damaged(folder, damage):
     assert read(folder) == SHOUTED
 
 
+RECORDED = {
+    "lines": [10**12, 9, 11, -1, 2.0, "5", None, True],
+    "size": [0, 3, 10**15, -1, "9", 10**400],
+    "left_empty": [11, -1, "0"],
+    "settings": [{}, [], None, {"search": 1}],
+    "more": [1],
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("target", ["target", "target.gz", "n_best"])
+def test_a_record_that_was_changed(folder, target):
+    # One line is written for each line of the source, so any other number is wrong.
+    options = {"search": N_BEST, "n_best": True} if target == "n_best" else {}
+    translate_and_kill(2, target=target, **options)
+    record = folder / f"{target}.unfinished.json"
+    work = folder / f"{target}.unfinished"
+    good, written = json.loads(record.read_text()), work.read_bytes()
+    assert good["lines"] == 10
+    changed = [{**good, k: value} for k, values in RECORDED.items() for value in values]
+    deep = '{"lines": ' + "[" * 100_000
+    for content in [*map(json.dumps, changed), deep, "[]", "5"]:
+        record.write_text(content)
+        with pytest.raises(
+            ValueError, match=rf"{target}.unfinished` must|must be that"
+        ):
+            translate(Shouter(), target=target, **options)
+        assert work.read_bytes() == written
+    record.write_text(json.dumps(good))
+    translate(Shouter(), target=target, **options)
+    assert not record.exists()
+
+
+@pytest.mark.once
+def test_unfinished_work_follows_no_link(folder):
+    (folder / "mine").write_text("mine")
+    (folder / "target.unfinished").symlink_to(folder / "mine")
+    with pytest.raises(ValueError, match="target.unfinished` must be a file"):
+        translate(Shouter())
+    (folder / "target.unfinished").unlink()
+    (folder / "target.unfinished.json").symlink_to(folder / "mine")
+    translate_and_kill(2)
+    assert not (folder / "target.unfinished.json").is_symlink()
+    assert (folder / "mine").read_text() == "mine"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("end", ["", ".json"])
+def test_a_pipe_in_place_of_unfinished_work(folder, end):
+    translate_and_kill(2)
+    path = folder / f"target.unfinished{end}"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="target.unfinished` must"):
+        translate(Shouter())
+
+
+@pytest.mark.once
+def test_the_permissions_of_a_target_stay(folder):
+    (folder / "target").touch()
+    (folder / "target").chmod(0o600)
+    translate_and_kill(2, overwrite=True)
+    assert (folder / "target.unfinished").stat().st_mode & 0o777 == 0o600
+    translate(Shouter(), overwrite=True)
+    assert (folder / "target").stat().st_mode & 0o777 == 0o600
+    assert read(folder) == SHOUTED
+
+
 # Lines that are too long.
 
 

@@ -341,8 +341,8 @@ def test_no_path_in_a_tokenizer_is_read(folder, path):
 
 
 def test_a_folder_is_written_whole_or_not_at_all(model, tmp_path, monkeypatch):
-    def fail(self, filepath):
-        filepath.write_bytes(b"half")
+    def fail(self, filepath, overwrite):
+        filepath.write(b"half")
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:

@@ -1,9 +1,13 @@
 import json
+import os
+import resource
+import signal
 
 import h5py
 import keras
 import numpy as np
 import pytest
+from keras.src.saving import saving_lib
 from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import LabelSmoothedCrossEntropy, Seq2Seq
@@ -110,7 +114,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(model, tmp_path, monkeypatch):
     before = path.read_bytes()
 
     def fail(self, filepath, **kwargs):
-        filepath.write_bytes(b"half a model")
+        filepath.write(b"half a model")
         raise OSError("disk full")
 
     monkeypatch.setattr(keras.Model, "save", fail)
@@ -194,3 +198,76 @@ def test_files_know_the_embeddings_by_the_name_of_keras_s_class(
         shapes = [file["layers"][name]["vars"]["0"].shape for name in found]
     assert found == ["embedding", "embedding_1"][: 1 if tie_embeddings == "all" else 2]
     assert set(shapes) == {(11, 6)}
+
+
+# A full disk.
+
+FULL_AT = 20_000  # bytes, less than the weights have
+WRITERS = {
+    "old .keras": lambda model, folder: model.save(folder / "old.keras"),
+    "new .keras": lambda model, folder: model.save(folder / "new.keras"),
+    "old .h5": lambda model, folder: model.save_weights(folder / "old.weights.h5"),
+    "new .h5": lambda model, folder: model.save_weights(f"{folder}/new.weights.h5"),
+    "preset": lambda model, folder: model.save_to_preset(folder / "preset"),
+}
+
+
+def write_on_a_full_disk(write):
+    """Returns the error of `write` in a process whose files cannot grow.
+
+    HDF5 would end the process, so it is not that of the tests.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT, FULL_AT))
+        error = ""
+        try:
+            write()
+        except OSError as raised:
+            error = str(raised)
+        os.write(writer, error.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as file:
+        error = file.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return error
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("memory", ["enough", "scarce"])
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_full_disk(tmp_path, monkeypatch, write, memory):
+    if memory == "scarce":  # Keras then lets HDF5 write to the disk.
+        monkeypatch.setattr(saving_lib, "is_memory_sufficient", lambda model: False)
+    model = Seq2Seq(**{**SIZES, "intermediate_dim": 2000}, vocabulary_size=7)
+    old = [tmp_path / "old.keras", tmp_path / "old.weights.h5"]
+    for path in old:
+        path.write_bytes(b"old")
+    assert "File too large" in write_on_a_full_disk(lambda: write(model, tmp_path))
+    assert sorted(tmp_path.iterdir()) == old
+    assert [path.read_bytes() for path in old] == [b"old", b"old"]
+
+
+@pytest.mark.once
+def test_weights_are_those_that_keras_writes(model, tmp_path, monkeypatch):
+    ours, theirs = tmp_path / "ours.weights.h5", tmp_path / "theirs.weights.h5"
+    model.save_weights(ours)
+    keras.saving.save_weights(model, theirs)
+    read = []
+    for path in (ours, theirs):
+        arrays = {}
+        with h5py.File(path) as file:
+            file.visititems(lambda name, item, to=arrays: to.update({name: item}))
+            read.append({k: v[()] for k, v in arrays.items() if hasattr(v, "shape")})
+    assert read[0].keys() == read[1].keys()
+    for name, value in read[1].items():
+        np.testing.assert_array_equal(read[0][name], value)
+    with pytest.raises(ValueError, match="must end in `.weights.h5`"):
+        model.save_weights(tmp_path / "weights.npz")
+    before = ours.read_bytes()
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+    model.save_weights(ours, overwrite=False)
+    assert ours.read_bytes() == before
