@@ -410,7 +410,7 @@ def test_other_models_are_refused(tmp_path, failure):
     messages = {
         "other": "must contain a model of this library",
         "broken": "error: ",
-        "zip": "zip.keras must be a .keras file: There is no item",
+        "zip": "zip.keras must be a .keras file of this library; it is damaged or ",
     }
     for name, message in messages.items():
         assert message in failure("inspect", tmp_path / f"{name}.keras")

@@ -10,13 +10,20 @@ from keras_transformer import hub
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.files import checked_file, new_folder, read_json, write_json
 from keras_transformer.layers.block_arguments import deserialize_objects
+from keras_transformer.models.file_checks import (
+    CONFIG,
+    WEIGHTS,
+    check_fits_memory,
+    check_weights,
+    stored_sizes,
+)
 from keras_transformer.types import Config
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
 
 HUB = "hf://"
-CONFIG, METADATA, WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
+METADATA = "metadata.json"
 # The files of tokenizers, and the arguments of the model that they are read into.
 TOKENIZERS = {
     "tokenizer.json": "source_tokenizer",
@@ -89,6 +96,8 @@ def load_preset(cls: Any, preset: str, load_weights: bool, overrides: Config) ->
     _check_tokenizers(metadata, folder)
     versions = _keras_versions(metadata)
     arguments = _arguments(cls, folder, versions)
+    if load_weights:
+        _check_weights(folder, metadata.get("parameter_count"), versions)
     if not load_weights and overrides:
         return cls(**{**arguments, **overrides})
     model = _build(cls, arguments, folder, versions)
@@ -193,6 +202,7 @@ def _arguments(cls: type, folder: pathlib.Path, versions: str) -> Config:
             f"`registered_name={content.get('registered_name')!r}`."
         )
     try:
+        check_fits_memory(config)
         design = deserialize_objects(config)
     except Exception as error:  # a damaged configuration can raise almost anything
         raise ValueError(f"{path} is damaged: {error} {versions}") from error
@@ -223,34 +233,41 @@ def _load_weights(
     model: Any, folder: pathlib.Path, parameter_count: Any, versions: str
 ) -> None:
     path = folder / WEIGHTS
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`preset` must have the file {WEIGHTS}, which {folder} lacks. Pass "
-            "`load_weights=False` for a model without its weights."
-        )
     if model.count_params() != parameter_count:
         raise ValueError(
             f"{folder} must have files of one model; received {parameter_count} "
             f"parameters in {METADATA}, {model.count_params()} in {CONFIG}."
         )
     try:
-        _check_size(path, parameter_count)  # Keras ignores excess weights
         model.load_weights(path)
     except Exception as error:  # a damaged HDF5 file can raise almost anything
-        raise ValueError(
-            f"{path} must have the weights of the model in {CONFIG}; it belongs to "
-            f"another model or is damaged: {error} {versions}"
-        ) from error
+        raise _damaged_weights(path, error, versions) from error
 
 
-def _check_size(path: pathlib.Path, parameter_count: int) -> None:
-    import h5py
+def _check_weights(folder: pathlib.Path, parameter_count: Any, versions: str) -> None:
+    """Checks the sizes of the weights before the model is built."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"`preset` must have the file {WEIGHTS}, which {folder} lacks. Pass "
+            "`load_weights=False` for a model without its weights."
+        )
+    try:
+        stored = stored_sizes(path, path.stat().st_size)
+        if stored.numbers != parameter_count:  # Keras ignores excess weights
+            raise ValueError(
+                f"it has {stored.numbers} numbers instead of {parameter_count}"
+            )
+        check_weights(read_json(folder / CONFIG)["config"], stored)
+    except Exception as error:  # a damaged HDF5 file can raise almost anything
+        raise _damaged_weights(path, error, versions) from error
 
-    sizes: list[int] = []
-    with h5py.File(path) as file:
-        file.visititems(lambda name, item: sizes.append(getattr(item, "size", 0)))
-    if sum(sizes) != parameter_count:
-        raise ValueError(f"it has {sum(sizes)} numbers instead of {parameter_count}")
+
+def _damaged_weights(path: pathlib.Path, error: Exception, versions: str) -> ValueError:
+    return ValueError(
+        f"{path} must have the weights of the model in {CONFIG}; it belongs to another "
+        f"model or is damaged: {error} {versions}"
+    )
 
 
 def _check_same_weights(model: Any, changed: Any, overrides: Config) -> None:

@@ -27,6 +27,7 @@ from keras_transformer.models.encoder_decoder import (
     EncoderDecoder,
     OutputsWithScores,
 )
+from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.presets import PRESETS
 from keras_transformer.models.vocabularies import (
     check_tying,
@@ -459,7 +460,12 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
-        """Creates a model from the result of `get_config`."""
+        """Creates a model from the result of `get_config`.
+
+        Raises:
+            ValueError: if the model does not fit in the memory of this machine.
+        """
+        check_fits_memory(config)
         config = deserialize_objects(config)
         for name in ("source_tokenizer", "target_tokenizer"):
             if config.get(name) is not None:

@@ -25,20 +25,40 @@ def load_trained_model(path: pathlib.Path) -> "GenerativeModel":
     import keras
 
     from keras_transformer.models import GenerativeModel, Seq2Seq
+    from keras_transformer.models.file_checks import check_keras_file
 
     path = find_model(path)
     if path.is_dir():
         return Seq2Seq.from_preset(str(path))
     try:
+        content = check_keras_file(path)
+        if str(content.get("module")).partition(".")[0] == "keras":
+            raise _another_class(path, str(content.get("class_name")))
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
-    except KeyError as error:  # a zip file with other content
-        raise ValueError(f"{path} must be a .keras file: {error.args[0]}") from error
-    if not isinstance(model, GenerativeModel):
+    except _AnotherClass:
+        raise
+    except Exception as error:  # a damaged file can raise almost anything
+        is_of_system = isinstance(error, OSError) and error.errno is not None
+        if is_of_system or isinstance(error, MemoryError):
+            raise
         raise ValueError(
-            f"{path} must contain a model of this library, such as a Seq2Seq; it "
-            f"contains a {type(model).__name__}."
-        )
+            f"{path} must be a .keras file of this library; it is damaged or another "
+            f"file: {error}"
+        ) from error
+    if not isinstance(model, GenerativeModel):
+        raise _another_class(path, type(model).__name__)
     return model
+
+
+class _AnotherClass(ValueError):
+    pass
+
+
+def _another_class(path: pathlib.Path, name: str) -> ValueError:
+    return _AnotherClass(
+        f"{path} must contain a model of this library, such as a Seq2Seq; it contains "
+        f"a {name}."
+    )
 
 
 def find_model(path: pathlib.Path) -> pathlib.Path:
@@ -65,7 +85,7 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
             f"{path} must be a .keras file, the folder of a run, or the folder of a "
             "preset; it is another kind of file."
         )
-    elif not zipfile.is_zipfile(path):
+    elif not (path.is_file() and zipfile.is_zipfile(path)):
         raise ValueError(
             f"{path} must be a .keras file; it is damaged or another kind of file."
         )

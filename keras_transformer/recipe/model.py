@@ -40,8 +40,7 @@ def make_model(recipe: Recipe) -> GenerativeModel:
     is_resumed = can_resume(recipe)
     vocabulary.parent.mkdir(parents=True, exist_ok=True)
     if recipe.init and is_resumed:
-        model: GenerativeModel = keras.saving.load_model(initial, compile=False)
-        return model
+        return load_trained_model(initial)
     if recipe.init:
         trained = _trained_model(recipe.init, recipe)
         trained.save(initial)

@@ -14,6 +14,7 @@ from keras_transformer.files import written_whole
 from keras_transformer.models import PRESETS, GenerativeModel
 from keras_transformer.recipe.folder import is_complete, next_version
 from keras_transformer.recipe.history_file import HistoryFile
+from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.model import compile_model, in_float32, make_model
 from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.recipe.result import (
@@ -139,7 +140,7 @@ def _read_result(recipe: Recipe) -> TrainingResult:
     """Returns the result of a complete run."""
     output = pathlib.Path(recipe.output)
     figures = Figures.read(output / "figures.json")
-    model = keras.saving.load_model(output / "model.keras")
+    model = load_trained_model(output / "model.keras")
     search = BeamSearch(recipe.num_beams, figures.length_penalty)
     return TrainingResult(model, search, figures)
 

@@ -7,18 +7,20 @@ stores a checksum for each member.
 
 import errno
 import json
+import math
 import os
 import pathlib
 import re
 import sys
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 
-from keras_transformer.files import UNFINISHED, lock, written_whole
+from keras_transformer.files import UNFINISHED, check_is_file, lock, written_whole
 
 LOCK = ".lock"
 _LOCKS: dict[str, int] = {}  # File descriptors of this process, by folder.
@@ -87,7 +89,7 @@ def acquire_lock(folder: pathlib.Path) -> None:
         return
     release_lock(folder)
     try:
-        with open(folder / LOCK, "ab") as file:
+        with open(folder / LOCK, "ab", opener=_open_no_link) as file:
             if lock(file):
                 # The duplicate keeps the lock when `file` is closed.
                 _LOCKS[os.path.realpath(folder)] = os.dup(file.fileno())
@@ -100,6 +102,11 @@ def acquire_lock(folder: pathlib.Path) -> None:
         "interrupted and has not ended. End that process (of a notebook, the kernel), "
         "or use a separate folder for each run."
     )
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Opens a file; raises `OSError` if it is a link or a pipe without a reader."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _has_lock(folder: pathlib.Path) -> bool:
@@ -169,7 +176,7 @@ def write_checkpoint(path: pathlib.Path, state: Mapping[str, Any]) -> None:
     """
     arrays: list[np.ndarray] = []
     text = json.dumps(_without_arrays(state, arrays)).encode()
-    with written_whole(path) as file:
+    with written_whole(path, follow_links=False) as file:
         np.savez(file, np.frombuffer(text, "uint8"), *arrays)
 
 
@@ -188,6 +195,8 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
         OSError: if the file temporarily cannot be read.
     """
     try:
+        check_is_file(path)
+        _check_sizes(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             state = json.loads(arrays["arr_0"].tobytes())
             return {name: _with_arrays(state[name], arrays) for name in names or state}
@@ -197,6 +206,27 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
         if is_temporary or isinstance(error, MemoryError):
             raise
         raise DamagedCheckpoint(f"{path} is damaged: {error}") from error
+
+
+def _check_sizes(path: pathlib.Path) -> None:
+    """Raises `ValueError` if arrays claim to be larger than what the file holds."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("its members claim to be larger than the file")
+        for member in members:
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read_header = {
+                    (1, 0): np.lib.format.read_array_header_1_0,
+                    (2, 0): np.lib.format.read_array_header_2_0,
+                }[version]
+                shape, _, dtype = read_header(file)
+                if math.prod(shape) * dtype.itemsize > member.file_size:
+                    raise ValueError(
+                        f"its array {member.filename} claims the shape {shape}, and "
+                        f"has {member.file_size} bytes"
+                    )
 
 
 def readable_checkpoints(

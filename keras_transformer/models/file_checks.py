@@ -1,0 +1,202 @@
+"""Checks of model files before memory is taken: sizes that a file only claims."""
+
+import io
+import json
+import math
+import os
+import pathlib
+import zipfile
+from typing import Any, BinaryIO, NamedTuple
+
+from keras_transformer.files import check_is_file
+from keras_transformer.types import Config
+
+CONFIG, WEIGHTS = "config.json", "model.weights.h5"
+# Keras compresses neither the members of a `.keras` file nor its weights. Files that
+# were compressed later are smaller by a few percent, those of zeros by a factor of
+# 1000.
+MAX_EXPANSION = 20
+SMALL = 1 << 24  # bytes, of a file whose expansion does not matter
+# Kernels of an attention and a feed-forward network.
+ARRAYS_PER_BLOCK = 6
+# Less than the Python objects of a block take.
+BYTES_PER_BLOCK = 50_000
+
+
+class Sizes(NamedTuple):
+    """Sizes of a model or of its weights.
+
+    Attributes:
+        numbers: int, number of parameters.
+        arrays: int, number of arrays that hold them.
+    """
+
+    numbers: int
+    arrays: int
+
+
+def least_sizes(config: Config) -> Sizes:
+    """Returns sizes that a model has at least, without building it.
+
+    Args:
+        config: configuration of a `Seq2Seq` or an `Ensemble`, not deserialized. A
+            setting of an invalid type counts as 0.
+
+    Returns:
+        Sizes that are smaller than those of the model by a small factor; 0 for other
+        models.
+    """
+    models = config.get("models")
+    if isinstance(models, list):
+        each = [
+            least_sizes(_mapping(_mapping(model).get("config"))) for model in models
+        ]
+        return Sizes(sum(s.numbers for s in each), sum(s.arrays for s in each))
+    width, num_heads = _size(config, "hidden_dim"), _size(config, "num_heads")
+    num_layers = _size(config, "num_layers")
+    num_blocks = num_layers + (_size(config, "num_decoder_layers") or num_layers)
+    options = _mapping(config.get("attention_options"))
+    key_dim = _size(options, "key_dim") or width // max(num_heads, 1)
+    value_dim = _size(options, "value_dim") or key_dim
+    block = num_heads * (key_dim + value_dim) + 2 * _size(config, "intermediate_dim")
+    rows = _size(config, "vocabulary_size") or sum(
+        _size(config, f"{side}_vocabulary_size") for side in ("source", "target")
+    )
+    positions = _mapping(config.get("positions"))
+    if positions.get("class_name") == "LearnedPositionalEncoding":
+        rows += 2 * _size(_mapping(positions.get("config")), "max_length")
+    numbers = width * (num_blocks * block + rows)
+    return Sizes(numbers, ARRAYS_PER_BLOCK * num_blocks)
+
+
+def _size(config: Config, name: str) -> int:
+    value = config.get(name)
+    return value if type(value) is int and value > 0 else 0
+
+
+def _mapping(value: Any) -> Config:
+    return value if isinstance(value, dict) else {}
+
+
+def stored_sizes(file: str | os.PathLike | BinaryIO, size: int) -> Sizes:
+    """Returns the sizes of the arrays in an HDF5 file, without reading them.
+
+    Args:
+        file: path of the file, or an open file that can seek.
+        size: int, number of bytes of the file.
+
+    Returns:
+        `Sizes`.
+
+    Raises:
+        OSError: if it is not an HDF5 file.
+        ValueError: if an array is not in the file, or all of them would have more
+            bytes than the file can have.
+    """
+    import h5py
+
+    sizes: list[int] = []
+    num_bytes = 0
+    with h5py.File(file) as weights:
+
+        def visit(name: str, item: Any) -> None:
+            nonlocal num_bytes
+            if not isinstance(item, h5py.Dataset):
+                return
+            if item.external or item.is_virtual:
+                raise ValueError(f"the array {name!r} is in another file")
+            sizes.append(math.prod(item.shape or ()))
+            num_bytes += sizes[-1] * item.dtype.itemsize
+
+        weights.visititems(visit)
+    if num_bytes > MAX_EXPANSION * size:
+        raise ValueError(
+            f"its arrays claim to have {num_bytes} bytes, and the file has {size}"
+        )
+    return Sizes(sum(sizes), len(sizes))
+
+
+def check_weights(config: Config, stored: Sizes) -> None:
+    """Checks that a configuration is not that of a larger model than the weights.
+
+    Args:
+        config: configuration of a model, not deserialized.
+        stored: sizes of the weights.
+
+    Raises:
+        ValueError: if the model would be larger.
+    """
+    least = least_sizes(config)
+    if least.numbers > stored.numbers or least.arrays > stored.arrays:
+        raise ValueError(
+            f"{CONFIG} describes a model of at least {least.numbers} parameters in "
+            f"{least.arrays} arrays; the weights have {stored.numbers} numbers in "
+            f"{stored.arrays} arrays"
+        )
+
+
+def check_fits_memory(config: Config) -> None:
+    """Checks that a model is not larger than the memory of this machine.
+
+    Args:
+        config: configuration of a model, not deserialized.
+
+    Raises:
+        ValueError: if the model needs more memory than the machine has. Where the
+            size of the memory is unknown, as on Windows, nothing is checked.
+    """
+    least, memory = least_sizes(config), _memory()
+    num_blocks = least.arrays // ARRAYS_PER_BLOCK
+    needed = 2 * least.numbers + BYTES_PER_BLOCK * num_blocks  # of 16 bits or more
+    if memory is not None and needed > memory:
+        raise ValueError(
+            f"the configuration of a model must fit in memory, {memory} bytes; "
+            f"received one of {num_blocks} blocks and at least {least.numbers} "
+            "parameters. It is damaged, or needs a larger machine."
+        )
+
+
+def _memory() -> int | None:
+    """Returns the size of the memory in bytes, or `None` if it is unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def check_keras_file(path: pathlib.Path) -> Config:
+    """Checks the sizes in a `.keras` file before it is loaded.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The content of its `config.json`.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is not a `.keras` file, would expand to a multiple of its
+            size, or has weights for a smaller model than it describes.
+    """
+    check_is_file(path)
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        expanded = sum(member.file_size for member in archive.infolist())
+        if expanded > max(MAX_EXPANSION * size, SMALL):
+            raise ValueError(
+                f"the file has {size} bytes, and its members would have {expanded}"
+            )
+        for name in (CONFIG, WEIGHTS):
+            if name not in archive.namelist():
+                raise ValueError(f"it has no {name}")
+        content = json.loads(archive.read(CONFIG))
+        if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
+            raise ValueError(f"{CONFIG} does not describe a model")
+        with archive.open(WEIGHTS) as member:
+            is_stored = archive.getinfo(WEIGHTS).compress_type == zipfile.ZIP_STORED
+            file: Any = member if is_stored else io.BytesIO(member.read())
+            check_weights(
+                content["config"],
+                stored_sizes(file, archive.getinfo(WEIGHTS).file_size),
+            )
+    return content
