@@ -59,7 +59,28 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
     if not (options.is_file() and figures.is_file()):
         return None
     num_beams = Recipe.from_toml(options).num_beams
-    return SearchSettings(num_beams, float(read_json(figures)["length_penalty"]))
+    penalty = read_json(figures).get("length_penalty")
+    try:
+        check_length_penalty(penalty)
+    except ValueError as error:
+        raise ValueError(
+            f"{figures} must have the figures of a run; it is damaged: {error}"
+        ) from error
+    return SearchSettings(num_beams, float(penalty))
+
+
+def check_length_penalty(value: object) -> None:
+    """Checks that a length penalty of a file is a finite number.
+
+    Args:
+        value: the value in the file.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and abs(value) < 1e9):  # type: ignore[arg-type]
+        raise ValueError(f"`length_penalty` is {value!r:.80}")
 
 
 def latest_position(output: str) -> RunPosition | None:

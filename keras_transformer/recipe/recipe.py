@@ -7,9 +7,11 @@ import os
 import pathlib
 import tomllib
 from collections.abc import Sequence
-from typing import Annotated, Any, Self, TypeAlias
+from numbers import Integral, Real
+from typing import Annotated, Any, Self, TypeAlias, get_args, get_type_hints
 
 from keras_transformer.arguments import check_ints, check_rates, renamed_argument
+from keras_transformer.files import read_file
 
 OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 
@@ -24,6 +26,15 @@ _OPTIONS_OF_INIT = (
     *("preset", "vocabulary_size", "normalization", "character_coverage"),
 )
 _FORMER_NAMES = {"consistency": "r_drop"}
+# Types that an option of each type accepts, and their names in error messages.
+_ACCEPTED: dict[Any, Any] = {
+    str: (str, os.PathLike),
+    bool: bool,
+    int: Integral,
+    float: Real,
+    type(None): type(None),
+}
+_TYPE_NAMES = {str: "a text", bool: "true or false", int: "an int", float: "a number"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,6 +141,7 @@ class Recipe:
     def __post_init__(self, consistency: float | None) -> None:
         r_drop = renamed_argument("consistency", consistency, "r_drop", self.r_drop)
         object.__setattr__(self, "r_drop", r_drop)
+        self._check_types()
         self._check_files()
         self._check_numbers()
         if self.init is not None:
@@ -149,7 +161,11 @@ class Recipe:
         Raises:
             ValueError: if the file is not TOML or has an invalid option.
         """
-        return cls(**read_options(path))
+        options = read_options(path)
+        try:
+            return cls(**options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from error
 
     def to_toml(self) -> str:
         """Writes all options as TOML, which `read_options` reads.
@@ -188,6 +204,18 @@ class Recipe:
                     "a new run, or edit that file to resume with another value."
                 )
 
+    def _check_types(self) -> None:
+        """Checks the types of all options but the lists of files."""
+        hints = get_type_hints(Recipe)
+        for name in {*option_names()} - {"train", "valid", "test"}:
+            kinds = get_args(hints[name]) or (hints[name],)
+            value = vars(self)[name]
+            if not isinstance(value, tuple(_ACCEPTED[kind] for kind in kinds)):
+                raise ValueError(
+                    f"`{name}` must be {_TYPE_NAMES[kinds[0]]}; received "
+                    f"`{name}={value!r}`."
+                )
+
     def _check_files(self) -> None:
         """Checks the paths and makes them absolute."""
         self._set_files("train", self.train)
@@ -205,6 +233,10 @@ class Recipe:
             raise ValueError(
                 f"`{name}` must be a list of two files, source and target, or of one "
                 f"with a tab between the sides; received `{name}={files!r}`."
+            )
+        if not all(isinstance(file, str | os.PathLike) for file in files):
+            raise ValueError(
+                f"`{name}` must be a list of paths; received `{name}={files!r}`."
             )
         object.__setattr__(self, name, [os.path.abspath(file) for file in files])
 
@@ -291,9 +323,10 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     ```
     """
     path = pathlib.Path(path)
+    content = read_file(path)
     try:
-        options = tomllib.loads(path.read_text("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        options = tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a TOML file: {error}.") from error
     for name, value in options.items():
         if isinstance(value, dict):

@@ -9,6 +9,7 @@ from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.files import read_json, write_json
 from keras_transformer.models import GenerativeModel
+from keras_transformer.recipe.folder import check_length_penalty
 from keras_transformer.recipe.recipe import Recipe
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
@@ -58,8 +59,19 @@ class Figures:
 
         Returns:
             The `Figures`.
+
+        Raises:
+            ValueError: if the file does not contain figures.
         """
-        return cls(**read_json(path))
+        content = read_json(path)
+        try:
+            figures = cls(**content)
+            check_length_penalty(figures.length_penalty)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} must have the figures of a run; it is damaged: {error}"
+            ) from error
+        return figures
 
     def write(self, path: pathlib.Path) -> None:
         """Writes the figures to a JSON file.

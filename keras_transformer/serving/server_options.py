@@ -15,6 +15,8 @@ from pydantic import (
     model_validator,
 )
 
+from keras_transformer.files import read_file
+
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
 Count = Annotated[int, Field(ge=1)]
@@ -169,9 +171,10 @@ def read_server_options(
     ```
     """
     path = pathlib.Path(path)
+    content = read_file(path)
     try:
-        found = tomllib.loads(path.read_text("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a TOML file: {error}") from error
     models = found.get("models")
     for model in models.values() if isinstance(models, dict) else ():

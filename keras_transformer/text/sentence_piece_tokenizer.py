@@ -215,11 +215,17 @@ def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:
     Raises:
         ValueError: if `proto` is not a SentencePiece model.
     """
+    if not isinstance(proto, bytes | str):
+        raise ValueError(
+            "`proto` must be a serialised SentencePiece model, bytes or a base64 "
+            f"string; received an object of type {type(proto).__name__}."
+        )
     try:
         content = base64.b64decode(proto) if isinstance(proto, str) else proto
+        sentencepiece.SentencePieceProcessor(model_proto=content)
         model = tf_text.SentencepieceTokenizer(content, out_type=out_type)
         model.vocab_size().numpy()  # which reads it
-    except (ValueError, tf.errors.OpError) as error:
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
         raise ValueError(
             "`proto` must be a serialised SentencePiece model; received "
             f"{len(proto)} bytes that are not. Pass the complete content of a "

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.files import write_json, written_whole
+from keras_transformer.files import read_file, write_json, written_whole
 from keras_transformer.types import Config, Tensor
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -224,7 +224,8 @@ class Tokenizer(tf.Module):
         """
         path, config = pathlib.Path(path), self.get_config()
         for name, ending in self.assets.items():
-            path.with_suffix(ending).write_bytes(base64.b64decode(config.pop(name)))
+            with written_whole(path.with_suffix(ending)) as file:
+                file.write(base64.b64decode(config.pop(name)))
         content = {"class_name": type(self).__name__, "config": config}
         write_json(path, content)
 
@@ -243,12 +244,12 @@ class Tokenizer(tf.Module):
             ValueError: if the file does not contain a tokenizer of this class.
         """
         try:
-            content = json.loads(pathlib.Path(path).read_text("utf-8"))
+            content = json.loads(read_file(path).decode("utf-8"))
             name = f"{PACKAGE}>{content['class_name']}"
             kind, config = keras.saving.get_registered_object(name), content["config"]
             for argument, ending in kind.assets.items():
                 if argument not in config:
-                    asset = pathlib.Path(path).with_suffix(ending).read_bytes()
+                    asset = read_file(pathlib.Path(path).with_suffix(ending))
                     config[argument] = base64.b64encode(asset).decode()
             tokenizer = kind.from_config(config)
         except (
@@ -257,6 +258,7 @@ class Tokenizer(tf.Module):
             TypeError,
             AttributeError,
             RecursionError,
+            RuntimeError,  # of SentencePiece
         ) as error:
             raise ValueError(
                 f"`path` must be a file that `Tokenizer.save` wrote; `{path}` is not "

@@ -54,7 +54,9 @@ def average_checkpoints(
     check_ints(1, last=last)
     found = storage.checkpoint_files(pathlib.Path(folder))
     ends = [path for position, path in found.items() if not position.batches]
-    readable = storage.readable_checkpoints(reversed(ends), "model")
+    readable = storage.readable_checkpoints(
+        reversed(ends), "model", check=run_state.check_variables
+    )
     newest: list[np.ndarray] = []
     sums: list[np.ndarray] = []
     averaged = []

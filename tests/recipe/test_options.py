@@ -1,10 +1,14 @@
 import dataclasses
+import json
+import os
 import pathlib
 import tomllib
 
 import pytest
 
 from keras_transformer.recipe import Recipe, read_options
+from keras_transformer.recipe.folder import selected_search
+from keras_transformer.recipe.result import Figures
 
 NOTHING = ("test", "init", "subword_sampling", "patience", "verbose")
 FILES = {"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": "runs/a"}
@@ -143,3 +147,46 @@ def test_the_former_name_of_r_drop(tmp_path):
     path = tmp_path / "options.toml"
     path.write_text(recipe.to_toml().replace("r_drop", "consistency"))
     assert Recipe.from_toml(path) == recipe
+
+
+WRONG_OPTIONS = (
+    *("epochs = 'x'", "epochs = 1.5", "epochs = []", "learning_rate = 'x'"),
+    *("subword_sampling = 'x'", "output = 5", "train = [1, 2]", "preset = ['a']"),
+    *("init = 5", "seed = 'x'", "bleu_tokenize = 5", "lowercase = 'x'", "dtype = 1"),
+    *("learning_rate = nan", "r_drop = inf", "patience = 1.5", "verbose = 'x'"),
+    *("dropout = 1979-05-27", "test = 5", "export = 2", "max_length = -1", "a ="),
+    *(f"epochs = {'[' * 100_000}", f"epochs = -{'9' * 100}", f"epochs = {'9' * 9999}"),
+)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("line", WRONG_OPTIONS, ids=lambda line: line[:30])
+def test_a_wrong_option_in_a_file(tmp_path, line):
+    lines = {"train": '["a"]', "valid": '["b"]', "output": '"runs/a"'}
+    name, _, value = line.partition(" = ")
+    lines[name] = value
+    path = tmp_path / "options.toml"
+    path.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()))
+    with pytest.raises(ValueError, match="options.toml"):
+        Recipe.from_toml(path)
+
+
+@pytest.mark.once
+def test_a_pipe_in_place_of_a_file(tmp_path):
+    os.mkfifo(tmp_path / "options.toml")
+    with pytest.raises(ValueError, match="options.toml must be a file"):
+        read_options(tmp_path / "options.toml")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "content", [{}, [], {"length_penalty": "x"}, {"length_penalty": float("nan")}]
+)
+def test_wrong_figures(tmp_path, content):
+    recipe = Recipe(**FILES)
+    (tmp_path / "options.toml").write_text(recipe.to_toml())
+    (tmp_path / "figures.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="figures.json must"):
+        selected_search(tmp_path)
+    with pytest.raises(ValueError, match="figures.json must"):
+        Figures.read(tmp_path / "figures.json")

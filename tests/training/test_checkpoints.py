@@ -27,7 +27,7 @@ from keras_transformer import (
     Perplexity,
     parallel_dataset,
 )
-from keras_transformer.training.checkpoints import storage
+from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer.training.checkpoints.storage import RunPosition
 
 
@@ -154,6 +154,40 @@ def test_all_checkpoints_are_damaged(tmp_path):
         pytest.raises(OSError, match=re.escape(match)),
     ):
         fit(tmp_path)
+
+
+CHANGES = {
+    **{f"no {name}": {name: ...} for name in ("model", "random", "history")},
+    "more epochs": {"epoch": 10**9},
+    "no int": {"epoch": "2"},
+    "bool": {"batch": False},
+    "variables": {"model": [{"name": "a", "value": 5}]},
+    "names": {"optimizer": [{"value": np.zeros(2)}]},
+    "callbacks": {"callbacks": [5]},
+    "attributes": {"callbacks": [{"class": "EarlyStopping", "attributes": 5}]},
+    "history": {"history": {"epoch": [0], "history": {"loss": 5}}},
+    "words": {"random": {"python": [3, [1, 2], None], "numpy": {}}},
+    "data": {"data": {"epoch": "1"}},
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_state_that_was_changed_is_skipped(whole, change):
+    paths = [*storage.checkpoint_files(whole[0]).values()]
+    path = paths[-1]
+    content, before = storage.read_checkpoint(path), path.read_bytes()
+    run_state.check_state(path, content)
+    changed = {k: v for k, v in {**content, **change}.items() if v is not ...}
+    storage.write_checkpoint(path, changed)
+    try:
+        with pytest.warns(UserWarning, match=rf"skipped: .*{path.name} is damaged"):
+            readable = storage.readable_checkpoints(
+                reversed(paths), check=run_state.check_state
+            )
+            assert next(readable)[0] == paths[-2]
+    finally:
+        path.write_bytes(before)
 
 
 @pytest.mark.once
@@ -423,7 +457,7 @@ def test_a_folder_that_was_removed_is_locked_again(tmp_path):
 def test_forked_processes_do_not_have_the_lock(tmp_path):
     code = """if True:
         import os, pathlib, sys
-        from keras_transformer.training.checkpoints import storage
+        from keras_transformer.training.checkpoints import run_state, storage
 
         folder = pathlib.Path(sys.argv[1])
         storage.acquire_lock(folder)

@@ -1,6 +1,9 @@
+import io
+import json
 import os
 import re
 import resource
+import zipfile
 
 import keras
 import numpy as np
@@ -9,9 +12,11 @@ import pytest
 from keras_transformer.training.checkpoints.storage import (
     DamagedCheckpoint,
     RunPosition,
+    acquire_lock,
     checkpoint_files,
     read_checkpoint,
     readable_checkpoints,
+    release_lock,
     remove_superseded,
     remove_unfinished,
     write_checkpoint,
@@ -209,3 +214,51 @@ def test_a_temporary_error_is_raised(tmp_path, monkeypatch, error):
     monkeypatch.setattr(np, "load", fail)
     with pytest.raises(type(error)):
         next(readable_checkpoints([tmp_path / "epoch-0001.npz"]))
+
+
+def write_with_header(path, shape, dtype="<f4", more=b""):
+    """Writes a checkpoint whose array claims a shape, but holds eight bytes."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": dtype, "fortran_order": False, "shape": shape}
+    )
+    text = json.dumps({"model": {"array": "arr_1", "dtype": "float32"}}).encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if more else 0) as archive:
+        with archive.open("arr_0.npy", "w") as file:
+            np.lib.format.write_array(file, np.frombuffer(text, "uint8"))
+        archive.writestr("arr_1.npy", header.getvalue() + bytes(8) + more)
+
+
+@pytest.mark.parametrize("shape", [(25 * 10**12,), (10**6, 10**6), (2**62,), (999,)])
+def test_an_array_that_is_larger_than_the_file(tmp_path, shape):
+    write_with_header(tmp_path / "a.npz", shape)
+    with pytest.raises(DamagedCheckpoint, match=r"a.npz is damaged: .* claims the sha"):
+        read_checkpoint(tmp_path / "a.npz")
+    write_checkpoint(tmp_path / "b.npz", STATE)
+    paths = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    with pytest.warns(UserWarning, match="a.npz is damaged"):
+        ((found, _),) = readable_checkpoints(paths)
+    assert found == paths[1]
+
+
+def test_a_compressed_file_that_expands(tmp_path):
+    write_with_header(tmp_path / "a.npz", (250_002,), more=bytes(1_000_000))
+    with pytest.raises(DamagedCheckpoint, match="claim to be larger than the file"):
+        read_checkpoint(tmp_path / "a.npz")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.npz")
+    with pytest.raises(DamagedCheckpoint, match="a.npz is damaged: .* must be a file"):
+        read_checkpoint(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_lock_that_is_a_pipe_or_a_link(tmp_path, kind):
+    if kind == "pipe":
+        os.mkfifo(tmp_path / ".lock")
+    else:
+        (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    acquire_lock(tmp_path)
+    release_lock(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()

@@ -127,7 +127,11 @@ def restore_callbacks(
         by_class.setdefault(entry["class"], []).append(entry["attributes"])
     for callback in filter(attributes_to_save, callbacks):
         if attributes := by_class.get(type(callback).__name__):
-            vars(callback).update(copy.deepcopy(attributes.pop(0)))
+            own = attributes_to_save(callback)
+            saved_attributes = copy.deepcopy(attributes.pop(0))
+            vars(callback).update(
+                {k: v for k, v in saved_attributes.items() if k in own}
+            )
 
 
 def swap_callbacks(

@@ -129,7 +129,10 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _newest_checkpoint(self) -> tuple[pathlib.Path, RunState] | None:
         paths = [*storage.checkpoint_files(self.folder).values()]
-        newest = next(storage.readable_checkpoints(reversed(paths)), None)
+        readable = storage.readable_checkpoints(
+            reversed(paths), check=run_state.check_state
+        )
+        newest = next(readable, None)
         if newest is not None:
             path, state = newest
             return path, cast(RunState, state)

@@ -1,6 +1,7 @@
 """State of a run: variables, history and random generators."""
 
 import itertools
+import pathlib
 import random
 import re
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.training.checkpoints.callback_state import SavedCallback
+from keras_transformer.training.checkpoints.storage import RunPosition
 
 
 class SavedVariable(TypedDict):
@@ -46,6 +48,70 @@ class RunState(TypedDict):
     random: dict[str, Any]
     data: dict[str, int] | None
     history: SavedHistory
+
+
+# Types of the entries of a checkpoint; older files lack some of them.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "epoch": (int,),
+    "batch": (int,),
+    "data_size": (dict, type(None)),
+    "model": (list,),
+    "optimizer": (list,),
+    "metrics": (list,),
+    "callbacks": (list,),
+    "random": (dict,),
+    "data": (dict, type(None)),
+    "history": (dict,),
+}
+
+
+def check_state(path: pathlib.Path, state: dict[str, Any]) -> None:
+    """Checks that the content of a checkpoint is the state of a run.
+
+    Args:
+        path: path of the checkpoint.
+        state: its content.
+
+    Raises:
+        Exception: if it is not.
+    """
+    for name, types in _TYPES.items():
+        if type(state[name]) not in types:
+            raise TypeError(f"`{name}` is {state[name]!r:.80}")
+    position = RunPosition(state["epoch"], state["batch"])
+    if position != RunPosition.from_file_name(path.name):
+        raise ValueError(f"it is at {position}, unlike its name")
+    for name in ("model", "optimizer", "metrics"):
+        check_variables(path, {"model": state[name]})
+    for callback in state["callbacks"]:
+        if not isinstance(callback["class"], str) or not all(callback["attributes"]):
+            raise TypeError(f"a callback is {callback!r:.80}")
+    history = state["history"]
+    keras.tree.map_structure(int, history["epoch"])
+    if not all(isinstance(values, list) for values in history["history"].values()):
+        raise TypeError("`history` has no lists")
+    if not all(type(rate) is float for rate in state.get("learning_rates", [])):
+        raise TypeError("`learning_rates` are not numbers")
+    for name in ("data", "data_size"):
+        if not all(type(value) is int for value in (state[name] or {}).values()):
+            raise TypeError(f"`{name}` is not of ints")
+    version, words, gauss = state["random"]["python"]
+    random.Random().setstate((version, tuple(words), gauss))
+    np.random.RandomState().set_state(state["random"]["numpy"])
+    torch_states = [
+        state["random"][n] for n in ("torch", "cuda") if n in state["random"]
+    ]
+    for value in keras.tree.flatten(torch_states):
+        if not isinstance(value, np.ndarray) or value.dtype != "uint8":
+            raise TypeError("a random state of PyTorch is not of bytes")
+
+
+def check_variables(path: pathlib.Path, state: dict[str, Any]) -> None:
+    """Checks the entry `"model"` of a checkpoint; see `check_state`."""
+    for entry in state["model"]:
+        keras.backend.standardize_dtype(entry["value"].dtype)
+        if not isinstance(entry["name"], str):
+            raise TypeError(f"a variable is {entry!r:.80}")
 
 
 def save_variables(variables: Iterable[keras.Variable]) -> list[SavedVariable]:

@@ -14,7 +14,7 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -230,13 +230,17 @@ def _check_sizes(path: pathlib.Path) -> None:
 
 
 def readable_checkpoints(
-    paths: Iterable[pathlib.Path], *names: str
+    paths: Iterable[pathlib.Path],
+    *names: str,
+    check: Callable[[pathlib.Path, dict[str, Any]], None] | None = None,
 ) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
     """Reads checkpoints one after the other and skips damaged ones with a warning.
 
     Args:
         paths: paths of the files.
         *names: names of the entries to read. Default: all.
+        check: function of the path and the entries. It raises an error if the entries
+            are not those of a run.
 
     Yields:
         The path and the entries of each file that is not damaged.
@@ -244,10 +248,23 @@ def readable_checkpoints(
     for path in paths:
         try:
             state = read_checkpoint(path, *names)
+            if check is not None:
+                _run_check(check, path, state)
         except DamagedCheckpoint as error:
             warnings.warn(f"A checkpoint is skipped: {error}", stacklevel=2)
         else:
             yield path, state
+
+
+def _run_check(
+    check: Callable[[pathlib.Path, dict[str, Any]], None],
+    path: pathlib.Path,
+    state: dict[str, Any],
+) -> None:
+    try:
+        check(path, state)
+    except Exception as error:  # Entries of any type can raise almost any error.
+        raise DamagedCheckpoint(f"{path} is damaged: {error!r}") from error
 
 
 def remove_superseded(folder: pathlib.Path, newest: RunPosition, keep: int) -> None:
