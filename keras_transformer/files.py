@@ -9,7 +9,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 try:
     import fcntl
@@ -75,13 +75,16 @@ def _regular_file(path: pathlib.Path) -> os.stat_result | None:
 
 def _new_file(path: pathlib.Path, mode: int) -> BinaryIO:
     """Creates a locked file with a random name next to `path`."""
+
+    def create(name: str, flags: int) -> int:
+        return os.open(name, flags, mode)
+
     while True:
         name = f"{UNFINISHED}{secrets.token_hex(8)}-{path.name}"
-        file = open(  # noqa: SIM115
-            path.with_name(name), "xb", opener=lambda *args: os.open(*args, mode)
-        )
+        aside = path.with_name(name)
+        file = cast(BinaryIO, open(aside, "xb", opener=create))  # noqa: SIM115
         lock(file)
-        if _is_at(file.fileno(), file.name):
+        if _is_at(file.fileno(), aside):
             return file
         file.close()  # Another process took it for abandoned, and removed it.
 

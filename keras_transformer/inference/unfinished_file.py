@@ -84,7 +84,8 @@ class UnfinishedFile:
             return None
         progress = self._read_progress()
         if progress is None:
-            return self._damaged()
+            self._check_may_be_discarded()
+            return None
         for name, value in settings.items():
             other = _renamed(progress.settings.get(name))
             if other != value and not overwrite:
@@ -96,11 +97,12 @@ class UnfinishedFile:
         if {name: _renamed(v) for name, v in progress.settings.items()} != settings:
             return None
         if self._count_lines(progress.size) != progress.lines:
-            return self._damaged()
+            self._check_may_be_discarded()
+            return None
         return progress
 
-    def _damaged(self) -> None:
-        """Raises an error, unless unfinished work is to be discarded."""
+    def _check_may_be_discarded(self) -> None:
+        """Raises an error, unless damaged unfinished work is to be discarded."""
         if not self._overwrite:
             raise ValueError(
                 f"`{self._path}` must agree with `{self._record}` to resume the "

@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import json
+import os
 import re
 
 import pytest
@@ -9,7 +11,7 @@ import sentencepiece
 import tensorflow as tf
 from training_text import LINES
 
-from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 
 pytestmark = pytest.mark.once
 
@@ -217,3 +219,31 @@ def test_model_without_padding():
 def test_bad_proto(proto):
     with pytest.raises(ValueError, match="`proto` must be a serialised SentencePiece"):
         SentencePieceTokenizer(proto)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("proto", [5, None, ["a"], "ü", "YQ", b"", b"\x0a\xff" * 50])
+def test_a_proto_of_another_kind(proto):
+    with pytest.raises(ValueError, match="`proto` must be a serialised SentencePiece"):
+        SentencePieceTokenizer(proto)
+
+
+@pytest.mark.once
+def test_a_damaged_file(tmp_path):
+    lines = ["the cat sat on the mat", "the dog sat on the log"]
+    path = tmp_path / "tokenizer.json"
+    SentencePieceTokenizer.train(lines=lines, vocabulary_size=31).save_assets(path)
+    proto = (tmp_path / "tokenizer.model").read_bytes()
+    for content in (b"", proto[: len(proto) // 2], proto[::-1], bytes(100)):
+        (tmp_path / "tokenizer.model").write_bytes(content)
+        with pytest.raises(ValueError, match="tokenizer.json"):
+            Tokenizer.load(path)
+    (tmp_path / "tokenizer.model").unlink()
+    os.mkfifo(tmp_path / "tokenizer.model")
+    with pytest.raises(ValueError, match="tokenizer.model must be a file"):
+        Tokenizer.load(path)
+    for config in (5, [], {"proto": 5}, {"proto": "", "more": 1}):
+        content = {"class_name": "SentencePieceTokenizer", "config": config}
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="tokenizer.json"):
+            Tokenizer.load(path)
