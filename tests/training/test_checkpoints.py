@@ -567,7 +567,16 @@ def test_a_call_from_outside_fit(tmp_path):
 @pytest.mark.once
 def test_data_are_required_to_resume_within_an_epoch(tmp_path):
     data, model = make_data(), make_model()
-    storage.write_checkpoint(tmp_path / RunPosition(1, 3).file_name, {"batch": 3})
+    state = {
+        **dict.fromkeys(("model", "optimizer", "metrics", "callbacks"), []),
+        "epoch": 1,
+        "batch": 3,
+        "data_size": None,
+        "data": None,
+        "random": run_state.save_random_state(),
+        "history": {"epoch": [0], "history": {}},
+    }
+    storage.write_checkpoint(tmp_path / RunPosition(1, 3).file_name, state)
     with pytest.raises(ValueError, match="must be given to resume within .*000003.npz"):
         model.fit(data.dataset, callbacks=[Checkpoints(tmp_path)], shuffle=False)
 

@@ -50,7 +50,7 @@ class RunState(TypedDict):
     history: SavedHistory
 
 
-# Types of the entries of a checkpoint; older files lack some of them.
+# Types of the required entries of a checkpoint.
 _TYPES: dict[str, tuple[type, ...]] = {
     "epoch": (int,),
     "batch": (int,),
