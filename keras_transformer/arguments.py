@@ -94,3 +94,25 @@ def renamed_argument(
         stacklevel=stacklevel,
     )
     return old
+
+
+def check_unicode(text: str, argument: str, where: str) -> None:
+    """Checks that a text can be encoded in UTF-8.
+
+    Args:
+        text: the text.
+        argument: str, name of the argument, for the error message.
+        where: str, place of the text in the argument, such as `"row 3"`.
+
+    Raises:
+        ValueError: if the text has a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code, place = ord(text[error.start]), error.start
+        raise ValueError(
+            f"`{argument}` must be valid Unicode; received the lone surrogate "
+            f"U+{code:04X} at position {place} of the text in {where}. Replace it, "
+            'for example with `text.encode("utf-8", "replace").decode()`.'
+        ) from error

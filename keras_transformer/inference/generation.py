@@ -27,6 +27,7 @@ from keras_transformer.inference.token_ids import (
     pad_rows,
     power_of_two,
     token_rows,
+    without_words,
 )
 
 T = TypeVar("T")
@@ -201,7 +202,9 @@ class Generator:
         result = self._search(rows, prefixes, request, seed, batch_size)
         texts = alignments = None
         if are_texts:
-            result = _empty_outputs(result, rows, pad)
+            assert tokenizer is not None
+            empty = [without_words(row, tokenizer) for row in rows]
+            result = _empty_outputs(result, empty, pad)
         check_probabilities(np.asarray(result.scores))
         if are_texts:
             texts = self._detokenize(result)
@@ -322,9 +325,11 @@ def _check_not_empty(rows: Rows) -> None:
         )
 
 
-def _empty_outputs(result: SearchResult, rows: Rows, pad_token_id: int) -> SearchResult:
-    """Replaces the outputs of empty texts, which have only the end token."""
-    empty = np.array([len(row) == 1 for row in rows], dtype=bool)[:, None]
+def _empty_outputs(
+    result: SearchResult, are_empty: Sequence[bool], pad_token_id: int
+) -> SearchResult:
+    """Replaces the outputs of texts without words."""
+    empty = np.array(are_empty, dtype=bool)[:, None]
     return SearchResult(
         token_ids=np.where(
             empty[..., None], np.int32(pad_token_id), np.asarray(result.token_ids)

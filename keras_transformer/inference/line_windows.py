@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.token_ids import without_words
 from keras_transformer.text import LineIndex, LineReader, decode_line
 
 _READ = 1 << 16  # bytes, the capacity of a pipe
@@ -22,7 +23,7 @@ class LineWindow:
         start: int, number of the first line, counted from 0.
         lines: list of str.
         lengths: int array `(lines,)`, number of tokens of each line, the end token
-            included; 1 for a line without words.
+            included; 1 for a line without words, as one of a language token alone.
         too_long: boolean array `(lines,)`, whether the length exceeds the limit of the
             model.
     """
@@ -68,9 +69,22 @@ class ModelSide:
 
         Returns:
             A `LineWindow`.
+
+        Raises:
+            ValueError: if a line begins with a language token that the vocabulary
+                lacks.
         """
-        lengths = self._tokenizer.tokenize(lines, add_end=True).row_lengths().numpy()
-        lengths = np.where([not line.strip() for line in lines], 1, lengths)
+        rows = self._tokenizer.tokenize(lines, add_end=True).to_list()
+        lengths = np.array([len(row) for row in rows], dtype="int64")
+        empty = []
+        for number, (line, row) in enumerate(
+            zip(lines, rows, strict=True), start=start
+        ):
+            self._tokenizer.check_language_token(
+                line, row, self._name, f"line {number + 1}"
+            )
+            empty.append(not line.strip() or without_words(row, self._tokenizer))
+        lengths = np.where(np.array(empty, dtype=bool), 1, lengths)
         return LineWindow(start, lines, lengths, lengths > (self.limit or np.inf))
 
     def check_lengths(self, window: LineWindow, path: str | os.PathLike) -> None:
@@ -159,10 +173,16 @@ class PipeLines:
             start += len(lines)
 
     def _arrived(self, size: int) -> Iterator[list[bytes]]:
-        rest = b""
+        rest = bytearray()  # grows in place, so a long line takes linear time
         while data := self._file.read1(_READ):
-            *lines, rest = (rest + data).split(b"\n")
+            before = len(rest)
+            rest += data
+            end = rest.rfind(b"\n", before)
+            if end < 0:
+                continue
+            lines = bytes(rest[:end]).split(b"\n")
+            del rest[: end + 1]
             for first in range(0, len(lines), size):
                 yield lines[first : first + size]
         if rest:
-            yield [rest]
+            yield [bytes(rest)]

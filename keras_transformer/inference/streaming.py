@@ -31,6 +31,7 @@ from keras_transformer.inference.token_ids import (
     pad_prefixes,
     pad_rows,
     token_rows,
+    without_words,
 )
 from keras_transformer.types import TokenIds
 
@@ -200,11 +201,11 @@ class Stepper:
         return compile_function(start, model), compile_function(advance, model)
 
     def _is_empty(self, inputs: Any) -> bool:
-        """Returns whether an input is a text without tokens, whose output is empty."""
+        """Returns whether an input is a text without words, whose output is empty."""
         tokenizer = self._model.source_tokenizer
         if not is_text(inputs) or tokenizer is None:
             return False
-        return not tokenizer.tokenize([inputs]).row_lengths().numpy()[0]
+        return without_words(tokenizer.tokenize([inputs]).to_list()[0], tokenizer)
 
 
 def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:

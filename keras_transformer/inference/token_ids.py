@@ -1,12 +1,13 @@
 """Texts or token ids of a user, as rows of ids and in batches of few shapes."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_ints
+from keras_transformer.arguments import check_ints, check_unicode
 from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
 from keras_transformer.types import TokenIds
 
@@ -28,38 +29,79 @@ def is_text(value: Any) -> bool:
         value: any object.
 
     Returns:
-        bool.
+        bool; `True` for a str, bytes, or a string array or tensor of shape `()`.
     """
-    return isinstance(value, str | bytes)
+    return isinstance(_plain(value), str | bytes)
+
+
+def _plain(value: Any) -> Any:
+    """Converts arrays and tensors of strings to (lists of) str or bytes."""
+    if isinstance(value, str | bytes | list | tuple):
+        return value
+    is_string_tensor = "string" in str(getattr(value, "dtype", ""))
+    if is_string_tensor and hasattr(value, "numpy"):  # an eager tensor of TensorFlow
+        value = value.numpy()
+    is_array = isinstance(value, np.ndarray) and value.dtype.kind in "SUO"
+    return value.tolist() if is_array else value
 
 
 def as_entries(inputs: Sequences, argument: str) -> Sequence[Any]:
     """Converts a batch of a user to a list.
 
     Args:
-        inputs: a text; or texts or token ids in a list, an array, a column of a table
-            or an iterator.
+        inputs: a text; or texts or token ids in a list, an array, a tensor, a column of
+            a table, a `tf.data.Dataset` (batched or not) or an iterator.
         argument: name of the argument, for error messages.
 
     Returns:
         A list, or `inputs` if they are an int array.
 
     Raises:
-        ValueError: if `inputs` cannot be iterated over.
+        ValueError: if `inputs` cannot be iterated over, or the strings have more than
+            one axis.
     """
+    inputs = _plain(inputs)
+    if hasattr(inputs, "row_splits"):  # a ragged tensor of TensorFlow
+        inputs = inputs.to_list()
     if isinstance(inputs, str | bytes):
         return [inputs]
     if isinstance(inputs, Sequence):
-        return inputs
+        return _with_plain_texts(inputs, argument)
     if "int" in str(getattr(inputs, "dtype", "")) and getattr(inputs, "shape", None):
         return cast(Sequence[Any], inputs)
     try:
-        return list(inputs)
+        entries = list(inputs)
     except TypeError as error:
         raise ValueError(
             f"`{argument}` must be texts, lists of int token ids or an int array "
             f"(batch, length); received `{argument}={inputs!r}`."
         ) from error
+    if hasattr(inputs, "element_spec"):  # a dataset of TensorFlow yields batches
+        entries = list(itertools.chain.from_iterable(map(_rows_of_batch, entries)))
+    return _with_plain_texts(entries, argument)
+
+
+def _rows_of_batch(element: Any) -> Sequence[Any]:
+    """Returns the rows of an element of a dataset, which is a batch or a row."""
+    plain = _plain(element)
+    is_batch = isinstance(plain, list) or len(getattr(plain, "shape", ())) == 2
+    return list(plain) if is_batch else [plain]
+
+
+def _with_plain_texts(entries: Sequence[Any], argument: str) -> Sequence[Any]:
+    """Converts the texts of a batch to str or bytes, and refuses lists of texts."""
+    if all(isinstance(entry, str | bytes) for entry in entries):
+        return entries
+    plain = [*map(_plain, entries)]
+    for number, entry in enumerate(plain):
+        is_list = isinstance(entry, list | tuple) and len(entry) > 0
+        if is_list and is_text(entry[0]):
+            raise ValueError(
+                f"`{argument}` must have one text in each row; received "
+                f"{len(entry)} texts in row {number}: {entry!r:.200}. Pass texts of "
+                "shape (batch,), and a dataset without its targets."
+            )
+    return plain
 
 
 def token_rows(
@@ -84,7 +126,8 @@ def token_rows(
 
     Raises:
         ValueError: if `inputs` are neither texts nor token ids, or texts without a
-            tokenizer.
+            tokenizer; or if a text is not valid Unicode, or begins with a language
+            token that the vocabulary lacks.
     """
     rows = as_entries(inputs, argument)
     if any(map(is_text, rows)):
@@ -100,7 +143,11 @@ def token_rows(
                     f"`{argument}` must have a text in every row if any row is a text; "
                     f"received {row!r} in row {number}."
                 )
+            if isinstance(row, str):
+                check_unicode(row, argument, f"row {number}")
         token_ids: Rows = tokenizer.tokenize(rows, add_end=add_end).to_list()
+        for number, (row, ids) in enumerate(zip(rows, token_ids, strict=True)):
+            tokenizer.check_language_token(row, ids, argument, f"row {number}")
         return token_ids
     arrays = [np.asarray(row) for row in rows]
     for array in arrays:
@@ -111,6 +158,19 @@ def token_rows(
                 f"(batch, length); received a row {array!r}."
             )
     return [array[array != pad_token_id].tolist() for array in arrays]
+
+
+def without_words(token_ids: Sequence[int], tokenizer: "Tokenizer") -> bool:
+    """Returns whether a text has no tokens apart from a language token.
+
+    Args:
+        token_ids: the token ids of the text, with or without the end token.
+        tokenizer: the tokenizer of the text.
+
+    Returns:
+        bool.
+    """
+    return {*token_ids} <= {tokenizer.end_token_id, *tokenizer.language_token_ids}
 
 
 def check_rows(

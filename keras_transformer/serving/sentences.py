@@ -1,5 +1,6 @@
 """Splits long texts into sentences, and joins them after decoding."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,11 +12,16 @@ from keras_transformer.serving.rest import Columns
 Parts: TypeAlias = list[int | str]
 
 
+# A language token of a multilingual model, such as `>>deu<<` of OPUS-MT's models.
+_LANGUAGE_TOKEN = re.compile(r">>[^\s<>]+<<")
+
+
 class SplitTexts(NamedTuple):
     """Texts that are split into sentences.
 
     Attributes:
-        sentences: list of str, the sentences of all texts without surrounding space.
+        sentences: list of str, the sentences of all texts without surrounding space,
+            each after the language token of its text, if there is one.
         parts: list of the parts of each text, in order: an int is an index into
             `sentences`, a str is the space before, between or after sentences.
     """
@@ -26,6 +32,9 @@ class SplitTexts(NamedTuple):
 
 def split(texts: list[str], language: str) -> SplitTexts:
     """Splits texts into sentences.
+
+    A text may begin with a language token such as `>>deu<<`, which sets the target
+    language of a multilingual model. It is put before each sentence of the text.
 
     Args:
         texts: list of str.
@@ -46,12 +55,15 @@ def split(texts: list[str], language: str) -> SplitTexts:
     parts = []
     for text in texts:
         text_parts: Parts = []
-        for piece in _pieces(text, language):
+        token = _LANGUAGE_TOKEN.match(text)
+        prefix = f"{token.group()} " if token else ""
+        words = text[token.end() :].lstrip() if token else text
+        for piece in _pieces(words, language):
             if piece.isspace():
                 text_parts.append(piece)
             else:
                 text_parts.append(len(sentences))
-                sentences.append(piece)
+                sentences.append(prefix + piece)
         parts.append(text_parts)
     return SplitTexts(sentences, parts)
 

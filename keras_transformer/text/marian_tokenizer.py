@@ -3,7 +3,7 @@
 import base64
 import collections
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 import keras
 import tensorflow as tf
@@ -27,7 +27,9 @@ class MarianTokenizer(Tokenizer):
     token: the first token of the decoder is `<pad>`.
 
     A text may begin with a token such as `>>fra<<`, which sets the target language of
-    a multilingual model. It is looked up without splitting it into subwords.
+    a multilingual model. It is looked up without splitting it into subwords. A model
+    refuses a text whose language token the vocabulary lacks; `tokenize` converts the
+    token to `<unk>`.
 
     Args:
         proto: the serialised SentencePiece model of one language (`source.spm` or
@@ -58,6 +60,7 @@ class MarianTokenizer(Tokenizer):
     """
 
     special_tokens = ("<pad>", "<unk>", "<pad>", "</s>")
+    language_token_pattern: ClassVar[str | None] = LANGUAGE_TOKEN
 
     def __init__(self, proto: bytes | str, vocabulary: Sequence[str]) -> None:
         super().__init__(vocabulary)

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Self, TypeAlias, cast
 
+from keras_transformer.arguments import check_unicode
+
 FilePath: TypeAlias = str | os.PathLike[str]
 Paths: TypeAlias = FilePath | Sequence[FilePath]
 
@@ -215,9 +217,14 @@ def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator
 
 
 def _check_not_blank(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines; raises `ValueError` at their end if all of them are blank."""
+    """Yields the lines.
+
+    Raises `ValueError` for a lone surrogate, or at the end if all lines are blank.
+    """
     all_blank = True
-    for line in lines:
+    for number, line in enumerate(lines, start=1):
+        if isinstance(line, str):
+            check_unicode(line, "lines", f"line {number}")
         all_blank = all_blank and not line.strip()
         yield line
     if all_blank:

@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Self, TypeAlias
 
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.arguments import check_unicode
 from keras_transformer.files import read_file, write_json, written_whole
 from keras_transformer.types import Config, Tensor
 
@@ -67,6 +69,11 @@ class Tokenizer(tf.Module):
     special_tokens: ClassVar[tuple[str, ...]] = SPECIAL_TOKENS
     """Tokens of padding, unknown text, start and end."""
 
+    language_token_pattern: ClassVar[str | None] = None
+    """Regular expression (of Python and RE2) of the token at the beginning of a text
+    that sets the target language of a multilingual model, such as `>>deu<<`; `None`
+    without such tokens. It begins with `^`."""
+
     # Constructor arguments that a preset stores in separate files, and the extensions
     # of these files. Their values are bytes, which `get_config` encodes in base64.
     assets: ClassVar[dict[str, str]] = {}
@@ -84,6 +91,7 @@ class Tokenizer(tf.Module):
                 "`--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3`."
             )
         self._special_ids = tuple(map(self._vocabulary.index, special))
+        self._language_token_ids = self._find_language_tokens()
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -127,6 +135,25 @@ class Tokenizer(tf.Module):
         """Id of `</s>`, the last token of a text."""
         return self._special_ids[3]
 
+    @property
+    def language_token_ids(self) -> tuple[int, ...]:
+        """Ids of the language tokens, see `language_token_pattern`.
+
+        A text that has no other tokens has no words: its output is empty.
+        """
+        return self._language_token_ids
+
+    def _find_language_tokens(self) -> tuple[int, ...]:
+        if self.language_token_pattern is None:
+            return ()
+        matches = re.compile(self.language_token_pattern).fullmatch
+        special = self.special_tokens
+        return tuple(
+            id
+            for id, token in enumerate(self._vocabulary)
+            if token not in special and matches(token)
+        )
+
     def __reduce__(self) -> tuple[Callable[[Config], Self], tuple[Config]]:
         """Pickles the configuration, as tables of TensorFlow cannot be pickled."""
         return type(self).from_config, (self.get_config(),)
@@ -164,9 +191,16 @@ class Tokenizer(tf.Module):
             Ragged int32 tensor `(batch, None)`. The row of an empty text has no ids.
 
         Raises:
-            ValueError: if `texts` does not have shape `(batch,)`.
+            ValueError: if `texts` does not have shape `(batch,)`, or a text has a lone
+                surrogate.
         """
-        texts = tf.convert_to_tensor(texts, tf.string)
+        try:
+            texts = tf.convert_to_tensor(texts, tf.string)
+        except ValueError:
+            for number, text in enumerate(texts):
+                if isinstance(text, str):
+                    check_unicode(text, "texts", f"row {number}")
+            raise
         if texts.shape.rank != 1:
             raise ValueError(
                 "`texts` must be a batch of strings, of shape (batch,); received "
@@ -177,6 +211,50 @@ class Tokenizer(tf.Module):
         start = [column * self.start_token_id] if add_start else []
         end = [column * self.end_token_id] if add_end else []
         return tf.concat([*start, rows, *end], axis=1) if start or end else rows
+
+    def unknown_language_token(
+        self, text: str | bytes, token_ids: Sequence[int]
+    ) -> str | None:
+        """Returns the language token of a text if the vocabulary lacks it.
+
+        Args:
+            text: the text.
+            token_ids: its token ids without the start token.
+
+        Returns:
+            str, such as `">>xyz<<"`; `None` if the text has no language token or one
+            of the vocabulary.
+        """
+        known = not len(token_ids) or token_ids[0] != self.unknown_token_id
+        if known or self.language_token_pattern is None:
+            return None
+        decoded = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        match = re.match(self.language_token_pattern, decoded)
+        return match and match.group()
+
+    def check_language_token(
+        self, text: str | bytes, token_ids: Sequence[int], argument: str, where: str
+    ) -> None:
+        """Checks that the vocabulary has the language token of a text, if any.
+
+        Args:
+            text: the text.
+            token_ids: its token ids without the start token.
+            argument: name of the argument, for the error message.
+            where: place of the text in the argument, such as `"row 3"`.
+
+        Raises:
+            ValueError: if the vocabulary lacks it.
+        """
+        unknown = self.unknown_language_token(text, token_ids)
+        if unknown is not None:
+            names = [self._vocabulary[id] for id in self._language_token_ids[:20]]
+            known = f"one of {names}" if names else "none, as the vocabulary has none"
+            raise ValueError(
+                f"`{argument}` must begin with a language token of the vocabulary, "
+                f"{known}; received {unknown!r:.80} in {where}. Replace it, or remove "
+                "it; if it is a part of the text, write a space before it."
+            )
 
     def detokenize(self, token_ids: Rows) -> tf.Tensor:
         """Converts token ids to texts.

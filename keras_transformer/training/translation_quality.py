@@ -174,15 +174,18 @@ def check_source_lengths(
         option: str, name of the option with the limit, for the error message.
 
     Raises:
-        ValueError: if a text has more tokens than `max_source_length` of the model.
+        ValueError: if a text has more tokens than `max_source_length` of the model, or
+            begins with a language token that the vocabulary lacks.
     """
     limit = model.max_source_length
-    rows = model.source_tokenizer.tokenize(list(sources), add_end=True)
-    for number, length in enumerate(rows.row_lengths().numpy(), start=1):
-        if limit is not None and length > limit:
+    tokenizer = model.source_tokenizer
+    rows = tokenizer.tokenize(list(sources), add_end=True).to_list()
+    for number, (text, row) in enumerate(zip(sources, rows, strict=True), start=1):
+        tokenizer.check_language_token(text, row, argument, f"line {number}")
+        if limit is not None and len(row) > limit:
             raise ValueError(
                 f"`{argument}` must have at most `{option}={limit}` tokens per line; "
-                f"received {length} in line {number}. Shorten or split it, or use a "
+                f"received {len(row)} in line {number}. Shorten or split it, or use a "
                 f"greater `{option}`."
             )
 

@@ -3,6 +3,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from layer_contract import with_random_weights
 
 from keras_transformer import (
@@ -248,8 +249,28 @@ class Column:
         return iter(self.values.values())
 
 
+def dataset(texts):
+    return tf.data.Dataset.from_tensor_slices(list(texts))
+
+
+CONTAINERS = {
+    "array": np.array,
+    "array of objects": lambda texts: np.array(texts, object),
+    "array of bytes": lambda texts: np.array([text.encode() for text in texts]),
+    "iterator": iter,
+    "tuple": tuple,
+    "column": Column,
+    "tensor": tf.constant,
+    "scalar tensors": lambda texts: [tf.constant(text) for text in texts],
+    "scalar arrays": lambda texts: [np.array(text) for text in texts],
+    "dataset": dataset,
+    "batches": lambda texts: dataset(texts).batch(3),
+    "iterator of a dataset": lambda texts: dataset(texts).as_numpy_iterator(),
+}
+
+
 @pytest.mark.once
-@pytest.mark.parametrize("kind", [np.array, iter, tuple, Column])
+@pytest.mark.parametrize("kind", CONTAINERS.values(), ids=CONTAINERS)
 def test_texts_in_other_containers(model, kind):
     options = {"search": GREEDY, "max_length": 4}
     expected = model.generate(TEXTS, **options)
@@ -257,6 +278,82 @@ def test_texts_in_other_containers(model, kind):
     scores = model.score(TEXTS, expected).scores
     assert (model.score(kind(TEXTS), kind(expected)).scores == scores).all()
     assert len(model.align(kind(["ab", "f"]), kind(["U", "VW"]))) == 2
+    prefixed = model.generate(TEXTS, prefix=["X", "", "Y", ""], **options)
+    given = kind(["X", "", "Y", ""])
+    assert model.generate(kind(TEXTS), prefix=given, **options) == prefixed
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", [tf.constant, np.array])
+def test_a_single_text_of_another_type(model, kind):
+    text = model.generate("abc", GREEDY, prefix="X")
+    assert model.generate(kind("abc"), GREEDY, prefix=kind("X")) == text
+    pieces = model.stream(kind("abc"), GREEDY, prefix=kind("X"))
+    assert "".join(pieces) == text
+    assert model.search_tree(kind("abc")) == model.search_tree("abc")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tf.constant,
+        lambda rows: tf.RaggedTensor.from_tensor(rows),
+        lambda rows: dataset(rows),
+        lambda rows: dataset(rows).batch(2),
+    ],
+    ids=["tensor", "ragged", "dataset", "batches"],
+)
+def test_token_ids_in_other_containers(model, kind):
+    rows = [[4, 5, 3], [9, 8, 3], [6, 6, 3]]
+    check_equal(model.generate(kind(rows), GREEDY), model.generate(rows, GREEDY))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [["a", "b"]],
+        np.array([["a", "b"]]),
+        tf.constant([["a", "b"]]),
+        tf.data.Dataset.from_tensor_slices((["a"], ["b"])),
+    ],
+)
+def test_rows_of_several_texts(model, texts):
+    message = "`inputs` must have one text in each row; received 2 texts in row 0: "
+    with pytest.raises(ValueError, match=message):
+        model.generate(texts)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "argument, call",
+    {
+        "inputs": lambda model, texts: model.generate(texts),
+        "prefix": lambda model, texts: model.generate(["a", "b"], prefix=texts),
+        "sources": lambda model, texts: model.score(texts, ["U", "V"]),
+        "targets": lambda model, texts: model.align(["a", "b"], texts),
+        "texts": lambda model, texts: model.source_tokenizer.tokenize(texts),
+        "lines": lambda model, texts: CharacterTokenizer.train(lines=texts),
+    }.items(),
+)
+def test_a_lone_surrogate_is_named(model, argument, call):
+    place = "line 2" if argument == "lines" else "row 1"
+    message = (
+        f"`{argument}` must be valid Unicode; received the lone surrogate U[+]D83D at "
+        f"position 2 of the text in {place}"
+    )
+    with pytest.raises(ValueError, match=message):
+        call(model, ["a", "bc\ud83d"])
+
+
+@pytest.mark.once
+def test_a_lone_surrogate_of_a_stream(model):
+    for function in (model.stream, model.search_tree, model.generate):
+        with pytest.raises(
+            ValueError, match="`inputs` must be valid Unicode; .* row 0"
+        ):
+            function("\udc80")
 
 
 @pytest.mark.once

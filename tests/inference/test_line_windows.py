@@ -1,3 +1,4 @@
+import time
 import types
 
 import pytest
@@ -88,6 +89,22 @@ def test_lines_that_come_in_pieces():
     pieces = "ä\r\nab".encode()
     pieces = [pieces[i : i + 1] for i in range(len(pieces))]
     assert arriving(*pieces) == [(0, ["ä"]), (1, ["ab"])]
+
+
+def test_a_long_line_takes_linear_time():
+    """If each piece copied the line before it, 1,500 GB would be copied."""
+    pieces, started = [b"a" * 10] * 550_000, time.process_time()
+
+    class LimitedPipe(Pipe):
+        def __init__(self):
+            self.pieces = iter(pieces)
+
+        def read1(self, size):
+            assert time.process_time() - started < 20, "the time is quadratic"
+            return next(self.pieces, b"")
+
+    lines = PipeLines(LimitedPipe(), "a pipe", None, False)._arrived(100)
+    assert [len(line) for window in lines for line in window] == [5_500_000]
 
 
 def test_lines_at_the_end_and_no_lines():

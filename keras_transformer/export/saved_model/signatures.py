@@ -15,6 +15,7 @@ from keras_transformer.inference.generation import Request
 from keras_transformer.inference.protocols import HasAttentionScores, SequenceInputs
 from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
+from keras_transformer.text import Tokenizer
 
 DEFAULT_MAX_LENGTH = 512  # of models without a limit
 MAX_BATCH_BUCKET = 64
@@ -188,9 +189,11 @@ class Signatures(tf.Module):
     def score(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
         """Scores pairs of strings `(batch,)`, and the tokens of the targets."""
         sources = self.source_tokenizer.tokenize(source, add_end=True)
+        sources = _check_language(self.source_tokenizer, source, sources, "source")
         sources = self._pad(self._check_length(sources, "source", "source"), "source")
         target = _check_same_batch(target, "target", source, "source")
         tokens = self.target_tokenizer.tokenize(target, add_end=True)
+        tokens = _check_language(self.target_tokenizer, target, tokens, "target")
         targets = self._pad(self._check_length(tokens, "target", "target"), "target")
         count, length = tf.unstack(tokens.bounding_shape())
         scores = self._score(sources, self._shift(targets), targets)[:count, :length]
@@ -241,11 +244,14 @@ class Signatures(tf.Module):
         prefix: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
     ) -> _Decoded:
-        """Decodes texts. An empty text gives an empty hypothesis with score 0."""
+        """Decodes texts. One without words gives an empty hypothesis with score 0."""
         tokens = self.source_tokenizer.tokenize(text, add_end=True)
         tokens = self._check_length(tokens, "text", "source")
+        tokens = _check_language(self.source_tokenizer, text, tokens, "text")
         _, token_ids, result = self._search_padded(tokens, prefix, seed)
         is_token = token_ids != self._pad_token_id
+        for language_token_id in self.source_tokenizer.language_token_ids:
+            is_token &= token_ids != language_token_id
         is_empty = tf.math.count_nonzero(is_token, axis=1, keepdims=True) <= 1
         result = SearchResult(
             tf.where(is_empty[:, None], self._pad_token_id, result.token_ids),
@@ -288,6 +294,7 @@ class Signatures(tf.Module):
     ) -> tf.Tensor:
         """Returns token ids `(rows, prefix_length)`; the length is a power of two."""
         tokens = self.target_tokenizer.tokenize(prefix)
+        tokens = _check_language(self.target_tokenizer, prefix, tokens, "prefix")
         checked = tf.debugging.assert_less(
             tf.cast(tokens.row_lengths(), tf.int32),
             self._max_steps(tf.cast(source_lengths, tf.int32)),
@@ -344,6 +351,27 @@ def _check_same_batch(
     )
     with tf.control_dependencies([checked]):
         return tf.identity(values)
+
+
+def _check_language(
+    tokenizer: Tokenizer, texts: tf.Tensor, tokens: tf.RaggedTensor, argument: str
+) -> tf.RaggedTensor:
+    """Adds an assertion that the vocabulary has the language tokens of the texts."""
+    pattern = tokenizer.language_token_pattern
+    if pattern is None:
+        return tokens
+    first = tokens[:, :1].to_tensor(tokenizer.pad_token_id, shape=[None, 1])[:, 0]
+    begins = tf.strings.regex_full_match(texts, f"{pattern}(?s:.*)")
+    known = ~(begins & (first == tokenizer.unknown_token_id))
+    checked = tf.debugging.Assert(
+        tf.reduce_all(known),
+        [
+            f"`{argument}` must begin with a language token of the vocabulary or with "
+            "none"
+        ],
+    )
+    with tf.control_dependencies([checked]):
+        return tf.identity(tokens)
 
 
 def _round_up(size: tf.Tensor, steps: list[int]) -> tf.Tensor:
