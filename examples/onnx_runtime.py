@@ -10,6 +10,7 @@ token at each step until all outputs have ended.
 import argparse
 import json
 import pathlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,16 +38,15 @@ class Translator:
             for name in ("encoder.onnx", "decoder_step.onnx")
         )
         self.source, self.target = (
-            sentencepiece.SentencePieceProcessor(model_file=str(folder / name))
-            for name in ("source.model", "target.model")
+            tokenizer_of(folder, side) for side in ("source", "target")
         )
 
     def translate(self, texts: list[str]) -> list[str]:
-        """Translates texts. The translation of an empty text is empty."""
-        rows = self.source.encode(texts)
+        """Translates texts. The translation of a text without words is empty."""
+        rows = [self.source.encode(text) for text in texts]
         found = self.decode([[*row, self.config["end_token_id"]] for row in rows])
         return [
-            self.target.decode(output[:-1]) if row else ""
+            self.target.decode(output[:-1]) if self.source.has_words(row) else ""
             for row, output in zip(rows, found, strict=True)
         ]
 
@@ -89,6 +89,63 @@ class Translator:
             state[f"past_keys_{i}"] = np.zeros(keys, "float32")
             state[f"past_values_{i}"] = np.zeros(values, "float32")
         return state
+
+
+class Tokenizer:
+    """The tokenizer of a model that this library has trained."""
+
+    def __init__(self, file: pathlib.Path):
+        self.pieces = sentencepiece.SentencePieceProcessor(model_file=str(file))
+
+    def encode(self, text: str) -> list[int]:
+        """Converts a text to token ids."""
+        return self.pieces.encode(text)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Converts token ids to a text."""
+        return self.pieces.decode(token_ids)
+
+    def has_words(self, token_ids: list[int]) -> bool:
+        """Tells whether a text is not blank."""
+        return bool(token_ids)
+
+
+class MarianTokenizer(Tokenizer):
+    """The tokenizer of a Marian model: pieces, whose ids are in a vocabulary.
+
+    A text for a multilingual model begins with a token such as `>>deu<<`.
+    """
+
+    def __init__(self, file: pathlib.Path, vocabulary: list[str]):
+        super().__init__(file)
+        self.vocabulary = vocabulary
+        special = {"<pad>", "<unk>", "</s>"}
+        self.ids = {t: id for id, t in enumerate(vocabulary) if t not in special}
+        self.unknown = vocabulary.index("<unk>")
+
+    def encode(self, text: str) -> list[int]:
+        language, words = re.fullmatch(r"(?s)(>>.*?<<)?(.*)", text).groups()
+        if language is not None and language not in self.ids:
+            raise ValueError(f"the model has no language token {language}")
+        tokens = [language] if language else []
+        tokens += self.pieces.encode(words, out_type=str)
+        return [self.ids.get(token, self.unknown) for token in tokens]
+
+    def decode(self, token_ids: list[int]) -> str:
+        tokens = [self.vocabulary[id] for id in token_ids if id != self.unknown]
+        return self.pieces.decode(tokens).replace("▁", " ").strip()
+
+    def has_words(self, token_ids: list[int]) -> bool:
+        return any(not self.vocabulary[id].startswith(">>") for id in token_ids)
+
+
+def tokenizer_of(folder: pathlib.Path, side: str) -> Tokenizer:
+    """Returns the tokenizer of the source or the target."""
+    vocabulary = folder / f"{side}_vocabulary.json"
+    if not vocabulary.exists():
+        return Tokenizer(folder / f"{side}.model")
+    names = json.loads(vocabulary.read_text("utf-8"))
+    return MarianTokenizer(folder / f"{side}.model", names)
 
 
 def run(

@@ -1,6 +1,11 @@
-"""SentencePiece models of tensorflow-text that outlive TensorFlow's kernel cache."""
+"""Internals of SentencePiece: models that outlive TensorFlow's cache, and its rules."""
 
+import array
 import hashlib
+import struct
+import sys
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -42,3 +47,154 @@ def keep_model(tokenizer: Any, proto: bytes) -> None:
             return sentencepiece_op(model=proto, shared_name=name)
 
     tokenizer._model_resource = NamedModel()
+
+
+def edited_normalization(rule: str, edits: Mapping[str, str]) -> bytes:
+    """Adds replacements of characters to a normalization of SentencePiece.
+
+    SentencePiece compiles rules in five seconds from a table of 225,000 lines that its
+    Python package does not have. This function adds them to the compiled rules, whose
+    format is internal. If it is another one, the rule of SentencePiece is returned.
+
+    Args:
+        rule: name of SentencePiece's rule, such as `"nmt_nfkc"`.
+        edits: replacements of characters, which take precedence.
+
+    Returns:
+        The rules as in the field `precompiled_charsmap` of a SentencePiece model.
+    """
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=rule)
+    proto = normalizer.serialized_model_proto()
+    model = sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+    spec = model.normalizer_spec
+    spec.add_dummy_prefix = spec.escape_whitespaces = False
+    spec.remove_extra_whitespaces = False
+    original: bytes = spec.precompiled_charsmap
+
+    def normalize(charsmap: bytes) -> list[str]:
+        spec.precompiled_charsmap = charsmap
+        changed = sentencepiece.SentencePieceNormalizer(
+            model_proto=model.SerializeToString()
+        )
+        return [changed.normalize(f"a{text}b")[1:-1] for text in edits]
+
+    before = zip(edits.items(), normalize(original), strict=True)
+    needed = {text: new for (text, new), old in before if new != old}
+    try:
+        edited = _edit_charsmap(original, needed)
+        if normalize(edited) == [*edits.values()]:
+            return edited
+    except (IndexError, OverflowError, RuntimeError, ValueError, struct.error):
+        pass
+    warnings.warn(
+        f"This version of sentencepiece has another format of its rule {rule!r}. The "
+        "rule is used unchanged: some invisible characters are kept, others become "
+        "spaces.",
+        stacklevel=4,
+    )
+    return original
+
+
+def _edit_charsmap(charsmap: bytes, edits: Mapping[str, str]) -> bytes:
+    """Sets the replacements of characters in compiled rules.
+
+    The rules are the size of a trie in bytes, the trie (a double array of
+    [darts-clone](https://github.com/s-yata/darts-clone) over the bytes of UTF-8), and
+    the replacements, each followed by a zero byte. The values of the trie are their
+    positions.
+    """
+    (size,) = struct.unpack_from("<I", charsmap)
+    units = array.array("I", charsmap[4 : 4 + size])
+    if sys.byteorder == "big":
+        units.byteswap()
+    replacements = bytearray(charsmap[4 + size :])
+    trie = _DoubleArray(units)
+    for text, replacement in edits.items():
+        trie.insert(text.encode(), len(replacements))
+        replacements += replacement.encode() + b"\0"
+    if sys.byteorder == "big":
+        units.byteswap()
+    content = units.tobytes()
+    return struct.pack("<I", len(content)) + content + replacements
+
+
+class _DoubleArray:
+    """A trie of darts-clone to which keys are added.
+
+    A node is a unit of 32 bits. Bits 0 to 7 are the byte that leads to it, bit 8 tells
+    whether it has a value, and the others are an offset: the child of node n by byte b
+    is at `n ^ offset ^ b`, the value of n at `n ^ offset`. A unit with bit 31 is a
+    value. Nodes with equal children share them, so the children of a node are copied
+    to a new block of 256 units before they change.
+    """
+
+    def __init__(self, units: "array.array[int]") -> None:
+        self._units = units
+        self._units.extend([0] * (-len(units) % 256))
+        self._empty_block = self._new_block()  # of new nodes, until they have children
+        self._copied: set[int] = set()  # nodes with a block of their own
+        self._values: list[int] = []  # free places of values
+
+    def insert(self, key: bytes, value: int) -> None:
+        """Sets the value of a key."""
+        node = 0
+        for byte in key:
+            base = self._copy_children(node)
+            node = base ^ byte
+            if not self._is_child(node, byte):
+                self._units[node] = byte
+                self._set_base(node, self._empty_block)
+        self._units[self._place_of_value(node)] = value | 1 << 31
+        self._units[node] |= 1 << 8
+
+    def _base(self, node: int) -> int:
+        unit = self._units[node]
+        return node ^ (unit >> 10) << ((unit & 1 << 9) >> 6)
+
+    def _is_child(self, node: int, byte: int) -> bool:
+        inside = node < len(self._units)
+        return inside and self._units[node] & (1 << 31 | 0xFF) == byte
+
+    def _children(self, node: int) -> dict[int, int]:
+        base = self._base(node)
+        places = ((byte, base ^ byte) for byte in range(1, 256))
+        return {byte: child for byte, child in places if self._is_child(child, byte)}
+
+    def _copy_children(self, node: int) -> int:
+        """Gives a node a block of its own, and returns the start of the block."""
+        if node in self._copied:
+            return self._base(node)
+        children = self._children(node)
+        old, new = self._base(node), self._new_block()
+        if self._units[node] >> 8 & 1:
+            self._units[new] = self._units[old]
+        for byte, child in children.items():
+            self._units[new ^ byte] = self._units[child]
+            self._set_base(new ^ byte, self._base(child))
+        self._set_base(node, new)
+        self._copied.add(node)
+        return new
+
+    def _place_of_value(self, node: int) -> int:
+        if node in self._copied or self._children(node):
+            return self._copy_children(node)
+        if not self._values:  # a block of values alone, which are no children
+            start = self._new_block()
+            self._values = list(range(start, start + 256))
+        place = self._values.pop()
+        self._set_base(node, place)
+        return place
+
+    def _new_block(self) -> int:
+        start = len(self._units)
+        self._units.extend([0] * 256)
+        return start
+
+    def _set_base(self, node: int, base: int) -> None:
+        offset = node ^ base
+        if offset >= 1 << 21:
+            raise OverflowError("the trie is too large")
+        self._units[node] = self._units[node] & 0x1FF | offset << 10

@@ -30,7 +30,7 @@ from keras_transformer.export.protocols import (
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.files import new_folder
 from keras_transformer.layers import KeyValues, padding_mask
-from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 from keras_transformer.types import Config, Size, Tensor
 
 OPSET_VERSION = 18
@@ -76,8 +76,10 @@ def export_onnx(
     - `config.json`: special tokens, vocabulary sizes, limits, numbers of blocks and
       heads, and head sizes.
     - `source.model` and `target.model` for the package sentencepiece, if the tokenizers
-      are `SentencePieceTokenizer`s; otherwise `source.json` and `target.json`, which
-      `Tokenizer.load` reads.
+      are `SentencePieceTokenizer`s or `MarianTokenizer`s; otherwise `source.json` and
+      `target.json`, which `Tokenizer.load` reads.
+    - `source_vocabulary.json` and `target_vocabulary.json`, lists of the tokens in the
+      order of their ids, if the tokenizers are `MarianTokenizer`s.
 
     The sizes of batches and sequences are dynamic. `num_heads` is the number of heads
     of keys and values. The search is not part of the folder: it is a loop around the
@@ -217,8 +219,11 @@ def _write(model: EncoderDecoderTransformer, folder: pathlib.Path) -> None:
     step = {**newest, **ids, **caches}
     _write_graph(_DecoderStep(model), folder / "decoder_step.onnx", step)
     for side, tokenizer in tokenizers_of(model)._asdict().items():
-        if isinstance(tokenizer, SentencePieceTokenizer):
+        if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             (folder / f"{side}.model").write_bytes(tokenizer.proto)
+            if isinstance(tokenizer, MarianTokenizer):
+                names = json.dumps(tokenizer.get_vocabulary(), ensure_ascii=False)
+                (folder / f"{side}_vocabulary.json").write_text(names, "utf-8")
         else:
             tokenizer.save(folder / f"{side}.json")
     config = json.dumps(_config(model), indent=1)

@@ -14,6 +14,11 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.backend.sentencepiece import keep_model
+from keras_transformer.text.invisible_characters import (
+    normalization_rules,
+    normalize_lines,
+    with_normalization,
+)
 from keras_transformer.text.text_files import Paths, sample_lines, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
@@ -104,8 +109,11 @@ class SentencePieceTokenizer(Tokenizer):
                 (SentencePiece's normalisations `nmt_nfkc_cf` and `nfkc_cf`).
             normalization: normalisation of texts, here and in `tokenize`. `"nfkc"`:
                 NFKC of Unicode, which replaces `，` by `,`, `½` by `1⁄2` and `™` by
-                `TM`. `"nmt_nfkc"`: NFKC, and tabs, no-break spaces and similar
-                characters are replaced by spaces, invisible characters are removed.
+                `TM`. `"nmt_nfkc"`: NFKC and a table of the invisible characters of
+                Unicode (`docs/data.md`): those that separate words become spaces,
+                those that scripts or emoji need are kept if the text has them, the
+                others are removed.
+                Everything else is as in SentencePiece's rule of this name.
                 `"identity"`: characters are not replaced; this excludes `lowercase`.
                 Every normalisation merges consecutive spaces and removes spaces at
                 both ends.
@@ -164,7 +172,7 @@ class SentencePieceTokenizer(Tokenizer):
             sample,
             vocab_size=vocabulary_size,
             model_type=model_type,
-            normalization_rule_name=rule,
+            normalization=rule,
             character_coverage=character_coverage,
         )
         return cls(proto)
@@ -260,11 +268,12 @@ def _normalization_rule(normalization: str, lowercase: bool) -> str:
     return f"{normalization}_cf"
 
 
-def _train_model(sample: list[str], **options: Any) -> bytes:
+def _train_model(sample: list[str], normalization: str, **options: Any) -> bytes:
     """Trains a SentencePiece model with the special ids of this library.
 
     Args:
         sample: the lines of the training text.
+        normalization: name that SentencePiece has for a normalisation.
         **options: options of the SentencePiece trainer.
 
     Returns:
@@ -273,12 +282,17 @@ def _train_model(sample: list[str], **options: Any) -> bytes:
     Raises:
         ValueError: if SentencePiece rejects the options.
     """
-    proto = io.BytesIO()
+    if normalization.startswith("nmt_nfkc"):
+        sample = normalize_lines(sample, normalization_rules(normalization))
+        proto = _train_model(sample, "identity", **options)
+        return with_normalization(proto, normalization)
+    written = io.BytesIO()
     longest = max(len(line.encode()) for line in sample)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sample),
-            model_writer=proto,
+            model_writer=written,
+            normalization_rule_name=normalization,
             pad_id=0,
             unk_id=1,
             bos_id=2,
@@ -303,4 +317,4 @@ def _train_model(sample: list[str], **options: Any) -> bytes:
             f"`vocabulary_size={options['vocab_size']}`. SentencePiece reports: "
             f"{reason}"
         ) from error
-    return proto.getvalue()
+    return written.getvalue()

@@ -1,8 +1,10 @@
 import json
 import pathlib
+import runpy
 import subprocess
 import sys
 
+import marian_folders
 import numpy as np
 import onnxruntime
 import pytest
@@ -14,6 +16,7 @@ from keras_transformer import (
     RelativePositionBias,
     RotaryEmbedding,
     Seq2Seq,
+    load_marian,
 )
 from keras_transformer.export import onnx
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
@@ -86,6 +89,26 @@ def test_the_example_gives_what_generate_gives(model, folder):
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.split("\n") == [*expected, *expected[:1], ""]
+
+
+@pytest.mark.once
+def test_the_example_reads_marian_tokenizers(tmp_path):
+    """A multilingual model, whose texts begin with a language token."""
+    marian_folders.random_model(tmp_path / "opus")
+    model = load_marian(tmp_path / "opus")
+    texts = [*marian_folders.SOURCES, ">>deu<< two cats", ">>deu<<", ">>deu<< ", "a ☃"]
+    model.export(tmp_path / "onnx", GreedySearch(), format="onnx", check_texts=texts)
+    expected = model.generate(texts, GreedySearch())
+    assert len(set(expected)) > 4 and expected[5:7] == ["", ""]
+    example = runpy.run_path(str(EXAMPLE))
+    translator = example["Translator"](tmp_path / "onnx")
+    assert translator.translate(texts) == expected
+    tokenizer = marian_folders.tokenizer_of(tmp_path / "opus")
+    for text in texts:
+        ids = [*translator.source.encode(text), tokenizer.eos_token_id]
+        assert ids == tokenizer(text).input_ids
+    with pytest.raises(ValueError, match="no language token >>fra<<"):
+        translator.translate([">>fra<< a cat"])
 
 
 @pytest.mark.once

@@ -178,3 +178,15 @@ def test_serves_what_generate_gives(trained, tmp_path):
     expected = trained.ours.generate(texts, BeamSearch(2))
     assert [text.decode() for text in served] == expected
     assert served[0].decode() == marian_folders.TARGETS[0]
+    assert expected[len(TEXTS) :] == ["", ""]
+    functions = tf.saved_model.load(str(tmp_path / "1")).signatures
+    unknown, known = tf.constant([">>fra<< a cat"]), tf.constant(["a cat"])
+    seed = tf.constant([1])
+    for name, inputs in {
+        "serving_default": {"text": unknown},
+        "attention": {"text": unknown},
+        "nbest": {"text": known, "prefix": unknown, "seed": seed},
+        "score": {"source": known, "target": unknown},
+    }.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a language token of"):
+            functions[name](**inputs)

@@ -1,8 +1,11 @@
 import json
+import pathlib
+import re
 
 import keras
 import marian_folders
 import pytest
+import sentencepiece
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -62,6 +65,29 @@ def test_ids_are_those_of_transformers(tokenizers, theirs):
     assert len({i for row in ids for i in row}) > 15
     ids = target.tokenize(TEXTS, add_end=True).to_list()
     assert ids == theirs(text_target=TEXTS).input_ids
+
+
+def test_the_tokens_of_the_page_on_ctranslate2(folder, theirs):
+    page = pathlib.Path(__file__).parents[2] / "docs" / "ctranslate2.md"
+    (code,) = re.findall(r"^(def split.*?)^\n\n", page.read_text("utf-8"), re.M | re.S)
+    source = sentencepiece.SentencePieceProcessor(str(folder / "source.spm"))
+    namespace = {"re": re, "source": source}
+    exec(code, namespace)
+    assert [namespace["split"](text) for text in TEXTS] == [
+        *map(theirs.tokenize, TEXTS)
+    ]
+    assert namespace["split"](">>deu<< a cat")[0] == ">>deu<<"
+
+
+def test_language_tokens(tokenizers):
+    source = tokenizers[0]
+    ids = source.language_token_ids
+    assert [source.id_to_token(i) for i in ids] == [">>deu<<"]
+    unknown = {">>fra<< a cat": ">>fra<<", ">>a\ncat<< a cat": ">>a\ncat<<"}
+    for text in TEXTS:
+        (row,) = source.tokenize([text]).to_list()
+        for given in (text, text.encode()):
+            assert source.unknown_language_token(given, row) == unknown.get(text)
 
 
 def test_in_a_graph(tokenizers):

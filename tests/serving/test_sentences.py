@@ -23,6 +23,27 @@ def test_split_keeps_the_space_between_sentences(text):
     assert "".join(again) == text
 
 
+@pytest.mark.parametrize(
+    "text, expected, joined",
+    [
+        (
+            ">>deu<< It rains. The dog sleeps.\n I am late.",
+            [">>deu<< It rains.", ">>deu<< The dog sleeps.", ">>deu<< I am late."],
+            "0 1\n 2",
+        ),
+        (">>zle_Cyrl<<It rains.", [">>zle_Cyrl<< It rains."], "0"),
+        (">>deu<<", [], ""),
+        (">>deu<< \n", [], ""),
+        (">> It rains. << She left.", [">> It rains.", "<< She left."], "0 1"),
+        ("It is >>deu<<. Yes.", ["It is >>deu<<.", "Yes."], "0 1"),
+    ],
+)
+def test_every_sentence_has_the_language_token(text, expected, joined):
+    found, (parts,) = split([text], "en")
+    assert found == expected
+    assert "".join(map(str, parts)) == joined
+
+
 def test_texts_are_joined_in_order():
     found, parts = split([*TEXTS], "en")
     outputs = {

@@ -1,0 +1,118 @@
+"""Invisible characters of Unicode, and their treatment by the normalization."""
+
+import functools
+
+import sentencepiece
+
+from keras_transformer.backend.sentencepiece import edited_normalization
+
+# Ranges of code points, both ends included. SentencePiece's "nmt_nfkc" decides on all
+# other characters. `docs/data.md` shows the table with its reasons.
+REMOVED = (
+    (0x0001, 0x0008),  # control characters without a function in text
+    (0x000E, 0x001F),
+    (0x007F, 0x0084),
+    (0x0086, 0x009F),
+    (0x00AD, 0x00AD),  # soft hyphen
+    (0x034F, 0x034F),  # combining grapheme joiner
+    (0x061C, 0x061C),  # Arabic letter mark, of the bidirectional algorithm
+    (0x17B4, 0x17B5),  # Khmer inherent vowels, which Unicode discourages
+    (0x200E, 0x200F),  # left-to-right and right-to-left marks
+    (0x202A, 0x202E),  # bidirectional embeddings and overrides
+    (0x2060, 0x2064),  # word joiner, invisible operators of formulas
+    (0x2066, 0x206F),  # bidirectional isolates, deprecated format characters
+    (0xFEFF, 0xFEFF),  # byte order mark
+    (0xE0001, 0xE0001),  # deprecated language tag
+)
+SPACES = (
+    (0x0009, 0x000D),  # tab, line feed, vertical tab, form feed, carriage return
+    (0x0085, 0x0085),  # next line
+    (0x200B, 0x200B),  # zero width space, which separates words of Khmer and Thai
+    (0x2028, 0x2029),  # line and paragraph separators
+    (0xFFF9, 0xFFFB),  # interlinear annotations, between a text and its gloss
+)
+KEPT = (
+    (0x180B, 0x180F),  # Mongolian variation selectors and vowel separator
+    (0x200C, 0x200D),  # zero width non-joiner and joiner
+    (0xFE00, 0xFE0F),  # variation selectors, such as those of emoji
+    (0xE0020, 0xE007F),  # tags in emoji of flags
+    (0xE0100, 0xE01EF),  # variation selectors of ideographs
+)
+
+
+def replacements(lacking: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Returns the replacement of each invisible character.
+
+    Args:
+        lacking: characters that a vocabulary lacks. They are removed, as they would
+            become `<unk>`.
+
+    Returns:
+        Dictionary of characters to `""`, `" "` or the character itself.
+    """
+    table = {}
+    for ranges, replacement in ((REMOVED, ""), (SPACES, " "), (KEPT, None)):
+        for first, last in ranges:
+            for character in map(chr, range(first, last + 1)):
+                kept = "" if character in lacking else character
+                table[character] = kept if replacement is None else replacement
+    return table
+
+
+@functools.cache
+def normalization_rules(rule: str, lacking: frozenset[str] = frozenset()) -> bytes:
+    """Returns a normalization of SentencePiece that follows the table.
+
+    Args:
+        rule: `"nmt_nfkc"`, or `"nmt_nfkc_cf"` for lower case.
+        lacking: see `replacements`.
+
+    Returns:
+        The rules as in the field `precompiled_charsmap` of a SentencePiece model.
+    """
+    return edited_normalization(rule, replacements(lacking))
+
+
+def normalize_lines(lines: list[str], rules: bytes) -> list[str]:
+    """Normalizes lines, without merging spaces.
+
+    Args:
+        lines: list of str.
+        rules: the rules, from `normalization_rules`.
+
+    Returns:
+        List of str.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    spec = model.normalizer_spec
+    spec.precompiled_charsmap = rules
+    spec.add_dummy_prefix = spec.escape_whitespaces = False
+    spec.remove_extra_whitespaces = False
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        model_proto=model.SerializeToString()
+    )
+    normalized: list[str] = normalizer.normalize(lines)
+    return normalized
+
+
+def with_normalization(proto: bytes, rule: str) -> bytes:
+    """Sets the normalization of a SentencePiece model.
+
+    Args:
+        proto: the serialised model.
+        rule: see `normalization_rules`.
+
+    Returns:
+        The serialised model with the rules.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+    model.normalizer_spec.name = "user_defined"  # as of rules from a file
+    known = set("".join(piece.piece for piece in model.pieces))
+    rules = normalization_rules(rule, frozenset(replacements()) - known)
+    model.normalizer_spec.precompiled_charsmap = rules
+    content: bytes = model.SerializeToString()
+    return content

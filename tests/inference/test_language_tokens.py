@@ -1,0 +1,127 @@
+"""The language token of a multilingual model, at every stage around the tokenizer."""
+
+import io
+
+import keras
+import marian_folders
+import numpy as np
+import pytest
+from layer_contract import with_random_weights
+
+from keras_transformer import (
+    BeamSearch,
+    GreedySearch,
+    MarianTokenizer,
+    Seq2Seq,
+    TranslationQuality,
+    translate_file,
+)
+from keras_transformer.inference.file_translation import translate_stream
+from keras_transformer.inference.line_windows import ModelSide
+
+pytestmark = pytest.mark.once
+
+TEXT = ">>fra<< a cat"
+BLANK = [">>fra<<", ">>deu<< ", ">>deu<<\t\u3000"]
+UNKNOWN = ">>spa<< a cat"
+GREEDY = GreedySearch()
+
+
+@pytest.fixture(scope="module")
+def model():
+    protos = [marian_folders.pieces(marian_folders.SOURCES, 31)] * 2
+    ids = marian_folders.vocabulary(protos, (">>deu<<", ">>fra<<"))
+    tokenizer = MarianTokenizer(protos[0], list(ids))
+    model = Seq2Seq(
+        num_layers=1,
+        hidden_dim=6,
+        intermediate_dim=7,
+        num_heads=3,
+        max_source_length=30,
+        source_tokenizer=tokenizer,
+    )
+    return with_random_weights(model)
+
+
+def message(argument, where):
+    return (
+        rf"`{argument}` must begin with a language token .* \['>>deu<<', '>>fra<<'\]; "
+        f"received '>>spa<<' in {where}"
+    )
+
+
+def test_the_language_token_alone_is_an_empty_text(model):
+    texts, scores = model.generate([*BLANK, TEXT], GREEDY, return_scores=True)
+    assert texts[:3] == [""] * 3 and texts[3]
+    assert scores[:3].tolist() == [0.0] * 3
+    assert texts[3] == model.generate(TEXT, GREEDY)
+    _, score = model.generate(TEXT.replace("fra", "deu"), GREEDY, return_scores=True)
+    assert abs(score - scores[3]) > 1e-3
+    for text in BLANK:
+        assert [*model.stream(text, GREEDY)] == []
+        assert model.search_tree(text) == ([], [], [])
+
+
+def test_a_line_of_the_language_token_alone_is_blank(model, tmp_path):
+    lengths = ModelSide(model).window(0, [*BLANK, "", TEXT]).lengths.tolist()
+    assert lengths == [1, 1, 1, 1, len(model.source_tokenizer.tokenize([TEXT])[0]) + 1]
+    lines = [BLANK[0], TEXT, BLANK[1]]
+    (tmp_path / "in").write_text("\n".join(lines), "utf-8")
+    translate_file(model, tmp_path / "in", tmp_path / "out", GREEDY, verbose=0)
+    written = (tmp_path / "out").read_text("utf-8").split("\n")
+    assert written == ["", model.generate(TEXT, GREEDY), "", ""]
+
+
+@pytest.mark.parametrize(
+    "argument, call",
+    {
+        "inputs": lambda model, texts: model.generate(texts),
+        "prefix": lambda model, texts: model.generate([TEXT, TEXT], prefix=texts),
+        "sources": lambda model, texts: model.score(texts, texts),
+        "targets": lambda model, texts: model.align([TEXT, TEXT], texts),
+    }.items(),
+)
+def test_an_unknown_language_token_is_refused(model, argument, call):
+    for texts in ([TEXT, UNKNOWN], [TEXT.encode(), UNKNOWN.encode()]):
+        with pytest.raises(ValueError, match=message(argument, "row 1")):
+            call(model, texts)
+
+
+def test_an_unknown_language_token_of_one_text(model):
+    for function in (model.generate, model.stream, model.search_tree):
+        with pytest.raises(ValueError, match=message("inputs", "row 0")):
+            function(UNKNOWN)
+
+
+def test_an_unknown_language_token_of_a_file(model, tmp_path):
+    (tmp_path / "in").write_text(f"{TEXT}\n\n{UNKNOWN}\n")
+    with pytest.raises(ValueError, match=message("source", "line 3")):
+        translate_file(model, tmp_path / "in", tmp_path / "out", verbose=0)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match=message("source", "line 1")):
+        translate_stream(model, io.BufferedReader(io.BytesIO(UNKNOWN.encode())), None)
+
+
+def test_an_unknown_language_token_of_a_validation_set(model):
+    quality = TranslationQuality([TEXT, UNKNOWN], ["x", "y"])
+    quality.set_model(model)
+    with pytest.raises(ValueError, match=message("sources", "line 2")):
+        quality.on_train_begin()
+
+
+def test_a_space_makes_it_a_part_of_the_text(model):
+    outputs, scores = model.generate([f" {UNKNOWN}"], BeamSearch(2), return_scores=True)
+    assert np.isfinite(scores).all()
+
+
+def test_a_model_without_language_tokens():
+    protos = [marian_folders.pieces(marian_folders.SOURCES, 31)] * 2
+    ids = marian_folders.vocabulary(protos, ())
+    tokenizer = MarianTokenizer(protos[0], list(ids))
+    assert tokenizer.language_token_ids == ()
+    with pytest.raises(ValueError, match="`x` must .*, none, as the .* in row 7"):
+        tokenizer.check_language_token(UNKNOWN, [1, 5], "x", "row 7")
+    restored = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(tokenizer)
+    )
+    assert restored.unknown_language_token(UNKNOWN, [1, 5]) == ">>spa<<"
