@@ -124,8 +124,10 @@ class MarianTokenizer(Tokenizer):
         self.unknown = vocabulary.index("<unk>")
 
     def encode(self, text: str) -> list[int]:
-        language, words = re.fullmatch(r"(?s)(>>.*?<<)?(.*)", text).groups()
-        if language is not None and language not in self.ids:
+        begin = re.match(r"(?s)>>.*?<<", text)
+        language = begin.group() if begin else ""
+        words = text[len(language) :]
+        if language and language not in self.ids:
             raise ValueError(f"the model has no language token {language}")
         tokens = [language] if language else []
         tokens += self.pieces.encode(words, out_type=str)

@@ -52,6 +52,10 @@ def translate_command(
             min=0, help="Number of hypotheses per line, with scores; 0: the best text."
         ),
     ] = 0,
+    distinct: Annotated[
+        bool,
+        typer.Option("--distinct", help="Write each text of a line once, with n-best."),
+    ] = False,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
     overwrite: Annotated[
@@ -83,6 +87,7 @@ def translate_command(
                 search,
                 batch_size=batch_size,
                 n_best=n_best > 0,
+                distinct_texts=distinct,
                 too_long=too_long.value,
                 overwrite=overwrite,
                 verbose=int(not quiet),
@@ -105,6 +110,7 @@ def translate_command(
             search,
             batch_size=batch_size,
             n_best=n_best > 0,
+            distinct_texts=distinct,
             too_long=too_long.value,
             verbose=int(has_bar),
         )

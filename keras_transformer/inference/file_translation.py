@@ -47,6 +47,7 @@ class _Options(NamedTuple):
     min_length: OutputLength = 0
     seed: int | None = None
     batch_size: int = 64
+    distinct_texts: bool = False
 
 
 def translate_file(
@@ -61,6 +62,7 @@ def translate_file(
     batch_size: int = 64,
     window: int = 10_000,
     n_best: bool = False,
+    distinct_texts: bool = False,
     too_long: str = "error",
     overwrite: bool = False,
     verbose: int = 1,
@@ -91,6 +93,8 @@ def translate_file(
             batch are more equal, and a stop loses more work.
         n_best: whether to write every hypothesis of the search, best first, each on a
             line `line_number ||| text ||| score`, as Moses does: numbers count from 0.
+        distinct_texts: whether each text of a line is written once, with its best
+            score; see `generate`.
         too_long: treatment of lines of more than `max_source_length` tokens:
             `"error"` raises an error before the translation, `"empty"` leaves their
             translations empty and warns of their number at the end.
@@ -126,7 +130,9 @@ def translate_file(
         "model": _model_digest(model),
         "n_best": repr(n_best),
     }
-    options = _Options(search, max_length, min_length, seed, batch_size)
+    if distinct_texts:  # records of older versions lack it
+        settings["distinct_texts"] = repr(distinct_texts)
+    options = _Options(search, max_length, min_length, seed, batch_size, distinct_texts)
     with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
@@ -150,6 +156,7 @@ def translate_stream(
     batch_size: int = 64,
     window: int = 512,
     n_best: bool = False,
+    distinct_texts: bool = False,
     too_long: str = "error",
     verbose: int = 0,
 ) -> None:
@@ -168,6 +175,7 @@ def translate_stream(
         batch_size: int, number of texts decoded together.
         window: int, greatest number of lines translated together.
         n_best: see `translate_file`.
+        distinct_texts: see `translate_file`.
         too_long: see `translate_file`.
         verbose: 1 for a progress bar, 0 for no output.
 
@@ -197,7 +205,7 @@ def translate_stream(
             text.check_lengths(0, window)
     else:
         text = PipeLines(source, "standard input", side, check_lengths)
-    options = _Options(search, batch_size=batch_size)
+    options = _Options(search, batch_size=batch_size, distinct_texts=distinct_texts)
     left_empty = 0
     with tqdm(total=text.lines, unit=" sentences", disable=not verbose) as bar:
         parts = text.windows(0, window)
@@ -316,15 +324,17 @@ def _translate(
     if not chosen.size:
         return hypotheses
     order = chosen[np.argsort(window.lengths[chosen], kind="stable")]
-    size = options.batch_size
+    size, arguments = options.batch_size, options._asdict()
+    if not options.distinct_texts:
+        del arguments["distinct_texts"]  # which a model of one's own may lack
     # The last batch is larger than `size`, since a smaller one has another shape.
     for part in np.split(order, range(size, len(order) - size + 1, size)):
         lines = [window.lines[place] for place in part]
-        found, scores = model.generate(lines, return_scores=True, **options._asdict())
+        found, scores = model.generate(lines, return_scores=True, **arguments)
         scores = scores.reshape(len(part), options.search.num_hypotheses).tolist()
         for place, texts, row in zip(part, found, scores, strict=True):
             texts = [texts] if isinstance(texts, str) else texts
-            hypotheses[place] = list(map(Hypothesis, texts, row))
+            hypotheses[place] = list(map(Hypothesis, texts, row[: len(texts)]))
         bar.update(len(part))
     return hypotheses
 

@@ -175,6 +175,7 @@ class Generator:
         seed: int | None,
         batch_size: int,
         return_alignments: bool,
+        distinct_texts: bool = False,
     ) -> Generation:
         """Decodes a batch; see `GenerativeModel.generate`.
 
@@ -185,6 +186,7 @@ class Generator:
             seed: int or `None`.
             batch_size: int.
             return_alignments: whether to align the hypotheses with the inputs.
+            distinct_texts: whether each text of an input is returned once.
 
         Returns:
             A `Generation`.
@@ -194,6 +196,11 @@ class Generator:
         model, pad = self._model, self._model.pad_token_id
         entries = as_entries(inputs, "inputs")
         are_texts = self._are_texts(entries)
+        if distinct_texts and not are_texts:
+            raise ValueError(
+                "`distinct_texts` must be `False` for token ids, whose hypotheses are "
+                f"distinct; received `distinct_texts={distinct_texts}`. Pass texts."
+            )
         tokenizer = model.source_tokenizer if are_texts else None
         rows = token_rows(entries, "inputs", tokenizer, pad)
         if return_alignments:
@@ -208,8 +215,14 @@ class Generator:
         check_probabilities(np.asarray(result.scores))
         if are_texts:
             texts = self._detokenize(result)
+            if distinct_texts:
+                result, texts = _distinct(result, texts, pad)
         if return_alignments:
             alignments = self._align(rows, result, batch_size)
+            if texts is not None:
+                counts = map(len, texts)
+                pairs = zip(alignments, counts, strict=True)
+                alignments = [row[:count] for row, count in pairs]
         return Generation(result, texts, alignments)
 
     def prefix_rows(
@@ -337,6 +350,26 @@ def _empty_outputs(
         lengths=np.where(empty, np.int32(0), np.asarray(result.lengths)),
         scores=np.where(empty, np.float32(0), np.asarray(result.scores)),
     )
+
+
+def _distinct(
+    result: SearchResult, texts: list[list[str]], pad_token_id: int
+) -> tuple[SearchResult, list[list[str]]]:
+    """Keeps the best hypothesis of each text; the others have no tokens, as missing."""
+    token_ids, lengths, scores = (np.array(part) for part in result)
+    kept = []
+    for number, row in enumerate(texts):
+        found = scores[number] > -np.inf
+        first = {text: i for i, text in reversed([*enumerate(row)]) if found[i]}
+        places = sorted(first.values()) or [0]
+        count = len(places)
+        for part in (token_ids, lengths, scores):
+            part[number, :count] = part[number, places]
+        token_ids[number, count:] = pad_token_id
+        lengths[number, count:] = 0
+        scores[number, count:] = -np.inf
+        kept.append([row[place] for place in places])
+    return SearchResult(token_ids, lengths, scores), kept
 
 
 def _group(values: Sequence[T], size: int) -> list[list[T]]:

@@ -120,6 +120,7 @@ class SequenceModel(DecodingModel, Protocol):
         min_length: OutputLength = 0,
         prefix: Any = None,
         seed: int | None = None,
+        distinct_texts: bool = False,
     ) -> Any:
         """Decodes texts or token ids; see `GenerativeModel.generate`."""
         ...

@@ -62,7 +62,8 @@ def as_entries(inputs: Sequences, argument: str) -> Sequence[Any]:
     """
     inputs = _plain(inputs)
     if hasattr(inputs, "row_splits"):  # a ragged tensor of TensorFlow
-        inputs = inputs.to_list()
+        ragged: Any = inputs
+        inputs = ragged.to_list()
     if isinstance(inputs, str | bytes):
         return [inputs]
     if isinstance(inputs, Sequence):

@@ -162,6 +162,7 @@ class GenerativeModel(PresetModel):
         min_length: OutputLength = 0,
         prefix: Sequences | None = None,
         seed: int | None = None,
+        distinct_texts: bool = False,
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
@@ -171,7 +172,8 @@ class GenerativeModel(PresetModel):
         Args:
             inputs: a text or a list of texts, if the model has tokenizers; or
                 token ids, each with its end token: a list of lists of ints, or
-                an int array `(batch, source_length)` with padding.
+                an int array `(batch, source_length)` with padding. Instead of a list,
+                also an array, a tensor or a `tf.data.Dataset`, batched or not.
             search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
                 if `None`.
             max_length: int or `RelativeLength`, greatest output length in tokens,
@@ -186,6 +188,10 @@ class GenerativeModel(PresetModel):
                 empty. The scores are those of the whole output.
             seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
                 draws it, so `keras.utils.set_random_seed` determines it.
+            distinct_texts: for texts, whether each text of an input is returned once,
+                with its best hypothesis. Several hypotheses can be the same text in
+                other subwords. The lists are then shorter, and the scores end with
+                `-inf`. Search with more beams and hypotheses to get more texts.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -198,8 +204,9 @@ class GenerativeModel(PresetModel):
         Raises:
             ValueError: if a token id is not in the vocabulary, a source is
                 longer than `max_source_length`, the inputs are texts and the model has
-                no tokenizers, an argument is out of range, or an input to align has no
-                tokens.
+                no tokenizers, a text has a lone surrogate or a language token that the
+                vocabulary lacks, an argument is out of range, or an input to align has
+                no tokens.
             FloatingPointError: if a hypothesis ends because the logits of a step have
                 no probabilities: one is NaN or `inf`, or all are `-inf`.
 
@@ -216,16 +223,18 @@ class GenerativeModel(PresetModel):
         single = is_text(inputs)
         prefix = [prefix] if single and is_text(prefix) else prefix
         result, texts, alignments = self._generator.generate(
-            inputs, request, prefix, seed, batch_size, return_alignments
+            *(inputs, request, prefix, seed, batch_size),
+            return_alignments=return_alignments,
+            distinct_texts=distinct_texts,
         )
+        one = request.search.num_hypotheses == 1
         outputs: list[Any] = [result]
         if texts is not None:
-            outputs = [_squeeze(texts)]
+            outputs = [_squeeze(texts, one)]
             if return_scores:
-                one = result.scores.shape[1] == 1
                 outputs.append(result.scores[:, 0] if one else result.scores)
         if alignments is not None:
-            outputs.append(_squeeze(alignments))
+            outputs.append(_squeeze(alignments, one))
         if single:
             outputs = [output[0] for output in outputs]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
@@ -481,9 +490,9 @@ class GenerativeModel(PresetModel):
         return self._aligner.align(sources, targets, layer, batch_size)
 
 
-def _squeeze(rows: list[list[Any]]) -> list[Any]:
-    """Replaces lists of one hypothesis with the hypothesis."""
-    return [row[0] if len(row) == 1 else row for row in rows]
+def _squeeze(rows: list[list[Any]], one: bool) -> list[Any]:
+    """Replaces the lists with the hypothesis if the search returns one."""
+    return [row[0] if one else row for row in rows]
 
 
 def _smaller(size: Any, limit: Any) -> Any:
