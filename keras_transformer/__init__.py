@@ -75,6 +75,7 @@ def _is_command() -> bool:
 if TYPE_CHECKING or not _is_command():
     from keras_transformer.decoding import (
         BannedSequences,
+        BannedTexts,
         BeamSearch,
         GNMTLengthPenalty,
         GreedySearch,
@@ -185,6 +186,7 @@ __all__ = [
     "Alignment",
     "AttentionPattern",
     "BannedSequences",
+    "BannedTexts",
     "BeamSearch",
     "CharacterTokenizer",
     "Checkpoints",

@@ -7,6 +7,7 @@ prefixes. `run_search` runs it; `keras_transformer.Seq2Seq.generate` calls `run_
 
 from typing import Any
 
+from keras_transformer.decoding.banned_texts import BannedTexts
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.greedy import GreedySearch
@@ -37,6 +38,7 @@ from keras_transformer.decoding.search import (
 
 __all__ = [
     "BannedSequences",
+    "BannedTexts",
     "BeamSearch",
     "DecodingModel",
     "GNMTLengthPenalty",

@@ -197,6 +197,13 @@ class SentencePieceTokenizer(Tokenizer):
             ordinary=[piece.type == piece.NORMAL for piece in model.pieces],
         )
 
+    def token_texts(self) -> list[bytes]:
+        texts = super().token_texts()
+        for id, token in enumerate(self._vocabulary):
+            if self._processor.is_byte(id):  # such as <0xE2>, a byte of a character
+                texts[id] = bytes([int(token[1:-1], 16)])
+        return texts
+
     def get_config(self) -> Config:
         return {"proto": base64.b64encode(self._proto).decode()}
 

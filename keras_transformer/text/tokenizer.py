@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Self, TypeAlias
+from typing import ClassVar, NoReturn, Self, TypeAlias
 
 import keras
 import numpy as np
@@ -281,6 +281,52 @@ class Tokenizer(tf.Module):
             & (token_ids != self.start_token_id)
         )
         return self._decode(tf.ragged.boolean_mask(token_ids, kept))
+
+    def token_texts(self) -> list[bytes]:
+        """Returns the text that each token adds to an output, in UTF-8.
+
+        The space before or after a word is part of a token, except at both ends of the
+        output. Tokens that `detokenize` drops have no text.
+
+        Returns:
+            List of bytes, in the order of the ids.
+
+        Raises:
+            ValueError: if the text of an output is not the concatenation of those of
+                its tokens.
+        """
+        ids, special = range(self.vocabulary_size), {*self._special_ids}
+        ordinary = [id for id in ids if id not in special]
+        alone = self.detokenize([[id] for id in ordinary]).numpy().tolist()
+        around = next(
+            (i for i, text in zip(ordinary, alone, strict=True) if text.strip()), None
+        )
+        if around is not None:
+            pair = [[around, self.pad_token_id], [around, around]]
+            before, both = self.detokenize(pair).numpy().tolist()
+            after = both[len(before) :] if both.startswith(before) else b""
+            rows = self.detokenize([[around, id, around] for id in ids]).numpy()
+            texts: list[bytes] = []
+            for id, row in zip(ids, rows.tolist(), strict=True):
+                inner = row[len(before) : len(row) - len(after)]
+                if id in special - {self.unknown_token_id}:
+                    texts.append(b"")
+                elif after and row == before + inner + after:
+                    texts.append(inner)
+                else:
+                    self._refuse_token_texts()
+            others = [i for i in ordinary if texts[i] not in (b"", texts[around])][:1]
+            pairs = self.detokenize([[around, other] for other in others] or [[around]])
+            in_order = pairs.numpy()[0].startswith(before)
+            if in_order:
+                return texts
+        self._refuse_token_texts()
+
+    def _refuse_token_texts(self) -> NoReturn:
+        raise ValueError(
+            "`tokenizer` must join the texts of tokens to the text of an output; "
+            f"`{type(self).__name__}` does not. Implement its method `token_texts`."
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves the tokenizer to one JSON file, atomically.

@@ -94,12 +94,12 @@ def test_the_example_gives_what_generate_gives(model, folder):
 @pytest.mark.once
 def test_the_example_reads_marian_tokenizers(tmp_path):
     """A multilingual model, whose texts begin with a language token."""
-    marian_folders.random_model(tmp_path / "opus")
+    marian_folders.trained_model(tmp_path / "opus", steps=40)
     model = load_marian(tmp_path / "opus")
     texts = [*marian_folders.SOURCES, ">>deu<< two cats", ">>deu<<", ">>deu<< ", "a ☃"]
     model.export(tmp_path / "onnx", GreedySearch(), format="onnx", check_texts=texts)
     expected = model.generate(texts, GreedySearch())
-    assert len(set(expected)) > 4 and expected[5:7] == ["", ""]
+    assert expected[0] == marian_folders.TARGETS[0] and expected[5:7] == ["", ""]
     example = runpy.run_path(str(EXAMPLE))
     translator = example["Translator"](tmp_path / "onnx")
     assert translator.translate(texts) == expected
