@@ -150,7 +150,7 @@ def _tables(
     current = np.broadcast_to(np.arange(len(states), dtype="int32")[:, None], shape)
     completes = np.zeros(shape, bool)
     for place in range(longest):
-        used, byte = lengths > place, columns[:, place]
-        completes |= used & ends[current, byte]
-        current = np.where(used, after_byte[current, byte], current)
+        used, column = lengths > place, columns[:, place]
+        completes |= used & ends[current, column]
+        current = np.where(used, after_byte[current, column], current)
     return current, completes
