@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from keras import ops
@@ -10,10 +10,28 @@ from keras import ops
 from keras_transformer.decoding.logits_processors import History
 from keras_transformer.types import Tensor
 
-if TYPE_CHECKING:
-    from keras_transformer.text import Tokenizer
-
 MAX_ENTRIES = 1 << 27
+
+
+class TargetTokenizer(Protocol):
+    """What `BannedTexts` needs of a `keras_transformer.text.Tokenizer`."""
+
+    @property
+    def unknown_token_id(self) -> int:
+        """Id of the token that replaces unknown text."""
+        ...
+
+    def tokenize(self, texts: Sequence[str]) -> Any:
+        """Returns the token ids of texts."""
+        ...
+
+    def detokenize(self, token_ids: Any) -> Any:
+        """Returns the texts of token ids."""
+        ...
+
+    def token_texts(self) -> list[bytes]:
+        """Returns the text of each token."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ class BannedTexts:
     """
 
     texts: Sequence[str]
-    tokenizer: "Tokenizer" = field(repr=False)
+    tokenizer: TargetTokenizer = field(repr=False)
     _next_states: np.ndarray = field(init=False, repr=False, compare=False)
     _completes: np.ndarray = field(init=False, repr=False, compare=False)
     _count: int = field(init=False, repr=False, compare=False)
@@ -100,7 +118,7 @@ class BannedTexts:
         return tables[0], tables[1]
 
 
-def _normalized(texts: Sequence[str], tokenizer: "Tokenizer") -> list[bytes]:
+def _normalized(texts: Sequence[str], tokenizer: TargetTokenizer) -> list[bytes]:
     """Returns the texts that can be generated, as in an output, in UTF-8."""
     rows = tokenizer.tokenize(texts)
     outputs = tokenizer.detokenize(rows).numpy().tolist()
