@@ -1,11 +1,15 @@
 """Downloads from the Hugging Face Hub."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def download(
-    name: str, files: Sequence[str], needed_for: str, revision: str | None = None
+    name: str,
+    files: Sequence[str],
+    needed_for: str,
+    revision: str | None = None,
+    fallbacks: Mapping[str, Sequence[str]] | None = None,
 ) -> pathlib.Path:
     """Downloads files of a repository, unless the cache holds them.
 
@@ -15,6 +19,8 @@ def download(
         needed_for: the feature that requires the download, as the subject of the error
             message if the package is missing.
         revision: branch, tag or commit; `None` = the main branch.
+        fallbacks: further files, each with the names of the files that make it
+            unnecessary. It is downloaded if the repository has none of them.
 
     Returns:
         Path of the folder with the files.
@@ -31,7 +37,16 @@ def download(
             name=error.name,
         ) from error
 
-    folder = huggingface_hub.snapshot_download(
-        name, revision=revision, allow_patterns=list(files)
-    )
-    return pathlib.Path(folder)
+    def fetch(names: Sequence[str]) -> pathlib.Path:
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=list(names)
+        )
+        return pathlib.Path(folder)
+
+    folder = fetch(files)
+    missing = [
+        file
+        for file, better in (fallbacks or {}).items()
+        if not any((folder / other).exists() for other in better)
+    ]
+    return fetch([*files, *missing]) if missing else folder

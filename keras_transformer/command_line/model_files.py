@@ -100,9 +100,10 @@ def import_command(
         )
     import_keras_quietly()
     from keras_transformer.interoperability import ctranslate2, marian
-    from keras_transformer.interoperability.files import find_folder
+    from keras_transformer.interoperability.files import FALLBACKS, find_folder
 
-    found = find_folder(folder, [*ctranslate2.FILES, *marian.FILES], revision)
+    files = [*ctranslate2.FILES, *marian.FILES]
+    found = find_folder(folder, files, revision, FALLBACKS)
     if (found / "model.bin").exists():
         ctranslate2.load_ctranslate2(found).save(model)
         typer.echo(f"ctranslate2: {model}")

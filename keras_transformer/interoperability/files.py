@@ -1,26 +1,24 @@
-"""Reads the files of a checkpoint as data: folders, vocabularies and tensors."""
+"""Finds the folder of a checkpoint and reads its vocabularies."""
 
-import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Mapping, Sequence
 
 from keras_transformer import hub
 from keras_transformer.export.protocols import UNUSED_TOKEN
 from keras_transformer.files import checked_file, read_json
 
-if TYPE_CHECKING:
-    from safetensors import safe_open
-
-FLOATS = ("BF16", "F16", "F32", "F64")
+PICKLED_WEIGHTS = "pytorch_model.bin"
+# A repository often has its weights in several formats. Only one is downloaded.
+FALLBACKS = {PICKLED_WEIGHTS: ("model.bin", "model.safetensors")}
 
 
 def find_folder(
-    folder: str | os.PathLike, files: Sequence[str], revision: str | None = None
+    folder: str | os.PathLike,
+    files: Sequence[str],
+    revision: str | None = None,
+    fallbacks: Mapping[str, Sequence[str]] | None = None,
 ) -> pathlib.Path:
     """Returns a local folder, or downloads one from the Hugging Face Hub.
 
@@ -28,6 +26,7 @@ def find_folder(
         folder: a folder, or the name of a repository, `"owner/name"`.
         files: names of the files to download.
         revision: branch, tag or commit of the repository. `None` = its main branch.
+        fallbacks: further files; see `hub.download`.
 
     Returns:
         Path of the folder.
@@ -46,7 +45,7 @@ def find_folder(
             f"`folder={folder!r}` is not a folder on this machine. As the name of a "
             "repository on the Hugging Face Hub it"
         )
-        return hub.download(folder, files, needed_for, revision)
+        return hub.download(folder, files, needed_for, revision, fallbacks)
     raise FileNotFoundError(
         "`folder` must be a folder, or a name on the Hugging Face Hub such as "
         f"'Helsinki-NLP/opus-mt-en-de'; received `folder={str(folder)!r}`."
@@ -79,76 +78,3 @@ def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
         tokens[token_id] = token
     count = max(tokens, default=-1) + 1
     return [tokens.get(i, UNUSED_TOKEN.format(i)) for i in range(count)]
-
-
-class Tensors:
-    """The tensors of a safetensors file, read one at a time.
-
-    Args:
-        file: a file opened by `safetensors.safe_open`.
-        path: path of the file, for error messages.
-    """
-
-    def __init__(self, file: "safe_open", path: pathlib.Path):
-        self._file = file
-        self._path = path
-        self.names = set(file.keys())
-
-    def read(self, names: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:
-        """Reads the first tensor of `names` that exists, as float32; see `find`."""
-        name = self.find(names, shape)
-        return np.asarray(self._file.get_tensor(name)).astype("float32")
-
-    def find(self, names: Sequence[str], shape: tuple[int, ...]) -> str:
-        """Returns the first of `names` that exists, after checking its shape.
-
-        Args:
-            names: possible names of the tensor.
-            shape: expected shape.
-
-        Raises:
-            ValueError: if no name exists, or the tensor has another shape or does not
-                hold floats.
-        """
-        name = next((name for name in names if name in self.names), None)
-        if name is None:
-            raise ValueError(
-                f"{self._path} must hold the tensor {names[0]!r} of shape {shape}, "
-                "according to its config.json; it does not."
-            )
-        found = self._file.get_slice(name)
-        dtype, found_shape = found.get_dtype(), tuple(found.get_shape())
-        if found_shape != shape or dtype not in FLOATS:
-            raise ValueError(
-                f"{self._path} must hold the tensor {name!r} as floats of shape "
-                f"{shape}, according to its config.json; it has shape {found_shape} "
-                f"and type {dtype}."
-            )
-        return name
-
-
-@contextlib.contextmanager
-def open_tensors(path: pathlib.Path) -> Iterator[Tensors]:
-    """Opens a safetensors file.
-
-    Args:
-        path: the file.
-
-    Yields:
-        The `Tensors` of the file.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
-    import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
-    import safetensors
-
-    try:
-        file = safetensors.safe_open(path, framework="numpy")
-    except safetensors.SafetensorError as error:
-        raise ValueError(
-            f"{path} must be a safetensors file; it is another file or damaged "
-            f"({error})."
-        ) from error
-    with file:
-        yield Tensors(file, path)

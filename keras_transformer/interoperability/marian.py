@@ -1,5 +1,6 @@
 """Loads Marian models in the form of Hugging Face, such as those of OPUS-MT."""
 
+import contextlib
 import os
 import pathlib
 import warnings
@@ -20,15 +21,17 @@ from keras_transformer.export.marian_format import (
 )
 from keras_transformer.files import checked_file, read_json
 from keras_transformer.interoperability.files import (
-    Tensors,
+    FALLBACKS,
+    PICKLED_WEIGHTS,
     find_folder,
-    open_tensors,
     read_vocabulary,
 )
 from keras_transformer.interoperability.marian_config import (
     complete_config,
     seq2seq_arguments,
 )
+from keras_transformer.interoperability.pytorch_file import open_pytorch_file
+from keras_transformer.interoperability.tensors import Tensors, open_safetensors
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Seq2Seq
 from keras_transformer.text import MarianTokenizer
@@ -67,13 +70,11 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
     this library scores it with the probability of the model. The default search
     `BeamSearch()`, with the length penalty of Wu et al., 2016, is as good a choice.
 
-    Files are read as data: JSON, SentencePiece models and, with the package
-    safetensors, tensors in float32, float16 or bfloat16, which are converted to
-    float32. `.bin` files are not read, because pickled files can execute code. Convert
-    them with transformers:
-
-        MarianMTModel.from_pretrained(name).save_pretrained(folder)
-        MarianTokenizer.from_pretrained(name).save_pretrained(folder)
+    Files are read as data, and nothing in them is executed: JSON, SentencePiece models
+    and tensors in float32, float16 or bfloat16, which are converted to float32. The
+    tensors are read from `model.safetensors`, which requires the package safetensors.
+    If there is none, they are read from `pytorch_model.bin` without PyTorch. A
+    `pytorch_model.bin` with anything but tensors is refused.
 
     Training settings that this library does not support (`encoder_layerdrop`) and
     `generation_config.json` are ignored.
@@ -103,10 +104,9 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
         - [Junczys-Dowmunt et al., 2018](https://arxiv.org/abs/1804.00344)
         - [OPUS-MT](https://github.com/Helsinki-NLP/Opus-MT)
     """
-    path = find_folder(folder, FILES, revision)
+    path = find_folder(folder, FILES, revision, FALLBACKS)
     config = complete_config(read_json(checked_file(path / "config.json")))
-    _check_safetensors(path)
-    with open_tensors(checked_file(path / WEIGHTS_FILE)) as tensors:
+    with _open_tensors(path) as tensors:
         _check_sizes(config, tensors)
         model = Seq2Seq(**seq2seq_arguments(config), **_tokenizers(path, config))
         _check_position_tables(config, tensors)
@@ -150,7 +150,7 @@ def _assign(model: Seq2Seq, tensors: Tensors) -> None:
         unread -= set(weight.names)
     if unread:
         raise ValueError(
-            f"{WEIGHTS_FILE} must hold only tensors of Marian; it holds "
+            f"{tensors.path.name} must hold only tensors of Marian; it holds "
             f"{min(unread)!r}, which no weight of config.json's architecture has. "
             "Correct config.json, or remove the tensor."
         )
@@ -165,24 +165,23 @@ def _check_tied(
         other = tensors.read((name,), weight.shape) if name in unread else tensor
         if not np.array_equal(tensor, other):
             raise ValueError(
-                f"{name!r} in {WEIGHTS_FILE} must equal {first!r}, as config.json ties "
-                "them; their values differ, and transformers would not tie them. "
+                f"{name!r} in {tensors.path.name} must equal {first!r}, as config.json "
+                "ties them; their values differ, and transformers would not tie them. "
                 "Correct `tie_word_embeddings` and `share_encoder_decoder_embeddings` "
                 "in config.json, or remove the tensor."
             )
 
 
-def _check_safetensors(folder: pathlib.Path) -> None:
-    if not (folder / WEIGHTS_FILE).exists():
-        raise FileNotFoundError(
-            f"`folder` must hold a file {WEIGHTS_FILE!r}; received "
-            f"`folder={str(folder)!r}`. A model that is published only as "
-            "`pytorch_model.bin` is pickled, which can execute code, and is not read. "
-            "If you trust it, convert it with "
-            "`transformers.MarianMTModel.from_pretrained(name).save_pretrained(folder)`"
-            " and the same for `MarianTokenizer`, or pass the `revision` of the "
-            "repository that has the file."
-        )
+def _open_tensors(folder: pathlib.Path) -> contextlib.AbstractContextManager[Tensors]:
+    """Opens the file with the weights, preferably the one of safetensors."""
+    if (folder / WEIGHTS_FILE).is_file():
+        return open_safetensors(folder / WEIGHTS_FILE)
+    if (folder / PICKLED_WEIGHTS).is_file():
+        return open_pytorch_file(folder / PICKLED_WEIGHTS)
+    raise FileNotFoundError(
+        f"`folder` must have the file {WEIGHTS_FILE} or {PICKLED_WEIGHTS}; there is "
+        f"none in {folder}."
+    )
 
 
 def _check_sizes(config: Config, tensors: Tensors) -> None:
@@ -199,10 +198,11 @@ def _check_sizes(config: Config, tensors: Tensors) -> None:
             query, first = f"{number}.self_attn.q_proj.weight", f"{number}.fc1.weight"
             tensors.find((prefix + query,), (width, width))
             tensors.find((prefix + first,), (config["encoder_ffn_dim"], width))
-        if count != config[f"{side}_layers"]:
+        name = f"{side}_layers"
+        if count != config[name]:
             raise ValueError(
-                f"`{side}_layers` in config.json must be {count}, as in "
-                f"{WEIGHTS_FILE}; received `{side}_layers={config[f'{side}_layers']}`."
+                f"`{name}` in config.json must be {count}, as in {tensors.path.name}; "
+                f"received `{name}={config[name]}`."
             )
     tensors.find((SOURCE, SHARED, TARGET, OUTPUT), (config["vocab_size"], width))
     shape = (config["decoder_vocab_size"], width)
@@ -220,8 +220,8 @@ def _check_position_tables(config: Config, tensors: Tensors) -> None:
             sinusoids = ops.convert_to_numpy(sinusoids)[0]
             if not np.allclose(table, sinusoids, atol=TABLE_TOLERANCE):
                 raise ValueError(
-                    f"{name!r} in {WEIGHTS_FILE} must hold sinusoids, as in all models "
-                    "of Marian; its values differ from them."
+                    f"{name!r} in {tensors.path.name} must hold sinusoids, as in all "
+                    "models of Marian; its values differ from them."
                 )
 
 

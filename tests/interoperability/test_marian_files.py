@@ -9,6 +9,7 @@ import huggingface_hub
 import marian_folders
 import numpy as np
 import pytest
+import torch
 from layer_contract import to_numpy
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
@@ -233,14 +234,68 @@ def test_ids_of_a_vocabulary(folder, token_id):
         load_marian(folder)
 
 
-def test_pickled_files_are_not_read(folder):
+# `pytorch_model.bin`
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["zip", "legacy"])
+def pickled(request, good, tmp_path_factory):
+    """The same model as `pytorch_model.bin`, with all names of the tied matrix."""
+    folder = shutil.copytree(good, tmp_path_factory.mktemp("pickled") / "model")
+    (folder / "model.safetensors").unlink()
+    state = marian_folders.MarianMTModel.from_pretrained(good).state_dict()
+    assert set(ALIASES) < set(state)
+    torch.save(
+        state,
+        folder / "pytorch_model.bin",
+        _use_new_zipfile_serialization=request.param,
+    )
+    return folder
+
+
+def same_weights(one, other):
+    for weight, same in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(to_numpy(weight), to_numpy(same))
+
+
+def test_pickled_weights(good, pickled, monkeypatch):
+    expected = load_marian(good)
+    for name in ("torch", "safetensors"):
+        monkeypatch.setitem(sys.modules, name, None)
+    same_weights(load_marian(pickled), expected)
+
+
+def test_safetensors_are_preferred(folder):
+    (folder / "pytorch_model.bin").write_bytes(b"not read")
+    load_marian(folder)
+
+
+def test_errors_name_the_pickled_file(pickled, tmp_path):
+    folder = shutil.copytree(pickled, tmp_path / "model")
+    set_config(folder, decoder_layers=2)
+    with pytest.raises(ValueError, match="must be 1, as in pytorch_model.bin"):
+        load_marian(folder)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_hostile_pickle_is_refused_and_runs_nothing(folder, protocol):
     class Trap:
         def __reduce__(self):
             return (pytest.fail, ("it was executed",))
 
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap()))
-    message = r"pickled, which can execute code.*from_pretrained\(name\).save_pretrai"
+    path = folder / "pytorch_model.bin"
+    path.write_bytes(pickle.dumps(Trap(), protocol=protocol))
+    with pytest.raises(ValueError, match="pytorch_model.bin must be a dictionary of t"):
+        load_marian(folder)
+    state = {"model.shared.weight": torch.zeros(36, 12), "a": Trap()}
+    torch.save(state, path)
+    with pytest.raises(ValueError, match="names '_pytest.outcomes.*never imported or"):
+        load_marian(folder)
+
+
+def test_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    message = "must have the file model.safetensors or pytorch_model.bin"
     with pytest.raises(FileNotFoundError, match=message):
         load_marian(folder)
 
@@ -263,6 +318,46 @@ def test_a_name_is_downloaded(good, tmp_path, monkeypatch):
     patterns = options["allow_patterns"]
     assert {"config.json", "model.safetensors", "target_vocab.json"} < set(patterns)
     assert not any("*" in pattern or "bin" in pattern for pattern in patterns)
+
+
+class Hub:
+    """A repository of which the requested files are "downloaded"."""
+
+    def __init__(self, repository, cache):
+        self.repository, self.cache, self.requests = repository, cache, []
+        cache.mkdir()
+
+    def snapshot_download(self, name, revision, allow_patterns):
+        self.requests.append(allow_patterns)
+        for file in allow_patterns:
+            if (self.repository / file).exists():
+                shutil.copy(self.repository / file, self.cache)
+        return str(self.cache)
+
+
+@pytest.mark.parametrize("pickled", [True], indirect=True, ids=["zip"])
+@pytest.mark.parametrize("by_command", [False, True])
+def test_pickled_weights_are_downloaded_if_there_are_no_others(
+    good, pickled, tmp_path, monkeypatch, by_command
+):
+    monkeypatch.chdir(tmp_path)
+    repository = shutil.copytree(pickled, tmp_path / "repository")
+
+    def fetch(number):
+        hub = Hub(repository, tmp_path / f"cache{number}")
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
+        if by_command:
+            arguments = ["import", "Helsinki-NLP/opus", f"{number}.keras"]
+            result = CliRunner().invoke(command_line.app, arguments)
+            assert result.exit_code == 0, result.exception
+        else:
+            same_weights(load_marian("Helsinki-NLP/opus"), load_marian(good))
+        assert all((hub.cache / name).exists() for name in FILES)
+        return (hub.cache / "pytorch_model.bin").exists(), len(hub.requests)
+
+    assert fetch(1) == (True, 2)
+    shutil.copy(good / "model.safetensors", repository)
+    assert fetch(2) == (False, 1)
 
 
 def test_on_the_command_line(good, tmp_path, monkeypatch):

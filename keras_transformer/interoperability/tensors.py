@@ -1,0 +1,139 @@
+"""Tensors of a checkpoint by name, whatever the format of the file is."""
+
+import contextlib
+import pathlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from safetensors import safe_open
+
+FLOATS = ("BF16", "F16", "F32", "F64", "bfloat16", "float16", "float32", "float64")
+
+
+class TensorInfo(NamedTuple):
+    """Shape and name of the dtype of a tensor, which is not read."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Tensors(ABC):
+    """The tensors of a file.
+
+    Args:
+        path: path of the file, for error messages.
+        names: names of the tensors.
+    """
+
+    def __init__(self, path: pathlib.Path, names: set[str]):
+        self.path = path
+        self.names = names
+
+    @abstractmethod
+    def info(self, name: str) -> TensorInfo:
+        """Returns shape and dtype of a tensor."""
+
+    @abstractmethod
+    def array(self, name: str) -> np.ndarray:
+        """Returns a tensor in its own dtype."""
+
+    def read(self, names: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:
+        """Reads the first tensor of `names` that exists, as float32; see `find`."""
+        return np.asarray(self.array(self.find(names, shape))).astype("float32")
+
+    def find(self, names: Sequence[str], shape: tuple[int, ...]) -> str:
+        """Returns the first of `names` that exists, after checking its shape.
+
+        Args:
+            names: possible names of the tensor.
+            shape: expected shape.
+
+        Raises:
+            ValueError: if no name exists, or the tensor has another shape or does not
+                hold floats.
+        """
+        name = next((name for name in names if name in self.names), None)
+        if name is None:
+            raise ValueError(
+                f"{self.path} must hold the tensor {names[0]!r} of shape {shape}, "
+                "according to its config.json; it does not."
+            )
+        found = self.info(name)
+        if found.shape != shape or found.dtype not in FLOATS:
+            raise ValueError(
+                f"{self.path} must hold the tensor {name!r} as floats of shape "
+                f"{shape}, according to its config.json; it has shape {found.shape} "
+                f"and type {found.dtype}."
+            )
+        return name
+
+
+class ArrayTensors(Tensors):
+    """Tensors that have been read.
+
+    Args:
+        path: path of the file.
+        arrays: the tensors by name.
+    """
+
+    def __init__(self, path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
+        super().__init__(path, set(arrays))
+        self._arrays = arrays
+
+    def info(self, name: str) -> TensorInfo:
+        array = self._arrays[name]
+        return TensorInfo(array.shape, str(array.dtype))
+
+    def array(self, name: str) -> np.ndarray:
+        return self._arrays[name]
+
+
+class SafeTensors(Tensors):
+    """The tensors of a safetensors file, read one at a time.
+
+    Args:
+        path: path of the file.
+        file: the file, opened by `safetensors.safe_open`.
+    """
+
+    def __init__(self, path: pathlib.Path, file: "safe_open"):
+        super().__init__(path, set(file.keys()))
+        self._file = file
+
+    def info(self, name: str) -> TensorInfo:
+        found = self._file.get_slice(name)
+        return TensorInfo(tuple(found.get_shape()), found.get_dtype())
+
+    def array(self, name: str) -> np.ndarray:
+        return self._file.get_tensor(name)
+
+
+@contextlib.contextmanager
+def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
+    """Opens a safetensors file.
+
+    Args:
+        path: the file.
+
+    Yields:
+        The tensors of the file.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
+    import safetensors
+
+    try:
+        file = safetensors.safe_open(path, framework="numpy")
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"{path} must be a safetensors file; it is another file or damaged "
+            f"({error})."
+        ) from error
+    with file:
+        yield SafeTensors(path, file)
