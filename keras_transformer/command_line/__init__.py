@@ -41,6 +41,7 @@ EXTRAS = {
     "starlette": "serve",
     "tf2onnx": "onnx",
     "uvicorn": "serve",
+    "yaml": "marian",
 }
 
 app = typer.Typer(

@@ -97,12 +97,10 @@ def mapped_weights(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:
         A `MappedWeight` for each weight.
     """
     yield from _embeddings(model)
-    for side, blocks in (
-        ("encoder", model.encoder.blocks),
-        ("decoder", model.decoder.blocks),
-    ):
-        for number, block in enumerate(blocks):
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, block in enumerate(stack.blocks):
             yield from _block(f"model.{side}.layers.{number}.", block)
+        yield from _norm(f"model.{side}.layer_norm", stack.norm)
 
 
 def _embeddings(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:

@@ -5,8 +5,8 @@ import os
 import pathlib
 from typing import NamedTuple
 
-from keras_transformer.export.protocols import UNUSED_TOKEN
 from keras_transformer.files import checked_file, read_json
+from keras_transformer.interoperability.added_tokens import with_padding
 from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
@@ -200,7 +200,7 @@ def _read_vocabularies(
     has_added_padding = pad is None
     if pad is None:
         pad = max(len(source), len(target))
-        source, target = (_with_padding(side, pad) for side in (source, target))
+        source, target = (with_padding(side, pad) for side in (source, target))
     start = pad if from_zero else _token_id(target, config, "decoder_start_token")
     special_ids = {
         "pad_token_id": pad,
@@ -218,12 +218,6 @@ def _shared_pad_id(source: list[str], target: list[str]) -> int | None:
             index = source.index(token)
             return index if index == target.index(token) else None
     return None
-
-
-def _with_padding(tokens: list[str], pad: int) -> list[str]:
-    """Adds `<pad>` with the id `pad`; renames a token of this name."""
-    renamed = ["<own pad>" if token == "<pad>" else token for token in tokens]
-    return [*renamed, *map(UNUSED_TOKEN.format, range(len(tokens), pad)), "<pad>"]
 
 
 def _vocabulary(

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from keras_transformer.interoperability.added_tokens import (
+    LOGIT_OF_ADDED_TOKENS,
+    padded_rows,
+)
 from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
@@ -23,9 +27,6 @@ from keras_transformer.layers import (
 )
 from keras_transformer.models import Seq2Seq
 
-# Logit of tokens that the stored model does not have. Their probability is 0.
-LOGIT_OF_ADDED_TOKENS = -1e9
-
 
 def assign(model: Seq2Seq, variables: Variables) -> None:
     """Sets all weights of a model.
@@ -39,8 +40,8 @@ def assign(model: Seq2Seq, variables: Variables) -> None:
     Raises:
         ValueError: if a variable is missing, or has another shape.
     """
-    source = _padded_rows(variables.weight(SOURCE), model.source_vocabulary_size)
-    target = _padded_rows(variables.weight(TARGET), model.target_vocabulary_size)
+    source = padded_rows(variables.weight(SOURCE), model.source_vocabulary_size)
+    target = padded_rows(variables.weight(TARGET), model.target_vocabulary_size)
     _assign(model.source_embedding.embeddings, source)
     _assign(model.target_embedding.embeddings, target)
     _assign_output(model, variables)
@@ -52,16 +53,11 @@ def assign(model: Seq2Seq, variables: Variables) -> None:
         _assign_position_tables(model, variables)
 
 
-def _padded_rows(weight: np.ndarray, count: int) -> np.ndarray:
-    """Returns a matrix with rows of zeros for the tokens that it does not have."""
-    return np.pad(weight, ((0, count - len(weight)), (0, 0)))
-
-
 def _assign_output(model: Seq2Seq, variables: Variables) -> None:
     bias = model.tied_output_bias
     if model.output_dense is not None:
         weight = variables.weight(OUTPUT)
-        kernel = _padded_rows(weight, model.target_vocabulary_size).T
+        kernel = padded_rows(weight, model.target_vocabulary_size).T
         _assign(model.output_dense.kernel, kernel)
         bias = model.output_dense.bias
     if bias is not None:
@@ -83,7 +79,7 @@ def _assign_block(
         bias = variables.weight(f"{name}/relative_attention_bias")
         # A decoder does not store the buckets of later keys.
         table = attention.positions.embeddings
-        _assign(table, _padded_rows(bias, table.shape[0]))
+        _assign(table, padded_rows(bias, table.shape[0]))
     if isinstance(block, DecoderBlock) and block.cross_attention is not None:
         name = f"{prefix}/attention"
         _assign_cross_attention(block.cross_attention, variables, name)
@@ -152,7 +148,7 @@ def _assign_position_tables(model: Seq2Seq, variables: Variables) -> None:
     encodings = (model.source_encoding, model.target_encoding)
     for side, encoding in zip(SIDES, encodings, strict=True):
         table = position_table(variables, side)
-        _assign(encoding.embeddings, _padded_rows(table, encoding.max_length))
+        _assign(encoding.embeddings, padded_rows(table, encoding.max_length))
 
 
 def _assign(variable: keras.Variable, values: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Loads Marian models in the form of Hugging Face, such as those of OPUS-MT."""
+"""Loads Marian models, such as those of OPUS-MT."""
 
 import contextlib
 import os
@@ -30,6 +30,10 @@ from keras_transformer.interoperability.marian_config import (
     complete_config,
     seq2seq_arguments,
 )
+from keras_transformer.interoperability.marian_npz import (
+    DECODER_FILE,
+    read_own_files,
+)
 from keras_transformer.interoperability.pytorch_file import open_pytorch_file
 from keras_transformer.interoperability.tensors import Tensors, open_safetensors
 from keras_transformer.layers import PositionalEncoding
@@ -55,12 +59,17 @@ TABLE_TOLERANCE = 5e-3
 
 
 def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2Seq:
-    """Loads a Marian model in the form of Hugging Face, such as one of OPUS-MT.
+    """Loads a Marian model, such as one of OPUS-MT.
 
-    The `Seq2Seq` computes the same logits as transformers' `MarianMTModel` and
-    tokenizes texts as its `MarianTokenizer` does. It can be used as any other
-    `Seq2Seq`: to translate, to train further, to save and to export. The following
-    search finds the hypotheses of `MarianMTModel.generate`:
+    The folder has the form of Hugging Face, with `config.json`, or Marian's own files
+    as OPUS publishes them: `decoder.yml`, an npz file, `vocab.yml` and `source.spm`.
+    From Marian's own files, the `Seq2Seq` computes what CTranslate2 computes after its
+    `OpusMTConverter`.
+
+    In the form of Hugging Face, it computes the same logits as transformers'
+    `MarianMTModel` and tokenizes texts as its `MarianTokenizer` does. It can be used
+    as any other `Seq2Seq`: to translate, to train further, to save and to export. The
+    following search finds the hypotheses of `MarianMTModel.generate`:
 
         search = BeamSearch(4, PowerLengthPenalty(1), num_hypotheses=4)
 
@@ -105,6 +114,8 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
         - [OPUS-MT](https://github.com/Helsinki-NLP/Opus-MT)
     """
     path = find_folder(folder, FILES, revision, FALLBACKS)
+    if (path / DECODER_FILE).is_file() and not (path / "config.json").exists():
+        return _load_own_files(path)
     config = complete_config(read_json(checked_file(path / "config.json")))
     with _open_tensors(path) as tensors:
         _check_sizes(config, tensors)
@@ -132,6 +143,15 @@ def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
         stacklevel=2,
     )
     export_marian(model, folder)
+
+
+def _load_own_files(folder: pathlib.Path) -> Seq2Seq:
+    """Loads the files that Marian itself writes and reads."""
+    arguments, sizes, tensors = read_own_files(folder)
+    _check_sizes(sizes, tensors)
+    model = Seq2Seq(**arguments)
+    _assign(model, tensors)
+    return model
 
 
 def _assign(model: Seq2Seq, tensors: Tensors) -> None:

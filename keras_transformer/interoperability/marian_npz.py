@@ -1,0 +1,426 @@
+"""Reads Marian's own files as OPUS publishes them: decoder.yml, npz, vocab.yml, spm."""
+
+import contextlib
+import math
+import pathlib
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_transformer.export.marian_format import (
+    ACTIVATIONS,
+    BIAS,
+    LAYER_NORM_EPSILON,
+    OUTPUT,
+    SHARED,
+    SOURCE,
+    TARGET,
+)
+from keras_transformer.files import checked_file
+from keras_transformer.interoperability.added_tokens import (
+    LOGIT_OF_ADDED_TOKENS,
+    padded_rows,
+    with_padding,
+)
+from keras_transformer.interoperability.marian_vocabulary import read_vocabulary_file
+from keras_transformer.interoperability.tensors import ArrayTensors
+from keras_transformer.layers import PositionalEncoding
+from keras_transformer.text import MarianTokenizer
+from keras_transformer.types import Config
+
+DECODER_FILE = "decoder.yml"
+SETTINGS = "special:model.yml"
+# Options of Marian whose other values this library does not support, with defaults.
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "type": ("transformer",),
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-no-projection": (False,),
+    "transformer-postprocess-emb": ("d", ""),
+    "transformer-train-position-embeddings": (False,),
+    "transformer-ffn-depth": (2,),
+    "transformer-pool": (False,),
+    "transformer-tied-layers": ([], None),
+    "right-left": (False,),
+    "lemma-dim-emb": (0,),
+    "input-types": ([], ["sequence"], None),
+}
+# The supported values of three options: post-norm and pre-norm.
+NORMALIZATION = {("", "dan", ""): False, ("n", "da", "n"): True}
+GREATEST_RATIO = 10  # of the size of arrays to the size of a compressed file
+
+# The names of tensors in Marian and in transformers.
+_NORM = {"scale": "weight", "bias": "bias"}
+LAYER_NAMES = {
+    **{
+        f"{part}_{kind}{letter}": f"{name}.{projection}.{role}"
+        for part, name in {"self": "self_attn", "context": "encoder_attn"}.items()
+        for letter, projection in zip(
+            "qkvo", ("q_proj", "k_proj", "v_proj", "out_proj"), strict=True
+        )
+        for kind, role in {"W": "weight", "b": "bias"}.items()
+    },
+    **{
+        f"ffn_{kind}{number}": f"fc{number}.{role}"
+        for number in (1, 2)
+        for kind, role in {"W": "weight", "b": "bias"}.items()
+    },
+    **{
+        f"{part}_ln_{kind}": f"{name}.{role}"
+        for part, name in {
+            "self_Wo": "self_attn_layer_norm",
+            "context_Wo": "encoder_attn_layer_norm",
+            "ffn_ffn": "final_layer_norm",
+        }.items()
+        for kind, role in _NORM.items()
+    },
+}
+OTHER_NAMES = {
+    "Wemb": SHARED,
+    "encoder_Wemb": SOURCE,
+    "decoder_Wemb": TARGET,
+    "decoder_ff_logit_out_W": OUTPUT,
+    "decoder_ff_logit_out_Wt": OUTPUT,
+    "decoder_ff_logit_out_b": BIAS,
+    **{
+        f"{side}_top_ln_{kind}": f"model.{side}.layer_norm.{role}"
+        for side in ("encoder", "decoder")
+        for kind, role in _NORM.items()
+    },
+}
+# Matrices that have a row for each token already. Marian's kernels are transposed.
+WITH_ROWS = {"Wemb", "encoder_Wemb", "decoder_Wemb", "decoder_ff_logit_out_Wt"}
+
+
+class OwnFiles(NamedTuple):
+    """The content of a folder.
+
+    Attributes:
+        arguments: the arguments of a `Seq2Seq`.
+        sizes: sizes of the model by their names in `config.json`.
+        tensors: the weights, under the names of transformers, with padding.
+    """
+
+    arguments: Config
+    sizes: Config
+    tensors: ArrayTensors
+
+
+def read_own_files(folder: pathlib.Path) -> OwnFiles:
+    """Reads a folder with Marian's own files.
+
+    Args:
+        folder: the folder.
+
+    Returns:
+        The content.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged, or the model has a part that this library does
+            not support.
+    """
+    decoder = _read_yaml(checked_file(folder / DECODER_FILE).read_bytes(), DECODER_FILE)
+    models, vocabularies = (
+        _files(folder, decoder, name) for name in ("models", "vocabs")
+    )
+    if len(models) != 1:
+        raise ValueError(
+            f"`models` in {DECODER_FILE} must name one file; it names {len(models)}. "
+            "Load each model of an ensemble from its own folder."
+        )
+    (model,) = models
+    arrays = _read_arrays(model)
+    settings = _read_yaml(_settings(arrays, model), f"{SETTINGS} in {model.name}")
+    pre_norm = _check_options(settings, model)
+    tensors = _renamed(arrays, model, pre_norm)
+    _check_depths(settings, tensors, model)
+    rows = {
+        "source": len(_matrix(tensors, model, SOURCE, SHARED)),
+        "target": len(_matrix(tensors, model, TARGET, SHARED)),
+    }
+    pad = max(rows.values())
+    tokens = [
+        _vocabulary(file, count, pad)
+        for file, count in zip(
+            (vocabularies[0], vocabularies[-1]), rows.values(), strict=True
+        )
+    ]
+    target_rows = rows["target"]
+    _add_padding(tensors, target_rows, pad + 1)
+    config = _sizes(tensors, model, pad + 1)
+    arguments = {
+        **_architecture(settings, config, pre_norm),
+        **_tying(tensors, pad + 1),
+        **_tokenizers(folder, *tokens),
+    }
+    return OwnFiles(arguments, config, ArrayTensors(model, tensors))
+
+
+def _read_yaml(content: bytes, name: str) -> Config:
+    import yaml
+
+    try:
+        found = yaml.safe_load(content.decode("utf-8"))
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{name} must be a YAML file; it is not ({error!s:.200})."
+        ) from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must hold settings; it holds {found!r:.80}.")
+    return found
+
+
+def _files(folder: pathlib.Path, decoder: Config, name: str) -> list[pathlib.Path]:
+    """Returns the files of the folder that a setting of `decoder.yml` names."""
+    found = decoder.get(name)
+    if not isinstance(found, list) or not found:
+        raise ValueError(
+            f"`{name}` in {DECODER_FILE} must be a list of files; received "
+            f"`{name}={found!r:.80}`."
+        )
+    for file in found:
+        # A downloaded file must not choose other files of the disk.
+        parts = pathlib.PurePath(file).parts if isinstance(file, str) else ("..",)
+        if ".." in parts or pathlib.PurePath(*parts).is_absolute():
+            raise ValueError(
+                f"`{name}` in {DECODER_FILE} must name files in its folder; received "
+                f"{file!r:.80}."
+            )
+    return [checked_file(folder / file) for file in found]
+
+
+def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Reads all arrays of an npz file, which is a zip archive of npy files."""
+    arrays = {}
+    with _damage_as_value_error(path), zipfile.ZipFile(path) as archive:
+        sizes = [info.file_size for info in archive.infolist()]
+        if sum(sizes) > GREATEST_RATIO * path.stat().st_size:
+            raise ValueError(f"it expands to {sum(sizes)} bytes")
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name in arrays:
+                raise ValueError(f"it has {name!r:.80} twice")
+            arrays[name] = _read_array(archive, info)
+    return arrays
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    """Reads a npy file; its shape is compared with its size before it is used."""
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            header = np.lib.format.read_array_header_1_0(file)
+        else:
+            header = np.lib.format.read_array_header_2_0(file)
+        content = file.read()
+    shape, in_columns, dtype = header
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"{info.filename!r:.80} has another size than its shape")
+    array = np.frombuffer(content, dtype)
+    return array.reshape(shape, order="F" if in_columns else "C")
+
+
+@contextlib.contextmanager
+def _damage_as_value_error(path: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except (
+        EOFError,
+        KeyError,
+        NotImplementedError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise ValueError(
+            f"{path} must be an npz file of Marian; it is another file or damaged "
+            f"({error!s:.200})."
+        ) from error
+
+
+def _settings(arrays: dict[str, np.ndarray], path: pathlib.Path) -> bytes:
+    if SETTINGS not in arrays:
+        raise ValueError(
+            f"{path} must hold {SETTINGS!r}, the settings of the model; it does not. "
+            "Use the npz file that Marian has written."
+        )
+    return arrays.pop(SETTINGS).tobytes().rstrip(b"\0")
+
+
+def _check_options(settings: Config, path: pathlib.Path) -> bool:
+    """Raises `ValueError` for an unsupported option; returns whether it is pre-norm."""
+
+    def require(name: str, value: object, supported: bool, expected: str) -> None:
+        if not supported:
+            raise ValueError(
+                f"`{name}` in the settings of {path.name} must be {expected}; received "
+                f"`{name}={value!r:.80}`, which this library does not support."
+            )
+
+    for name, supported in OPTIONS.items():
+        value = settings.get(name, supported[0])
+        same = any(type(value) is type(one) and value == one for one in supported)
+        require(name, value, same, " or ".join(map(repr, supported)))
+    names = ("preprocess", "postprocess", "postprocess-top")
+    found = tuple(settings.get(f"transformer-{name}", "") for name in names)
+    expected = " or ".join(map(repr, NORMALIZATION))
+    known = found in list(NORMALIZATION)
+    require("transformer-preprocess, -postprocess, -top", found, known, expected)
+    heads = settings.get("transformer-heads")
+    require("transformer-heads", heads, type(heads) is int and heads > 0, "positive")
+    activation = settings.get("transformer-ffn-activation", "swish")
+    # Marian's gelu is an approximation, x * sigmoid(1.702 x).
+    known = activation in ("relu", "swish")
+    require("transformer-ffn-activation", activation, known, "'relu' or 'swish'")
+    return NORMALIZATION[found]
+
+
+def _renamed(
+    arrays: dict[str, np.ndarray], path: pathlib.Path, pre_norm: bool
+) -> dict[str, np.ndarray]:
+    """Gives tensors the names and shapes of transformers."""
+    tensors: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        if array.dtype.kind != "f":
+            raise ValueError(
+                f"{name!r:.80} in {path} must hold floats; it holds {array.dtype}. "
+                "Quantized models are not supported."
+            )
+        new = _new_name(name.removesuffix("_pre") if pre_norm else name)
+        if new is None or new in tensors:
+            raise ValueError(
+                f"{path} must hold only tensors of a Transformer; it holds "
+                f"{name!r:.80}, which this library does not support."
+            )
+        if re.search(r"_W[qkvo12]?$", name):
+            array = array.T
+        elif name not in WITH_ROWS:
+            array = array.reshape((1, -1) if new == BIAS else -1)
+        tensors[new] = array.astype("float32")
+    return tensors
+
+
+def _new_name(name: str) -> str | None:
+    layer = re.fullmatch(r"(encoder|decoder)_l([1-9][0-9]{0,5})_(\w+)", name)
+    if layer is None:
+        return OTHER_NAMES.get(name)
+    side, number, part = layer.groups()
+    if part not in LAYER_NAMES:
+        return None
+    return f"model.{side}.layers.{int(number) - 1}.{LAYER_NAMES[part]}"
+
+
+def _check_depths(
+    settings: Config, tensors: dict[str, np.ndarray], path: pathlib.Path
+) -> None:
+    for side, name in {"encoder": "enc-depth", "decoder": "dec-depth"}.items():
+        count = _count_layers(tensors, side)
+        if settings.get(name) != count:
+            raise ValueError(
+                f"`{name}` in the settings of {path.name} must be {count}, the number "
+                f"of its layers; received `{name}={settings.get(name)!r:.80}`."
+            )
+
+
+def _count_layers(tensors: dict[str, np.ndarray], side: str) -> int:
+    prefix = f"model.{side}.layers."
+    numbers = (name[len(prefix) :].split(".")[0] for name in tensors if prefix in name)
+    return len(set(numbers))
+
+
+def _matrix(
+    tensors: dict[str, np.ndarray], path: pathlib.Path, *names: str
+) -> np.ndarray:
+    """Returns the first matrix of `names` that exists."""
+    found = next((tensors[name] for name in names if name in tensors), None)
+    if found is None or found.ndim != 2 or not found.size:
+        raise ValueError(
+            f"{path} must hold a matrix that transformers calls {names[0]!r}; it does "
+            "not."
+        )
+    return found
+
+
+def _vocabulary(path: pathlib.Path, rows: int, pad: int) -> list[str]:
+    tokens = read_vocabulary_file(path)
+    if len(tokens) > rows:
+        raise ValueError(
+            f"{path} must have at most {rows} tokens, the rows of the embedding; it "
+            f"has {len(tokens)}. Use the vocabulary that was written with the model."
+        )
+    return with_padding(tokens, pad)
+
+
+def _add_padding(tensors: dict[str, np.ndarray], rows: int, size: int) -> None:
+    """Adds rows and logits of the tokens that the stored model does not have."""
+    for name in (SHARED, SOURCE, TARGET, OUTPUT):
+        if name in tensors and tensors[name].ndim == 2:
+            tensors[name] = padded_rows(tensors[name], size)
+    bias = np.full((1, size), LOGIT_OF_ADDED_TOKENS, "float32")
+    bias[:, :rows] = 0
+    if BIAS in tensors:
+        bias[:, :rows] = tensors[BIAS][:, :rows]
+    tensors[BIAS] = bias
+
+
+def _sizes(tensors: dict[str, np.ndarray], path: pathlib.Path, size: int) -> Config:
+    first = "model.encoder.layers.0.fc1.weight"
+    return {
+        "d_model": _matrix(tensors, path, SOURCE, SHARED).shape[1],
+        "encoder_ffn_dim": len(_matrix(tensors, path, first)),
+        "encoder_layers": _count_layers(tensors, "encoder"),
+        "decoder_layers": _count_layers(tensors, "decoder"),
+        "vocab_size": size,
+        "decoder_vocab_size": size,
+    }
+
+
+def _architecture(settings: Config, sizes: Config, pre_norm: bool) -> Config:
+    heads, width = settings["transformer-heads"], sizes["d_model"]
+    if width % heads:
+        raise ValueError(
+            f"`transformer-heads` must divide {width}, the width of the model; "
+            f"received `transformer-heads={heads}`."
+        )
+    return {
+        "num_layers": sizes["encoder_layers"],
+        "num_decoder_layers": sizes["decoder_layers"],
+        "hidden_dim": width,
+        "intermediate_dim": sizes["encoder_ffn_dim"],
+        "num_heads": heads,
+        "normalize_first": pre_norm,
+        "activation": ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
+        "layer_norm_epsilon": LAYER_NORM_EPSILON,
+        "positions": PositionalEncoding(interleaved=False),
+        "output_bias": True,
+    }
+
+
+def _tying(tensors: dict[str, np.ndarray], size: int) -> Config:
+    shared = SHARED in tensors
+    tying = "none" if OUTPUT in tensors else "all" if shared else "target"
+    if shared:
+        return {"tie_embeddings": tying, "vocabulary_size": size}
+    sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}
+    return {"tie_embeddings": tying, **sizes}
+
+
+def _tokenizers(
+    folder: pathlib.Path, source: list[str], target: list[str]
+) -> dict[str, MarianTokenizer]:
+    """Reads the pieces. Outputs are joined in the same way with the source's pieces."""
+    file = checked_file(folder / "source.spm")
+    other = folder / "target.spm"
+    return {
+        "source_tokenizer": MarianTokenizer(file.read_bytes(), source),
+        "target_tokenizer": MarianTokenizer(
+            (other if other.is_file() else file).read_bytes(), target
+        ),
+    }
