@@ -28,6 +28,12 @@ SIZES = {
 }
 LIKE_OPUS = {
     "tied": {},
+    "tc-big": {
+        "activation_function": "relu",
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "static_position_embeddings": True,
+    },
     "separate": {"share_encoder_decoder_embeddings": False},
     "untied": {"tie_word_embeddings": False, "activation_function": "gelu"},
     "all apart": {

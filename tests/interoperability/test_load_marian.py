@@ -160,6 +160,45 @@ def test_training_continues(trained):
     assert ours.generate("a cat", GreedySearch()) == "der Mann"
 
 
+@pytest.mark.parametrize("name", ["tc-big", "all apart"])
+def test_one_step_of_training_is_that_of_transformers(tmp_path, name):
+    rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    config = {**marian_folders.LIKE_OPUS[name], **rates}
+    theirs = marian_folders.random_model(tmp_path / "1", **config)
+    ours, before = load_marian(tmp_path / "1"), load_marian(tmp_path / "1")
+    tokenizer = marian_folders.tokenizer_of(tmp_path / "1")
+    texts = {"text_target": marian_folders.TARGETS, "padding": True}
+    batch = tokenizer(marian_folders.SOURCES, **texts, return_tensors="pt")
+    targets, pad = batch["labels"].clone(), ours.pad_token_id
+    batch["labels"][targets == pad] = -100
+    start = torch.full((len(targets), 1), pad)
+    inputs = {
+        "encoder_token_ids": batch["input_ids"].numpy(),
+        "decoder_token_ids": torch.cat([start, targets[:, :-1]], dim=1).numpy(),
+    }
+    loss = LabelSmoothedCrossEntropy(0.0, pad_token_id=pad)
+    ours.compile(keras.optimizers.SGD(0.1), loss)
+    found = ours.fit(inputs, targets.numpy(), batch_size=4, verbose=0).history["loss"]
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
+    expected = theirs(**batch).loss
+    expected.backward()
+    optimizer.step()
+    theirs.save_pretrained(tmp_path / "1")
+    assert np.isclose(found[0], expected.item(), atol=1e-4)
+    changed = 0
+    weights = ours.weights, load_marian(tmp_path / "1").weights, before.weights
+    for weight, other, old in zip(*weights, strict=True):
+        values, others, olds = map(to_numpy, (weight, other, old))
+        if "embedding" in weight.path:
+            # PyTorch gives the embedding of padding, the start token, no gradient.
+            values, others = np.delete(values, pad, 0), np.delete(others, pad, 0)
+        # transformers does not train `final_logits_bias`.
+        if not weight.path.endswith(("output_bias", "output/bias")):
+            np.testing.assert_allclose(values, others, atol=1e-4)
+            changed += np.ptp(olds - to_numpy(weight)) > 1e-3
+    assert changed > 10
+
+
 def test_one_file_has_model_and_tokenizers(trained, tmp_path):
     trained.ours.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
