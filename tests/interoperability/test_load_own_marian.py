@@ -16,6 +16,7 @@ import yaml
 from ctranslate2.converters import OpusMTConverter
 from ctranslate2.converters.marian import load_vocab
 from ctranslate2_designs import log_probabilities
+from layer_contract import to_numpy
 
 from keras_transformer import BeamSearch, LabelSmoothedCrossEntropy
 from keras_transformer.interoperability import load_marian
