@@ -155,17 +155,23 @@ class Block(BlockArguments, keras.layers.Layer):
         attention_mask: Mask | None = None,
         padding_mask: Mask | None = None,
         *,
+        mask: Mask | None,
         training: bool | None,
         return_attention_scores: bool,
         cache: Cache | None = None,
         **options: Any,
     ) -> Attended:
-        """Calls an attention sub-layer inside its residual connection."""
+        """Calls an attention sub-layer inside its residual connection.
+
+        `mask` is the Keras mask of `inputs`, and of `value` if that is `None`.
+        """
         query = residual.prepare(inputs)
         padding = attention_mask_from_padding(padding_mask)
         result = attention(
             query,
             query if value is None else value,
+            query_mask=mask,
+            value_mask=mask if value is None else None,
             attention_mask=merge_masks(attention_mask, padding),
             training=training,
             return_attention_scores=return_attention_scores,

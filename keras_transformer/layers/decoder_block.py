@@ -79,6 +79,9 @@ class DecoderBlock(Block):
         cache_positions: int tensor `(cache_length,)` or `(batch, cache_length)`,
             positions of the entries of the self-attention cache. Defaults to 0, 1,
             2, ….
+        mask: boolean tensor `(batch, target_length)`, `True` = a real token. Defaults
+            to the Keras mask of `decoder_sequence`. Wrappers such as
+            `keras.layers.TimeDistributed` pass it by this name.
 
     Returns:
         `outputs` `(batch, target_length, hidden_dim)`. With caches,
@@ -150,6 +153,7 @@ class DecoderBlock(Block):
         return_attention_scores: bool = False,
         positions: Tensor | None = None,
         cache_positions: Tensor | None = None,
+        mask: Mask | None = None,
     ) -> Any:
         self._check_inputs(
             encoder_sequence,
@@ -168,6 +172,7 @@ class DecoderBlock(Block):
             self._add_encoding(decoder_sequence, positions),
             attention_mask=decoder_attention_mask,
             padding_mask=decoder_padding_mask,
+            mask=mask,
             use_causal_mask=use_causal_mask,
             cache=self_attention_cache,
             cache_update_index=self_attention_cache_update_index,
@@ -185,6 +190,7 @@ class DecoderBlock(Block):
                 encoder_sequence,
                 attention_mask=encoder_attention_mask,
                 padding_mask=encoder_padding_mask,
+                mask=mask,
                 cache=cross_attention_cache,
                 cache_update_index=cross_attention_cache_update_index,
                 training=training,

@@ -83,6 +83,9 @@ class DecoderStack(Stack):
         cache_positions: int tensor `(cache_length,)` or `(batch, cache_length)`,
             positions of the entries of the self-attention caches. Defaults to 0, 1,
             2, ….
+        mask: boolean tensor `(batch, target_length)`, `True` = a real token. Defaults
+            to the Keras mask of `decoder_sequence`. Wrappers such as
+            `keras.layers.TimeDistributed` pass it by this name.
 
     Returns:
         `outputs` `(batch, target_length, hidden_dim)`. With caches,
@@ -139,6 +142,7 @@ class DecoderStack(Stack):
         use_causal_mask: bool = True,
         positions: Tensor | None = None,
         cache_positions: Tensor | None = None,
+        mask: Mask | None = None,
     ) -> Any:
         self_caches = self._per_block("self_attention_cache", self_attention_cache)
         cross_caches = self._per_block("cross_attention_cache", cross_attention_cache)
@@ -164,6 +168,7 @@ class DecoderStack(Stack):
                 return_attention_scores=return_attention_scores,
                 positions=positions,
                 cache_positions=cache_positions,
+                mask=mask,
             )
             x, *block_extras = outputs if isinstance(outputs, tuple) else (outputs,)
             extras.append(block_extras)

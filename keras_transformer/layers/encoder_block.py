@@ -51,6 +51,9 @@ class EncoderBlock(Block):
         return_attention_scores: bool, whether to return the attention scores too.
         positions: int tensor `(length,)` or `(batch, length)`, positions of the
             inputs. Defaults to 0, 1, 2, ….
+        mask: boolean tensor `(batch, length)`, `True` = a real token. Defaults to the
+            Keras mask of `inputs`. Wrappers such as `keras.layers.TimeDistributed`
+            pass it by this name.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`. With `return_attention_scores=True`, a
@@ -91,6 +94,7 @@ class EncoderBlock(Block):
         training: bool | None = None,
         return_attention_scores: bool = False,
         positions: Tensor | None = None,
+        mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         x, scores, _ = self._attend(
             self.self_attention,
@@ -98,6 +102,7 @@ class EncoderBlock(Block):
             self._add_encoding(inputs, positions),
             attention_mask=attention_mask,
             padding_mask=padding_mask,
+            mask=mask,
             query_positions=positions,
             key_positions=positions,
             return_attention_scores=return_attention_scores,

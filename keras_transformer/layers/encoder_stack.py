@@ -53,6 +53,9 @@ class EncoderStack(Stack):
             `(batch, length, length)`, `True` = attend.
         positions: int tensor `(length,)` or `(batch, length)`, positions of the
             inputs. Defaults to 0, 1, 2, ….
+        mask: boolean tensor `(batch, length)`, `True` = a real token. Defaults to the
+            Keras mask of `inputs`. Wrappers such as `keras.layers.TimeDistributed`
+            pass it by this name.
 
     Returns:
         Tensor `(batch, length, hidden_dim)`. With `return_attention_scores=True`, a
@@ -87,6 +90,7 @@ class EncoderStack(Stack):
         return_attention_scores: bool = False,
         attention_mask: Mask | None = None,
         positions: Tensor | None = None,
+        mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         x, scores = inputs, []
         for block in self.blocks:
@@ -98,6 +102,7 @@ class EncoderStack(Stack):
                 training=training,
                 return_attention_scores=return_attention_scores,
                 positions=positions,
+                mask=mask,
             )
             if return_attention_scores:
                 x, block_scores = x
