@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -124,7 +125,33 @@ class TokenTrainer(keras.Model):
         """
         _check_no_class_weight(class_weight)
         build_from_dataset(self, args[0] if args else kwargs.get("x"))
-        return super().fit(*args, **kwargs)
+        with _explained_lengths():
+            return super().fit(*args, **kwargs)
+
+    @functools.wraps(keras.Model.evaluate, assigned=())
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the loss and the metrics, as `keras.Model.evaluate` does."""
+        with _explained_lengths():
+            return super().evaluate(*args, **kwargs)
+
+    @functools.wraps(keras.Model.predict, assigned=())
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the outputs of all batches, as `keras.Model.predict` does.
+
+        Args:
+            *args: arguments of `keras.Model.predict`.
+            **kwargs: further arguments of `keras.Model.predict`.
+
+        Returns:
+            The outputs of all batches. If batches have different lengths, TensorFlow
+            returns a ragged tensor.
+
+        Raises:
+            ValueError: if batches have different lengths on JAX or PyTorch. Use
+                `predict_on_batch`.
+        """
+        with _explained_lengths():
+            return super().predict(*args, **kwargs)
 
     @functools.wraps(keras.Model.train_on_batch, assigned=())
     def train_on_batch(
@@ -202,6 +229,38 @@ class TokenTrainer(keras.Model):
         self.compile(**arguments)
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+
+# Parts of the messages of TensorFlow and NumPy, with what a caller should do.
+_EXPLANATIONS = {
+    "yielded an element of shape": (
+        "the batches of a `PyDataset`, generator or `DataLoader` must have the shapes "
+        "that Keras expects after the first two batches; received a longer or shorter "
+        "batch. TensorFlow needs to know that the lengths differ: pass a "
+        "`tf.data.Dataset`, such as that of `parallel_dataset`, or "
+        "`tf.data.Dataset.from_generator(…, output_signature=…)` with "
+        "`tf.TensorSpec((None, None), tf.int32)` for each tensor, or let the first two "
+        "batches have different lengths."
+    ),
+    "array dimensions except for the concatenation axis must match": (
+        "all batches of `predict` must have the same length on JAX and PyTorch, since "
+        "their outputs are concatenated; received batches of different lengths. Call "
+        "`predict_on_batch` for each batch: `[model.predict_on_batch(x) for x, _ in "
+        "dataset]`."
+    ),
+}
+
+
+@contextlib.contextmanager
+def _explained_lengths() -> Iterator[None]:
+    """Explains the errors of Keras about batches of different lengths."""
+    try:
+        yield
+    except Exception as error:
+        for text, explanation in _EXPLANATIONS.items():
+            if text in str(error):
+                raise ValueError(explanation) from error
+        raise
 
 
 def _check_no_class_weight(class_weight: Any) -> None:

@@ -365,3 +365,63 @@ def test_the_loss_is_told_whether_xla_compiles_it(jit_compile):
     model = compiled(loss=RecordingLoss(), jit_compile=jit_compile)
     one_step(model)
     assert results[-1] == (not model.jit_compile)  # On PyTorch, the build calls it too.
+
+
+class Bucketed(keras.utils.PyDataset):
+    """Batches of target lengths 4, 4 and 6: Keras looks at the first two."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        length, rows = (4, 4, 6)[index], slice(2 * index, 2 * index + 2)
+        inputs = INPUTS["decoder_token_ids"][rows, :length]
+        return {**INPUTS, "encoder_token_ids": SOURCE[rows]} | {
+            "decoder_token_ids": inputs
+        }, TARGET[rows, :length]
+
+
+def as_tf_dataset(batches):
+    import tensorflow as tf
+
+    ids = tf.TensorSpec((None, None), tf.int32)
+    signature = {name: ids for name in INPUTS}, ids
+    dataset = tf.data.Dataset.from_generator(
+        lambda: (batches[i] for i in range(len(batches))), output_signature=signature
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow alone fixes the shapes"
+)
+def test_a_dataset_whose_first_batches_have_the_same_length():
+    model, batches = compiled(run_eagerly=True), Bucketed()
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"tf\.data\.Dataset\.from_generator"):
+            call(batches, verbose=0)
+    losses = [
+        float(LabelSmoothedCrossEntropy(0.1)(y, model(x)))
+        for x, y in (batches[i] for i in range(3))
+    ]
+    logs = model.evaluate(as_tf_dataset(batches), verbose=0, return_dict=True)
+    assert logs["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_predict_over_batches_of_different_lengths():
+    model, batches = compiled(run_eagerly=True), Bucketed()
+    dataset = as_tf_dataset(batches)
+    if keras.backend.backend() == "tensorflow":
+        outputs = list(model.predict(dataset, verbose=0))
+    else:
+        with pytest.raises(ValueError, match="Call `predict_on_batch` for each batch"):
+            model.predict(dataset, verbose=0)
+        outputs = [row for x, _ in dataset for row in model.predict_on_batch(x)]
+    expected = [row for i in range(3) for row in to_numpy(model(batches[i][0]))]
+    for row, right in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(row, right, atol=1e-5)
+
+
+def test_other_errors_of_predict_stay_as_they_are():
+    with pytest.raises(Exception, match="decoder_token_ids"):
+        compiled().predict({"encoder_token_ids": SOURCE}, verbose=0)

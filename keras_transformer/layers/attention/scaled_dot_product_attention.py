@@ -56,7 +56,8 @@ def scaled_dot_product_attention(
         The output `(batch, query_length, num_heads, value_dim)`. With
         `return_attention_scores=True`, a pair of the output and the scores
         `(batch, num_heads, query_length, key_length)`, after the softmax and before
-        dropout. Both have the dtype of `query`.
+        dropout. Both have the dtype of `query`, also if the other tensors have a
+        wider one.
 
     Raises:
         ValueError: if the shapes do not match.
@@ -103,7 +104,7 @@ def scaled_dot_product_attention(
         weights = scores if dropout is None else dropout(scores)
         output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))
         output = ops.transpose(output, (0, 2, 1, 3))
-    output = _zero_unattended(output, mask)
+    output = ops.cast(_zero_unattended(output, mask), query.dtype)
     output = output if group == 1 else _ungroup_output(output, group)
     if not return_attention_scores:
         return output

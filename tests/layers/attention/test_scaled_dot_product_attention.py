@@ -275,6 +275,32 @@ def test_symbolic_inputs(length):
     assert scaled_dot_product_attention(x, x, x).shape == (None, length, 2, 4)
 
 
+@pytest.mark.parametrize("options", [{}, {"flash_attention": False}, {"bias": 0}])
+@pytest.mark.parametrize(
+    "dtypes", [("float16", "float32"), ("bfloat16", "float16"), ("float32", "bfloat16")]
+)
+def test_the_outputs_have_the_dtype_of_the_query(dtypes, options):
+    arrays = [to_numpy(x) for x in query_key_value()]
+    of_query, of_others = dtypes
+    inputs = [
+        ops.cast(x, dtype)
+        for x, dtype in zip(arrays, (of_query, of_others, of_others), strict=True)
+    ]
+    if "bias" in options:
+        options = {"bias": np.zeros((NUM_HEADS, *PAIRS), "float32")}
+    output = scaled_dot_product_attention(*inputs, attention_mask=HOLES, **options)
+    with_scores, scores = scaled_dot_product_attention(
+        *inputs, attention_mask=HOLES, return_attention_scores=True, **options
+    )
+    expected, expected_scores = reference.scaled_dot_product_attention(*arrays, HOLES)
+    tolerance = max(TOLERANCE[dtype] for dtype in dtypes)
+    for x, right in ((output, expected), (with_scores, expected)):
+        assert keras.backend.standardize_dtype(x.dtype) == of_query
+        np.testing.assert_allclose(to_numpy(x), right, atol=tolerance)
+    assert keras.backend.standardize_dtype(scores.dtype) == of_query
+    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=tolerance)
+
+
 def test_dropout_weighs_the_values_but_not_the_scores():
     inputs = query_key_value(key_value_heads=2)
     output, scores = scaled_dot_product_attention(
