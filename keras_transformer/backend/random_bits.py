@@ -1,6 +1,5 @@
 """Random integers of 16 bits from the generator of each backend."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -52,26 +51,24 @@ def _torch(shape: tuple[int, ...], seed: Any) -> Any:
     if device.type == "meta":
         return torch.empty(shape, dtype=torch.int16, device=device)
     size = math.prod(shape)
-    words = _torch_words()(-(-size // 4), seed)
+    words = _torch_words(-(-size // 4), seed)
     return words.view(torch.int16)[:size].reshape(shape)
 
 
-@functools.cache
-def _torch_words() -> Callable[[int, Any], Any]:
-    """Returns a function that draws words of 64 bits.
-
-    `torch.compile` calls the function and does not trace it, since it supports neither
-    a `torch.Generator` nor a seed that is read from a tensor.
-    """
+def _torch_words(number: int, seed: Any) -> Any:
     import torch
 
-    @torch.compiler.disable
-    def draw(number: int, seed: Any) -> Any:
-        generator = torch.Generator(device=seed.device).manual_seed(int(seed.sum()))
-        words = torch.empty(number, dtype=torch.int64, device=seed.device)
-        return words.random_(-(2**63), None, generator=generator)
+    generator = torch.Generator(device=seed.device).manual_seed(int(seed.sum()))
+    words = torch.empty(number, dtype=torch.int64, device=seed.device)
+    return words.random_(-(2**63), None, generator=generator)
 
-    return draw
+
+if keras.backend.backend() == "torch":
+    import torch
+
+    # `torch.compile` calls the function and does not trace it, since it supports
+    # neither a generator nor a seed that is read from a tensor.
+    _torch_words = torch.compiler.disable(_torch_words)
 
 
 _DRAW: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {

@@ -236,3 +236,17 @@ class TestIsADropInForKeras:
     def test_a_rate_out_of_range_is_named(self, rate):
         with pytest.raises(ValueError, match=f"`rate`.* Received: rate={rate}"):
             Dropout(rate)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of torch.compile")
+def test_torch_compile_draws_the_same_numbers():
+    import torch
+
+    x = torch.ones(3, 5, device=ops.ones(()).device)
+    layers = [Dropout(0.5, seed=7), Dropout(0.5, seed=7)]
+    eager = [to_numpy(layers[0](x, training=True)) for _ in range(3)]
+    # Without a code generator: the traces are the same.
+    compiled = torch.compile(lambda x: layers[1](x, training=True), backend="eager")
+    outputs = [to_numpy(compiled(x)) for _ in range(3)]
+    np.testing.assert_array_equal(outputs, eager)
+    assert not np.array_equal(eager[0], eager[1])  # The seed advances.
