@@ -2,6 +2,7 @@
 
 - `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
+- `distribution`: losses, metrics and updates over several replicas
 - `keras_internals`: private names of Keras, with fallbacks; quantized models
 - `micro_batches`: gradients accumulated over parts of a batch
 - `random_bits`: random integers of 16 bits for dropout

@@ -96,14 +96,30 @@ def build_from_dataset(model: keras.Model, data: Any) -> None:
     is_dataset = hasattr(data, "element_spec")
     if keras.backend.backend() == "tensorflow" or not (is_dataset and model.compiled):
         return
-    specs = keras.tree.flatten(data.element_spec)
-    has_ranks = all(spec.shape.rank is not None for spec in specs)
-    if has_ranks and hasattr(model, "_symbolic_build"):
-        batch = keras.tree.map_structure(_symbolic_tensor, data.element_spec)
+    batch = symbolic_batch(data.element_spec)
+    if batch is not None and hasattr(model, "_symbolic_build"):
         model._symbolic_build(data_batch=batch)
 
 
-def _symbolic_tensor(spec: Any) -> keras.KerasTensor:
+def symbolic_batch(spec: Any) -> Any:
+    """Converts the `element_spec` of a dataset to Keras tensors.
+
+    Args:
+        spec: structure of `tf.TensorSpec`; other specs are those of missing values.
+
+    Returns:
+        The same structure of `keras.KerasTensor`, with 2 for sizes that vary; `None` if
+        a rank is unknown.
+    """
+    shapes = [getattr(each, "shape", None) for each in keras.tree.flatten(spec)]
+    if not shapes or any(shape is not None and shape.rank is None for shape in shapes):
+        return None
+    return keras.tree.map_structure(_symbolic_tensor, spec)
+
+
+def _symbolic_tensor(spec: Any) -> keras.KerasTensor | None:
+    if not hasattr(spec, "dtype"):
+        return None
     shape = [2 if size is None else size for size in spec.shape]
     return keras.KerasTensor(shape, spec.dtype.name)
 

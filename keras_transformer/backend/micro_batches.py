@@ -7,6 +7,11 @@ import keras
 from keras import ops, tree
 from keras.utils import unpack_x_y_sample_weight
 
+from keras_transformer.backend.distribution import (
+    each_replica_alone,
+    sum_over_replicas,
+)
+
 
 def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
     """Runs `keras.Model.train_step` in `model.micro_batches` parts.
@@ -113,7 +118,11 @@ def _tensorflow(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
 
     weights = model.trainable_weights
 
-    def step(index: Any, total: Any, total_loss: Any, *gradients: Any) -> Any:
+    def step(index: Any, *sums: Any) -> Any:
+        with each_replica_alone():
+            return accumulate(index, *sums)
+
+    def accumulate(index: Any, total: Any, total_loss: Any, *gradients: Any) -> Any:
         x, y, sample_weight = _part(parts, index)
         with tf.GradientTape() as tape:
             y_pred = model(x, training=True)
@@ -135,6 +144,8 @@ def _tensorflow(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
         (0, 0.0, 0.0, *nothing),
         parallel_iterations=1,
     )
+    # The optimizer adds the gradients of the replicas.
+    total, total_loss = sum_over_replicas([total, total_loss])
     model.optimizer.apply(_mean(gradients, total, weights), weights)
     return _log(model, total_loss, total, rows)
 

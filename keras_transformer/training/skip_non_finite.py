@@ -6,6 +6,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.backend.distribution import (
+    all_replicas,
+    apply_if_finite,
+    count_replicas,
+)
 from keras_transformer.types import Config, Tensor
 
 
@@ -93,6 +98,9 @@ class SkipNonFinite(keras.optimizers.Optimizer):
     ) -> None:
         if not self.built and trainable_variables is not None:
             self.build(trainable_variables)
+        if count_replicas() > 1:
+            self._apply_on_replicas(grads, trainable_variables)
+            return
         if self.has_loss_scaling:  # It skips non-finite gradients itself.
             self._optimizer.apply(grads, trainable_variables)
             return
@@ -101,6 +109,21 @@ class SkipNonFinite(keras.optimizers.Optimizer):
             lambda: self._optimizer.apply(grads, trainable_variables),
             lambda: None,
         )
+
+    def _apply_on_replicas(
+        self,
+        grads: list[Tensor | None],
+        trainable_variables: list[keras.Variable] | None,
+    ) -> None:
+        """Applies the gradients on all replicas, or on none."""
+        finite = _all_finite(grads)
+        if not self.has_loss_scaling:
+            apply_if_finite(finite, self._optimizer.apply, grads, trainable_variables)
+            return
+        # `LossScaleOptimizer` looks at the gradients of a single replica.
+        factor = ops.where(all_replicas(finite), 1.0, math.nan)
+        grads = [g if g is None else g * ops.cast(factor, g.dtype) for g in grads]
+        self._optimizer.apply(grads, trainable_variables)
 
     def stateless_apply(
         self,

@@ -10,6 +10,15 @@ import keras
 from keras import ops
 
 from keras_transformer.arguments import check_ints, renamed_argument
+from keras_transformer.backend.distribution import (
+    ReplicatedModel,
+    check_distribution,
+    count_replicas,
+    is_alone,
+    mean_loss_for_logs,
+    share_of_replica,
+    sum_over_replicas,
+)
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.xla_barriers import without_xla
@@ -19,11 +28,15 @@ from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.types import Config, Tensor, TokenIds
 
 
-class TokenTrainer(keras.Model):
+class TokenTrainer(ReplicatedModel):
     """Keras model of token sequences with further options for training.
 
     `compile` takes two more arguments than `keras.Model.compile`. The model must have
     a `pad_token_id` and take integer tensors.
+
+    Under `tf.distribute.MirroredStrategy`, losses, metrics and updates are those of one
+    device for the whole batch: a mean over the tokens counts each token once, however
+    the replicas share them.
     """
 
     def compile(
@@ -97,6 +110,7 @@ class TokenTrainer(keras.Model):
         _check_takes_logits(loss)
         self.micro_batches = micro_batches
         self.r_drop = float(r_drop)
+        self._reduction = _reduction_of(loss)
         scales_loss = self.dtype_policy.name == "mixed_float16" and kwargs.get(
             "auto_scale_loss", True
         )
@@ -121,9 +135,12 @@ class TokenTrainer(keras.Model):
             The `keras.callbacks.History` of the training.
 
         Raises:
-            ValueError: if `class_weight` is not `None`, or from `keras.Model.fit`.
+            ValueError: if `class_weight` is not `None`, if the model belongs to a
+                strategy of `tf.distribute` other than `MirroredStrategy`, if
+                `torch.distributed` has several processes, or from `keras.Model.fit`.
         """
         _check_no_class_weight(class_weight)
+        check_distribution(self)
         build_from_dataset(self, args[0] if args else kwargs.get("x"))
         with _explained_lengths():
             return super().fit(*args, **kwargs)
@@ -175,9 +192,11 @@ class TokenTrainer(keras.Model):
             The loss and the metrics.
 
         Raises:
-            ValueError: if `class_weight` is not `None`.
+            ValueError: if `class_weight` is not `None`, or as in `fit` for strategies
+                and processes.
         """
         _check_no_class_weight(class_weight)
+        check_distribution(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def compute_loss(
@@ -188,13 +207,41 @@ class TokenTrainer(keras.Model):
         sample_weight: Any = None,
         training: bool = True,
     ) -> Tensor:
+        replicas = count_replicas()
+        # Keras divides the loss of a replica by their number, unless it is a sum.
+        scale = 1 if self._reduction in ("sum", "none", None) else replicas
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        if not (training and self.r_drop):
-            return loss
-        second = self(x, training=True)
-        loss = (loss + super().compute_loss(x, y, second, sample_weight, training)) / 2
-        divergence = r_drop_loss(y, y_pred, second, sample_weight, self.pad_token_id)
-        return loss + self.r_drop / 2 * divergence
+        divergence = None
+        if training and self.r_drop:
+            second = self(x, training=True)
+            again = super().compute_loss(x, y, second, sample_weight, training)
+            loss = (loss + again) / 2
+            divergence = (
+                self.r_drop
+                / 2
+                * r_drop_loss(y, y_pred, second, sample_weight, self.pad_token_id)
+            )
+        if replicas == 1:
+            return loss if divergence is None else loss + divergence
+        if is_alone():
+            return loss * scale + (0.0 if divergence is None else divergence)
+        tokens = self.batch_weight(y, sample_weight)
+        if scale > 1:
+            by_token = self._reduction == "mean_with_sample_weight"
+            weight = tokens if by_token else ops.cast(ops.size(y), "float32")
+            loss = loss * scale * share_of_replica(weight)
+        if divergence is not None:
+            loss = loss + divergence * share_of_replica(tokens)
+        return mean_loss_for_logs(loss)
+
+    def get_metrics_result(self) -> Any:
+        if count_replicas() == 1 or is_alone():
+            return super().get_metrics_result()
+        # Each replica has sums over its own rows.
+        variables = self.metrics_variables
+        values = sum_over_replicas([ops.convert_to_tensor(v) for v in variables])
+        with keras.StatelessScope(list(zip(variables, values, strict=True))):
+            return super().get_metrics_result()
 
     def train_step(self, *args: Any) -> Any:
         with contextlib.nullcontext() if self.jit_compile else without_xla():
@@ -300,6 +347,13 @@ def _check_takes_logits(loss: Any) -> None:
                 "probabilities. Use `LabelSmoothedCrossEntropy()`, or a cross-entropy "
                 "of Keras with `from_logits=True`."
             )
+
+
+def _reduction_of(loss: Any) -> str | None:
+    """Returns the reduction of a loss; that of Keras for names and functions."""
+    first = next(iter(keras.tree.flatten(loss)), None)
+    is_loss = isinstance(first, keras.losses.Loss)
+    return first.reduction if is_loss else "sum_over_batch_size"
 
 
 def _check_is_mean(loss: Any, micro_batches: int) -> None:

@@ -160,7 +160,7 @@ class Checkpoints(keras.callbacks.Callback):
         model, epochs = self.model, self.params["epochs"]
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        is_new = not int(model.optimizer.iterations)
+        is_new = not int(keras.ops.convert_to_numpy(model.optimizer.iterations))
         self._restore(state, path)
         self._check_learning_rates(state, path, is_new)
         early = callback_state.stopped_early(self._list.callbacks)

@@ -1,0 +1,275 @@
+"""Training on several replicas: means over all of them, and what is refused.
+
+TensorFlow's `tf.distribute.MirroredStrategy` gives each replica a part of the rows of a
+batch. Keras gives every replica the same weight and takes the metrics of each replica
+alone. These functions make losses, metrics and updates those of the whole batch.
+"""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from keras_transformer.backend.keras_internals import symbolic_batch
+from keras_transformer.types import Tensor
+
+# Strategies under which Keras does not train, or does not train synchronously.
+_REFUSED = (
+    "MultiWorkerMirroredStrategy",
+    "CollectiveAllReduceStrategy",  # Its name within TensorFlow.
+    "ParameterServerStrategy",
+    "CentralStorageStrategy",
+)
+
+_local = threading.local()  # Each replica of `MirroredStrategy` has its own thread.
+
+
+def check_distribution(model: keras.Model) -> None:
+    """Checks that `fit` computes the same as on one device.
+
+    Args:
+        model: the model to train.
+
+    Raises:
+        ValueError: if the model belongs to an unsupported strategy of `tf.distribute`,
+            if its optimizer clips the gradients of each replica alone, or if
+            `torch.distributed` has several processes.
+    """
+    if keras.backend.backend() == "tensorflow":
+        _check_strategy(model.distribute_strategy)
+        if model.distribute_strategy.num_replicas_in_sync > 1 and model.compiled:
+            _check_clipping(model.optimizer)
+    elif keras.backend.backend() == "torch":
+        _check_processes()
+
+
+def _check_strategy(strategy: Any) -> None:
+    names = [each.__name__ for each in type(strategy).__mro__]
+    refused = [name for name in _REFUSED if any(name in each for each in names)]
+    if refused:
+        name = refused[0].replace("CollectiveAllReduce", "MultiWorkerMirrored")
+        raise ValueError(
+            "`fit`, `evaluate` and `train_on_batch` support "
+            "`tf.distribute.MirroredStrategy`; received a model under "
+            f"`tf.distribute.{name}`, with which Keras cannot train the model. Create "
+            "the model under `MirroredStrategy`, which uses the devices of one machine."
+        )
+
+
+def _check_clipping(optimizer: Any) -> None:
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    for each in getattr(optimizer, "optimizers", [optimizer]):
+        for name in ("clipnorm", "global_clipnorm", "clipvalue"):
+            value = getattr(each, name, None)
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` must be None under a strategy with several replicas: "
+                    "Keras clips the gradients of each replica before it adds them, "
+                    f"and the update differs from that of one device; received an "
+                    f"optimizer with `{name}={value}`."
+                )
+
+
+def _check_processes() -> None:
+    torch = sys.modules.get("torch")
+    distributed = torch and torch.distributed
+    if not (
+        distributed and distributed.is_available() and distributed.is_initialized()
+    ):
+        return
+    processes = distributed.get_world_size()
+    if processes > 1:
+        raise ValueError(
+            "`fit` and `train_on_batch` train in one process on PyTorch; received "
+            f"`torch.distributed` with {processes} processes, whose weights would "
+            "differ after the first update. Train in one process, or write a training "
+            "loop with `torch.nn.parallel.DistributedDataParallel` that weights the "
+            "loss of each process by its number of tokens."
+        )
+
+
+def count_replicas() -> int:
+    """Returns the number of replicas that run the current step together.
+
+    Returns:
+        int, 1 outside a step, on one device, on JAX and on PyTorch.
+    """
+    context = _replica_context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
+def _replica_context() -> Any:
+    """Returns TensorFlow's context of a replica, `None` outside of a replica."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context()
+
+
+@contextlib.contextmanager
+def each_replica_alone() -> Iterator[None]:
+    """Makes losses and metrics those of the rows of one replica.
+
+    TensorFlow cannot communicate between replicas within `tf.while_loop`.
+    """
+    before = is_alone()
+    _local.alone = True
+    try:
+        yield
+    finally:
+        _local.alone = before
+
+
+def is_alone() -> bool:
+    """Returns whether `each_replica_alone` is in effect."""
+    return getattr(_local, "alone", False)
+
+
+def sum_over_replicas(values: Any) -> Any:
+    """Adds the values of all replicas.
+
+    Args:
+        values: tensor, or a list of tensors.
+
+    Returns:
+        The sums, in the same structure; `values` if there is one replica.
+    """
+    if count_replicas() == 1 or not keras.tree.flatten(values):
+        return values
+    return _replica_context().all_reduce("SUM", values)
+
+
+def share_of_replica(weight: Tensor) -> Tensor:
+    """Divides the weight of a replica by that of all replicas.
+
+    Args:
+        weight: scalar tensor of at least 0, such as a number of tokens.
+
+    Returns:
+        float32 scalar tensor. If no replica has a weight, the shares are equal.
+    """
+    import tensorflow as tf
+
+    weight = tf.cast(weight, "float32")
+    total = sum_over_replicas(weight)
+    equal = 1.0 / count_replicas()
+    return tf.where(total > 0, tf.math.divide_no_nan(weight, total), equal)
+
+
+def mean_loss_for_logs(loss: Tensor) -> Tensor:
+    """Replaces the value of a loss by its mean over the replicas, not its gradient.
+
+    The optimizer adds the gradients of the replicas, and Keras multiplies the loss that
+    it logs by the number of replicas. The logged loss is then the sum, on each replica.
+
+    Args:
+        loss: scalar tensor, the part of a replica in the loss of the batch.
+
+    Returns:
+        Scalar tensor of the same dtype.
+    """
+    import tensorflow as tf
+
+    mean = sum_over_replicas(tf.stop_gradient(loss)) / count_replicas()
+
+    @tf.custom_gradient
+    def replace(loss: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        return tf.identity(mean), lambda upstream: upstream
+
+    return replace(loss)
+
+
+def apply_if_finite(
+    finite: Tensor,
+    apply: Callable[..., None],
+    grads: list[Tensor | None],
+    trainable_variables: list[keras.Variable] | None,
+) -> None:
+    """Applies gradients if they are finite on all replicas.
+
+    Args:
+        finite: bool scalar tensor, whether those of this replica are.
+        apply: the method `apply` of an optimizer.
+        grads: list of tensors, argument of `apply`.
+        trainable_variables: argument of `apply`.
+    """
+    import tensorflow as tf
+
+    def apply_together(strategy: Any, finite: Any, grads: Any, variables: Any) -> None:
+        each = strategy.experimental_local_results(finite)
+        # An update communicates, which TensorFlow does not permit in a branch within a
+        # replica.
+        keras.ops.cond(
+            tf.reduce_all(tf.stack(each)),
+            lambda: strategy.extended.call_for_each_replica(
+                apply, args=(grads, variables)
+            ),
+            lambda: None,
+        )
+
+    if supports_merge_call():
+        _replica_context().merge_call(
+            apply_together, args=(finite, grads, trainable_variables)
+        )
+    else:
+        keras.ops.cond(
+            all_replicas(finite),
+            lambda: apply(grads, trainable_variables),
+            lambda: None,
+        )
+
+
+def all_replicas(value: Tensor) -> Tensor:
+    """Returns whether a bool scalar tensor is true on all replicas."""
+    import tensorflow as tf
+
+    return tf.equal(sum_over_replicas(tf.cast(tf.logical_not(value), "float32")), 0.0)
+
+
+def supports_merge_call() -> bool:
+    """Returns whether updates of this strategy join the replicas by `merge_call`.
+
+    TensorFlow has no public name for it. Without the private name the result is `True`,
+    which is right for `MirroredStrategy`, except with collectives.
+    """
+    import tensorflow as tf
+
+    internal = getattr(tf, "__internal__", None)
+    distribute = getattr(internal, "distribute", None)
+    without = getattr(distribute, "strategy_supports_no_merge_call", lambda: False)
+    return not without()
+
+
+class ReplicatedModel(keras.Model):
+    """Keras model that is built under a strategy without a batch of the data.
+
+    Under any strategy of `tf.distribute`, `fit` and `evaluate` of Keras take a batch from
+    an iterator of their own. If every iterator is another epoch, they waste one.
+    """
+
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        if getattr(self, "_distribute_strategy", None) is None:
+            return
+        _check_strategy(self.distribute_strategy)  # `evaluate` has no other check.
+        batch = _batch_of(iterator)
+        if batch is None:
+            super()._maybe_symbolic_build(iterator, data_batch)
+        else:
+            with self.distribute_strategy.scope():
+                self._symbolic_build(data_batch=batch)
+
+
+def _batch_of(iterator: Any) -> Any:
+    """Returns the shapes of a batch of Keras's iterator; `None` if they are unknown."""
+    adapter = getattr(iterator, "data_adapter", None)
+    if adapter is None or not hasattr(adapter, "get_tf_dataset"):
+        return None
+    spec = getattr(adapter.get_tf_dataset(), "element_spec", None)
+    return symbolic_batch(spec)
