@@ -248,7 +248,7 @@ def supports_merge_call() -> bool:
 class ReplicatedModel(keras.Model):
     """Keras model that is built under a strategy without a batch of the data.
 
-    Under any strategy of `tf.distribute`, `fit` and `evaluate` of Keras take a batch from
+    Under a strategy of `tf.distribute`, `fit` and `evaluate` of Keras take a batch from
     an iterator of their own. If every iterator is another epoch, they waste one.
     """
 
