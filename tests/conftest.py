@@ -66,10 +66,11 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
-    if os.environ["KERAS_BACKEND"] != "tensorflow":
-        for item in items:
-            if item.get_closest_marker("once"):
-                item.add_marker(pytest.mark.skip(reason="runs with TensorFlow"))
+    for item in items:
+        if once := item.get_closest_marker("once"):
+            backend = once.args[0] if once.args else "tensorflow"
+            if os.environ["KERAS_BACKEND"] != backend:
+                item.add_marker(pytest.mark.skip(reason=f"runs with {backend}"))
 
 
 @pytest.fixture(autouse=True)

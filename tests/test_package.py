@@ -204,7 +204,14 @@ def test_saved_model_page_runs(toy_text, capsys):
 DOCUMENTATION = sorted((ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", ["layers", "data", "decoding", "pictures"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["layers", "data", "pictures"],
+        # Many searches, each of which the tests of decoding run on every backend.
+        pytest.param("decoding", marks=pytest.mark.once("torch")),
+    ],
+)
 def test_documentation_code_runs_and_prints_what_it_says(
     name, tmp_path, monkeypatch, capsys
 ):

@@ -117,7 +117,7 @@ def test_a_complete_run_is_read(options, tmp_path, monkeypatch):
     assert read_options(results / "options.toml")["epochs"] == 2
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_a_run_without_its_export_is_not_complete(options, monkeypatch):
     exported = []
@@ -134,7 +134,7 @@ def test_a_run_without_its_export_is_not_complete(options, monkeypatch):
     assert len(exported) == 2
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
     results = tmp_path / "results"
@@ -189,7 +189,7 @@ def test_init_must_be_trainable(options, tmp_path):
         train(Recipe(**options, init=tmp_path / "short.keras"))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_patience_ends_a_run(options, tmp_path):
     options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2}
@@ -198,7 +198,7 @@ def test_patience_ends_a_run(options, tmp_path):
         assert len(read_history(tmp_path / "results")) == 3
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_warns_of_a_long_warmup(options):
     options |= {"warmup_steps": 1000, "epochs": 1}
@@ -208,7 +208,7 @@ def test_warns_of_a_long_warmup(options):
     train(Recipe(**options))  # No warning: the learning rate has been used.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkeypatch):
     qualities = []
@@ -260,7 +260,7 @@ def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monke
         assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == size
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_history_of_bleu_every_second_epoch(options, tmp_path):
     for epochs in (1, 3):

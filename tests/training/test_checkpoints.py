@@ -132,7 +132,7 @@ def test_a_complete_run_does_nothing(whole, tmp_path, capsys):
     assert again._initial_epoch is None
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_damaged_checkpoint_is_skipped(whole, tmp_path, capsys):
     shutil.copytree(whole[0], tmp_path / "run")
     newest = tmp_path / f"run/epoch-{EPOCHS:04}.npz"
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_is_skipped(whole, tmp_path, capsys):
     assert capsys.readouterr().out == f"The run is complete. Checkpoint: {before}\n"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_all_checkpoints_are_damaged(tmp_path):
     (tmp_path / "epoch-0001.npz").write_bytes(b"PK")
     (tmp_path / "epoch-0002.npz").write_bytes(b"")
@@ -190,7 +190,7 @@ def test_a_state_that_was_changed_is_skipped(whole, change):
         path.write_bytes(before)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_checkpoints_of_another_model(whole):
     other = make_model(keras.optimizers.SGD())
     with pytest.raises(ValueError, match="same model and optimizer; .* Use a separate"):
@@ -225,7 +225,7 @@ def test_a_run_resumes_for_more_epochs_without_data(tmp_path):
     assert resumed.epoch == [0, 1]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
     write, failed = storage.write_checkpoint, []
 
@@ -264,7 +264,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert storage.checkpoint_files(tmp_path) == {}
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
     def stopping():
         options = {"mode": "max", "restore_best_weights": True}
@@ -366,7 +366,7 @@ def test_other_metrics_within_an_epoch(stopped, tmp_path, saved, now):
     assert len(last.logs) == 1 + now
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_another_learning_rate_is_ignored_with_a_warning(stopped, tmp_path):
     shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     match = (
@@ -385,7 +385,7 @@ def test_another_learning_rate_is_ignored_with_a_warning(stopped, tmp_path):
     np.testing.assert_allclose(float(model.optimizer.learning_rate), 1e-4)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_learning_rate_that_is_set_while_training(tmp_path):
     class Halving(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -412,7 +412,7 @@ def test_logs_of_tensors(tmp_path):
     assert {type(value) for value in history["rate"] + history["half"]} == {float}
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_folder_is_locked_against_other_processes(tmp_path):
     code = (
         "import fcntl, sys; file = open(sys.argv[1], 'ab'); "
@@ -436,7 +436,7 @@ def test_a_folder_is_locked_against_other_processes(tmp_path):
     assert os.path.realpath(tmp_path) not in storage._LOCKS
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_an_error_releases_the_lock(tmp_path):
     fit(tmp_path, model=make_adam(), epochs=1)
     with pytest.raises(ValueError, match="the same model and optimizer"):
@@ -444,7 +444,7 @@ def test_an_error_releases_the_lock(tmp_path):
     assert not storage._LOCKS
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_folder_that_was_removed_is_locked_again(tmp_path):
     stop_within_epoch(tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
@@ -453,7 +453,7 @@ def test_a_folder_that_was_removed_is_locked_again(tmp_path):
     storage.release_lock(tmp_path / "run")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_forked_processes_do_not_have_the_lock(tmp_path):
     code = """if True:
         import os, pathlib, sys
@@ -485,7 +485,7 @@ def test_forked_processes_do_not_have_the_lock(tmp_path):
     assert process.stdout == expected, process.stderr
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_call_from_another_callback(tmp_path):
     class Calling(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
@@ -495,7 +495,7 @@ def test_a_call_from_another_callback(tmp_path):
         make_model().fit(make_data().dataset, callbacks=[Calling()], shuffle=False)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_subclass(tmp_path):
     class More(Checkpoints):
         def on_train_begin(self, logs=None):
@@ -525,7 +525,7 @@ def test_an_epoch_of_unknown_size_that_is_cut_short_is_not_saved(tmp_path):
 # Arguments.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("value", [{3}, {1: "a"}, [pathlib.Path("a")], {"a": (1, {2})}])
 def test_state_that_cannot_be_saved(value, tmp_path):
     class Stateful(keras.callbacks.Callback):
@@ -539,7 +539,7 @@ def test_state_that_cannot_be_saved(value, tmp_path):
         make_model().fit(data.dataset, callbacks=callbacks, shuffle=False)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_callbacks_with_state_come_first(tmp_path):
     data, late = make_data(), keras.callbacks.EarlyStopping("loss")
     match = "must come after .* received EarlyStopping after it. Put .* last"
@@ -549,14 +549,14 @@ def test_callbacks_with_state_come_first(tmp_path):
         )
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_steps_per_epoch(tmp_path):
     match = f"without `steps_per_epoch`; .* of {BATCHES} batches .* makes 3 steps"
     with pytest.raises(ValueError, match=match):
         fit(tmp_path, steps_per_epoch=3)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_call_from_outside_fit(tmp_path):
     with pytest.raises(
         ValueError, match="must be one of the `callbacks` given to `fit`"
@@ -564,7 +564,7 @@ def test_a_call_from_outside_fit(tmp_path):
         Checkpoints(tmp_path).on_train_begin()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_data_are_required_to_resume_within_an_epoch(tmp_path):
     data, model = make_data(), make_model()
     state = {
@@ -581,7 +581,7 @@ def test_data_are_required_to_resume_within_an_epoch(tmp_path):
         model.fit(data.dataset, callbacks=[Checkpoints(tmp_path)], shuffle=False)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "arguments, match",
     [
@@ -599,7 +599,7 @@ def test_invalid_arguments(arguments, match):
         Checkpoints("runs", **arguments)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_other_data(tmp_path):
     data = make_data()
     options = {"shuffle": False, "verbose": 0}
