@@ -78,10 +78,10 @@ def _check_functional_model(layer, inputs) -> None:
 def _check_half_precision(layer_class, init_kwargs, inputs) -> None:
     for policy, dtype in HALF_POLICIES.items():
         layer = layer_class(**init_kwargs, dtype=policy)
-        output = layer(*inputs)
+        layer.build(*(x.shape for x in inputs))
+        output, gradients = output_and_weight_gradients(layer, *inputs)
         assert keras.backend.standardize_dtype(output.dtype) == dtype
         assert all(w.dtype == "float32" for w in layer.weights)
-        gradients = weight_gradients(layer, *inputs)
         assert all(np.isfinite(x).all() for x in (to_numpy(output), *gradients))
 
 
@@ -119,21 +119,37 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 def weight_gradients(layer: Any, *inputs: Any, **options: Any) -> list[np.ndarray]:
     """Returns the gradients of the sum of squared outputs by the trainable weights."""
+    _, gradients = output_and_weight_gradients(layer, *inputs, **options)
+    return gradients
+
+
+def output_and_weight_gradients(
+    layer: Any, *inputs: Any, **options: Any
+) -> tuple[Any, list[np.ndarray]]:
+    """Returns the output too: JAX compiles one function for both."""
     variables = layer.trainable_variables
 
     def loss(*values: Any) -> Any:
         with keras.StatelessScope(zip(variables, values, strict=True)):
             outputs = layer(*inputs, **options)
-        return ops.sum(ops.square(ops.cast(outputs, "float32")))
+        return ops.sum(ops.square(ops.cast(outputs, "float32"))), outputs
 
-    return gradients(loss, *(variable.value for variable in variables))
+    if not variables:
+        return layer(*inputs, **options), []
+    values = [variable.value for variable in variables]
+    computed, output = _GRADIENTS[keras.backend.backend()](loss, values)
+    return output, list(map(to_numpy, computed))
 
 
 def gradients(function: Callable[..., Any], *arguments: Any) -> list[np.ndarray]:
     """Returns the gradients of a scalar function by its tensor arguments."""
     tensors = [ops.convert_to_tensor(argument) for argument in arguments]
     compute = _GRADIENTS[keras.backend.backend()]
-    return [to_numpy(g) for g in compute(function, tensors)] if tensors else []
+    computed, _ = compute(lambda *values: (function(*values), None), tensors)
+    return list(map(to_numpy, computed))
+
+
+# The gradients of the first result of a function, and its second result.
 
 
 def _tensorflow_gradients(function, tensors):
@@ -141,16 +157,15 @@ def _tensorflow_gradients(function, tensors):
 
     with tf.GradientTape() as tape:
         tape.watch(tensors)
-        value = function(*tensors)
-    return tape.gradient(
-        value, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
+        value, other = function(*tensors)
+    zero = tf.UnconnectedGradients.ZERO
+    return tape.gradient(value, tensors, unconnected_gradients=zero), other
 
 
 def _jax_gradients(function, tensors):
     import jax
 
-    compute = jax.grad(function, argnums=range(len(tensors)))
+    compute = jax.grad(function, argnums=range(len(tensors)), has_aux=True)
     compiled_fast = {
         "xla_backend_optimization_level": 0,
         "xla_llvm_disable_expensive_passes": True,
@@ -163,7 +178,8 @@ def _torch_gradients(function, tensors):
 
     tensors = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     unused = sum(0.0 * tensor.sum() for tensor in tensors)
-    return torch.autograd.grad(function(*tensors) + unused, tensors)
+    value, other = function(*tensors)
+    return torch.autograd.grad(value + unused, tensors), other
 
 
 _GRADIENTS = {

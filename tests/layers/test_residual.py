@@ -33,8 +33,10 @@ def normed_by_hand(normalization, weights, inputs, epsilon):
     return (np.array(rows) * weights[0]).reshape(inputs.shape)
 
 
-@each_norm
-@each_normalization
+@pytest.mark.parametrize(
+    ("normalization", "normalize_first"),
+    [("layer", False), ("layer", True), ("rms", False), (None, True)],
+)
 def test_contract(normalization, normalize_first):
     arguments = {
         "dropout": 0.3,

@@ -38,9 +38,14 @@ each_mask = pytest.mark.parametrize(
     [(True, False), (False, True), (True, True)],
     ids=["padding", "causal", "both"],
 )
-each_setting = pytest.mark.parametrize(
-    ("normalize_first", "activation"),
-    [(False, "relu"), (True, "gelu")],
+each_setting_and_mask = pytest.mark.parametrize(
+    ("normalize_first", "activation", "padding", "causal"),
+    [
+        (False, "relu", True, False),
+        (False, "relu", True, True),
+        (True, "gelu", False, True),
+        (True, "gelu", True, True),
+    ],
 )
 
 
@@ -181,8 +186,7 @@ def test_multi_head_attention(padding, causal):
     )
 
 
-@each_mask
-@each_setting
+@each_setting_and_mask
 def test_encoder_block(normalize_first, activation, padding, causal):
     layer = EncoderBlock(
         INTERMEDIATE_DIM,
@@ -216,8 +220,7 @@ def test_encoder_block(normalize_first, activation, padding, causal):
     ours_by_torch(layer, encoder_weights, call, module, [INPUTS], options)
 
 
-@each_mask
-@each_setting
+@each_setting_and_mask
 def test_decoder_block(normalize_first, activation, padding, causal):
     layer = DecoderBlock(
         INTERMEDIATE_DIM,
@@ -285,26 +288,24 @@ def torch_stack(kind):
     return with_random_parameters(stack_class(layer, NUM_LAYERS, norm, **options))
 
 
-@each_mask
 @pytest.mark.parametrize("stack_class", [EncoderStack, DecoderStack])
-def test_stack_without_cross_attention(stack_class, padding, causal):
+def test_stack_without_cross_attention(stack_class):
     layer = stack_class(NUM_LAYERS, INTERMEDIATE_DIM, NUM_HEADS, normalize_first=True)
     layer.build(INPUTS.shape)
-    module, mask = torch_stack("Encoder"), PADDING if padding else None
+    module = torch_stack("Encoder")
 
     def call(x):
         return module(
             x,
-            mask=not_causal(LENGTH, LENGTH, causal),
-            src_key_padding_mask=torch_mask(mask),
+            mask=not_causal(LENGTH, LENGTH, causal=True),
+            src_key_padding_mask=torch_mask(PADDING),
         )
 
     if stack_class is EncoderStack:
-        options = {"padding_mask": mask}
-        if causal:
-            options["attention_mask"] = np.tri(LENGTH, dtype=bool)[None]
+        causal_mask = np.tri(LENGTH, dtype=bool)[None]
+        options = {"padding_mask": PADDING, "attention_mask": causal_mask}
     else:
-        options = {"decoder_padding_mask": mask, "use_causal_mask": causal}
+        options = {"decoder_padding_mask": PADDING}
 
     is_encoder = stack_class is EncoderStack
     block_weights = encoder_weights if is_encoder else decoder_only_weights
@@ -321,26 +322,23 @@ def decoder_only_weights(state):
     return [*weights[:10], *weights[12:], *weights[10:12]]
 
 
-@each_mask
-def test_decoder_stack(padding, causal):
+def test_decoder_stack():
     layer = DecoderStack(NUM_LAYERS, INTERMEDIATE_DIM, NUM_HEADS, normalize_first=True)
     layer.build(INPUTS.shape, SOURCE.shape)
     module = torch_stack("Decoder")
-    masks = (PADDING, SOURCE_PADDING) if padding else (None, None)
 
     def call(x, memory):
         return module(
             x,
             memory,
-            tgt_mask=not_causal(LENGTH, LENGTH, causal),
-            tgt_key_padding_mask=torch_mask(masks[0]),
-            memory_key_padding_mask=torch_mask(masks[1]),
+            tgt_mask=not_causal(LENGTH, LENGTH, causal=True),
+            tgt_key_padding_mask=torch_mask(PADDING),
+            memory_key_padding_mask=torch_mask(SOURCE_PADDING),
         )
 
     options = {
-        "decoder_padding_mask": masks[0],
-        "encoder_padding_mask": masks[1],
-        "use_causal_mask": causal,
+        "decoder_padding_mask": PADDING,
+        "encoder_padding_mask": SOURCE_PADDING,
     }
 
     def convert(state):
