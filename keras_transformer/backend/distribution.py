@@ -260,7 +260,7 @@ class ReplicatedModel(keras.Model):
         _check_strategy(self.distribute_strategy)  # `evaluate` has no other check.
         batch = _batch_of(iterator)
         if batch is None:
-            super()._maybe_symbolic_build(iterator, data_batch)
+            super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
         else:
             with self.distribute_strategy.scope():
                 self._symbolic_build(data_batch=batch)

@@ -352,8 +352,9 @@ def _check_takes_logits(loss: Any) -> None:
 def _reduction_of(loss: Any) -> str | None:
     """Returns the reduction of a loss; that of Keras for names and functions."""
     first = next(iter(keras.tree.flatten(loss)), None)
-    is_loss = isinstance(first, keras.losses.Loss)
-    return first.reduction if is_loss else "sum_over_batch_size"
+    if isinstance(first, keras.losses.Loss):
+        return first.reduction
+    return "sum_over_batch_size"
 
 
 def _check_is_mean(loss: Any, micro_batches: int) -> None:
