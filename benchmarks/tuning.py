@@ -85,7 +85,6 @@ def nothing(*args: Any) -> None:
     """Replaces a function that is called for its effect."""
 
 
-ALL = ("tensorflow", "jax", "torch")
 OPTIMIZATIONS = (
     Optimization(
         "materialization_barrier",
@@ -101,7 +100,7 @@ OPTIMIZATIONS = (
     ),
     Optimization(
         "random_bits",
-        ALL,
+        ("jax", "torch"),
         ("fit",),
         {"layers.dropout.Dropout.call": keras.layers.Dropout.call},
     ),
