@@ -198,7 +198,7 @@ class Application:
             )
         length = request.headers.get("content-length", "0")
         too_large = RequestError(413, f"the body must have at most {limit} bytes")
-        if not length.isdigit() or int(length) > limit:
+        if not _is_number(length) or int(length) > limit:
             raise too_large
         body = bytearray()
         async for chunk in request.stream():
@@ -220,11 +220,15 @@ class Application:
         text = request.path_params.get("version")
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
+        if not _is_number(text):
             raise RequestError(
                 400, f"the version must be a number; received {text!r:.80}"
             )
         return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 async def _compute(

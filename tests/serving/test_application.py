@@ -171,6 +171,13 @@ def test_a_body_without_content_length_is_limited(client):
     assert client.post(PREDICT, content=chunks).status_code == 413
 
 
+@pytest.mark.parametrize("length", [b"\xb2", b"-1", b"1e2", b"9" * 5000])
+def test_a_content_length_that_is_no_number(length, client):
+    body = b'{"instances": ["one"]}'
+    found = client.post(PREDICT, content=body, headers={"Content-Length": length})
+    assert found.status_code == 413
+
+
 def test_an_encoded_body_is_refused(client):
     headers = {"Content-Encoding": "gzip"}
     response = client.post(PREDICT, content=b"x", headers=headers)
