@@ -32,7 +32,7 @@ class DroppedPairs(NamedTuple):
     At most one of the reasons applies to a pair.
 
     Attributes:
-        empty: a side has no tokens.
+        empty: a side has no tokens, or a language token alone.
         max_source_length: the source is too long.
         max_target_length: the target is too long.
         max_length_ratio: the lengths of source and target differ too much.
@@ -75,18 +75,21 @@ class PairFilter:
             _or_infinity(self.max_source_length), _or_infinity(self.max_target_length)
         )
 
-    def find_dropped(self, lengths: np.ndarray, duplicate: np.ndarray) -> DroppedPairs:
+    def find_dropped(
+        self, lengths: np.ndarray, duplicate: np.ndarray, blank: np.ndarray
+    ) -> DroppedPairs:
         """Finds the pairs to drop, each with the first reason that applies.
 
         Args:
             lengths: tokens of each side with the end token, integer `(pairs, 2)`.
             duplicate: whether a pair has occurred before, boolean `(pairs,)`.
+            blank: whether the tokens of a side are no text, boolean `(pairs,)`.
         """
         max_source, max_target = self.max_lengths
         shorter, longer = lengths.min(axis=1) - 1, lengths.max(axis=1) - 1
         max_longer = np.maximum(shorter, 1) * _or_infinity(self.max_length_ratio)
         reasons = DroppedPairs(
-            empty=shorter == 0,
+            empty=blank | (shorter == 0),
             max_source_length=lengths[:, 0] > max_source,
             max_target_length=lengths[:, 1] > max_target,
             max_length_ratio=longer > max_longer,

@@ -99,9 +99,16 @@ class PairPreparation:
             texts: source and target texts.
             lines: index of the corpus and of the line of each pair, `(pairs, 2)`.
             duplicate: whether a pair has occurred before, boolean `(pairs,)`.
+
+        Raises:
+            ValueError: if a text begins with a language token that its vocabulary
+                lacks.
         """
         pairs = self.tokenizers.tokenize(texts, lines)
-        dropped = self.pair_filter.find_dropped(pairs.lengths, duplicate)
+        self.tokenizers.check_language_tokens(texts, pairs)
+        dropped = self.pair_filter.find_dropped(
+            pairs.lengths, duplicate, self.tokenizers.find_blank(pairs)
+        )
         return PreparedPairs(pairs.take(dropped.kept), dropped.kept, dropped)
 
 

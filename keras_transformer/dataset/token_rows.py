@@ -46,6 +46,10 @@ class TokenRows:
         sums = np.concatenate([[0], np.cumsum(values)])
         return sums[self._starts + self.lengths] - sums[self._starts]
 
+    def column(self, index: int) -> np.ndarray:
+        """Returns one token of each row, all of which are longer than `index`."""
+        return self.token_ids[self._starts + index]
+
     def take(self, indices: np.ndarray) -> "TokenRows":
         """Returns the rows with these indices."""
         lengths = self.lengths[indices]
@@ -119,6 +123,38 @@ class Tokenizers(NamedTuple):
             _tokenize(self.target, (target for _, target in pairs), add_start=True),
             lines,
         )
+
+    def find_blank(self, pairs: TokenPairs) -> np.ndarray:
+        """Tells which sources consist of a language token alone.
+
+        Returns:
+            Boolean array `(pairs,)`.
+        """
+        is_language = np.isin(pairs.source.column(0), self.source.language_token_ids)
+        return is_language & (pairs.source.lengths == 2)
+
+    def check_language_tokens(self, texts: Sequence[Pair], pairs: TokenPairs) -> None:
+        """Checks that the vocabularies have the language tokens of all texts.
+
+        Args:
+            texts: source and target texts.
+            pairs: the tokenized texts.
+
+        Raises:
+            ValueError: if a text begins with a language token that its vocabulary
+                lacks.
+        """
+        sides = (("source", pairs.source, 0), ("target", pairs.target, 1))
+        for side, (name, rows, start) in enumerate(sides):
+            tokenizer = self[side]
+            if tokenizer.language_token_pattern is None:
+                continue
+            first = rows.column(start)
+            for row in np.flatnonzero(first == tokenizer.unknown_token_id).tolist():
+                where = f"line {pairs.lines[row, 1] + 1}"
+                tokenizer.check_language_token(
+                    texts[row][side], [first[row]], name, where
+                )
 
 
 def _tokenize(tokenizer: Tokenizer, texts: Iterator[str], add_start: bool) -> TokenRows:

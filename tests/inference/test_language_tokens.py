@@ -14,6 +14,7 @@ from keras_transformer import (
     MarianTokenizer,
     Seq2Seq,
     TranslationQuality,
+    parallel_dataset,
     translate_file,
 )
 from keras_transformer.inference.file_translation import translate_stream
@@ -125,3 +126,19 @@ def test_a_model_without_language_tokens():
         keras.saving.serialize_keras_object(tokenizer)
     )
     assert restored.unknown_language_token(UNKNOWN, [1, 5]) == ">>spa<<"
+
+
+def test_training_pairs(model):
+    def data(*pairs):
+        return parallel_dataset(
+            pairs=pairs,
+            source_tokenizer=model.source_tokenizer,
+            target_tokenizer=model.source_tokenizer,
+        )
+
+    kept = [(TEXT, TEXT), (TEXT, "a dog")]
+    found = data(kept[0], (">>deu<<", TEXT), kept[1], (">>fra<<\t", "a"))
+    assert found.dropped["empty"] == 2 and found.pairs_kept == 2
+    for pair, name in (((UNKNOWN, "a"), "source"), (("a", UNKNOWN), "target")):
+        with pytest.raises(ValueError, match=message(name, "line 3")):
+            data(*kept, pair)
