@@ -55,20 +55,25 @@ def _torch(shape: tuple[int, ...], seed: Any) -> Any:
     return words.view(torch.int16)[:size].reshape(shape)
 
 
+def _not_traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes `torch.compile` call a function in place of tracing it.
+
+    It does not support generators of random numbers.
+    """
+    if keras.backend.backend() != "torch":
+        return function
+    import torch
+
+    return torch.compiler.disable(function)
+
+
+@_not_traced
 def _torch_words(number: int, seed: Any) -> Any:
     import torch
 
     generator = torch.Generator(device=seed.device).manual_seed(int(seed.sum()))
     words = torch.empty(number, dtype=torch.int64, device=seed.device)
     return words.random_(-(2**63), None, generator=generator)
-
-
-if keras.backend.backend() == "torch":
-    import torch
-
-    # `torch.compile` calls the function and does not trace it, since it supports
-    # neither a generator nor a seed that is read from a tensor.
-    _torch_words = torch.compiler.disable(_torch_words)
 
 
 _DRAW: dict[str, Callable[[tuple[Any, ...], Any], Any]] = {

@@ -103,7 +103,7 @@ def _find_long_lines(
 
     Raises `ValueError` for such a line if `too_long` is `TooLong.error`.
     """
-    from keras_transformer.inference.line_windows import ModelSide
+    from keras_transformer.inference.file_translation.line_windows import ModelSide
 
     model_side = ModelSide(model, side)
     window = model_side.window(0, list(lines))

@@ -74,7 +74,7 @@ def translate_command(
         translate_file,
         translate_stream,
     )
-    from keras_transformer.inference.unfinished_file import record_path
+    from keras_transformer.inference.file_translation.unfinished_file import record_path
 
     search = make_search(model, num_beams, length_penalty, max(n_best, 1))
     loaded = load_trained_model(model)

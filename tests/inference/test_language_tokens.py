@@ -18,7 +18,7 @@ from keras_transformer import (
     translate_file,
 )
 from keras_transformer.inference.file_translation import translate_stream
-from keras_transformer.inference.line_windows import ModelSide
+from keras_transformer.inference.file_translation.line_windows import ModelSide
 
 pytestmark = pytest.mark.once
 

@@ -3,7 +3,11 @@ import types
 
 import pytest
 
-from keras_transformer.inference.line_windows import FileLines, ModelSide, PipeLines
+from keras_transformer.inference.file_translation.line_windows import (
+    FileLines,
+    ModelSide,
+    PipeLines,
+)
 from keras_transformer.text import CharacterTokenizer
 
 pytestmark = pytest.mark.once

@@ -18,15 +18,15 @@ from tqdm.auto import tqdm
 from keras_transformer.arguments import check_ints
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.files import written_whole
-from keras_transformer.inference.generation import Request, check_request, check_seed
-from keras_transformer.inference.line_windows import (
+from keras_transformer.inference.file_translation.line_windows import (
     FileLines,
     LineWindow,
     ModelSide,
     PipeLines,
 )
+from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
+from keras_transformer.inference.generation import Request, check_request, check_seed
 from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer.inference.unfinished_file import UnfinishedFile
 
 
 class Hypothesis(NamedTuple):
