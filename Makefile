@@ -39,7 +39,7 @@ test: $(BACKENDS:%=test-%)
 test-%: $(VENV)/.installed-dev
 	@echo "Tests on $*:"
 	@KERAS_BACKEND=$* $(BIN)/python -m pytest --numprocesses auto \
-		--dist loadscope --no-loadscope-reorder --durations 20
+		--dist loadscope --no-loadscope-reorder --share-cases --durations 20
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .

@@ -64,13 +64,50 @@ LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption(
+        "--share-cases",
+        action="store_true",
+        help="TensorFlow and JAX each run half of the cases of a parametrized test, "
+        "PyTorch all of them",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    backend = os.environ["KERAS_BACKEND"]
     for item in items:
         if once := item.get_closest_marker("once"):
-            backend = once.args[0] if once.args else "tensorflow"
-            if os.environ["KERAS_BACKEND"] != backend:
-                item.add_marker(pytest.mark.skip(reason=f"runs with {backend}"))
+            wanted = once.args[0] if once.args else "tensorflow"
+            if backend != wanted:
+                item.add_marker(pytest.mark.skip(reason=f"runs with {wanted}"))
+    if config.getoption("share_cases"):
+        others = cases_of_others(items, backend)
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
+
+
+def cases_of_others(items, backend):
+    """Finds the cases of parametrized tests that another backend runs.
+
+    Most of the time of TensorFlow and JAX is compilation, by the same compiler. Each
+    test with four cases or more runs on all backends, each of its cases on PyTorch and
+    on one of the two. The cases alternate as the Thue-Morse sequence does, so that
+    every value of every parameter meets both.
+    """
+    tests = {}
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if hasattr(item, "callspec") and not marks & {"once", "skipif", "every_case"}:
+            tests.setdefault((item.path, item.cls, item.originalname), []).append(item)
+    parity = {"tensorflow": 0, "jax": 1}.get(backend)
+    return [
+        case
+        for cases in tests.values()
+        for number, case in enumerate(cases)
+        if len(cases) >= 4 and parity not in (None, number.bit_count() % 2)
+    ]
 
 
 @pytest.fixture(autouse=True)

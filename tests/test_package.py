@@ -9,6 +9,7 @@ import re
 from importlib import metadata
 
 import keras
+import numpy as np
 import pytest
 from documented import (
     MODULES,
@@ -204,6 +205,7 @@ def test_saved_model_page_runs(toy_text, capsys):
 DOCUMENTATION = sorted((ROOT / "docs").glob("*.md"))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "name",
     [
@@ -218,11 +220,23 @@ def test_documentation_code_runs_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     page = ROOT / f"docs/{name}.md"
     text = page.read_text("utf-8")
-    namespace = {}
+    check_blocks(text, {}, capsys)
+
+
+def check_blocks(text, namespace, capsys):
+    """Runs the Python of a page, which prints what its comments say."""
     for _, code in python_blocks(text):
-        exec(compile(code, page.name, "exec"), namespace)
+        exec(compile(code, "page", "exec"), namespace)
         said = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
         assert capsys.readouterr().out.splitlines() == said
+
+
+def test_a_custom_model_is_decoded_on_every_backend(capsys):
+    text = (ROOT / "docs/decoding.md").read_text("utf-8")
+    section = text.partition("## Decode a model of your own")[2].partition("\n## ")[0]
+    names = {"kt": keras_transformer, "np": np, "ops": keras.ops}
+    check_blocks(section, names, capsys)
+    assert names["best"]  # the last block has run
 
 
 def test_documentation_has_every_layer():

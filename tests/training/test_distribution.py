@@ -12,6 +12,8 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.backend import distribution
 
+pytestmark = pytest.mark.every_case
+
 ROOT = pathlib.Path(kt.__file__).parent.parent
 
 
