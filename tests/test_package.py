@@ -189,7 +189,7 @@ def test_sharing_page_runs(toy_text, capsys):
 def test_ctranslate2_page_runs(toy_text, capsys):
     save_toy_model()
     run_page("docs/ctranslate2.md")
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 @pytest.mark.once

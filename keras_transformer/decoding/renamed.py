@@ -9,6 +9,8 @@ from keras_transformer.decoding.loop import run_search
 from keras_transformer.decoding.search import Search, SearchInputs, SearchResult
 from keras_transformer.types import Size, Tensor, TokenIds
 
+UNLIMITED = 2**31 - 1  # steps; the limits of the sequences end the search
+
 
 class StepModel(NamedTuple):
     """A `DecodingModel` made of functions.
@@ -78,7 +80,7 @@ def run(
         A `SearchResult`.
     """
     started: Any = _Started(search, first)
-    max_length = 0 if most is None else most  # not used without `room`
+    max_length = UNLIMITED if most is None else most
     return run_search(started, model, sentences, first.state, max_length, room)
 
 

@@ -231,7 +231,6 @@ def _damage_as_value_error(path: pathlib.Path) -> Iterator[None]:
     except (
         EOFError,
         KeyError,
-        NotImplementedError,
         OverflowError,
         RuntimeError,
         TypeError,
