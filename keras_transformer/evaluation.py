@@ -3,10 +3,12 @@
 Each function takes `hypotheses`, one string per item, and `references`, one entry per
 item: a string, or a list of strings if an item has several correct answers. BLEU and
 chrF are computed by sacreBLEU, from 0 to 100, higher is better. Error rates are
-fractions, 0 if all hypotheses are correct, lower is better.
+fractions, 0 if all hypotheses are correct, lower is better. `text_scores` computes all
+of them, in percent.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
@@ -167,6 +169,77 @@ def translation_scores(
     }
 
 
+class Metric(NamedTuple):
+    """A metric of texts, as `METRICS` lists them.
+
+    Attributes:
+        description: str, what it measures.
+        is_error: bool, whether lower values are better.
+    """
+
+    description: str
+    is_error: bool
+
+
+METRICS = {
+    "bleu": Metric("BLEU of sacreBLEU", is_error=False),
+    "chrf": Metric("chrF2 of sacreBLEU", is_error=False),
+    "exact_match": Metric("outputs that equal a reference, in percent", is_error=False),
+    "token_error_rate": Metric("edits per 100 words of the references", is_error=True),
+    "character_error_rate": Metric(
+        "edits per 100 characters of the references", is_error=True
+    ),
+}
+"""The metrics of `text_scores`, all from 0 to 100 except error rates, which may be
+greater."""
+
+
+def text_scores(
+    hypotheses: Sequence[str],
+    references: References,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> dict[str, CorpusScore]:
+    """Computes all metrics of `METRICS`.
+
+    Args:
+        hypotheses: list of str, one per item.
+        references: list of str, or of lists of str, one entry per item.
+        lowercase: bool, whether letter case is ignored.
+        tokenize: str, the tokenizer of `bleu`.
+
+    Returns:
+        A dictionary with a `CorpusScore` for each name in `METRICS`. Scores that
+        sacreBLEU does not compute have an empty signature. Error rates are NaN if no
+        reference contains text.
+
+    Raises:
+        ValueError, TypeError, ModuleNotFoundError, OSError: see `bleu`.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> scores = evaluation.text_scores(["1999-05-04"], ["1999-05-05"])
+    >>> for name in ("exact_match", "token_error_rate", "character_error_rate"):
+    ...     print(name, scores[name].score)
+    exact_match 0.0
+    token_error_rate 100.0
+    character_error_rate 10.0
+    """
+    scores = translation_scores(hypotheses, references, lowercase, tokenize)
+    alternatives = _parse_corpus(hypotheses, references)
+    if lowercase:
+        hypotheses = [text.lower() for text in hypotheses]
+        alternatives = [[text.lower() for text in texts] for texts in alternatives]
+    fractions = {
+        "exact_match": 1.0 - sequence_error_rate(hypotheses, alternatives),
+        "token_error_rate": _error_rate(hypotheses, alternatives, str.split),
+        "character_error_rate": _error_rate(hypotheses, alternatives, list),
+    }
+    scores |= {name: CorpusScore(100 * x, "") for name, x in fractions.items()}
+    return scores
+
+
 def sequence_error_rate(hypotheses: Sequence[str], references: References) -> float:
     """Computes the fraction of items whose hypothesis equals none of its references.
 
@@ -229,18 +302,48 @@ def token_error_rate(hypotheses: Sequence[str], references: References) -> float
     >>> evaluation.token_error_rate(["R IY D", "K AH T S"], pronunciations)
     0.25
     """
-    alternatives = _parse_corpus(hypotheses, references)
-    distances = [
-        _nearest_distance(hypothesis, options)
-        for hypothesis, options in zip(hypotheses, alternatives, strict=True)
-    ]
-    length = sum(distance.length for distance in distances)
-    if length == 0:
+    rate = _error_rate(hypotheses, _parse_corpus(hypotheses, references), str.split)
+    if math.isnan(rate):
         raise ValueError(
             "`references` must contain at least one token; received "
             f"`references={references!r}`. Pass the correct answers as text."
         )
-    return sum(distance.edits for distance in distances) / length
+    return rate
+
+
+def character_error_rate(hypotheses: Sequence[str], references: References) -> float:
+    """Computes the edit distance of the characters, divided by their number.
+
+    As `token_error_rate`, but tokens are characters (Unicode code points), spaces
+    included.
+
+    Args:
+        hypotheses: list of str, one per item.
+        references: list of str, or of lists of str, one entry per item.
+
+    Returns:
+        A float, 0 if all characters are correct, above 1 if there are more edits than
+        characters in the references.
+
+    Raises:
+        ValueError: if `hypotheses` is empty, if an item has no reference, if the
+            numbers of hypotheses and references differ, or if the nearest references
+            are empty.
+        TypeError: if `hypotheses` or `references` is a string, or contains bytes.
+
+    Example:
+
+    >>> from keras_transformer import evaluation
+    >>> evaluation.character_error_rate(["1999-05-04"], ["1999-05-05"])
+    0.1
+    """
+    rate = _error_rate(hypotheses, _parse_corpus(hypotheses, references), list)
+    if math.isnan(rate):
+        raise ValueError(
+            "`references` must contain at least one character; received "
+            f"`references={references!r}`. Pass the correct answers as text."
+        )
+    return rate
 
 
 def _sacrebleu_score(
@@ -283,10 +386,24 @@ class _EditDistance(NamedTuple):
     length: int
 
 
-def _nearest_distance(hypothesis: str, options: Sequence[str]) -> _EditDistance:
+def _error_rate(
+    hypotheses: Sequence[str],
+    alternatives: Sequence[Sequence[str]],
+    split: Callable[[str], list[str]],
+) -> float:
+    """Returns the edits per token of the nearest references; NaN without tokens."""
+    distances = [
+        _nearest_distance(split(hypothesis), [split(option) for option in options])
+        for hypothesis, options in zip(hypotheses, alternatives, strict=True)
+    ]
+    length = sum(distance.length for distance in distances)
+    return sum(d.edits for d in distances) / length if length else math.nan
+
+
+def _nearest_distance(
+    tokens: list[str], candidates: Sequence[list[str]]
+) -> _EditDistance:
     """Returns the edit distance to the nearest of the references of an item."""
-    tokens = hypothesis.split()
-    candidates = [option.split() for option in options]
     distances = [Levenshtein.distance(tokens, candidate) for candidate in candidates]
     nearest = distances.index(min(distances))
     return _EditDistance(distances[nearest], len(candidates[nearest]))

@@ -6,17 +6,23 @@ import pytest
 
 from keras_transformer import evaluation
 from keras_transformer.evaluation import (
+    METRICS,
     bleu,
+    character_error_rate,
     check_tokenize,
     chrf,
     sequence_error_rate,
+    text_scores,
     token_error_rate,
     translation_scores,
 )
 
 pytestmark = pytest.mark.once
 
-METRICS = [bleu, chrf, sequence_error_rate, token_error_rate]
+FUNCTIONS = [
+    *(bleu, chrf, sequence_error_rate),
+    *(token_error_rate, character_error_rate, text_scores),
+]
 
 
 def edit_distance(first, second):
@@ -174,7 +180,7 @@ def test_token_error_rate_equals_the_textbook_recursion():
     assert token_error_rate(hypotheses, references) == pytest.approx(edits / length)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", FUNCTIONS)
 class TestErrors:
     def test_unequal_counts(self, metric):
         with pytest.raises(ValueError, match=r"each of the 2.*`len\(references\)=3`"):
@@ -207,3 +213,29 @@ class TestErrors:
 def test_token_error_rate_without_tokens():
     with pytest.raises(ValueError, match=r"at least one token.*`references=\['']`"):
         token_error_rate(["a"], [""])
+
+
+def test_character_error_rate_derived_by_hand():
+    # One of ten characters differs; "b" is nearer to "ab" than to "xyz".
+    assert character_error_rate(["1999-05-04"], ["1999-05-05"]) == pytest.approx(0.1)
+    assert character_error_rate(["b", ""], [["xyz", "ab"], "c d"]) == pytest.approx(0.8)
+    with pytest.raises(ValueError, match=r"at least one character.*`references=\['']`"):
+        character_error_rate(["a"], [""])
+
+
+def test_text_scores_are_percentages_of_all_metrics():
+    hypotheses, references = ["a b", "c D"], ["a x", ["c", "c d"]]
+    scores = text_scores(hypotheses, references)
+    assert scores.keys() == METRICS.keys()
+    assert {name: scores[name] for name in ("bleu", "chrf")} == translation_scores(
+        hypotheses, references
+    )
+    assert scores["exact_match"] == (0.0, "")
+    assert scores["token_error_rate"].score == pytest.approx(100 * 2 / 3)
+    assert scores["character_error_rate"].score == pytest.approx(100 * 2 / 6)
+    folded = text_scores(hypotheses, references, lowercase=True)
+    assert folded["exact_match"].score == 50
+    assert folded["token_error_rate"].score == 25
+    empty = text_scores(["a"], [""])
+    assert math.isnan(empty["token_error_rate"].score)
+    assert empty["exact_match"].score == 0

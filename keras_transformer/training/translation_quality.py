@@ -1,4 +1,4 @@
-"""Callback that translates a validation set and logs BLEU and chrF."""
+"""Callback that translates a validation set and logs BLEU, chrF and other metrics."""
 
 import math
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ class Translator(Protocol):
 
 
 class TranslationQuality(keras.callbacks.Callback):
-    """Translates a validation set after each epoch and logs BLEU and chrF.
+    """Translates a validation set after each epoch and logs BLEU, chrF or others.
 
     The logs of the epoch get `val_bleu` and `val_chrf`, the scores of sacreBLEU from 0
-    to 100. They are in the progress bar and in the history, and callbacks that come
-    later in the list can monitor them: `EarlyStopping("val_bleu", mode="max")`,
-    `ModelCheckpoint`, `CSVLogger`, `TensorBoard`. Some translations are printed, unless
-    `fit` has `verbose=0`.
+    to 100, or those of `metrics`. They are in the progress bar and in the history, and
+    callbacks that come later in the list can monitor them:
+    `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `CSVLogger`,
+    `TensorBoard`. Some translations are printed, unless `fit` has `verbose=0`.
 
     With `every` above 1, the validation set is translated after the first epoch of a
     run and after every epoch whose number, counted from 1, is a multiple of `every`.
@@ -56,6 +56,8 @@ class TranslationQuality(keras.callbacks.Callback):
         samples: int >= 0, number of translations to print, from the first source on.
         tokenize: str, tokenization of sacreBLEU for BLEU: `"zh"` for Chinese,
             `"ja-mecab"` for Japanese; see `evaluation.bleu`.
+        metrics: list of str, names of `evaluation.METRICS`: `"bleu"`, `"chrf"`,
+            `"exact_match"`, `"token_error_rate"`, `"character_error_rate"`.
 
     Raises:
         ValueError: if an argument has an invalid value; from `fit`, if the model has no
@@ -94,6 +96,7 @@ class TranslationQuality(keras.callbacks.Callback):
         lowercase: bool = False,
         samples: int = 3,
         tokenize: str = "13a",
+        metrics: Sequence[str] = ("bleu", "chrf"),
     ) -> None:
         super().__init__()
         _check_corpus(sources, references)
@@ -105,10 +108,16 @@ class TranslationQuality(keras.callbacks.Callback):
         check_ints(1, every=every)
         check_ints(0, samples=samples)
         # Raises an error before training if sacreBLEU is missing.
-        from keras_transformer.evaluation import check_tokenize, translation_scores
+        from keras_transformer.evaluation import METRICS, check_tokenize, text_scores
 
         check_tokenize(tokenize)
-        self._scores = translation_scores
+        unknown = [name for name in metrics if name not in METRICS]
+        if isinstance(metrics, str) or unknown or not metrics:
+            raise ValueError(
+                f"`metrics` must be a list of names of {[*METRICS]}; received "
+                f"`metrics={metrics!r}`."
+            )
+        self._scores = text_scores
         self.sources = sources
         self.references = references
         self.search = search
@@ -116,6 +125,7 @@ class TranslationQuality(keras.callbacks.Callback):
         self.lowercase = lowercase
         self.samples = samples
         self.tokenize = tokenize
+        self.metrics = tuple(metrics)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self.model.source_tokenizer is None:
@@ -129,15 +139,15 @@ class TranslationQuality(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs = {} if logs is None else logs
         if self._has_begun and (epoch + 1) % self.every:
-            logs.update(val_bleu=math.nan, val_chrf=math.nan)
+            logs.update({f"val_{name}": math.nan for name in self.metrics})
             return
         self._has_begun = True
         translations = self.model.generate(self.sources, search=self.search)
         scores = self._scores(
             translations, self.references, self.lowercase, self.tokenize
         )
-        for name, result in scores.items():
-            logs[f"val_{name}"] = result.score
+        for name in self.metrics:
+            logs[f"val_{name}"] = scores[name].score
         if self.params["verbose"] and self.samples:
             self._print(translations)
 

@@ -69,6 +69,16 @@ def test_letter_case():
 
 
 @pytest.mark.once
+def test_other_metrics():
+    history = Translator([["A", *FIRST[1:]]]).learn(quality(metrics=["exact_match"]))
+    assert history["val_exact_match"] == [pytest.approx(100 * 4 / 5)]
+    assert "val_bleu" not in history
+    for metrics in ("bleu", ["blue"], []):
+        with pytest.raises(ValueError, match="`metrics` must be a list of names of"):
+            quality(metrics=metrics)
+
+
+@pytest.mark.once
 def test_translation_after_every_second_epoch():
     model = Translator([FIRST, FIRST, FIRST])
     history = model.learn(quality(every=2), epochs=5)
