@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import load_ctranslate2, load_marian
     from keras_transformer.text import (
+        ByteTokenizer,
         CharacterTokenizer,
         MarianTokenizer,
         SentencePieceTokenizer,
@@ -130,6 +131,7 @@ __version__ = "0.1.0"
 
 # Names that are imported at their first use, with their modules.
 _LAZY = {
+    "ByteTokenizer": "text",
     "CharacterTokenizer": "text",
     "MarianTokenizer": "text",
     "SentencePieceTokenizer": "text",
@@ -188,6 +190,7 @@ __all__ = [
     "BannedSequences",
     "BannedTexts",
     "BeamSearch",
+    "ByteTokenizer",
     "CharacterTokenizer",
     "Checkpoints",
     "DecoderBlock",

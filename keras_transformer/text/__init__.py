@@ -1,16 +1,20 @@
 """Tokenizers, which convert strings to token ids and back inside TensorFlow graphs.
 
 All tokenizers share the interface `Tokenizer`: `SentencePieceTokenizer` (subwords),
-`CharacterTokenizer`, `WordTokenizer`, and `MarianTokenizer` for trained Marian models.
-The first three are trained by their `train` method. `save` writes a tokenizer to one
-JSON file, which `Tokenizer.load` reads; the configuration of a model contains its
-tokenizers. Tokenizers consist of core TensorFlow operations and the SentencePiece
-operations of tensorflow-text, so a SavedModel can contain them.
+`CharacterTokenizer`, `WordTokenizer`, `ByteTokenizer`, and `MarianTokenizer` for
+trained Marian models. The first three are trained by their `train` method. `save`
+writes a tokenizer to one JSON file, which `Tokenizer.load` reads; the configuration of
+a model contains its tokenizers. Tokenizers consist of core TensorFlow operations and
+the SentencePiece operations of tensorflow-text, so a SavedModel can contain them.
 
 `text_files` reads the text files of the whole library.
 """
 
-from keras_transformer.text.lookup_tokenizers import CharacterTokenizer, WordTokenizer
+from keras_transformer.text.lookup_tokenizers import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    WordTokenizer,
+)
 from keras_transformer.text.marian_tokenizer import MarianTokenizer
 from keras_transformer.text.sentence_piece_tokenizer import (
     SentencePieceTokenizer,
@@ -29,6 +33,7 @@ from keras_transformer.text.text_files import (
 from keras_transformer.text.tokenizer import Tokenizer
 
 __all__ = [
+    "ByteTokenizer",
     "CharacterTokenizer",
     "LineIndex",
     "LineReader",

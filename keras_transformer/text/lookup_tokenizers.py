@@ -1,4 +1,4 @@
-"""Tokenizers that look up characters or words in a vocabulary."""
+"""Tokenizers that look up characters, words or bytes in a vocabulary."""
 
 import abc
 import collections
@@ -169,6 +169,60 @@ class WordTokenizer(_LookupTokenizer):
     @staticmethod
     def _split_texts(texts: tf.Tensor) -> tf.RaggedTensor:
         return tf.strings.split(texts)
+
+
+@final
+@keras.saving.register_keras_serializable(PACKAGE)
+class ByteTokenizer(Tokenizer):
+    """Splits texts into the bytes of UTF-8.
+
+    It needs no training, and no text has unknown tokens. The vocabulary consists of
+    `<pad>`, `<unk>`, `<s>`, `</s>` and the 256 bytes. Bytes of an output that are not
+    UTF-8 become U+FFFD.
+
+    Args:
+        lowercase: bool, whether texts are lower-cased first.
+
+    Example:
+
+    ```python
+    from keras_transformer.text import ByteTokenizer
+
+    tokenizer = ByteTokenizer()
+    print(tokenizer.tokenize(["aé"]).to_list())  # [[101, 199, 173]]
+    print(tokenizer.detokenize([[101, 199, 173, 3]]).numpy()[0].decode())  # aé
+    ```
+
+    References:
+        - [Xue et al., 2022](https://arxiv.org/abs/2105.13626) (ByT5)
+    """
+
+    def __init__(self, lowercase: bool = False) -> None:
+        super().__init__([*SPECIAL_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256))])
+        self._lowercase = lowercase
+        self._texts = tf.constant(self.token_texts())
+
+    def token_texts(self) -> list[bytes]:
+        return [b"", b"<unk>", b"", b"", *(bytes([byte]) for byte in range(256))]
+
+    def get_config(self) -> Config:
+        return {"lowercase": self._lowercase}
+
+    def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        if self._lowercase:
+            texts = tf.strings.lower(texts, encoding="utf-8")
+        first = len(SPECIAL_TOKENS)
+        return tf.ragged.map_flat_values(
+            lambda single: (
+                tf.cast(tf.reshape(tf.io.decode_raw(single, tf.uint8), [-1]), tf.int32)
+                + first
+            ),
+            tf.strings.bytes_split(texts),
+        )
+
+    def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        texts = tf.strings.reduce_join(tf.gather(self._texts, token_ids), axis=-1)
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
 
 
 def _check_vocabulary(vocabulary: tuple[str, ...]) -> None:

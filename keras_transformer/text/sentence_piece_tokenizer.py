@@ -5,7 +5,7 @@ import base64
 import io
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import keras
@@ -91,6 +91,8 @@ class SentencePieceTokenizer(Tokenizer):
         lowercase: bool = False,
         normalization: str = "nmt_nfkc",
         character_coverage: float = 1.0,
+        byte_fallback: bool = False,
+        user_defined_symbols: Sequence[str] = (),
         max_sentences: int = 1_000_000,
         seed: int = 0,
     ) -> Self:
@@ -120,6 +122,11 @@ class SentencePieceTokenizer(Tokenizer):
             character_coverage: float in [0.98, 1], the share of the characters of the
                 text that the vocabulary covers. The rarest characters are converted to
                 `<unk>`. 0.9995 suits scripts of thousands of characters.
+            byte_fallback: bool, whether a character that the vocabulary lacks is
+                split into its bytes instead of `<unk>`. The vocabulary then has 256
+                tokens for bytes.
+            user_defined_symbols: list of str, texts that are always one token, such as
+                `["<name>", "<number>"]`.
             max_sentences: int of at least 1, the maximum number of lines. If the text
                 has more, this many lines are sampled at random, which limits the
                 memory.
@@ -166,6 +173,12 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`character_coverage={character_coverage}`. 0.9995 suits scripts of "
                 "thousands of characters, 1 all others."
             )
+        is_text = isinstance(user_defined_symbols, str)
+        if is_text or not all(map(_is_word, user_defined_symbols)):
+            raise ValueError(
+                "`user_defined_symbols` must be a list of strings without spaces; "
+                f"received `user_defined_symbols={user_defined_symbols!r}`."
+            )
         rule = _normalization_rule(normalization, lowercase)
         sample = sample_lines(training_lines(files, lines), max_sentences, seed)
         proto = _train_model(
@@ -174,6 +187,8 @@ class SentencePieceTokenizer(Tokenizer):
             model_type=model_type,
             normalization=rule,
             character_coverage=character_coverage,
+            byte_fallback=byte_fallback,
+            user_defined_symbols=list(user_defined_symbols),
         )
         return cls(proto)
 
@@ -256,6 +271,10 @@ def _to_ragged(rows: list[list[int]]) -> tf.RaggedTensor:
         tf.constant(array.array("q", map(len, rows)), tf.int64),
         validate=False,
     )
+
+
+def _is_word(symbol: object) -> bool:
+    return isinstance(symbol, str) and symbol.split() == [symbol]
 
 
 def _normalization_rule(normalization: str, lowercase: bool) -> str:

@@ -1,8 +1,14 @@
 """Tokenizers of characters and words."""
 
 import pytest
+import tensorflow as tf
 
-from keras_transformer.text import CharacterTokenizer, WordTokenizer
+from keras_transformer.text import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    Tokenizer,
+    WordTokenizer,
+)
 
 pytestmark = pytest.mark.once
 
@@ -40,3 +46,28 @@ def test_characters_are_code_points():
 def test_bad_vocabulary(cls, vocabulary, message):
     with pytest.raises(ValueError, match=message):
         cls(vocabulary)
+
+
+@pytest.mark.parametrize("text", ["", "a", "é語😀 x\t", "</s>"])
+def test_bytes_are_those_of_utf_8(text, tmp_path):
+    tokenizer = ByteTokenizer()
+    expected = [byte + 4 for byte in text.encode()]
+    token_ids = tokenizer.tokenize([text, "b"])
+    assert token_ids.dtype == tf.int32
+    assert token_ids.to_list() == [expected, [102]]
+    assert tf.function(tokenizer.tokenize)(tf.constant([text]))[0].numpy().tolist() == (
+        expected
+    )
+    assert tokenizer.detokenize(token_ids).numpy()[0].decode() == text
+    tokenizer.save(tmp_path / "bytes.json")
+    loaded = Tokenizer.load(tmp_path / "bytes.json")
+    assert loaded.get_vocabulary() == tokenizer.get_vocabulary()
+    assert loaded.vocabulary_size == 260
+
+
+def test_bytes_that_are_not_utf_8():
+    tokenizer = ByteTokenizer(lowercase=True)
+    incomplete = tokenizer.tokenize(["É"])[:, :1]
+    assert tokenizer.detokenize(incomplete).numpy()[0].decode() == "\ufffd"
+    assert tokenizer.tokenize(["É"]).to_list() == tokenizer.tokenize(["é"]).to_list()
+    assert tokenizer.token_texts()[0xE9 + 4] == b"\xe9"

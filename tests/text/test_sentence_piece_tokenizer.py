@@ -221,14 +221,12 @@ def test_bad_proto(proto):
         SentencePieceTokenizer(proto)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("proto", [5, None, ["a"], "ü", "YQ", b"", b"\x0a\xff" * 50])
 def test_a_proto_of_another_kind(proto):
     with pytest.raises(ValueError, match="`proto` must be a serialised SentencePiece"):
         SentencePieceTokenizer(proto)
 
 
-@pytest.mark.once
 def test_a_damaged_file(tmp_path):
     lines = ["the cat sat on the mat", "the dog sat on the log"]
     path = tmp_path / "tokenizer.json"
@@ -247,3 +245,31 @@ def test_a_damaged_file(tmp_path):
         path.write_text(json.dumps(content))
         with pytest.raises(ValueError, match="tokenizer.json"):
             Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_byte_fallback_and_user_defined_symbols(model_type):
+    tokenizer = SentencePieceTokenizer.train(
+        lines=["the cat sat on the mat", "a <name> of a cat"],
+        vocabulary_size=276,
+        model_type=model_type,
+        byte_fallback=True,
+        user_defined_symbols=["<name>", "≠"],
+    )
+    texts = ["a cat 語", "the<name> mat", "≠cat"]
+    ragged = tokenizer.tokenize(texts)
+    token_ids = ragged.to_list()
+    assert not any(tokenizer.unknown_token_id in row for row in token_ids)
+    tokens = [tokenizer.id_to_token(id) for id in token_ids[0]]
+    assert tokens[-3:] == [f"<0x{byte:02X}>" for byte in "語".encode()]
+    for row, symbol in zip(token_ids[1:], ["<name>", "≠"], strict=True):
+        assert tokenizer.token_to_id(symbol) in row
+    assert [text.decode() for text in tokenizer.detokenize(ragged).numpy()] == texts
+
+
+@pytest.mark.parametrize("symbols", ["<name>", ["<a b>"], [""], [5]], ids=str)
+def test_user_defined_symbols_are_words(symbols):
+    with pytest.raises(ValueError, match="must be a list of strings without spaces; "):
+        SentencePieceTokenizer.train(
+            lines=["a"], vocabulary_size=9, user_defined_symbols=symbols
+        )
