@@ -20,12 +20,13 @@ from keras_transformer.recipe import Recipe, train
 
 def main(arguments: list[str] | None = None) -> float:
     """Runs the example and returns BLEU on the test set, if any, or validation set."""
-    recipe = Recipe(**vars(parse_arguments(arguments)))
+    options = parse_arguments(arguments)
+    recipe = Recipe(**vars(options))
     model, search, figures = train(recipe)
     print(f"BLEU {figures.bleu:.2f}  ({figures.bleu_signature})")
     print(f"chrF {figures.chrf:.2f}  ({figures.chrf_signature})")
 
-    source, target = (*(recipe.test or recipe.valid), None)[:2]
+    source, target = (*(options.test or options.valid), None)[:2]
     sources = [source for source, _ in read_pairs(source, target)][:5]
     texts, scores = model.generate(sources, search, return_scores=True)
     for source, text, score in zip(sources, texts, scores, strict=True):
@@ -43,9 +44,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--test", nargs="+", help="test text")
     parser.add_argument("--output", required=True, help="folder for all results")
     parser.add_argument("--lowercase", action="store_true", help="lower-case all text")
-    parser.add_argument("--vocabulary-size", type=int, default=8000)
-    parser.add_argument("--tokens-per-batch", type=int, default=4096)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--vocabulary-size", type=int)
+    parser.add_argument("--tokens-per-batch", type=int)
+    parser.add_argument("--epochs", type=int)
     parser.add_argument(
         "--no-export",
         dest="export",

@@ -1,8 +1,10 @@
 """The command `train`: makes a `Recipe` from options and a file, and trains."""
 
+import contextlib
 import dataclasses
 import inspect
 import pathlib
+from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -10,14 +12,20 @@ from typer.core import TyperCommand
 
 from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.recipe import Recipe, read_options
+from keras_transformer.recipe.option_checks import SIZES
 
 # The headings of `--help`, by the first option below each.
 HEADINGS = {
     "train": "Data",
+    "tokenizer": "Vocabulary",
     "preset": "Model",
     "epochs": "Training",
     "num_beams": "Search",
 }
+# Options whose default `None` is not a choice from the text.
+_METAVARS = {name: "FILE..." for name in ("train", "valid", "test")}
+_METAVARS["user_defined_symbols"] = "TEXT..."
+_OFF = {"test", "init", "subword_sampling", "patience", "verbose", "tokenizer"}
 
 
 class TrainCommand(TyperCommand):
@@ -44,10 +52,13 @@ def train_command(**options: Any) -> None:
     """Train a model on parallel text. The same command resumes a stopped run.
 
     A text is two files, source and target, whose lines correspond, or one file
-    with a tab between source and target; plain or .gz. The folder --output
-    gets model.keras, figures.json, and options.toml to repeat the run.
+    with a tab between source and target; plain or .gz. The value auto of an
+    option is chosen from the text, and printed. The folder --output gets
+    model.keras, figures.json, and options.toml to repeat the run.
     """
     del options["config"]
+    for name in ("valid", "test"):
+        options[name] = _files_or_fraction(options[name])
     recipe = Recipe(**options)
     import_keras_quietly()
     from keras_transformer.recipe import train
@@ -56,28 +67,33 @@ def train_command(**options: Any) -> None:
         figures = train(recipe).figures
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"\n{_stop_message(recipe)}") from None
-    text = "test" if recipe.test else "validation"
-    typer.echo(f"{text} text  {figures.sentences:,} sentences")
-    typer.echo(f"{'bleu':12}{figures.bleu:8.2f}  {figures.bleu_signature}")
-    typer.echo(f"{'chrf':12}{figures.chrf:8.2f}  {figures.chrf_signature}")
-    penalty = figures.length_penalty
-    if recipe.test:
-        valid_bleu = figures.valid_bleu[str(penalty)]
-        typer.echo(f"{'valid bleu':12}{valid_bleu:8.2f}  {figures.bleu_signature}")
+    if recipe.verbose == 0:
+        for line in figures.lines():
+            typer.echo(line)
+    search = f"--num-beams {recipe.num_beams} --length-penalty {figures.length_penalty}"
+    typer.echo(f"{'weights':12}{figures.weights}")
     typer.echo(f"{'model':12}{pathlib.Path(recipe.output, 'model.keras')}")
-    typer.echo(
-        f"{'search':12}--num-beams {recipe.num_beams} --length-penalty {penalty}"
-    )
+    typer.echo(f"{'search':12}{search}")
+
+
+def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:
+    """Returns a text of the command: paths, or a number that is no file."""
+    if isinstance(values, list) and len(values) == 1:
+        with contextlib.suppress(ValueError):
+            fraction = float(values[0])
+            return values if pathlib.Path(values[0]).exists() else fraction
+    return values or None
 
 
 def _stop_message(recipe: Recipe) -> str:
     """Returns how to continue a stopped run."""
-    from keras_transformer.recipe.folder import latest_position
+    from keras_transformer.recipe.folder import began_recipe, latest_position
 
     position = latest_position(recipe.output)
     if position is None:
         return "Stopped before the first checkpoint. Run the same command to restart."
-    if position.epochs >= recipe.epochs:
+    epochs = recipe.epochs or began_recipe(pathlib.Path(recipe.output)).epochs
+    if position.epochs >= epochs:
         return (
             "Stopped after the last epoch. Run the same command to evaluate the model."
         )
@@ -109,12 +125,53 @@ def _parameters() -> list[inspect.Parameter]:
     for field in dataclasses.fields(Recipe):
         heading = HEADINGS.get(field.name, heading)
         kind, help = get_args(hints[field.name])
-        metavar = "FILE..." if "list" in str(kind) else None
-        option = typer.Option(help=help, metavar=metavar, rich_help_panel=heading)
-        parameters.append(_parameter(field.name, kind, option, field.default))
-    former = typer.Option(help="Former name of --r-drop.", hidden=True)
-    parameters.append(_parameter("consistency", float | None, former, None))
+        is_text = field.name in ("train", "valid", "test")
+        if is_text and field.name != "train":
+            kind = list[str] | None
+        is_chosen = _default_label(field) == "auto"
+        option = typer.Option(
+            help=help,
+            metavar=_METAVARS.get(field.name),
+            rich_help_panel=heading,
+            show_default=_default_label(field),
+        )
+        if is_chosen and not is_text:
+            option.metavar = f"<{get_args(kind)[0].__name__}>"
+            option.parser = _auto_or(get_args(kind)[0])
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        parameters.append(_parameter(field.name, kind, option, default))
+    for name, kind, new in (
+        ("consistency", float | None, "--r-drop"),
+        ("bleu_every", int | None, "--metric-every"),
+    ):
+        option = typer.Option(help=f"Former name of {new}.", hidden=True)
+        parameters.append(_parameter(name, kind, option, None))
     return parameters
+
+
+def _default_label(field: dataclasses.Field[Any]) -> str | bool:
+    """Returns what `--help` shows as the default of an option."""
+    if field.name in SIZES:
+        return "that of the preset"
+    return "auto" if field.default is None and field.name not in _OFF else True
+
+
+def _auto_or(kind: type) -> Callable[[str], object]:
+    """Returns a parser of `auto`, which is `None`, or a value."""
+
+    def parse(value: str) -> object:
+        if value == "auto":
+            return None
+        try:
+            return kind(value)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{value!r} is neither 'auto' nor of type {kind.__name__}."
+            ) from None
+
+    return parse
 
 
 def _parameter(

@@ -1,12 +1,11 @@
 """The folder of a run: its progress, its result, and the next version to export."""
 
-import dataclasses
 import pathlib
 import warnings
 from typing import NamedTuple
 
 from keras_transformer.files import read_json
-from keras_transformer.recipe.recipe import Recipe
+from keras_transformer.recipe.recipe import PlannedRecipe, Recipe, read_options
 from keras_transformer.training.checkpoints.storage import (
     RunPosition,
     checkpoint_files,
@@ -40,10 +39,9 @@ def is_complete(recipe: Recipe) -> bool:
     ]
     if not all(path.exists() for path in results):
         return False
-    began = Recipe.from_toml(results[0])
-    return recipe == dataclasses.replace(
-        began, output=recipe.output, verbose=recipe.verbose
-    )
+    began = began_recipe(output)
+    free = {"output": recipe.output, "verbose": recipe.verbose}
+    return recipe.completed_by(began).values() == {**began.values(), **free}
 
 
 def selected_search(path: pathlib.Path) -> SearchSettings | None:
@@ -58,7 +56,7 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
     options, figures = path / "options.toml", path / "figures.json"
     if not (options.is_file() and figures.is_file()):
         return None
-    num_beams = Recipe.from_toml(options).num_beams
+    num_beams = began_recipe(path).num_beams
     penalty = read_json(figures).get("length_penalty")
     try:
         check_length_penalty(penalty)
@@ -67,6 +65,23 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
             f"{figures} must have the figures of a run; it is damaged: {error}"
         ) from error
     return SearchSettings(num_beams, float(penalty))
+
+
+def began_recipe(output: pathlib.Path) -> PlannedRecipe:
+    """Reads the options of a run from its folder.
+
+    Args:
+        output: the folder.
+
+    Raises:
+        ValueError: if the file is not TOML, or has a wrong option or lacks one.
+    """
+    path = output / "options.toml"
+    values = read_options(path)
+    try:
+        return PlannedRecipe.of(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def check_length_penalty(value: object) -> None:
@@ -96,16 +111,16 @@ def latest_position(output: str) -> RunPosition | None:
     return positions[-1] if positions else None
 
 
-def can_resume(recipe: Recipe) -> bool:
-    """Tells whether the folder `recipe.output` contains a run to resume.
+def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
+    """Returns the options with which the run in `recipe.output` is resumed.
 
     Warns if the learning rate may jump because the number of epochs differs.
 
     Args:
-        recipe: the options.
+        recipe: the options. Those of the run complete them.
 
     Returns:
-        Whether the folder contains checkpoints.
+        The complete options; `None` if the folder has no run to resume.
 
     Raises:
         ValueError: if an option differs on which the weights depend, if the run has
@@ -116,7 +131,7 @@ def can_resume(recipe: Recipe) -> bool:
     options = output / "options.toml"
     position = latest_position(recipe.output)
     if position is None and not (output / "model.keras").exists():
-        return False
+        return None
     if position is None or not options.exists():
         missing = "checkpoints" if position is None else options.name
         raise ValueError(
@@ -124,21 +139,22 @@ def can_resume(recipe: Recipe) -> bool:
             f"folder; received {output}, whose {missing} are missing. Choose another "
             "folder, or remove this one."
         )
-    began = Recipe.from_toml(options)
-    recipe.check_resumes(began, options)
-    if recipe.epochs < position.epochs:
+    began = began_recipe(output)
+    completed = PlannedRecipe.of(recipe.completed_by(began).values())
+    completed.check_resumes(began, options)
+    if completed.epochs < position.epochs:
         raise ValueError(
             f"`epochs` must be at least {position.epochs}, the number of complete "
-            f"epochs in {recipe.output}; received `epochs={recipe.epochs}`. Choose "
+            f"epochs in {recipe.output}; received `epochs={completed.epochs}`. Choose "
             "another `output` for a run of fewer epochs."
         )
     _warn_of_another_cooldown(
-        recipe, began.epochs, position.epochs + bool(position.batches)
+        completed, began.epochs, position.epochs + bool(position.batches)
     )
-    return True
+    return completed
 
 
-def _warn_of_another_cooldown(recipe: Recipe, epochs: int, begun: int) -> None:
+def _warn_of_another_cooldown(recipe: PlannedRecipe, epochs: int, begun: int) -> None:
     """Warns if the end of the run changes after the learning rate began to fall.
 
     Args:

@@ -5,11 +5,20 @@ import warnings
 
 import keras
 
+from keras_transformer.layers import (
+    AlibiBias,
+    LearnedPositionalEncoding,
+    PositionalEncoding,
+    PositionScheme,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
 from keras_transformer.models import GenerativeModel, Seq2Seq
-from keras_transformer.recipe.folder import can_resume, latest_position
+from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.loading import load_trained_model
-from keras_transformer.recipe.recipe import Recipe
-from keras_transformer.text import SentencePieceTokenizer, Tokenizer
+from keras_transformer.recipe.option_checks import SIZES
+from keras_transformer.recipe.recipe import PlannedRecipe
+from keras_transformer.recipe.tokenizers import Tokenizers
 from keras_transformer.training import (
     LabelSmoothedCrossEntropy,
     MaskedTokenAccuracy,
@@ -19,60 +28,55 @@ from keras_transformer.training import (
 from keras_transformer.training.token_trainer import TokenTrainer
 
 
-def make_model(recipe: Recipe) -> GenerativeModel:
-    """Returns the model before the first epoch.
-
-    The folder of the run keeps a new vocabulary, or the trained model of
-    `recipe.init`; a resumed run reads it from there.
+def new_model(tokenizers: Tokenizers, recipe: PlannedRecipe) -> Seq2Seq:
+    """Returns a new model.
 
     Args:
+        tokenizers: the tokenizers of source and target.
         recipe: the options.
 
     Returns:
         The model, not compiled.
-
-    Raises:
-        ValueError: if the folder contains a run that cannot be resumed with these
-            options, or if `recipe.init` is not a trainable model with tokenizers.
     """
-    vocabulary = pathlib.Path(recipe.output, "tokenizer.json")
-    initial = pathlib.Path(recipe.output, "initial.keras")
-    is_resumed = can_resume(recipe)
-    vocabulary.parent.mkdir(parents=True, exist_ok=True)
-    if recipe.init and is_resumed:
-        return load_trained_model(initial)
-    if recipe.init:
-        trained = _trained_model(recipe.init, recipe)
-        trained.save(initial)
-        return trained
-    if is_resumed:
-        return _new_model(Tokenizer.load(vocabulary), recipe)
-    tokenizer = SentencePieceTokenizer.train(
-        recipe.train,
-        vocabulary_size=recipe.vocabulary_size,
-        lowercase=recipe.lowercase,
-        normalization=recipe.normalization,
-        character_coverage=recipe.character_coverage,
-    )
-    tokenizer.save(vocabulary)
-    return _new_model(tokenizer, recipe)
-
-
-def _new_model(tokenizer: Tokenizer, recipe: Recipe) -> Seq2Seq:
+    assert recipe.preset is not None
+    sizes = {name: vars(recipe)[name] for name in SIZES}
     return Seq2Seq.from_preset(
         recipe.preset,
-        source_tokenizer=tokenizer,
+        source_tokenizer=tokenizers.source,
+        target_tokenizer=tokenizers.target,
         normalize_first=True,
         dropout=recipe.dropout,
         attention_options={"dropout": recipe.attention_dropout},
+        positions=_positions(recipe),
         dtype=recipe.dtype,
         max_source_length=recipe.max_length,
         max_target_length=recipe.max_length,
+        **{name: size for name, size in sizes.items() if size is not None},
     )
 
 
-def _trained_model(init: str, recipe: Recipe) -> GenerativeModel:
-    """Returns the model of `init` with the dropout, lengths and dtype of the recipe."""
+def _positions(recipe: PlannedRecipe) -> PositionScheme:
+    """Returns the position scheme of the recipe."""
+    if recipe.positions == "learned":
+        return LearnedPositionalEncoding(recipe.max_length)
+    schemes = {
+        "sinusoidal": PositionalEncoding,
+        "rotary": RotaryEmbedding,
+        "relative": RelativePositionBias,
+        "alibi": AlibiBias,
+    }
+    return schemes[recipe.positions]()
+
+
+def load_initial_model(init: str) -> GenerativeModel:
+    """Loads the trained model that a run starts from.
+
+    Args:
+        init: `recipe.init`.
+
+    Raises:
+        ValueError: if it is not a trainable model with tokenizers.
+    """
     is_address = "://" in init
     trained = (
         Seq2Seq.from_preset(init)
@@ -85,6 +89,19 @@ def _trained_model(init: str, recipe: Recipe) -> GenerativeModel:
             f"tokenizers; received `init={init!r}`, which contains {trained!r}. Train "
             "without `init`, or start from another model."
         )
+    return trained
+
+
+def with_options(trained: GenerativeModel, recipe: PlannedRecipe) -> GenerativeModel:
+    """Returns a trained model with the dropout, lengths and dtype of a recipe.
+
+    Args:
+        trained: the model that the run starts from.
+        recipe: the options.
+
+    Raises:
+        ValueError: if `max_length` exceeds the number of positions of the model.
+    """
     positions = getattr(trained, "positions", None)
     longest: int = getattr(positions, "max_length", None) or recipe.max_length
     if longest < recipe.max_length:
@@ -104,12 +121,12 @@ def _trained_model(init: str, recipe: Recipe) -> GenerativeModel:
 
 
 def compile_model(
-    model: GenerativeModel, recipe: Recipe, batches_per_epoch: int
+    model: GenerativeModel, recipe: PlannedRecipe, batches_per_epoch: int
 ) -> None:
     """Compiles the model with the optimizer, loss and metrics of the recipe.
 
     Args:
-        model: from `make_model`.
+        model: the model before the first epoch.
         recipe: the options.
         batches_per_epoch: int, number of batches of the training data.
     """
@@ -132,7 +149,7 @@ def compile_model(
     )
 
 
-def _warn_of_long_warmup(recipe: Recipe, steps: int) -> None:
+def _warn_of_long_warmup(recipe: PlannedRecipe, steps: int) -> None:
     """Warns if the learning rate falls before it reaches its peak.
 
     Args:

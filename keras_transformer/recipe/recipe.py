@@ -1,17 +1,31 @@
-"""The options of a training run, as an object and as a TOML file."""
+"""The options of a training run."""
 
 import dataclasses
 import difflib
-import json
 import os
 import pathlib
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
-from typing import Annotated, Any, Self, TypeAlias, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Self,
+    TypeAlias,
+    cast,
+    get_args,
+    get_type_hints,
+)
 
-from keras_transformer.arguments import check_ints, check_rates, renamed_argument
-from keras_transformer.files import read_file
+from keras_transformer.arguments import renamed_argument
+from keras_transformer.recipe.option_checks import (
+    METRICS,
+    POSITIONS,
+    SIZES,
+    TOKENIZERS,
+    check_names,
+    check_numbers,
+)
+from keras_transformer.recipe.options_file import read_toml, to_toml
 
 OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 
@@ -19,22 +33,40 @@ OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 # except on `epochs` once the learning rate falls.
 _CHANGEABLE = {
     *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
-    *("bleu_every", "bleu_tokenize", "patience", "save_every", "num_beams", "verbose"),
+    *("metric", "metric_every", "bleu_tokenize", "patience", "save_every"),
+    *("num_beams", "verbose", "tensorboard"),
 }
 # Options that `init` takes from the trained model.
 _OPTIONS_OF_INIT = (
-    *("preset", "vocabulary_size", "normalization", "character_coverage"),
+    *("preset", *SIZES, "positions", "tokenizer", "source_tokenizer"),
+    *("target_tokenizer", "vocabularies", "vocabulary_size"),
+    *("source_vocabulary_size", "target_vocabulary_size", "normalization"),
+    *("character_coverage", "byte_fallback", "user_defined_symbols"),
 )
-_FORMER_NAMES = {"consistency": "r_drop"}
+_FORMER_NAMES = {"consistency": "r_drop", "bleu_every": "metric_every"}
+# What earlier versions, which lack an option, did.
+_FORMER_VALUES = {
+    "source_tokenizer": "bpe",
+    "target_tokenizer": "bpe",
+    "vocabularies": "joint",
+    "metric": "bleu",
+}
 # Types that an option of each type accepts, and their names in error messages.
 _ACCEPTED: dict[Any, Any] = {
     str: (str, os.PathLike),
     bool: bool,
     int: Integral,
     float: Real,
+    list[str]: (list, tuple),
     type(None): type(None),
 }
-_TYPE_NAMES = {str: "a text", bool: "true or false", int: "an int", float: "a number"}
+_TYPE_NAMES: dict[Any, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "an int",
+    float: "a number",
+    list[str]: "a list of texts",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +75,8 @@ class Recipe:
 
     `keras-transformer train` has the same options. The text in the annotation of an
     option describes it, here and in `--help`; `docs/training.md` recommends values.
+    Options that are `None` are chosen from the training text, or are off. The run
+    prints what it has chosen and why, and writes the values to `options.toml`.
     Text files contain one sentence per line and may be compressed with gzip (`.gz`).
     A text is a source file and a target file whose lines correspond, or one file with
     a tab between source and target.
@@ -55,56 +89,90 @@ class Recipe:
     Example:
 
     >>> from keras_transformer.recipe import Recipe
-    >>> recipe = Recipe(train=["train.tsv"], valid=["valid.tsv"], output="runs/en-de")
-    >>> recipe.epochs
-    40
+    >>> recipe = Recipe(train=["train.tsv"], valid=0.02, output="runs/en-de")
+    >>> recipe.num_beams
+    5
     """
 
     train: Annotated[
         list[str], "Training text: source and target file, or one tab-separated file."
     ]
-    valid: Annotated[list[str], "Validation text, in the same form."]
-    test: Annotated[list[str] | None, "Test text, in the same form."] = None
+    valid: Annotated[
+        list[str] | float | None,
+        "Validation text, in the same form, or the fraction of the training text to "
+        "hold out, such as 0.02.",
+    ] = None
+    test: Annotated[
+        list[str] | float | None, "Test text, in the same form, or a fraction."
+    ] = None
     output: Annotated[str, "Folder of the run. A stopped run in it is resumed."]
     lowercase: Annotated[bool, "Ignore letter case."] = False
-    vocabulary_size: Annotated[
-        int, "Size of the subword vocabulary that source and target share."
-    ] = 8000
-    normalization: Annotated[
-        str, "Unicode normalization: nmt_nfkc, nfkc, or identity (none)."
-    ] = "nmt_nfkc"
-    character_coverage: Annotated[
-        float, "Fraction of the characters that the vocabulary covers, 0.98 to 1."
-    ] = 1.0
-    max_length: Annotated[int, "Maximum length of a sentence in subwords."] = 256
+    byte_fallback: Annotated[
+        bool, "Split characters that the subwords lack into bytes."
+    ] = False
+    max_length: Annotated[int, "Maximum length of a sentence in tokens."] = 256
     export: Annotated[bool, "Export a SavedModel."] = True
 
+    tokenizer: Annotated[
+        str | None, f"Tokenizer of both sides: {', '.join(TOKENIZERS)}."
+    ] = None
+    source_tokenizer: Annotated[str | None, "Tokenizer of the source."] = None
+    target_tokenizer: Annotated[str | None, "Tokenizer of the target."] = None
+    vocabularies: Annotated[
+        str | None, "joint: source and target share one vocabulary; or separate."
+    ] = None
+    vocabulary_size: Annotated[
+        int | None, "Size of the joint vocabulary, or of each of two."
+    ] = None
+    source_vocabulary_size: Annotated[int | None, "Size of that of the source."] = None
+    target_vocabulary_size: Annotated[int | None, "Size of that of the target."] = None
+    normalization: Annotated[
+        str, "Unicode normalization of subwords: nmt_nfkc, nfkc, or identity (none)."
+    ] = "nmt_nfkc"
+    character_coverage: Annotated[
+        float, "Fraction of the characters that the subwords cover, 0.98 to 1."
+    ] = 1.0
+    user_defined_symbols: Annotated[
+        list[str], "Subwords: texts that are always one token, such as <name>."
+    ] = dataclasses.field(default_factory=list)
+
     preset: Annotated[
-        str,
+        str | None,
         "Size of the model: transformer_tiny, transformer_small, transformer_base or "
         "transformer_big.",
-    ] = "transformer_tiny"
+    ] = None
+    num_layers: Annotated[int | None, "Number of encoder and decoder blocks."] = None
+    hidden_dim: Annotated[int | None, "Width of the model."] = None
+    intermediate_dim: Annotated[int | None, "Width of the feed-forward layers."] = None
+    num_heads: Annotated[int | None, "Number of attention heads."] = None
+    positions: Annotated[str, f"Position encoding: {', '.join(POSITIONS)}."] = (
+        "sinusoidal"
+    )
     init: Annotated[
         str | None,
         "Trained model to start from: a .keras file, or the folder of a run or preset.",
     ] = None
-    dropout: Annotated[float, "Dropout rate of embeddings and sub-layers."] = 0.3
+    dropout: Annotated[float | None, "Dropout rate of embeddings and sub-layers."] = (
+        None
+    )
     attention_dropout: Annotated[float, "Dropout rate of the attention scores."] = 0.0
     dtype: Annotated[
         str, "Dtype policy of training: float32, mixed_bfloat16 or mixed_float16."
     ] = "float32"
 
-    epochs: Annotated[int, "Number of passes over the training text."] = 40
+    epochs: Annotated[int | None, "Number of passes over the training text."] = None
     tokens_per_batch: Annotated[
-        int, "Number of source or target tokens in a batch, padding included."
-    ] = 4096
-    learning_rate: Annotated[float, "Peak learning rate, reached after warm-up."] = 4e-3
+        int | None, "Number of source or target tokens in a batch, padding included."
+    ] = None
+    learning_rate: Annotated[
+        float | None, "Peak learning rate, reached after warm-up."
+    ] = None
     warmup_steps: Annotated[
-        int, "Number of batches in which the learning rate rises."
-    ] = 2000
+        int | None, "Number of batches in which the learning rate rises."
+    ] = None
     cooldown: Annotated[
-        int, "Number of final epochs in which the learning rate falls to 0."
-    ] = 10
+        int | None, "Number of final epochs in which the learning rate falls to 0."
+    ] = None
     label_smoothing: Annotated[
         float, "Probability distributed over all other tokens."
     ] = 0.1
@@ -117,33 +185,45 @@ class Recipe:
     micro_batches: Annotated[
         int, "Number of parts of a batch, to save memory; the updates stay the same."
     ] = 1
-    average: Annotated[int, "Number of final epochs whose weights are averaged."] = 10
-    patience: Annotated[
-        int | None, "Stop after this number of epochs without lower validation loss."
+    average: Annotated[
+        int | None, "Number of final epochs whose weights are averaged."
     ] = None
-    bleu_every: Annotated[
-        int, "Number of epochs between BLEU scores of the validation text."
+    metric: Annotated[
+        str | None, f"Figure that selects the model: {', '.join(METRICS)}."
+    ] = None
+    metric_every: Annotated[
+        int, "Number of epochs between translations of the validation text."
     ] = 1
+    patience: Annotated[
+        int | None, "Stop after this number of epochs without a better --metric."
+    ] = None
     bleu_tokenize: Annotated[
         str, "Tokenizer of sacreBLEU: 13a, zh, ja-mecab, ko-mecab, char, ..."
     ] = "13a"
-    save_every: Annotated[int, "Number of batches between checkpoints."] = 500
+    save_every: Annotated[int | None, "Number of batches between checkpoints."] = None
     seed: Annotated[int, "Random seed."] = 1
     verbose: Annotated[
         int | None,
         "0: silent; 1: progress bar, the default in a terminal; 2: one line per epoch.",
     ] = None
+    tensorboard: Annotated[bool, "Write logs for TensorBoard."] = False
 
-    num_beams: Annotated[int, "Number of beams of the search for BLEU and chrF."] = 5
+    num_beams: Annotated[int, "Number of beams of the search for the figures."] = 5
 
     consistency: dataclasses.InitVar[float | None] = None  # former name of `r_drop`
+    bleu_every: dataclasses.InitVar[int | None] = None  # and of `metric_every`
 
-    def __post_init__(self, consistency: float | None) -> None:
+    def __post_init__(self, consistency: float | None, bleu_every: int | None) -> None:
         r_drop = renamed_argument("consistency", consistency, "r_drop", self.r_drop)
+        every = renamed_argument(
+            "bleu_every", bleu_every, "metric_every", self.metric_every
+        )
         object.__setattr__(self, "r_drop", r_drop)
+        object.__setattr__(self, "metric_every", every)
         self._check_types()
         self._check_files()
-        self._check_numbers()
+        check_numbers(self)
+        check_names(self)
         if self.init is not None:
             self._check_options_of_init()
 
@@ -152,8 +232,8 @@ class Recipe:
         """Reads a recipe from a TOML file, such as `options.toml` of a run.
 
         Args:
-            path: the file. It must have `train`, `valid` and `output`; other options
-                have their defaults if they are missing.
+            path: the file. It must have `train` and `output`; other options have their
+                defaults if they are missing.
 
         Returns:
             A `Recipe`.
@@ -174,16 +254,25 @@ class Recipe:
             The content of a file: one line per option. Options that are `None` are
             left out.
         """
-        lines = [  # strings, numbers, booleans and lists are the same in JSON and TOML
-            f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
-            for name, value in self.values().items()
-            if value is not None
-        ]
-        return "".join(lines)
+        return to_toml(self.values())
 
     def values(self) -> dict[str, OptionValue]:
         """Returns the options by name."""
         return {name: vars(self)[name] for name in option_names()}
+
+    def completed_by(self, began: "Recipe") -> Self:
+        """Returns the recipe with the values of a run in place of `None`.
+
+        Args:
+            began: the options of the run.
+        """
+        values = began.values()
+        missing: dict[str, Any] = {
+            name: values[name]
+            for name, value in self.values().items()
+            if value is None and name not in ("test", "patience", "verbose")
+        }
+        return dataclasses.replace(self, **missing)
 
     def check_resumes(self, began: "Recipe", path: pathlib.Path) -> None:
         """Checks that a run of other options can be resumed with these.
@@ -197,7 +286,13 @@ class Recipe:
         """
         former = began.values()
         for name, value in self.values().items():
-            if value != former[name] and name not in _CHANGEABLE:
+            is_part_of_train = any(
+                isinstance(each, float)
+                for each in (value, former[name])
+                if name in ("valid", "test")
+            )
+            is_free = name in _CHANGEABLE and not is_part_of_train
+            if value != former[name] and not is_free:
                 raise ValueError(
                     f"`{name}` must be that of the run to resume, {former[name]!r} in "
                     f"{path}; received `{name}={value!r}`. Choose another `output` for "
@@ -208,7 +303,9 @@ class Recipe:
         """Checks the types of all options but the lists of files."""
         hints = get_type_hints(Recipe)
         for name in {*option_names()} - {"train", "valid", "test"}:
-            kinds = get_args(hints[name]) or (hints[name],)
+            kinds = get_args(hints[name])
+            if not kinds or hints[name] in _ACCEPTED:
+                kinds = (hints[name],)
             value = vars(self)[name]
             if not isinstance(value, tuple(_ACCEPTED[kind] for kind in kinds)):
                 raise ValueError(
@@ -219,11 +316,24 @@ class Recipe:
     def _check_files(self) -> None:
         """Checks the paths and makes them absolute."""
         self._set_files("train", self.train)
-        self._set_files("valid", self.valid)
-        if self.test:
-            self._set_files("test", self.test)
-        elif self.test is not None:
-            object.__setattr__(self, "test", None)
+        for name in ("valid", "test"):
+            value = vars(self)[name]
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                if not 0.0 < value < 1.0:
+                    raise ValueError(
+                        f"`{name}` must be files, or a fraction of the training text "
+                        f"between 0 and 1; received `{name}={value!r}`."
+                    )
+            elif value or name == "valid" and value is not None:
+                self._set_files(name, value)
+            else:
+                object.__setattr__(self, name, None)
+        shares = (x for x in (self.valid, self.test) if isinstance(x, int | float))
+        if sum(shares) > 0.9:
+            raise ValueError(
+                "`valid` and `test` must leave at least a tenth of the training text; "
+                f"received `valid={self.valid}`, `test={self.test}`."
+            )
         object.__setattr__(self, "output", os.fspath(self.output))
         if self.init is not None:
             object.__setattr__(self, "init", _absolute_path(os.fspath(self.init)))
@@ -240,58 +350,53 @@ class Recipe:
             )
         object.__setattr__(self, name, [os.path.abspath(file) for file in files])
 
-    def _check_numbers(self) -> None:
-        check_ints(
-            1,
-            vocabulary_size=self.vocabulary_size,
-            max_length=self.max_length,
-            epochs=self.epochs,
-            tokens_per_batch=self.tokens_per_batch,
-            warmup_steps=self.warmup_steps,
-            micro_batches=self.micro_batches,
-            average=self.average,
-            bleu_every=self.bleu_every,
-            save_every=self.save_every,
-            num_beams=self.num_beams,
-        )
-        check_ints(1, optional=True, patience=self.patience)
-        check_ints(0, cooldown=self.cooldown)
-        check_rates(
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            label_smoothing=self.label_smoothing,
-        )
-        if not 0.0 <= self.r_drop < float("inf"):
-            raise ValueError(
-                "`r_drop` must be a finite number of at least 0; received "
-                f"`r_drop={self.r_drop!r}`."
-            )
-        if not 0.0 <= (self.subword_sampling or 0.0) <= 1.0:
-            raise ValueError(
-                "`subword_sampling` must be from 0 to 1; received "
-                f"`subword_sampling={self.subword_sampling!r}`. 0.1 suits most texts."
-            )
-        if not 0.0 < self.learning_rate < float("inf"):
-            raise ValueError(
-                "`learning_rate` must be a finite number above 0; received "
-                f"`learning_rate={self.learning_rate!r}`."
-            )
-        if self.verbose not in (None, 0, 1, 2):
-            raise ValueError(
-                f"`verbose` must be 0, 1 or 2; received `verbose={self.verbose!r}`."
-            )
-
     def _check_options_of_init(self) -> None:
         values = self.values()
-        for field in dataclasses.fields(self):
-            value = values[field.name]
-            if field.name in _OPTIONS_OF_INIT and value != field.default:
+        for name in _OPTIONS_OF_INIT:
+            if values[name] != _default(name):
                 raise ValueError(
-                    f"`{field.name}` must not be given with `init`, whose model "
-                    f"determines it; received `{field.name}={value!r}`, "
+                    f"`{name}` must not be given with `init`, whose model "
+                    f"determines it; received `{name}={values[name]!r}`, "
                     f"`init={self.init!r}`. Remove one of them, also from a file of "
                     "options."
                 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedRecipe(Recipe):
+    """The options of a run, with a value for each option that the text determines.
+
+    `options.toml` of a run contains them.
+    """
+
+    valid: list[str] | float = dataclasses.field()
+    dropout: float = dataclasses.field()
+    epochs: int = dataclasses.field()
+    tokens_per_batch: int = dataclasses.field()
+    learning_rate: float = dataclasses.field()
+    warmup_steps: int = dataclasses.field()
+    cooldown: int = dataclasses.field()
+    average: int = dataclasses.field()
+    save_every: int = dataclasses.field()
+    metric: str = dataclasses.field()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Creates the options of a run.
+
+        Args:
+            values: options by name; those that earlier versions lack may be missing.
+
+        Raises:
+            ValueError: if another option is missing or wrong.
+        """
+        values = {**_FORMER_VALUES, **values} if "metric" not in values else values
+        fields = (field for field in dataclasses.fields(cls) if field.init)
+        required = {f.name for f in fields if _has_no_default(f)}
+        missing = [name for name in sorted(required) if values.get(name) is None]
+        if missing:
+            raise ValueError(f"the options {missing} are missing")
+        return cls(**values)
 
 
 def option_names() -> list[str]:
@@ -322,24 +427,10 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
     ```
     """
-    path = pathlib.Path(path)
-    content = read_file(path)
-    try:
-        options = tomllib.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be a TOML file: {error}.") from error
-    for name, value in options.items():
-        if isinstance(value, dict):
-            raise ValueError(
-                f"{path} must have its options outside of sections; received the "
-                f"section `[{name}]`. Remove that line."
-            )
-        if name in ("train", "valid", "test") and not isinstance(value, list):
-            raise ValueError(
-                f"`{name}` must be a list of one or two files in {path}; received "
-                f"`{name} = {value!r}`. Write `{name} = [{json.dumps(value)}]`."
-            )
-    options = {_FORMER_NAMES.get(name, name): options[name] for name in options}
+    options = {
+        _FORMER_NAMES.get(name, name): value
+        for name, value in read_toml(pathlib.Path(path)).items()
+    }
     names = option_names()
     for name in options.keys() - set(names):
         similar = difflib.get_close_matches(name, names, 1)
@@ -349,6 +440,19 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"received `{name}`.{hint}"
         )
     return options
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _default(name: str) -> OptionValue:
+    """Returns the default of an option."""
+    field = next(field for field in dataclasses.fields(Recipe) if field.name == name)
+    factory = field.default_factory
+    value: Any = field.default if factory is dataclasses.MISSING else factory()
+    return cast(OptionValue, value)
 
 
 def _absolute_path(model: str) -> str:

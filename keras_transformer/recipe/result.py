@@ -1,6 +1,7 @@
 """The result of a run: the model, the search selected for it, and its scores."""
 
 import dataclasses
+import math
 import pathlib
 import warnings
 from typing import NamedTuple
@@ -10,21 +11,11 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.files import read_json, write_json
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.folder import check_length_penalty
-from keras_transformer.recipe.recipe import Recipe
+from keras_transformer.recipe.held_out import ParallelText
+from keras_transformer.recipe.recipe import PlannedRecipe
+from keras_transformer.recipe.selection import Selection, is_lower_better
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
-
-
-class ParallelText(NamedTuple):
-    """A text and its translation.
-
-    Attributes:
-        sources: list of str, the sentences.
-        references: list of str, the translation of each sentence.
-    """
-
-    sources: list[str]
-    references: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +30,16 @@ class Figures:
         bleu_signature: str, sacreBLEU's signature of `bleu`.
         chrf: float, chrF of that text, from 0 to 100.
         chrf_signature: str, sacreBLEU's signature of `chrf`.
-        valid_bleu: dictionary of floats, BLEU of the validation text by length penalty.
+        exact_match: float, percentage of outputs that equal their reference; `None` in
+            runs of earlier versions, as the following.
+        token_error_rate: float, edits per 100 words of the references.
+        character_error_rate: float, edits per 100 characters of the references.
+        metric: str, the metric that selected the weights and the length penalty.
+        valid_scores: dictionary of floats, the metric on the validation text by length
+            penalty; BLEU if `metric` is `"loss"`.
+        weights: str, the selected weights, such as `"mean of epochs 31 to 40"`.
+        candidates: dictionary of floats, the metric on the validation text by the name
+            of the weights.
     """
 
     sentences: int
@@ -48,7 +48,13 @@ class Figures:
     bleu_signature: str
     chrf: float
     chrf_signature: str
-    valid_bleu: dict[str, float]
+    valid_scores: dict[str, float]
+    exact_match: float | None = None
+    token_error_rate: float | None = None
+    character_error_rate: float | None = None
+    metric: str = "bleu"
+    weights: str = "mean of the last epochs"
+    candidates: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Figures":
@@ -65,13 +71,38 @@ class Figures:
         """
         content = read_json(path)
         try:
+            if "valid_bleu" in content:  # of earlier versions
+                content["valid_scores"] = content.pop("valid_bleu")
             figures = cls(**content)
             check_length_penalty(figures.length_penalty)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{path} must have the figures of a run; it is damaged: {error}"
             ) from error
         return figures
+
+    @property
+    def valid_bleu(self) -> dict[str, float]:
+        """Deprecated name of `valid_scores`."""
+        warnings.warn(
+            "`figures.valid_bleu` is deprecated and will be removed in the next "
+            "version. Use `figures.valid_scores` instead.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return self.valid_scores
+
+    def lines(self) -> list[str]:
+        """Returns the scores as lines for people."""
+        scores = {
+            "bleu": f"{self.bleu:8.2f}  {self.bleu_signature}",
+            "chrf": f"{self.chrf:8.2f}  {self.chrf_signature}",
+        }
+        for name in ("exact_match", "token_error_rate", "character_error_rate"):
+            value = getattr(self, name)
+            if value is not None and not math.isnan(value):
+                scores[name] = f"{value:8.2f} %"
+        return [f"{name.replace('_', ' '):21}{text}" for name, text in scores.items()]
 
     def write(self, path: pathlib.Path) -> None:
         """Writes the figures to a JSON file.
@@ -89,6 +120,7 @@ class Figures:
             FutureWarning,
             stacklevel=2,
         )
+        name = {"valid_bleu": "valid_scores"}.get(name, name)
         if name not in vars(self):
             raise KeyError(name)
         value: object = vars(self)[name]
@@ -99,9 +131,9 @@ class TrainingResult(NamedTuple):
     """The result of a run.
 
     Attributes:
-        model: the model, with the mean of the weights of the last epochs.
-        search: the `BeamSearch` whose length penalty gives the highest BLEU of the
-            validation text.
+        model: the model, with the selected weights.
+        search: the `BeamSearch` with the length penalty that is best on the validation
+            text.
         figures: the `Figures` of the model with this search.
     """
 
@@ -114,7 +146,8 @@ def evaluate_model(
     model: GenerativeModel,
     valid_text: ParallelText,
     test_text: ParallelText,
-    recipe: Recipe,
+    recipe: PlannedRecipe,
+    selection: Selection,
 ) -> TrainingResult:
     """Selects a length penalty with the validation text, and scores the test text.
 
@@ -123,34 +156,40 @@ def evaluate_model(
         valid_text: the validation text.
         test_text: the test text.
         recipe: the options.
+        selection: the selected weights.
 
     Returns:
         The model with the selected search and its figures.
     """
-    valid_bleu = {
-        penalty: evaluation.bleu(
-            model.generate(valid_text.sources, BeamSearch(recipe.num_beams, penalty)),
-            valid_text.references,
+    metric = "bleu" if recipe.metric == "loss" else recipe.metric
+
+    def scores(
+        text: ParallelText, search: BeamSearch
+    ) -> dict[str, evaluation.CorpusScore]:
+        return evaluation.text_scores(
+            model.generate(text.sources, search),
+            text.references,
             lowercase=recipe.lowercase,
             tokenize=recipe.bleu_tokenize,
-        ).score
+        )
+
+    valid_scores = {
+        penalty: scores(valid_text, BeamSearch(recipe.num_beams, penalty))[metric].score
         for penalty in LENGTH_PENALTIES
     }
-    length_penalty = max(valid_bleu, key=lambda penalty: valid_bleu[penalty])
+    best = min if is_lower_better(metric) else max
+    length_penalty = best(valid_scores, key=lambda penalty: valid_scores[penalty])
     search = BeamSearch(recipe.num_beams, length_penalty)
-    scores = evaluation.translation_scores(
-        model.generate(test_text.sources, search),
-        test_text.references,
-        lowercase=recipe.lowercase,
-        tokenize=recipe.bleu_tokenize,
-    )
+    test_scores = scores(test_text, search)
     figures = Figures(
         sentences=len(test_text.sources),
         length_penalty=length_penalty,
-        bleu=scores["bleu"].score,
-        bleu_signature=scores["bleu"].signature,
-        chrf=scores["chrf"].score,
-        chrf_signature=scores["chrf"].signature,
-        valid_bleu={str(penalty): score for penalty, score in valid_bleu.items()},
+        bleu_signature=test_scores["bleu"].signature,
+        chrf_signature=test_scores["chrf"].signature,
+        valid_scores={str(penalty): score for penalty, score in valid_scores.items()},
+        metric=recipe.metric,
+        weights=selection.name,
+        candidates=selection.scores,
+        **{name: result.score for name, result in test_scores.items()},
     )
     return TrainingResult(model, search, figures)

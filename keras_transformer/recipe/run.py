@@ -1,36 +1,29 @@
 """A training run: vocabulary, data, model, `fit`, averaged weights, evaluation."""
 
 import pathlib
-import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import keras
 
-from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
-from keras_transformer.dataset.text_pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
-from keras_transformer.evaluation import check_tokenize
+from keras_transformer.evaluation import METRICS, check_tokenize
 from keras_transformer.files import written_whole
-from keras_transformer.models import PRESETS, GenerativeModel
-from keras_transformer.recipe.folder import is_complete, next_version
+from keras_transformer.models import PRESETS
+from keras_transformer.recipe.folder import began_recipe, is_complete, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.loading import load_trained_model
-from keras_transformer.recipe.model import compile_model, in_float32, make_model
+from keras_transformer.recipe.model import in_float32
+from keras_transformer.recipe.preparation import PreparedRun, prepare_run
+from keras_transformer.recipe.progress import EpochReport, Reporter
 from keras_transformer.recipe.recipe import Recipe
-from keras_transformer.recipe.result import (
-    Figures,
-    ParallelText,
-    TrainingResult,
-    evaluate_model,
-)
+from keras_transformer.recipe.result import Figures, TrainingResult, evaluate_model
+from keras_transformer.recipe.selection import is_lower_better, select_weights
 from keras_transformer.training import (
     Checkpoints,
     NonFiniteLoss,
     TrainingProgress,
     TranslationQuality,
-    average_checkpoints,
 )
-from keras_transformer.training.translation_quality import check_source_lengths
 
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -38,9 +31,10 @@ DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 def train(recipe: Recipe) -> TrainingResult:
     """Trains a model on parallel text, as `keras-transformer train` does.
 
-    Learns a subword vocabulary from the training text, trains the model, sets its
-    weights to the mean of the last epochs, and selects the length penalty with the
-    highest BLEU of the validation text. If a run was stopped, calling `train` with the
+    Chooses the options that are not given from the training text, learns a vocabulary,
+    trains the model, sets its weights to the best of the last epoch, the best epoch and
+    the mean of the last epochs, and selects the length penalty, both by `recipe.metric`
+    of the validation text. If a run was stopped, calling `train` with the
     same options resumes it at the batch where it stopped, with equal losses. If the
     run is complete, its model and figures are read.
 
@@ -54,7 +48,9 @@ def train(recipe: Recipe) -> TrainingResult:
     - `figures.json`, the scores,
     - `options.toml`, all options, to repeat the run,
     - `history.csv`, losses and metrics of each epoch,
-    - `tokenizer.json` or, with `recipe.init`, `initial.keras`,
+    - `tokenizer.json`, `source_tokenizer.json` and `target_tokenizer.json`, or with
+      `recipe.init` `initial.keras`,
+    - `data/`, with the training, validation and test texts, if some are held out,
     - `checkpoints/`,
     - `saved_model/`, with a new version in it if `recipe.export` is true.
 
@@ -78,143 +74,105 @@ def train(recipe: Recipe) -> TrainingResult:
     model.generate(["A man sleeps."], search)
     ```
     """
-    _check_one_of("preset", recipe.preset, PRESETS)
-    _check_one_of("dtype", recipe.dtype, DTYPES)
+    for name, names in {"preset": (None, *PRESETS), "dtype": DTYPES}.items():
+        _check_one_of(name, vars(recipe)[name], names)
     check_tokenize(recipe.bleu_tokenize)
     output = pathlib.Path(recipe.output)
+    reporter = Reporter(recipe.verbose)
     if is_complete(recipe):
-        return _read_result(recipe)
-    valid_text = _read_text(recipe.valid)
-    test_text = _read_text(recipe.test) if recipe.test else valid_text
-    _check_lines(recipe.train)
-    keras.utils.set_random_seed(recipe.seed)
-    model = make_model(recipe)
-    train_data = _dataset(recipe.train, model, recipe, recipe.subword_sampling)
-    valid_data = _dataset(recipe.valid, model, recipe, shuffle=False)
-    compile_model(model, recipe, train_data.batches_per_epoch)
-    check_source_lengths(model, "valid", valid_text.sources, "max_length")
-    check_source_lengths(model, "test", test_text.sources, "max_length")
-    if _verbosity(recipe):
-        print(f"training data\n{train_data}\nvalidation data\n{valid_data}")
-        model.summary()
+        result = _read_result(output)
+        reporter.print(f"The run in {output} is complete.")
+        _print_figures(result.figures, recipe, reporter)
+        return result
+    prepared = prepare_run(recipe, reporter)
+    recipe = prepared.recipe
     figures_file = output / "figures.json"
     figures_file.unlink(missing_ok=True)  # of a complete run with fewer epochs
     with written_whole(output / "options.toml") as file:
         file.write(recipe.to_toml().encode())
-    _fit(model, train_data, valid_data, valid_text, recipe)
-    average_checkpoints(model, output / "checkpoints", recipe.average)
-    model = in_float32(model)
+    _fit(prepared, reporter)
+    model = in_float32(prepared.model)
+    with reporter.phase("Comparing the last epoch, the best and their mean"):
+        selection = select_weights(model, prepared.valid_text, recipe)
+    for name, score in selection.scores.items():
+        mark = "  selected" if name == selection.name else ""
+        reporter.print(f"  {recipe.metric} {score:.4g}  {name}{mark}")
     model.save(output / "model.keras")
-    result = evaluate_model(model, valid_text, test_text, recipe)
+    with reporter.phase("Searching the length penalty, translating the test text"):
+        result = evaluate_model(
+            model, prepared.valid_text, prepared.test_text, recipe, selection
+        )
+    _print_figures(result.figures, recipe, reporter)
     if recipe.export:
         folder = next_version(output / "saved_model")
-        model.export(folder, result.search, check_texts=valid_text.sources[:20])
+        with reporter.phase(f"Exporting and checking {folder}"):
+            texts = prepared.valid_text.sources[:20]
+            model.export(folder, result.search, check_texts=texts, verbose=False)
     result.figures.write(figures_file)  # last: its presence means a complete run
     return result
 
 
-def _check_one_of(name: str, value: str, values: Iterable[str]) -> None:
+def _check_one_of(name: str, value: str | None, values: Sequence[str | None]) -> None:
     if value not in values:
         raise ValueError(
-            f"`{name}` must be one of {', '.join(values)}; received `{name}={value!r}`."
+            f"`{name}` must be one of {', '.join(filter(None, values))}; received "
+            f"`{name}={value!r}`."
         )
 
 
-def _check_lines(files: list[str]) -> None:
-    """Raises `ValueError` if the lines of two files do not correspond.
-
-    This takes seconds; learning the vocabulary, which comes next, takes minutes.
-    """
-    for corpus in open_corpora(*_paths(files)):
-        corpus.count()
+def _print_figures(figures: Figures, recipe: Recipe, reporter: Reporter) -> None:
+    text = "test" if recipe.test else "validation"
+    reporter.print(f"{figures.sentences:,} sentences of the {text} text:")
+    for line in figures.lines():
+        reporter.print(f"  {line}")
 
 
-def _verbosity(recipe: Recipe) -> int:
-    """Returns the `verbose` of `fit`: a progress bar only if output is a terminal."""
-    if recipe.verbose is None:
-        return 1 if sys.stdout.isatty() else 2
-    return recipe.verbose
-
-
-def _read_result(recipe: Recipe) -> TrainingResult:
+def _read_result(output: pathlib.Path) -> TrainingResult:
     """Returns the result of a complete run."""
-    output = pathlib.Path(recipe.output)
     figures = Figures.read(output / "figures.json")
     model = load_trained_model(output / "model.keras")
-    search = BeamSearch(recipe.num_beams, figures.length_penalty)
-    return TrainingResult(model, search, figures)
+    num_beams = began_recipe(output).num_beams
+    return TrainingResult(model, BeamSearch(num_beams, figures.length_penalty), figures)
 
 
-def _dataset(
-    files: list[str],
-    model: GenerativeModel,
-    recipe: Recipe,
-    subword_sampling: float | None = None,
-    shuffle: bool = True,
-) -> ParallelDataset:
-    source, target = _paths(files)
-    source_tokenizer, target_tokenizer = model.source_tokenizer, model.target_tokenizer
-    assert source_tokenizer is not None and target_tokenizer is not None
-    return parallel_dataset(
-        source,
-        target,
-        source_tokenizer=source_tokenizer,
-        target_tokenizer=target_tokenizer,
-        tokens_per_batch=recipe.tokens_per_batch,
-        max_source_length=recipe.max_length,
-        max_target_length=recipe.max_length,
-        source_sampling=subword_sampling,
-        target_sampling=subword_sampling,
-        shuffle=shuffle,
-        seed=recipe.seed,
-    )
-
-
-def _read_text(files: list[str]) -> ParallelText:
-    pairs = read_pairs(*_paths(files))
-    return ParallelText(
-        [source for source, _ in pairs], [target for _, target in pairs]
-    )
-
-
-def _paths(files: list[str]) -> tuple[str, str | None]:
-    """Returns the paths of source and target; the latter is `None` for one file."""
-    return files[0], files[1] if len(files) > 1 else None
-
-
-def _fit(
-    model: GenerativeModel,
-    train_data: ParallelDataset,
-    valid_data: ParallelDataset,
-    valid_text: ParallelText,
-    recipe: Recipe,
-) -> None:
-    output = pathlib.Path(recipe.output)
+def _fit(run: PreparedRun, reporter: Reporter) -> None:
+    recipe, output = run.recipe, pathlib.Path(run.recipe.output)
+    metric = f"val_{recipe.metric}"
+    best = "min" if is_lower_better(recipe.metric) else "max"
+    metrics = [name for name in METRICS if name in (recipe.metric, "bleu", "chrf")]
     callbacks: list[keras.callbacks.Callback] = [
-        NonFiniteLoss(data=train_data, folder=output),
+        NonFiniteLoss(data=run.train_data, folder=output),
         TranslationQuality(
-            *valid_text,
+            *run.valid_text,
             search=GreedySearch(),
-            every=recipe.bleu_every,
+            every=recipe.metric_every,
             lowercase=recipe.lowercase,
             tokenize=recipe.bleu_tokenize,
+            metrics=metrics,
         ),
-        TrainingProgress(train_data.tokens_per_epoch),
+        TrainingProgress(run.train_data.tokens_per_epoch),
         HistoryFile(output / "history.csv"),
+        EpochReport(reporter, [metric] if recipe.metric != "loss" else []),
     ]
+    if recipe.tensorboard:
+        callbacks.append(keras.callbacks.TensorBoard(output / "logs"))
     if recipe.patience is not None:
-        callbacks.append(keras.callbacks.EarlyStopping(patience=recipe.patience))
+        callbacks.append(
+            keras.callbacks.EarlyStopping(metric, patience=recipe.patience, mode=best)
+        )
     checkpoints = Checkpoints(
         output / "checkpoints",
-        train_data,
+        run.train_data,
         save_every=recipe.save_every,
         keep=recipe.average,
+        monitor=metric,
+        mode=best,
     )
-    model.fit(
-        train_data.dataset,
-        validation_data=valid_data.dataset,
+    run.model.fit(
+        run.train_data.dataset,
+        validation_data=run.valid_data.dataset,
         epochs=recipe.epochs,
         shuffle=False,  # the dataset shuffles itself
-        verbose=_verbosity(recipe),
+        verbose=0,
         callbacks=[*callbacks, checkpoints],
     )

@@ -19,7 +19,7 @@ from keras_transformer.text.invisible_characters import (
     normalize_lines,
     with_normalization,
 )
-from keras_transformer.text.text_files import Paths, sample_lines, training_lines
+from keras_transformer.text.text_files import Paths, sample_items, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
 
@@ -180,7 +180,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"received `user_defined_symbols={user_defined_symbols!r}`."
             )
         rule = _normalization_rule(normalization, lowercase)
-        sample = sample_lines(training_lines(files, lines), max_sentences, seed)
+        sample = sample_items(training_lines(files, lines), max_sentences, seed)
         proto = _train_model(
             sample,
             vocab_size=vocabulary_size,

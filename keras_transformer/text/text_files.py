@@ -10,12 +10,13 @@ import random
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Self, TypeAlias, cast
+from typing import IO, Self, TypeAlias, TypeVar, cast
 
 from keras_transformer.arguments import check_unicode
 
 FilePath: TypeAlias = str | os.PathLike[str]
 Paths: TypeAlias = FilePath | Sequence[FilePath]
+Item = TypeVar("Item")
 
 _STRIDE = 4096  # Lines between two indexed offsets.
 
@@ -234,15 +235,15 @@ def _check_not_blank(lines: Iterable[str]) -> Iterator[str]:
         )
 
 
-def sample_lines(lines: Iterator[str], size: int, seed: int) -> list[str]:
-    """Samples at most `size` lines uniformly at random, in one pass.
+def sample_items(items: Iterator[Item], size: int, seed: int) -> list[Item]:
+    """Samples at most `size` items, such as lines, uniformly at random, in one pass.
 
     References:
         - [Vitter, 1985](https://doi.org/10.1145/3147.3165), algorithm R
     """
-    sample = list(itertools.islice(lines, size))
+    sample = list(itertools.islice(items, size))
     random_index = random.Random(int(seed)).randrange
-    for number, line in enumerate(lines, start=size + 1):
+    for number, item in enumerate(items, start=size + 1):
         if (index := random_index(number)) < size:
-            sample[index] = line
+            sample[index] = item
     return sample

@@ -18,7 +18,9 @@ FIGURES = Figures(
     bleu_signature="case:lc",
     chrf=65.25,
     chrf_signature="nc:6",
-    valid_bleu={"0.0": 42.5, "0.6": 43.0},
+    valid_scores={"0.0": 42.5, "0.6": 43.0},
+    exact_match=12.5,
+    weights="epoch 7, the last",
 )
 FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 
@@ -56,23 +58,54 @@ def test_options_become_a_recipe(recipes):
         lowercase=True,
     )
     assert recipes == [recipe]
-    lines = [line.split() for line in result.output.splitlines()]
-    assert lines[:2] == [
-        ["validation", "text", "1,234", "sentences"],
+    assert result.output.splitlines() == [
+        "weights     epoch 7, the last",
+        "model       runs/a/model.keras",
+        "search      --num-beams 5 --length-penalty 0.6",
+    ]
+
+
+def test_figures_of_a_silent_run(recipes):
+    lines = invoke(*FILES, "--verbose", 0).output.splitlines()
+    assert [line.split() for line in lines[:3]] == [
         ["bleu", "41.50", "case:lc"],
-    ]
-    assert lines[2:] == [
         ["chrf", "65.25", "nc:6"],
-        ["model", "runs/a/model.keras"],
-        ["search", "--num-beams", "5", "--length-penalty", "0.6"],
+        ["exact", "match", "12.50", "%"],
     ]
 
 
-def test_output_with_a_test_text(recipes):
-    result = invoke(*FILES, "--test", "c.tsv")
-    lines = [line.split() for line in result.output.splitlines()]
-    assert lines[0][:2] == ["test", "text"]
-    assert lines[3] == ["valid", "bleu", "43.00", "case:lc"]
+def test_fractions_and_files(recipes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--train", "a.tsv", "--output", "runs/a"]
+    assert invoke(*arguments, "--valid", "0.02", "--test=0.1").exit_code == 0
+    assert (recipes[-1].valid, recipes[-1].test) == (0.02, 0.1)
+    (tmp_path / "0.02").touch()
+    assert invoke(*arguments, "--valid", "0.02").exit_code == 0
+    assert recipes[-1].valid == absolute("0.02")
+    assert invoke(*arguments).exit_code == 0
+    assert (recipes[-1].valid, recipes[-1].test) == (None, None)
+    result = invoke(*arguments, "--valid", "2")
+    message = "`valid` must be files, or a fraction of the training text"
+    assert message in str(result.exception)
+
+
+def test_auto_overrides_a_file(recipes, tmp_path):
+    config = tmp_path / "options.toml"
+    config.write_text("epochs = 7\nhidden_dim = 64\n")
+    arguments = ["--config", config, *FILES, "--epochs", "auto", "--dropout", "0"]
+    assert invoke(*arguments).exit_code == 0
+    (recipe,) = recipes
+    assert (recipe.epochs, recipe.hidden_dim, recipe.dropout) == (None, 64, 0.0)
+    result = invoke(*FILES, "--epochs", "many")
+    assert result.exit_code == 2
+    assert "'many' is neither 'auto' nor of type int" in " ".join(result.output.split())
+
+
+def test_help_shows_whole_names_at_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    output = invoke("--help").output
+    for name in Recipe(train=["a"], output="b").values():
+        assert f"--{name.replace('_', '-')} " in output
 
 
 def test_the_command_line_overrides_the_file(recipes, tmp_path):
@@ -144,8 +177,8 @@ def test_the_former_name_of_r_drop(recipes, tmp_path):
 
 
 def test_wrong_usage(recipes, tmp_path):
-    result = invoke("--train", "a.tsv", "--output", "runs/a")
-    assert result.exit_code == 2 and "'--valid'" in result.output
+    result = invoke("--train", "a.tsv")
+    assert result.exit_code == 2 and "'--output'" in result.output
     config = tmp_path / "options.toml"
     config.write_text('epochs = "many"\n')
     result = invoke("--config", config, *FILES)

@@ -2,15 +2,16 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import tomllib
 
 import pytest
 
 from keras_transformer.recipe import Recipe, read_options
 from keras_transformer.recipe.folder import selected_search
+from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.result import Figures
 
-NOTHING = ("test", "init", "subword_sampling", "patience", "verbose")
 FILES = {"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": "runs/a"}
 
 
@@ -26,15 +27,16 @@ def test_options_are_written_and_read(tmp_path):
     path.write_text(recipe.to_toml(), "utf-8")
     options = read_options(path)
     assert Recipe(**options) == recipe
-    names = {field.name for field in dataclasses.fields(Recipe)}
-    assert options.keys() == names - set(NOTHING)
+    values = recipe.values()
+    assert options == {name: x for name, x in values.items() if x is not None}
+    assert values.keys() == {field.name for field in dataclasses.fields(Recipe)}
 
 
 @pytest.mark.parametrize("files", ["a.tsv", pathlib.Path("a"), [], ["a", "b", "c"]])
 @pytest.mark.parametrize("name", ["train", "valid", "test"])
 def test_files_are_one_or_two(name, files):
     if (name, files) == ("test", []):
-        assert not Recipe(**{**FILES, name: files}).test
+        assert Recipe(**{**FILES, name: files}).test is None
         return
     message = f"`{name}` must be a list of two files, .*; received `{name}="
     with pytest.raises(ValueError, match=message):
@@ -78,10 +80,18 @@ def test_paths_are_absolute(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name, value",
-    [("preset", "transformer_base"), ("vocabulary_size", 7), ("normalization", "nfkc")],
+    [
+        ("preset", "transformer_base"),
+        ("vocabulary_size", 7),
+        ("normalization", "nfkc"),
+        ("tokenizer", "words"),
+        ("hidden_dim", 64),
+        ("user_defined_symbols", ["<n>"]),
+    ],
 )
 def test_options_that_init_determines(name, value):
-    message = f"`{name}` must not be given with `init`.*; received `{name}={value!r}`"
+    received = re.escape(f"`{name}={value!r}`")
+    message = f"`{name}` must not be given with `init`.*; received {received}"
     with pytest.raises(ValueError, match=message):
         Recipe(**FILES, init="a.keras", **{name: value})
 
@@ -131,9 +141,10 @@ def test_a_file_that_is_not_toml(tmp_path, content):
 def test_a_resumed_run_has_the_options_on_which_the_weights_depend():
     began, path = Recipe(**FILES, dropout=0.2), pathlib.Path("file")
     further = {"epochs": 50, "verbose": 2, "test": ["c.tsv"], "output": "elsewhere"}
-    further |= {"valid": ["c.tsv"], "micro_batches": 2}
+    further |= {"valid": ["c.tsv"], "micro_batches": 2, "metric": "chrf"}
     Recipe(**{**FILES, **further}, dropout=0.2).check_resumes(began, path)
-    for name, value in {"dropout": 0.1, "seed": 3, "train": ["a.tsv"]}.items():
+    others = {"dropout": 0.1, "seed": 3, "train": ["a.tsv"], "valid": 0.1, "test": 0.1}
+    for name, value in others.items():
         other = Recipe(**{**FILES, "dropout": 0.2, name: value})
         message = f"`{name}` must be .* in file; received `{name}="
         with pytest.raises(ValueError, match=message):
@@ -149,12 +160,85 @@ def test_the_former_name_of_r_drop(tmp_path):
     assert Recipe.from_toml(path) == recipe
 
 
+def test_the_former_name_of_metric_every(tmp_path):
+    with pytest.warns(FutureWarning, match="`bleu_every` is dep.* Pass `metric_every`"):
+        recipe = Recipe(**FILES, bleu_every=3)
+    assert recipe.metric_every == 3
+    path = tmp_path / "options.toml"
+    path.write_text(recipe.to_toml().replace("metric_every", "bleu_every"))
+    assert Recipe.from_toml(path) == recipe
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("tokenizer", "bpes"),
+        ("source_tokenizer", "char"),
+        ("metric", "blue"),
+        ("positions", "absolute"),
+        ("vocabularies", "shared"),
+    ],
+)
+def test_unknown_values(name, value):
+    with pytest.raises(
+        ValueError, match=f"`{name}` must be one of .*`{name}='{value}'"
+    ):
+        Recipe(**FILES, **{name: value})
+
+
+def test_tokenizers_that_contradict_each_other():
+    Recipe(**FILES, tokenizer="bpe", source_tokenizer="bpe")
+    message = "`source_tokenizer` must be `tokenizer` if .*; received `tokenizer='bpe'`"
+    with pytest.raises(ValueError, match=message):
+        Recipe(**FILES, tokenizer="bpe", source_tokenizer="words")
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 1.5, -0.1, 2])
+def test_fractions_of_the_text(value):
+    message = f"`valid` must be files, or a fraction .*; received `valid={value}`"
+    with pytest.raises(ValueError, match=message):
+        Recipe(**{**FILES, "valid": value})
+    with pytest.raises(ValueError, match="must leave at least a tenth"):
+        Recipe(**{**FILES, "valid": 0.5, "test": 0.45})
+
+
+def test_values_of_a_run_complete_a_recipe():
+    began = Recipe(**FILES, epochs=7, dropout=0.2, test=["c.tsv"], patience=3)
+    recipe = Recipe(train=FILES["train"], output="elsewhere", epochs=9)
+    completed = recipe.completed_by(began)
+    assert (completed.epochs, completed.dropout) == (9, 0.2)
+    assert (completed.valid, completed.output) == (began.valid, "elsewhere")
+    assert completed.test is completed.patience is None
+
+
+PLANNED = {
+    **{"dropout": 0.3, "epochs": 40, "tokens_per_batch": 4096, "learning_rate": 4e-3},
+    **{"warmup_steps": 2000, "cooldown": 10, "average": 10, "save_every": 500},
+}
+
+
+def test_options_of_a_run_of_an_earlier_version():
+    planned = PlannedRecipe.of({**FILES, **PLANNED, "vocabulary_size": 8000})
+    assert (planned.source_tokenizer, planned.target_tokenizer) == ("bpe", "bpe")
+    assert (planned.vocabularies, planned.metric) == ("joint", "bleu")
+    with pytest.raises(ValueError, match=r"the options \['epochs'\] are missing"):
+        PlannedRecipe.of({**FILES, **PLANNED, "epochs": None})
+
+
 WRONG_OPTIONS = (
     *("epochs = 'x'", "epochs = 1.5", "epochs = []", "learning_rate = 'x'"),
     *("subword_sampling = 'x'", "output = 5", "train = [1, 2]", "preset = ['a']"),
     *("init = 5", "seed = 'x'", "bleu_tokenize = 5", "lowercase = 'x'", "dtype = 1"),
     *("learning_rate = nan", "r_drop = inf", "patience = 1.5", "verbose = 'x'"),
-    *("dropout = 1979-05-27", "test = 5", "export = 2", "max_length = -1", "a ="),
+    *(
+        "dropout = 1979-05-27",
+        "test = 5",
+        "valid = 'a.tsv'",
+        "valid = true",
+        "export = 2",
+        "max_length = -1",
+        "a =",
+    ),
     *(f"epochs = {'[' * 100_000}", f"epochs = -{'9' * 100}", f"epochs = {'9' * 9999}"),
 )
 
@@ -183,7 +267,7 @@ def test_a_pipe_in_place_of_a_file(tmp_path):
     "content", [{}, [], {"length_penalty": "x"}, {"length_penalty": float("nan")}]
 )
 def test_wrong_figures(tmp_path, content):
-    recipe = Recipe(**FILES)
+    recipe = PlannedRecipe.of({**FILES, **PLANNED})
     (tmp_path / "options.toml").write_text(recipe.to_toml())
     (tmp_path / "figures.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="figures.json must"):

@@ -1,0 +1,99 @@
+"""Checks of the options of a `Recipe`, and the values that some of them may have."""
+
+from typing import TYPE_CHECKING
+
+from keras_transformer.arguments import check_ints, check_rates
+
+if TYPE_CHECKING:
+    from keras_transformer.recipe.recipe import Recipe
+
+TOKENIZERS = ("bpe", "unigram", "characters", "words", "bytes")
+SUBWORDS = ("bpe", "unigram")
+METRICS = (
+    *("bleu", "chrf", "exact_match"),
+    *("token_error_rate", "character_error_rate", "loss"),
+)
+POSITIONS = ("sinusoidal", "learned", "rotary", "relative", "alibi")
+SIZES = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
+
+
+def check_numbers(recipe: "Recipe") -> None:
+    """Checks the ranges of the numbers.
+
+    Raises:
+    ValueError: if a number is out of range.
+    """
+    check_ints(
+        1,
+        max_length=recipe.max_length,
+        micro_batches=recipe.micro_batches,
+        metric_every=recipe.metric_every,
+        num_beams=recipe.num_beams,
+    )
+    check_ints(
+        1,
+        optional=True,
+        vocabulary_size=recipe.vocabulary_size,
+        source_vocabulary_size=recipe.source_vocabulary_size,
+        target_vocabulary_size=recipe.target_vocabulary_size,
+        **{name: vars(recipe)[name] for name in SIZES},
+        epochs=recipe.epochs,
+        tokens_per_batch=recipe.tokens_per_batch,
+        warmup_steps=recipe.warmup_steps,
+        average=recipe.average,
+        patience=recipe.patience,
+        save_every=recipe.save_every,
+    )
+    check_ints(0, optional=True, cooldown=recipe.cooldown)
+    check_rates(
+        dropout=recipe.dropout or 0.0,
+        attention_dropout=recipe.attention_dropout,
+        label_smoothing=recipe.label_smoothing,
+    )
+    if not 0.0 <= recipe.r_drop < float("inf"):
+        raise ValueError(
+            "`r_drop` must be a finite number of at least 0; received "
+            f"`r_drop={recipe.r_drop!r}`."
+        )
+    if not 0.0 <= (recipe.subword_sampling or 0.0) <= 1.0:
+        raise ValueError(
+            "`subword_sampling` must be from 0 to 1; received "
+            f"`subword_sampling={recipe.subword_sampling!r}`. 0.1 suits most texts."
+        )
+    rate = recipe.learning_rate
+    if rate is not None and not 0.0 < rate < float("inf"):
+        raise ValueError(
+            "`learning_rate` must be a finite number above 0; received "
+            f"`learning_rate={recipe.learning_rate!r}`."
+        )
+    if recipe.verbose not in (None, 0, 1, 2):
+        raise ValueError(
+            f"`verbose` must be 0, 1 or 2; received `verbose={recipe.verbose!r}`."
+        )
+
+
+def check_names(recipe: "Recipe") -> None:
+    """Checks the options with a few possible values.
+
+    Raises:
+    ValueError: if a value is unknown.
+    """
+    tokenizers = ("tokenizer", "source_tokenizer", "target_tokenizer")
+    choices: dict[str, tuple[str, ...]] = dict.fromkeys(tokenizers, TOKENIZERS)
+    choices |= {"metric": METRICS, "positions": POSITIONS}
+    choices["vocabularies"] = ("joint", "separate")
+    for name, known in choices.items():
+        value = vars(recipe)[name]
+        if value is not None and value not in known:
+            raise ValueError(
+                f"`{name}` must be one of {', '.join(known)}; received "
+                f"`{name}={value!r}`."
+            )
+    for side in ("source", "target"):
+        for name in ("tokenizer", "vocabulary_size"):
+            both, one = vars(recipe)[name], vars(recipe)[f"{side}_{name}"]
+            if name == "tokenizer" and both and one and both != one:
+                raise ValueError(
+                    f"`{side}_{name}` must be `{name}` if both are given; received "
+                    f"`{name}={both!r}`, `{side}_{name}={one!r}`. Remove one."
+                )

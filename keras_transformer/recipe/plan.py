@@ -1,0 +1,135 @@
+"""The options that a run chooses from its training text, each with its reason."""
+
+import math
+from typing import Any, NamedTuple
+
+from keras_transformer.dataset import ParallelDataset
+from keras_transformer.models import PRESETS
+from keras_transformer.recipe.recipe import PlannedRecipe, Recipe
+from keras_transformer.recipe.text_statistics import TextStatistics
+
+# Numbers of pairs from which a larger preset is chosen.
+SMALL_FROM, BASE_FROM = 100_000, 1_000_000
+LEAST_TOKENS, MOST_TOKENS = 1024, 4096  # in a batch
+UPDATES = 6.6  # times the square root of the tokens in an epoch
+LEAST_EPOCHS, MOST_EPOCHS = 5, 100
+MOST_WARMUP = 2000  # batches
+SHORT_TARGET = 2.0  # words; such outputs are right or wrong
+
+
+class Choice(NamedTuple):
+    """An option that the run has chosen.
+
+    Attributes:
+        option: its name.
+        value: its value.
+        reason: why, as a phrase.
+    """
+
+    option: str
+    value: Any
+    reason: str
+
+    def __str__(self) -> str:
+        value = f"{self.value:,}" if isinstance(self.value, int) else f"{self.value}"
+        return f"{self.option:18} {value:>17}  {self.reason}"
+
+
+class Plan:
+    """The options of a run, while they are chosen.
+
+    Args:
+        recipe: the options that are given.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._values: dict[str, Any] = dict(recipe.values())
+        self.choices: list[Choice] = []
+
+    def __getitem__(self, option: str) -> Any:
+        return self._values[option]
+
+    def choose(self, option: str, value: Any, reason: str) -> None:
+        """Sets an option that is not given.
+
+        Args:
+            option: its name.
+            value: its value.
+            reason: why, as a phrase.
+        """
+        if self._values[option] is None:
+            self._values[option] = value
+            self.choices.append(Choice(option, value, reason))
+
+    def recipe(self) -> PlannedRecipe:
+        """Returns the complete options."""
+        return PlannedRecipe.of(self._values)
+
+
+def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:
+    """Chooses the size of the model, dropout and learning rate.
+
+    Args:
+        plan: the plan.
+        pairs: number of pairs of the training text.
+        target_tokens: number of target tokens of the training text.
+    """
+    if plan["init"] is None:
+        name = (
+            "tiny" if pairs < SMALL_FROM else "small" if pairs < BASE_FROM else "base"
+        )
+        plan.choose("preset", f"transformer_{name}", f"{pairs:,} pairs")
+        width = plan["hidden_dim"] or PRESETS[plan["preset"]]["hidden_dim"]
+        plan.choose("learning_rate", round(0.512 / width, 6), f"model of width {width}")
+    else:
+        plan.choose("learning_rate", 4e-4, "continues a trained model")
+    few, many = 2_000_000, 20_000_000
+    rate = 0.3 if target_tokens < few else 0.2 if target_tokens < many else 0.1
+    plan.choose("dropout", rate, f"{target_tokens:,} target tokens")
+
+
+def choose_batches(plan: Plan, tokens: int) -> None:
+    """Chooses the size of the batches.
+
+    Args:
+        plan: the plan.
+        tokens: number of tokens in an epoch, of the side that has more.
+    """
+    size = 2 ** round(math.log2(tokens / 100))  # 70 to 140 batches in an epoch
+    size = min(max(size, LEAST_TOKENS), MOST_TOKENS)
+    plan.choose("tokens_per_batch", size, f"{tokens:,} tokens in an epoch")
+
+
+def choose_metric(plan: Plan, text: TextStatistics) -> None:
+    """Chooses the figure that selects the model.
+
+    Args:
+        plan: the plan.
+        text: the statistics of the training text.
+    """
+    words = text.target.words / len(text.sample)
+    if words <= SHORT_TARGET or plan["target_tokenizer"] in ("words", "characters"):
+        plan.choose("metric", "exact_match", f"targets of {words:.1f} words")
+    plan.choose("metric", "bleu", f"targets of {words:.1f} words")
+
+
+def choose_schedule(plan: Plan, data: ParallelDataset) -> None:
+    """Chooses the length of the run and the course of the learning rate.
+
+    Args:
+        plan: the plan.
+        data: the training data.
+    """
+    batches = data.batches_per_epoch
+    tokens = batches * plan["tokens_per_batch"]
+    updates = UPDATES * math.sqrt(tokens)
+    epochs = min(max(round(updates / batches), LEAST_EPOCHS), MOST_EPOCHS)
+    plan.choose("epochs", epochs, f"{epochs * batches:,} updates")
+    epochs = plan["epochs"]
+    plan.choose("cooldown", epochs // 4, "a quarter of the epochs")
+    cooldown = min(plan["cooldown"], epochs)
+    before = max(epochs - cooldown, 1) * batches
+    rising = max(1, min(MOST_WARMUP, int(0.62 * before)))
+    plan.choose("warmup_steps", rising, f"of {before:,} batches before the cool-down")
+    plan.choose("average", max(cooldown, 1), "the epochs of the cool-down")
+    plan.choose("save_every", min(500, batches), "also every 5 minutes")

@@ -1,0 +1,98 @@
+"""Statistics of a training text, from which a run chooses its options."""
+
+import collections
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from keras_transformer.dataset.text_pairs import Pair
+from keras_transformer.text.text_files import sample_items
+
+SAMPLE = 100_000  # pairs; words are counted in a sample of a larger text
+RARE = 2  # times that a rare word occurs at most
+
+
+class SideStatistics(NamedTuple):
+    """Statistics of one side of a sample.
+
+    Attributes:
+        words: int, number of words.
+        distinct_words: int, number of different words.
+        rare_words: int, number of words that occur at most twice.
+        characters: int, number of characters without spaces.
+        letters: int, number of characters that are letters or marks.
+        distinct_characters: int, number of different characters.
+    """
+
+    words: int
+    distinct_words: int
+    rare_words: int
+    characters: int
+    letters: int
+    distinct_characters: int
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "SideStatistics":
+        """Counts the words of texts."""
+        counts = collections.Counter(word for text in texts for word in text.split())
+        characters: collections.Counter[str] = collections.Counter()
+        for word, count in counts.items():
+            for character in word:
+                characters[character] += count
+        return cls(
+            words=counts.total(),
+            distinct_words=len(counts),
+            rare_words=sum(count for count in counts.values() if count <= RARE),
+            characters=characters.total(),
+            letters=sum(
+                count
+                for character, count in characters.items()
+                if unicodedata.category(character)[0] in "LM"
+            ),
+            distinct_characters=len(characters),
+        )
+
+    @property
+    def rare_fraction(self) -> float:
+        """Fraction of the words that occur at most twice."""
+        return self.rare_words / max(self.words, 1)
+
+    @property
+    def word_length(self) -> float:
+        """Mean number of characters of a word."""
+        return self.characters / max(self.words, 1)
+
+
+class TextStatistics(NamedTuple):
+    """Statistics of a training text.
+
+    Attributes:
+        pairs: int, number of pairs.
+        sample: list of at most 100,000 pairs.
+        source: the statistics of the sources of the sample.
+        target: the statistics of the targets of the sample.
+    """
+
+    pairs: int
+    sample: list[Pair]
+    source: SideStatistics
+    target: SideStatistics
+
+    @classmethod
+    def of(cls, pairs: Iterator[Pair]) -> "TextStatistics":
+        """Reads a training text.
+
+        Args:
+            pairs: the pairs, which are read once.
+        """
+        count = 0
+
+        def counted() -> Iterator[Pair]:
+            nonlocal count
+            for pair in pairs:
+                count += 1
+                yield pair
+
+        sample = sample_items(counted(), SAMPLE, seed=0)
+        sides = ([pair[side] for pair in sample] for side in (0, 1))
+        return cls(count, sample, *map(SideStatistics.of, sides))

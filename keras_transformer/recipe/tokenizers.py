@@ -1,0 +1,253 @@
+"""The tokenizers of a run: chosen from the training text, and trained on it."""
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from keras_transformer.dataset.text_pairs import Corpus
+from keras_transformer.recipe.option_checks import SUBWORDS
+from keras_transformer.recipe.plan import Plan
+from keras_transformer.recipe.text_statistics import SideStatistics, TextStatistics
+from keras_transformer.text import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+)
+
+SIDES = ("source", "target")
+VOCABULARY_SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
+# Mean number of times that each subword must occur, in a vocabulary of up to 8,000.
+OCCURRENCES = 80
+# The same if most words of a side are rare: a model must then compose them of parts
+# that it knows well, such as the numbers of a date.
+OCCURRENCES_OF_PARTS = 300
+RARE_WORDS = 0.5
+LETTERS, WORDS_PER_LINE = 0.9, 1.5  # of lists of words, which are split into characters
+LONGEST_WORDS = 20  # mean characters; longer ones are text without spaces
+MOST_CHARACTERS = 300  # of an alphabet
+# A closed set of words, such as phonemes or tags.
+CLOSED_SET, RARE_IN_CLOSED_SET = 300, 0.001
+_LARGEST_SIZE = re.compile(r"set it to a value <= (\d+)")
+
+
+class Tokenizers(NamedTuple):
+    """The tokenizers of source and target; the same object if they are joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Saves the tokenizers to the folder of a run."""
+        if self.source is self.target:
+            self.source.save(folder / "tokenizer.json")
+            return
+        self.source.save(folder / "source_tokenizer.json")
+        self.target.save(folder / "target_tokenizer.json")
+
+    @classmethod
+    def load(cls, folder: pathlib.Path) -> "Tokenizers":
+        """Loads the tokenizers from the folder of a run."""
+        joint = folder / "tokenizer.json"
+        if joint.exists():
+            tokenizer = Tokenizer.load(joint)
+            return cls(tokenizer, tokenizer)
+        return cls(
+            *(Tokenizer.load(folder / f"{side}_tokenizer.json") for side in SIDES)
+        )
+
+    def count_tokens(self, text: TextStatistics) -> tuple[int, int]:
+        """Returns the number of tokens of source and target, with end tokens."""
+        counts = [
+            count_tokens(tokenizer, [pair[side] for pair in text.sample])
+            for side, tokenizer in enumerate(self)
+        ]
+        scale = text.pairs / len(text.sample)
+        source, target = (round(scale * count) + text.pairs for count in counts)
+        return source, target
+
+
+def make_tokenizers(
+    plan: Plan, text: TextStatistics, corpora: Sequence[Corpus]
+) -> Tokenizers:
+    """Chooses tokenizers and vocabularies that are not given, and trains them.
+
+    Args:
+        plan: the plan, which gets the choices.
+        text: the statistics of the training text.
+        corpora: the training text.
+
+    Returns:
+        The `Tokenizers`.
+    """
+    for name, side in zip(SIDES, (text.source, text.target), strict=True):
+        option = f"{name}_tokenizer"
+        if plan["tokenizer"] is not None:
+            plan.choose(option, plan["tokenizer"], "given as `tokenizer`")
+        plan.choose(option, *_suitable_tokenizer(name, side, len(text.sample)))
+    kinds = [plan[f"{name}_tokenizer"] for name in SIDES]
+    own_sizes = [plan[f"{name}_vocabulary_size"] for name in SIDES]
+    are_subwords = kinds[0] == kinds[1] and kinds[0] in SUBWORDS
+    if are_subwords and own_sizes == [None, None]:
+        plan.choose("vocabularies", "joint", "both sides have subwords")
+    plan.choose("vocabularies", "separate", "the sides differ")
+    if plan["vocabularies"] == "separate":
+        return Tokenizers(
+            *(
+                _train(plan, f"{name}_vocabulary_size", kind, [side], text, corpora)
+                for side, (name, kind) in enumerate(zip(SIDES, kinds, strict=True))
+            )
+        )
+    if kinds[0] != kinds[1] or own_sizes != [None, None]:
+        raise ValueError(
+            "`vocabularies` must be 'separate' unless source and target have the same "
+            "tokenizer and no sizes of their own; received `vocabularies='joint'`, the "
+            f"tokenizers {kinds} and the sizes {own_sizes}."
+        )
+    tokenizer = _train(plan, "vocabulary_size", kinds[0], [0, 1], text, corpora)
+    return Tokenizers(tokenizer, tokenizer)
+
+
+def _suitable_tokenizer(name: str, side: SideStatistics, lines: int) -> tuple[str, str]:
+    """Returns the tokenizer for one side of a text, and the reason."""
+    if (
+        name == "target"  # in a source, words that are not of the set would be lost
+        and side.distinct_words <= CLOSED_SET
+        and side.rare_fraction <= RARE_IN_CLOSED_SET
+    ):
+        return "words", f"{side.distinct_words} different words, all frequent"
+    is_list_of_words = (
+        side.words < WORDS_PER_LINE * lines and side.letters > LETTERS * side.characters
+    )
+    if _has_parts(side) and is_list_of_words:
+        return "characters", f"single words, {side.rare_fraction:.0%} of them rare"
+    return "bpe", "text of words"
+
+
+def _has_parts(side: SideStatistics) -> bool:
+    """Returns whether most words of an alphabetic text are rare."""
+    return (
+        side.rare_fraction > RARE_WORDS
+        and side.word_length <= LONGEST_WORDS
+        and side.distinct_characters <= MOST_CHARACTERS
+    )
+
+
+def _train(
+    plan: Plan,
+    option: str,
+    kind: str,
+    sides: Sequence[int],
+    text: TextStatistics,
+    corpora: Sequence[Corpus],
+) -> Tokenizer:
+    """Trains a tokenizer for sides of a text.
+
+    Args:
+        plan: the plan, which gets the size of the vocabulary.
+        option: name of the option of this size.
+        kind: the kind of the tokenizer, one of `TOKENIZERS`.
+        sides: 0 for the source, 1 for the target.
+        text: the statistics of the training text.
+        corpora: the training text.
+    """
+    size = plan[option] or plan["vocabulary_size"]
+    lowercase = plan["lowercase"]
+    lines = (pair[side] for side in sides for corpus in corpora for pair in corpus)
+    if kind == "bytes":
+        plan.choose(option, ByteTokenizer().vocabulary_size, "the bytes")
+        return ByteTokenizer(lowercase)
+    if kind in ("characters", "words"):
+        cls = CharacterTokenizer if kind == "characters" else WordTokenizer
+        tokenizer = cls.train(
+            lines=lines,
+            vocabulary_size=size or VOCABULARY_SIZES[-1],
+            lowercase=lowercase,
+        )
+        plan.choose(option, tokenizer.vocabulary_size, f"the {kind} of the text")
+        return tokenizer
+    if size is not None:
+        plan.choose(option, size, "given as `vocabulary_size`")
+        return _train_subwords(plan, kind, size, lines)
+    sample = [pair[side] for side in sides for pair in text.sample]
+    has_parts = any(_has_parts((text.source, text.target)[side]) for side in sides)
+    tokenizer, reason = _find_subwords(
+        plan,
+        kind,
+        sample,
+        scale=text.pairs / len(text.sample),
+        occurrences=OCCURRENCES_OF_PARTS if has_parts else OCCURRENCES,
+    )
+    plan.choose(option, tokenizer.vocabulary_size, reason)
+    if text.pairs == len(text.sample):
+        return tokenizer
+    return _train_subwords(plan, kind, tokenizer.vocabulary_size, lines)
+
+
+def _find_subwords(
+    plan: Plan, kind: str, sample: Sequence[str], scale: float, occurrences: int
+) -> tuple[SentencePieceTokenizer, str]:
+    """Trains the largest vocabulary whose subwords are frequent enough.
+
+    Args:
+        plan: the plan.
+        kind: `"bpe"` or `"unigram"`.
+        sample: lines of the text.
+        scale: number of lines of the text, divided by those of the sample.
+        occurrences: mean number of times that each subword must occur.
+
+    Returns:
+        The tokenizer, and the reason for its size.
+    """
+    found: tuple[SentencePieceTokenizer, str] | None = None
+    characters = scale * sum(map(len, sample))
+    for size in reversed(VOCABULARY_SIZES):
+        needed = size * occurrences * max(1.0, size / 8000) ** 2
+        if characters < needed and size > VOCABULARY_SIZES[0]:
+            continue
+        try:
+            tokenizer = _train_subwords(plan, kind, size, sample)
+        except ValueError as error:
+            largest = _LARGEST_SIZE.search(str(error))
+            if largest is None:  # the size is below the number of characters
+                break
+            if size > VOCABULARY_SIZES[0]:
+                continue
+            tokenizer = _train_subwords(plan, kind, int(largest[1]), sample)
+        tokens = scale * count_tokens(tokenizer, sample)
+        each = round(tokens / tokenizer.vocabulary_size)
+        found = tokenizer, f"each subword occurs {each:,} times on average"
+        if tokens >= needed:
+            break
+    if found is None:  # text of many characters
+        for size in VOCABULARY_SIZES[1:-1]:
+            with contextlib.suppress(ValueError):
+                tokenizer = _train_subwords(plan, kind, size, sample)
+                return tokenizer, "room for all characters of the text"
+        tokenizer = _train_subwords(plan, kind, VOCABULARY_SIZES[-1], sample)
+        found = tokenizer, "room for all characters of the text"
+    return found
+
+
+def _train_subwords(
+    plan: Plan, kind: str, size: int, lines: Iterable[str]
+) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer.train(
+        lines=lines,
+        vocabulary_size=size,
+        model_type=kind,
+        lowercase=plan["lowercase"],
+        normalization=plan["normalization"],
+        character_coverage=plan["character_coverage"],
+        byte_fallback=plan["byte_fallback"],
+        user_defined_symbols=plan["user_defined_symbols"],
+    )
+
+
+def count_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> int:
+    """Returns the number of tokens of texts, without end tokens."""
+    batches = (texts[i : i + 4096] for i in range(0, len(texts), 4096))
+    return sum(int(tokenizer.tokenize(b).flat_values.shape[0]) for b in batches)

@@ -1,0 +1,76 @@
+"""Validation and test texts that are held out from the training text."""
+
+import pathlib
+
+import pytest
+
+from keras_transformer.recipe.held_out import default_fraction, hold_out
+
+pytestmark = pytest.mark.once
+
+PAIRS = [(f"source {i % 700}", f"target {i}") for i in range(2000)]
+
+
+def read(files):
+    lines = [pathlib.Path(path).read_text("utf-8").splitlines() for path in files]
+    return list(zip(*lines, strict=True))
+
+
+def test_every_pair_is_in_one_part_and_no_source_in_two(tmp_path):
+    files = hold_out(iter(PAIRS), 0.1, 0.2, tmp_path / "data")
+    parts = [read(part) for part in files]
+    assert sorted(sum(parts, [])) == sorted(PAIRS)
+    sources = [{source for source, _ in part} for part in parts]
+    assert not sources[0] & sources[1] | sources[0] & sources[2]
+    assert not sources[1] & sources[2]
+    train, valid, test = (len(part) / len(PAIRS) for part in parts)
+    assert (train, valid, test) == pytest.approx((0.7, 0.1, 0.2), abs=0.05)
+    assert parts[0] == [pair for pair in PAIRS if pair in set(parts[0])]  # in order
+
+
+def test_the_part_ignores_order_letter_case_and_spaces(tmp_path):
+    held_out = read(hold_out(iter(PAIRS), 0.1, None, tmp_path / "a").valid)
+    changed = [(f" {source.upper()} ", target) for source, target in PAIRS[::-1]]
+    again = read(hold_out(iter(changed), 0.1, None, tmp_path / "b").valid)
+    assert sorted(target for _, target in again) == sorted(t for _, t in held_out)
+
+
+def test_more_is_held_out_with_a_greater_fraction(tmp_path):
+    less, more = (
+        set(read(hold_out(iter(PAIRS), share, None, tmp_path / str(share)).valid))
+        for share in (0.05, 0.15)
+    )
+    assert less < more
+
+
+def test_existing_files_are_kept(tmp_path):
+    first = hold_out(iter(PAIRS), 0.1, None, tmp_path)
+    before = read(first.train)
+    assert hold_out(iter([]), 0.1, None, tmp_path) == first
+    assert read(first.train) == before
+
+
+def test_files_are_passed_on(tmp_path):
+    files = hold_out(iter(PAIRS), ["valid.tsv"], 0.3, tmp_path)
+    assert files.valid == ["valid.tsv"]
+    assert len(read(files.test)) == pytest.approx(600, abs=100)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("test.source", "test.target", "train.source", "train.target")
+    ]
+
+
+@pytest.mark.parametrize(
+    "pairs, shares", [(PAIRS[:3], (0.0001, None)), (PAIRS[:2], (0.1, 0.89999))]
+)
+def test_a_part_must_not_be_empty(tmp_path, pairs, shares):
+    with pytest.raises(ValueError, match="must have at least one pair after texts"):
+        hold_out(iter(pairs), *shares, tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_default_fraction():
+    assert default_fraction(100) == 0.1
+    assert default_fraction(20_000) == 0.05
+    assert default_fraction(500_000) == 0.002
+    assert 0.5e-4 < default_fraction(20_000_000) < 2e-4
+    assert default_fraction(10**9) > 0
