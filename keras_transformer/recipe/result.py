@@ -93,16 +93,14 @@ class Figures:
         return self.valid_scores
 
     def lines(self) -> list[str]:
-        """Returns the scores as lines for people."""
-        scores = {
-            "bleu": f"{self.bleu:8.2f}  {self.bleu_signature}",
-            "chrf": f"{self.chrf:8.2f}  {self.chrf_signature}",
-        }
-        for name in ("exact_match", "token_error_rate", "character_error_rate"):
-            value = getattr(self, name)
-            if value is not None and not math.isnan(value):
-                scores[name] = f"{value:8.2f} %"
-        return [f"{name.replace('_', ' '):21}{text}" for name, text in scores.items()]
+        """Returns the scores as lines of at most 80 columns."""
+        names = {name: getattr(self, name) for name in evaluation.METRICS}
+        lines = [
+            f"{name.replace('_', ' '):21}{value:8.2f}"
+            for name, value in names.items()
+            if value is not None and not math.isnan(value)
+        ]
+        return [*lines, f"{'sacreBLEU':11}{self.bleu_signature}"]
 
     def write(self, path: pathlib.Path) -> None:
         """Writes the figures to a JSON file.

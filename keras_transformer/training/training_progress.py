@@ -1,5 +1,6 @@
 """Callback that logs learning rate, time left and tokens per second."""
 
+import collections
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,9 @@ from keras_transformer.backend.keras_internals import (
 )
 from keras_transformer.types import Tensor
 
+# Batches that take this multiple of the least time are left out of the estimate.
+SLOW = 3.0
+
 
 class TrainingProgress(keras.callbacks.Callback):
     """Logs learning rate, time left and tokens per second.
@@ -24,9 +28,10 @@ class TrainingProgress(keras.callbacks.Callback):
 
     - `learning_rate`: the rate of the next update. It is not logged for a
       `keras.optimizers.MultiOptimizer`, which has several.
-    - `minutes_left`: the time until the end of the last epoch. In the first epoch it is
-      extrapolated from the batches so far, later from the whole previous epoch,
-      including validation and other callbacks.
+    - `minutes_left`: the time until the end of the last epoch, from the mean time of
+      the last batches and, after the first epoch, the least time between the last
+      batch of an epoch and the next epoch, with validation. Batches that take more
+      than three times the least time, such as those that compile, are left out.
     - `tokens_per_second`: the number of tokens of the current epoch so far, divided by
       the time since it began. In the first epoch this includes compilation. It never
       includes validation.
@@ -57,13 +62,17 @@ class TrainingProgress(keras.callbacks.Callback):
         self.tokens_per_epoch = tokens_per_epoch
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._seconds_per_batch: float | None = None
+        # Seconds of a batch, of the last calls.
+        self._batch_seconds: collections.deque[float] = collections.deque(maxlen=200)
+        self._end_seconds: float | None = None  # Least time after the last batch.
         self._steps: int | None = None
         self._epoch_began = 0.0
         self._done = 0, 0.0  # Batches of the epoch, and seconds since it began.
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._set_seconds_per_batch()
+        if self._done[0]:
+            seconds = self._seconds_since_last_batch()
+            self._end_seconds = min(seconds, self._end_seconds or seconds)
         self._epoch, self._epoch_began = epoch, time.perf_counter()
         self._done = 0, 0.0
         self._learning_rate: Callable[[int], dict[str, float]] | None = None
@@ -80,27 +89,33 @@ class TrainingProgress(keras.callbacks.Callback):
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        if batch >= self._done[0]:
+        before, began = self._done
+        if batch >= before:
             done = min(batch + 1, self._steps or batch + 1)
             self._done = done, time.perf_counter() - self._epoch_began
+            self._batch_seconds.append((self._done[1] - began) / (done - before))
         if logs is not None and self._learning_rate is not None:
             logs.update(self._learning_rate(batch + 1))
             self._add_times(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._set_seconds_per_batch()
         self._steps = self._steps or self._done[0]
         if logs is not None:
             logs.update(_learning_rates(self.model.optimizer)(0))
-            self._add_times(logs)
+            self._add_times(logs, self._seconds_since_last_batch())
 
-    def _set_seconds_per_batch(self) -> None:
-        """Computes the mean over the epoch so far, including validation."""
-        if self._done[0]:
-            seconds = time.perf_counter() - self._epoch_began
-            self._seconds_per_batch = seconds / self._done[0]
+    def _seconds_since_last_batch(self) -> float:
+        return time.perf_counter() - self._epoch_began - self._done[1]
 
-    def _add_times(self, logs: dict[str, Any]) -> None:
+    def _add_times(
+        self, logs: dict[str, Any], end_seconds: float | None = None
+    ) -> None:
+        """Adds `minutes_left` and `tokens_per_second`.
+
+        Args:
+            logs: the logs of a batch or an epoch.
+            end_seconds: the time since the last batch, at the end of an epoch.
+        """
         batches, seconds = self._done
         if not (self._steps and batches):  # The size of the data is not yet known.
             return
@@ -109,8 +124,14 @@ class TrainingProgress(keras.callbacks.Callback):
         batches_left = (
             (self.params["epochs"] - self._epoch) * steps - first_batch - batches
         )
-        seconds_per_batch = self._seconds_per_batch or seconds / batches
-        logs["minutes_left"] = batches_left * seconds_per_batch / 60
+        ends_left = self.params["epochs"] - self._epoch - (end_seconds is not None)
+        end = min(
+            (x for x in (end_seconds, self._end_seconds) if x is not None), default=0.0
+        )
+        least = min(self._batch_seconds)
+        typical = [x for x in self._batch_seconds if x <= SLOW * least]
+        seconds_left = batches_left * sum(typical) / len(typical) + ends_left * end
+        logs["minutes_left"] = seconds_left / 60
         if self.tokens_per_epoch is not None:
             tokens = self.tokens_per_epoch / steps * batches
             logs["tokens_per_second"] = tokens / seconds

@@ -3,6 +3,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import tomllib
 
 import keras
 import numpy as np
@@ -46,11 +47,13 @@ def options(tmp_path, monkeypatch):
         "test": [str(tmp_path / "test.tsv")],
         "output": str(tmp_path / "results"),
         "vocabulary_size": 37,
+        "tokenizer": "bpe",
         "num_beams": 2,
         "tokens_per_batch": 256,
         "warmup_steps": 5,
         "attention_dropout": 0.05,
         "cooldown": 0,
+        "average": 10,
         "export": False,
         "verbose": 0,
     }
@@ -77,8 +80,9 @@ def test_a_run_writes_its_files_and_is_resumed(options, tmp_path, monkeypatch):
     _, search, figures = train(Recipe(**options, epochs=1))
     assert figures.sentences == 5 and 0 <= figures.bleu <= 100
     assert "tok:13a" in figures.bleu_signature
-    best = max(figures.valid_bleu, key=figures.valid_bleu.get)
+    best = max(figures.valid_scores, key=figures.valid_scores.get)
     assert search.num_beams == 2 and figures.length_penalty == float(best)
+    assert figures.metric == "bleu" and figures.weights == "epoch 1, the last"
     written = json.loads((results / "figures.json").read_text())
     assert written == dataclasses.asdict(figures)
     assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == 37
@@ -140,7 +144,8 @@ def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
     results = tmp_path / "results"
     train(Recipe(**options, epochs=2))
     (results / "figures.json").unlink()
-    (results / "options.toml").write_text(Recipe(**options, epochs=5).to_toml())
+    path = results / "options.toml"
+    path.write_text(path.read_text().replace("epochs = 2", "epochs = 5"))
     trained = train(Recipe(**options, epochs=2))
     assert result.Figures.read(results / "figures.json") == trained.figures
     assert len(read_history(results)) == 2
@@ -150,7 +155,7 @@ def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
 def test_init_starts_from_a_trained_model(options, tmp_path):
     first = train(Recipe(**options, epochs=1)).model
     first.save_to_preset(tmp_path / "preset")
-    del options["vocabulary_size"]
+    del options["vocabulary_size"], options["tokenizer"]
     further = {**options, "epochs": 1, "dropout": 0.0, "max_length": 31}
     losses = []
     for init in (tmp_path / "results", tmp_path / "preset"):
@@ -173,7 +178,7 @@ def test_init_starts_from_a_trained_model(options, tmp_path):
 
 @pytest.mark.once
 def test_init_must_be_trainable(options, tmp_path):
-    del options["vocabulary_size"]
+    del options["vocabulary_size"], options["tokenizer"]
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     Seq2Seq(**TOY, vocabulary_size=11).save(tmp_path / "letters.keras")
@@ -192,7 +197,7 @@ def test_init_must_be_trainable(options, tmp_path):
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_patience_ends_a_run(options, tmp_path):
-    options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2}
+    options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2, "metric": "loss"}
     for _ in range(2):  # the second run is read
         train(Recipe(**options))
         assert len(read_history(tmp_path / "results")) == 3
@@ -238,14 +243,6 @@ def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkey
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("is_terminal, verbose", [(True, 1), (False, 2)])
-def test_progress_bar_in_a_terminal(options, monkeypatch, is_terminal, verbose):
-    monkeypatch.setattr(run.sys.stdout, "isatty", lambda: is_terminal)
-    assert run._verbosity(Recipe(**{**options, "verbose": None})) == verbose
-    assert run._verbosity(Recipe(**options)) == 0
-
-
-@pytest.mark.once
 def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monkeypatch):
     def fail(*args):
         raise MemoryError("all of it")
@@ -262,9 +259,9 @@ def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monke
 
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
-def test_history_of_bleu_every_second_epoch(options, tmp_path):
+def test_history_of_metrics_of_every_second_epoch(options, tmp_path):
     for epochs in (1, 3):
-        train(Recipe(**options, epochs=epochs, bleu_every=2))
+        train(Recipe(**options, epochs=epochs, metric_every=2))
     rows = read_history(tmp_path / "results")
     assert [row["epoch"] for row in rows] == ["1", "2", "3"]
     assert [row["val_bleu"] != "" for row in rows] == [True, True, False]
@@ -376,3 +373,71 @@ def test_unequal_line_counts_are_refused_before_training(options, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options))
     assert not (tmp_path / "results/tokenizer.json").exists()
+
+
+# Options that the text determines.
+
+
+@pytest.mark.once("torch")
+@pytest.mark.usefixtures("without_search")
+def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
+    given = {name: options[name] for name in ("train", "output", "export")}
+    given |= {"epochs": 3, "test": 0.1, "verbose": 2, "num_beams": 1}
+    trained = train(Recipe(**given))
+    options_file = tmp_path / "results/options.toml"
+    written = read_options(options_file)
+    assert (written["valid"], written["epochs"], written["cooldown"]) == (0.1, 3, 0)
+    assert written["target_tokenizer"] == "words"  # six words, all frequent
+    assert (
+        written["metric"] == "exact_match" and written["preset"] == "transformer_tiny"
+    )
+    parts = [
+        (tmp_path / f"results/data/{part}.source").read_text().splitlines()
+        for part in ("train", "valid", "test")
+    ]
+    assert sum(map(len, parts)) == 199 and trained.figures.sentences == len(parts[2])
+    output = capsys.readouterr().out
+    lines = output.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    for option in (
+        "--valid 0.1",
+        "--target-tokenizer words",
+        "--tokens-per-batch 1024",
+    ):
+        assert any(line.split("  ")[1] == option for line in lines if line[:2] == "  ")
+    assert [line.split()[1] for line in lines if line.startswith("Epoch")] == [
+        *("1/3", "2/3", "3/3")
+    ]
+    assert "Reading the text  " in output and "nan" not in output
+
+    content = options_file.read_bytes()
+    capsys.readouterr()
+    again = train(Recipe(**given))  # the run is complete
+    assert again.figures == trained.figures
+    assert f"The run in {given['output']} is complete." in capsys.readouterr().out
+    train(Recipe(**{**given, "epochs": 4, "verbose": 0}))  # resumes with the same
+    resumed = read_options(options_file)
+    assert resumed == {**tomllib.loads(content.decode()), "epochs": 4, "verbose": 0}
+    assert [row["epoch"] for row in read_history(tmp_path / "results")] == [*"1234"]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.once("torch")
+def test_sizes_positions_and_tokenizers(options, monkeypatch):
+    del options["tokenizer"], options["vocabulary_size"]
+    options |= {"source_tokenizer": "bytes", "target_tokenizer": "characters"}
+    options |= {"hidden_dim": 12, "num_layers": 2, "positions": "rotary"}
+    options |= {"num_heads": 3, "epochs": 1, "num_beams": 1, "tensorboard": True}
+    model = train(Recipe(**options)).model
+    config = model.get_config()
+    assert [config[name] for name in ("hidden_dim", "num_layers", "num_heads")] == [
+        *(12, 2, 3)
+    ]
+    assert type(model.positions).__name__ == "RotaryEmbedding"
+    assert model.source_tokenizer.vocabulary_size == 260
+    assert type(model.target_tokenizer).__name__ == "CharacterTokenizer"
+    assert [*pathlib.Path(options["output"], "logs").iterdir()]
+    pathlib.Path(options["output"], "figures.json").unlink()
+    again = train(Recipe(**options)).model  # resumed, with the tokenizers of the folder
+    assert again.source_tokenizer.get_config() == model.source_tokenizer.get_config()
+    assert again.generate(["ka"]) == model.generate(["ka"])

@@ -158,16 +158,37 @@ def values(logs, name):
 def test_times_by_hand(monkeypatch):
     run = Run(monkeypatch)
     logs = run.epoch(0, batches=4, seconds=3.0, validation=8.0)
-    # 11 to 8 batches of 3 s, then 8 batches of 5 s, which include the validation.
-    minutes = [11 * 3 / 60, 10 * 3 / 60, 9 * 3 / 60, 8 * 3 / 60, 8 * 5 / 60]
+    # 11 to 8 batches of 3 s, then 8 batches of 3 s and 2 validations of 8 s.
+    minutes = [11 * 3 / 60, 10 * 3 / 60, 9 * 3 / 60, 8 * 3 / 60, (8 * 3 + 2 * 8) / 60]
     np.testing.assert_allclose(values(logs, "minutes_left"), minutes)
     np.testing.assert_allclose(values(logs, "tokens_per_second"), [50.0] * 5)
-    run.now += 4.0  # Callbacks that come later. In all, 6 s per batch.
+    run.now += 4.0  # Callbacks that come later.
     logs = run.epoch(1, batches=4, seconds=1.0)
-    minutes = [7 * 6 / 60, 6 * 6 / 60, 5 * 6 / 60, 4 * 6 / 60, 4 * 1 / 60]
+    mean = [(4 * 3 + n) / (4 + n) for n in (1, 2, 3, 4)]
+    minutes = [((8 - n) * mean[n - 1] + 2 * 12) / 60 for n in (1, 2, 3, 4)]
+    minutes.append(4 * mean[-1] / 60)  # without validation, in this epoch
     np.testing.assert_allclose(values(logs, "minutes_left"), minutes)
     np.testing.assert_allclose(values(logs, "tokens_per_second"), [150.0] * 5)
     assert values(run.epoch(2, batches=4, seconds=1.0), "minutes_left")[-1] == 0
+
+
+@pytest.mark.once
+def test_compilation_is_not_extrapolated(monkeypatch):
+    run = Run(monkeypatch, steps=10, epochs=2)
+    first = run.epoch(0, batches=1, seconds=40.0)  # the first batch compiles
+    assert first[0]["minutes_left"] == pytest.approx(19 * 40 / 60)
+    run.progress.on_train_begin()
+    run.progress.set_params(run.params)
+    run.progress.on_epoch_begin(0)
+    left = []
+    for batch, seconds in enumerate([40.0, 1.0, 30.0, 1.0, 2.0]):
+        run.now += seconds
+        logs = {}
+        run.progress.on_train_batch_begin(batch)
+        run.progress.on_train_batch_end(batch, logs)
+        left.append(logs["minutes_left"])
+    assert left[1:4] == pytest.approx([18 / 60, 17 / 60, 16 / 60])
+    assert left[4] == pytest.approx(15 * 4 / 3 / 60)
 
 
 @pytest.mark.once
