@@ -233,7 +233,9 @@ def test_evaluate(model, folder):
     outputs = model.generate(TEXTS, BeamSearch(2))
     chrf = evaluation.chrf(outputs, references)
     perplexity = model.score(TEXTS, references).perplexity
-    bleu_line, chrf_line, last = result.output.splitlines()[-3:]
+    bleu_line, chrf_line, exact, *rates, last = result.output.splitlines()[-6:]
+    assert exact.split()[:2] == ["exact", "match"]
+    assert [line.split()[0] for line in rates] == ["token", "character"]
     assert bleu_line.split()[:1] == ["bleu"] and "tok:13a" in bleu_line
     assert chrf_line.split()[:2] == ["chrf", f"{chrf.score:.2f}"]
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
@@ -248,7 +250,7 @@ def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     options = ["--num-beams", 2, "--lowercase", "--bleu-tokenize", "char"]
     result = run("evaluate", *files, *options)
     assert result.exit_code == 0, result.output
-    bleu_line = result.output.splitlines()[-3]
+    bleu_line = result.output.splitlines()[-6]
     assert "case:lc" in bleu_line and "tok:char" in bleu_line
     assert bleu_line.split()[1] == "100.00"
 

@@ -52,10 +52,10 @@ def evaluate_command(
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
 ) -> None:
-    """Print BLEU, chrF and perplexity of a model on a parallel text."""
+    """Print BLEU, chrF, exact match, error rates and perplexity on a parallel text."""
     import_keras_quietly()
     from keras_transformer.dataset import read_pairs
-    from keras_transformer.evaluation import check_tokenize, translation_scores
+    from keras_transformer.evaluation import check_tokenize, text_scores
 
     check_tokenize(bleu_tokenize)
     pairs = read_pairs(source, references)
@@ -70,9 +70,10 @@ def evaluate_command(
     ]
     search = make_search(model, num_beams, length_penalty)
     outputs = loaded.generate(texts, search, batch_size=batch_size)
-    scores = translation_scores(outputs, targets, lowercase, bleu_tokenize)
+    scores = text_scores(outputs, targets, lowercase, bleu_tokenize)
     for name, result in scores.items():
-        typer.echo(f"{name:12}{result.score:8.2f}  {result.signature}")
+        label = name.replace("_", " ")
+        typer.echo(f"{label:21}{result.score:8.2f}  {result.signature}".rstrip())
     scored = [
         pair
         for pair, *is_long in zip(pairs, long_sources, long_targets, strict=True)
@@ -89,7 +90,7 @@ def evaluate_command(
         perplexity = loaded.score(
             [text for text, _ in scored], [text for _, text in scored], batch_size
         ).perplexity
-        typer.echo(f"{'perplexity':12}{perplexity:8.2f}")
+        typer.echo(f"{'perplexity':21}{perplexity:8.2f}")
 
 
 def _find_long_lines(
