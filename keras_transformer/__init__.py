@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from keras_transformer.text import (
         ByteTokenizer,
         CharacterTokenizer,
+        KerasHubTokenizer,
         MarianTokenizer,
         SentencePieceTokenizer,
         Tokenizer,
@@ -133,6 +134,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "ByteTokenizer": "text",
     "CharacterTokenizer": "text",
+    "KerasHubTokenizer": "text",
     "MarianTokenizer": "text",
     "SentencePieceTokenizer": "text",
     "Tokenizer": "text",
@@ -202,6 +204,7 @@ __all__ = [
     "GNMTLengthPenalty",
     "GlobalLocal",
     "GreedySearch",
+    "KerasHubTokenizer",
     "LabelSmoothedCrossEntropy",
     "LearnedPositionalEncoding",
     "LengthPenalty",
