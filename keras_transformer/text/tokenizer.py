@@ -403,7 +403,7 @@ class Tokenizer(tf.Module):
 
 
 def check_tokenizer(name: str, tokenizer: object) -> None:
-    """Checks that an argument is a tokenizer of this library.
+    """Checks that an argument has the interface of a `Tokenizer`.
 
     Args:
         name: name of the argument, for the error message.
@@ -412,11 +412,12 @@ def check_tokenizer(name: str, tokenizer: object) -> None:
     Raises:
         ValueError: if it is another object, such as a tokenizer of KerasHub.
     """
-    if isinstance(tokenizer, Tokenizer):
+    bases = type(tokenizer).__mro__
+    is_of_keras_hub = any(base.__module__.startswith("keras_hub.") for base in bases)
+    if hasattr(tokenizer, "tokenize") and not is_of_keras_hub:
         return
-    kind = type(tokenizer)
     remedy = "Train one, for example with `SentencePieceTokenizer.train`."
-    if any(base.__module__.startswith("keras_hub.") for base in kind.__mro__):
+    if is_of_keras_hub:
         remedy = f"Pass `{name}=KerasHubTokenizer(tokenizer)`."
     raise ValueError(
         f"`{name}` must be a `keras_transformer.Tokenizer`; received "
