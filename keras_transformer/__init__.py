@@ -31,6 +31,8 @@ The packages, in the order of imports; each imports only those after it:
 - `backend`: APIs of a single backend, and private APIs of dependencies
 - `evaluation`, `plotting`, `files`, `hub`, `arguments`, `types`: modules that import
   none of the others
+- `packages`, `presets`, `run_position`: the packages that the library requires, named
+  sizes of models, the names of checkpoint files; without imports
 
 The import loads the layers, the models, training and decoding. Names that need
 TensorFlow or optional packages are imported at their first use.

@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.recipe import Recipe, read_options
+from keras_transformer.recipe.early_checks import check_early
 
 # The headings of `--help`, by the first option below each.
 HEADINGS = {
@@ -49,6 +50,7 @@ def train_command(**options: Any) -> None:
     """
     del options["config"]
     recipe = Recipe(**options)
+    check_early(recipe)
     import_keras_quietly()
     from keras_transformer.recipe import train
 

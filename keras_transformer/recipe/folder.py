@@ -7,10 +7,7 @@ from typing import NamedTuple
 
 from keras_transformer.files import read_json
 from keras_transformer.recipe.recipe import Recipe
-from keras_transformer.training.checkpoints.storage import (
-    RunPosition,
-    checkpoint_files,
-)
+from keras_transformer.run_position import RunPosition, checkpoint_files
 
 
 class SearchSettings(NamedTuple):

@@ -2,16 +2,15 @@
 
 import pathlib
 import sys
-from collections.abc import Iterable
 
 import keras
 
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
 from keras_transformer.dataset.text_pairs import open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
-from keras_transformer.evaluation import check_tokenize
 from keras_transformer.files import written_whole
-from keras_transformer.models import PRESETS, GenerativeModel
+from keras_transformer.models import GenerativeModel
+from keras_transformer.recipe.early_checks import check_early
 from keras_transformer.recipe.folder import is_complete, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.loading import load_trained_model
@@ -31,8 +30,6 @@ from keras_transformer.training import (
     average_checkpoints,
 )
 from keras_transformer.training.translation_quality import check_source_lengths
-
-DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def train(recipe: Recipe) -> TrainingResult:
@@ -67,6 +64,8 @@ def train(recipe: Recipe) -> TrainingResult:
     Raises:
         ValueError: if an option has an invalid value, or if the folder contains a run
             of other options on which the weights depend. The error names the option.
+        FileNotFoundError: if a text or the initial model does not exist.
+        ModuleNotFoundError: if an option requires a package that is not installed.
 
     Example:
 
@@ -78,9 +77,7 @@ def train(recipe: Recipe) -> TrainingResult:
     model.generate(["A man sleeps."], search)
     ```
     """
-    _check_one_of("preset", recipe.preset, PRESETS)
-    _check_one_of("dtype", recipe.dtype, DTYPES)
-    check_tokenize(recipe.bleu_tokenize)
+    check_early(recipe)
     output = pathlib.Path(recipe.output)
     if is_complete(recipe):
         return _read_result(recipe)
@@ -111,13 +108,6 @@ def train(recipe: Recipe) -> TrainingResult:
         model.export(folder, result.search, check_texts=valid_text.sources[:20])
     result.figures.write(figures_file)  # last: its presence means a complete run
     return result
-
-
-def _check_one_of(name: str, value: str, values: Iterable[str]) -> None:
-    if value not in values:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(values)}; received `{name}={value!r}`."
-        )
 
 
 def _check_lines(files: list[str]) -> None:
