@@ -66,7 +66,7 @@ run-benchmarks/%.py: $(VENV)/.installed-dev $(VENV)/.installed-peers
 $(VENV)/.installed-%: pyproject.toml
 	@if [ -e $(VENV)/.installing ]; then $(PYTHON) -m venv --clear $(VENV); fi
 	@if [ ! -x $(BIN)/pip ]; then $(PYTHON) -m venv $(VENV); fi
-	@echo "Installing keras-transformer[$*] into $(VENV): some minutes the first time."
+	@echo "Installing the library with [$*] into $(VENV): some minutes the first time."
 	@touch $(VENV)/.installing
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"; \
 		status=$$?; rm -f $(VENV)/.installing; exit $$status

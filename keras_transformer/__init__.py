@@ -31,6 +31,8 @@ The packages, in the order of imports; each imports only those after it:
 - `backend`: APIs of a single backend, and private APIs of dependencies
 - `evaluation`, `plotting`, `files`, `hub`, `arguments`, `types`: modules that import
   none of the others
+- `packages`, `presets`, `run_position`: the packages that the library requires, named
+  sizes of models, the names of checkpoint files; without imports
 
 The import loads the layers, the models, training and decoding. Names that need
 TensorFlow or optional packages are imported at their first use.
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from keras_transformer.text import (
         ByteTokenizer,
         CharacterTokenizer,
+        KerasHubTokenizer,
         MarianTokenizer,
         SentencePieceTokenizer,
         Tokenizer,
@@ -133,6 +136,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "ByteTokenizer": "text",
     "CharacterTokenizer": "text",
+    "KerasHubTokenizer": "text",
     "MarianTokenizer": "text",
     "SentencePieceTokenizer": "text",
     "Tokenizer": "text",
@@ -202,6 +206,7 @@ __all__ = [
     "GNMTLengthPenalty",
     "GlobalLocal",
     "GreedySearch",
+    "KerasHubTokenizer",
     "LabelSmoothedCrossEntropy",
     "LearnedPositionalEncoding",
     "LengthPenalty",

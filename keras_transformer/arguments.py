@@ -116,3 +116,45 @@ def check_unicode(text: str, argument: str, where: str) -> None:
             f"U+{code:04X} at position {place} of the text in {where}. Replace it, "
             'for example with `text.encode("utf-8", "replace").decode()`.'
         ) from error
+
+
+def normalization_rule(normalization: str, lowercase: bool) -> str:
+    """Returns the name that SentencePiece has for a normalisation.
+
+    Args:
+        normalization: `"nmt_nfkc"`, `"nfkc"` or `"identity"`.
+        lowercase: whether letter case is folded.
+
+    Raises:
+        ValueError: if there is no such normalisation.
+    """
+    if normalization not in ("nmt_nfkc", "nfkc", "identity"):
+        raise ValueError(
+            '`normalization` must be "nmt_nfkc", "nfkc" or "identity"; received '
+            f"`normalization={normalization!r}`. `lowercase=True` folds letter case."
+        )
+    if not lowercase:
+        return normalization
+    if normalization == "identity":
+        raise ValueError(
+            '`normalization` must be "nmt_nfkc" or "nfkc" with `lowercase=True`; '
+            'received `normalization="identity"`. Lower-case the texts before training.'
+        )
+    return f"{normalization}_cf"
+
+
+def check_character_coverage(character_coverage: float) -> None:
+    """Checks the share of the characters of a text that a vocabulary covers.
+
+    Args:
+        character_coverage: float.
+
+    Raises:
+        ValueError: if it is not from 0.98 to 1.
+    """
+    if not 0.98 <= character_coverage <= 1:
+        raise ValueError(
+            "`character_coverage` must be from 0.98 to 1; received "
+            f"`character_coverage={character_coverage}`. 0.9995 suits scripts of "
+            "thousands of characters, 1 all others."
+        )

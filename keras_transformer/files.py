@@ -165,19 +165,8 @@ def new_folder(
         FileExistsError: if `filepath` exists and is not an empty folder.
         ValueError: if `filepath` is a mount point or the working folder.
     """
+    check_new_folder(filepath, name)
     target = pathlib.Path(os.path.realpath(filepath))
-    if os.path.ismount(target) or target == pathlib.Path.cwd():
-        raise ValueError(
-            f"`{name}` must be a folder that can be replaced, not the root of a disk "
-            f"or the working folder; received `{name}={str(filepath)!r}`. Choose one "
-            "in it."
-        )
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(
-            f"`{name}` must not exist or be an empty folder; received "
-            f"`{name}={str(target)!r}`, which is not empty. Choose the next version "
-            "number, or remove it."
-        )
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -194,6 +183,58 @@ def new_folder(
             for parent in made:
                 parent.rmdir()
         raise
+
+
+def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> None:
+    """Checks that `new_folder` can write a folder.
+
+    Args:
+        filepath: path of the folder; it must not exist or be empty.
+        name: name of the argument, for the error message.
+
+    Raises:
+        FileExistsError: if `filepath` exists and is not an empty folder.
+        ValueError: if `filepath` is a mount point or the working folder.
+    """
+    target = pathlib.Path(os.path.realpath(filepath))
+    if os.path.ismount(target) or target == pathlib.Path.cwd():
+        raise ValueError(
+            f"`{name}` must be a folder that can be replaced, not the root of a disk "
+            f"or the working folder; received `{name}={str(filepath)!r}`. Choose one "
+            "in it."
+        )
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(
+            f"`{name}` must not exist or be an empty folder; received "
+            f"`{name}={str(target)!r}`, which is not empty. Choose the next version "
+            "number, or remove it."
+        )
+
+
+def check_new_file(
+    target: pathlib.Path, source: str | os.PathLike | None, overwrite: bool
+) -> None:
+    """Checks that a file that is made from another one can be written.
+
+    Args:
+        target: path of the new file.
+        source: path of the other file, or `None`.
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        ValueError: if both are the same file.
+        FileExistsError: if `target` exists and may not be replaced.
+    """
+    if target.exists() and source is not None and os.path.samefile(source, target):
+        raise ValueError(
+            "`target` must not be the file `source`; received "
+            f"`target={str(target)!r}`."
+        )
+    if target.exists() and not overwrite:
+        raise FileExistsError(
+            f"`target` must not exist; received `target={str(target)!r}`. Choose "
+            "another name, or replace the file with `overwrite=True`."
+        )
 
 
 @contextlib.contextmanager

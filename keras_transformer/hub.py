@@ -1,7 +1,27 @@
 """Downloads from the Hugging Face Hub."""
 
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
+
+from keras_transformer.packages import require_extra
+
+
+def check_repository(folder: object) -> None:
+    """Checks that the argument `folder` may be the name of a repository.
+
+    Args:
+        folder: a path that is not a folder, or a name, `"owner/name"`.
+
+    Raises:
+        FileNotFoundError: if it is no name.
+    """
+    pattern = r"[\w-][\w.-]*/[\w-][\w.-]*"
+    if not (isinstance(folder, str) and re.fullmatch(pattern, folder)):
+        raise FileNotFoundError(
+            "`folder` must be a folder, or a name on the Hugging Face Hub such as "
+            f"'Helsinki-NLP/opus-mt-en-de'; received `folder={str(folder)!r}`."
+        )
 
 
 def download(
@@ -28,14 +48,8 @@ def download(
     Raises:
         ModuleNotFoundError: if the package `huggingface_hub` is missing.
     """
-    try:
-        import huggingface_hub
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{needed_for} needs the package huggingface_hub. Install it: "
-            'pip install "keras-transformer[hub]"',
-            name=error.name,
-        ) from error
+    require_extra("hub", needed_for)
+    import huggingface_hub
 
     def fetch(names: Sequence[str]) -> pathlib.Path:
         folder = huggingface_hub.snapshot_download(

@@ -443,8 +443,17 @@ def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
         (FloatingPointError("The loss is NaN"), "error: The loss is NaN\n"),
         (
             ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu"),
-            "error: No module named 'sacrebleu'. Install it: pip install "
-            '"keras-transformer[evaluation]"\n',
+            "error: No module named 'sacrebleu'. To install: pip install "
+            '"sacrebleu>=2.6"\n',
+        ),
+        (
+            ModuleNotFoundError("No module named 'yaml.cyaml'", name="yaml.cyaml"),
+            "error: No module named 'yaml.cyaml'. To install: pip install "
+            '"pyyaml>=6.0"\n',
+        ),
+        (
+            ModuleNotFoundError("No module named 'mecab'", name="mecab"),
+            "error: No module named 'mecab'\n",
         ),
     ],
 )

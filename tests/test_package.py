@@ -1,11 +1,14 @@
 """Properties of the whole package: documentation, names, version."""
 
 import ast
+import contextlib
 import dataclasses
 import fnmatch
 import inspect
 import pathlib
 import re
+import subprocess
+import tomllib
 from importlib import metadata
 
 import keras
@@ -25,7 +28,8 @@ import keras_transformer
 from keras_transformer import layers
 from keras_transformer.command_line import app
 from keras_transformer.models import PRESETS
-from keras_transformer.recipe import Recipe, run
+from keras_transformer.packages import DEPENDENCIES, DISTRIBUTION, EXTRAS
+from keras_transformer.recipe import Recipe, early_checks
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -90,11 +94,77 @@ def test_serialisable_class_is_registered(value):
 
 
 def test_version():
-    installed = metadata.distributions(name="keras-transformer")
+    installed = metadata.distributions(name=DISTRIBUTION)
     assert {found.version for found in installed} <= {keras_transformer.__version__}
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     newest, *_ = re.findall(r"^## \[(\d\S*)\]", changelog, re.MULTILINE)
     assert newest == keras_transformer.__version__
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def test_messages_advise_the_requirements_of_the_project():
+    """A module with other requirements than the project would advise old versions."""
+    assert PROJECT["name"] == DISTRIBUTION
+    assert sorted(DEPENDENCIES.values()) == sorted(PROJECT["dependencies"])
+    extras = PROJECT["optional-dependencies"]
+    assert extras["evaluation"] == []
+    for extra, packages in EXTRAS.items():
+        own = [name for name in extras[extra] if not name.startswith(DISTRIBUTION)]
+        assert sorted(packages.values()) == sorted(own)
+
+
+# The name of the command as a requirement: `keras-transformer` in an installation, or
+# with extras or a version.
+TAKEN = r"keras[-_.]transformer(?![-\w])"
+ADVICE = re.compile(
+    rf"(?:pip3?|uv|pipx|conda|poetry)\s+(?:\w+\s+)*?(?:install|add|run)\b[^\n`]*?"
+    rf"[ \t\"'=]{TAKEN}(?!/)|{TAKEN}\s*(?:\[[a-z]|[=<>~!]=)",
+    re.IGNORECASE,
+)
+
+
+def texts_of_the_repository():
+    """All texts of the repository, without the files that Git ignores."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if found.returncode:  # not a checkout
+        return [path for path in ROOT.rglob("*") if path.suffix in {".py", ".md"}]
+    paths = [ROOT / name for name in found.stdout.splitlines()]
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+@pytest.mark.once
+def test_no_text_advises_a_project_of_others():
+    """`keras-transformer` on PyPI is another project."""
+    texts = {}
+    for path in texts_of_the_repository():
+        with contextlib.suppress(UnicodeDecodeError):
+            texts[relative(path)] = path.read_text("utf-8")
+    assert len(texts) > 400 and "pyproject.toml" in texts
+    found = {name: ADVICE.search(text) for name, text in texts.items()}
+    found.pop(relative(pathlib.Path(__file__)))
+    assert not {name: match.group() for name, match in found.items() if match}
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [
+        "pip install keras-transformer",
+        'pip install "keras-transformer[hub]"',
+        "python -m pip install --upgrade keras_transformer",
+        "uv add keras-transformer",
+        'dependencies = ["keras-transformer>=0.1"]',
+        "keras-transformer==0.1.0",
+        "keras.transformer[serve]",
+    ],
+)
+def test_advice_of_a_project_of_others_is_found(advice):
+    assert ADVICE.search(advice)
+    assert not ADVICE.search(advice.replace("transformer", "transformer-toolkit"))
+    for text in ("keras-transformer train", 'pip install ".[hub]"', "pip install ."):
+        assert not ADVICE.search(text)
 
 
 # What the README says of real data, made to fit the few lines of the test.
@@ -314,7 +384,7 @@ def test_migration_page_names_what_exists(code):
     if first == "keras-transformer":
         assert further in {command.name for command in app.registered_commands}
     elif first.startswith("--"):
-        assert first in options and further in {"", *PRESETS, *run.DTYPES}
+        assert first in options and further in {"", *PRESETS, *early_checks.DTYPES}
     else:
         check_call(code)
 

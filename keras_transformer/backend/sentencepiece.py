@@ -49,6 +49,18 @@ def keep_model(tokenizer: Any, proto: bytes) -> None:
     tokenizer._model_resource = NamedModel()
 
 
+def keep_keras_hub_model(tokenizer: Any) -> None:
+    """Makes the SentencePiece model of a tokenizer of KerasHub a named resource.
+
+    Args:
+        tokenizer: a tokenizer of `keras_nlp.tokenizers`. One without a SentencePiece
+            model is left as it is.
+    """
+    model = getattr(tokenizer, "_sentence_piece", None)
+    if model is not None:
+        keep_model(model, tokenizer.proto)
+
+
 def edited_normalization(rule: str, edits: Mapping[str, str]) -> bytes:
     """Adds replacements of characters to a normalization of SentencePiece.
 

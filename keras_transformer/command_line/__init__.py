@@ -25,24 +25,7 @@ from keras_transformer.command_line.model_files import (
 from keras_transformer.command_line.serve import serve_command
 from keras_transformer.command_line.train import TrainCommand, train_command
 from keras_transformer.command_line.translate import translate_command
-
-# The extra of this package that installs each optional dependency.
-EXTRAS = {
-    "ctranslate2": "ctranslate2",
-    "huggingface_hub": "hub",
-    "onnxruntime": "onnx",
-    "prometheus_client": "serve",
-    "pydantic": "serve",
-    "rapidfuzz": "evaluation",
-    "ray": "serve",
-    "sacrebleu": "evaluation",
-    "safetensors": "marian",
-    "sentencex": "serve",
-    "starlette": "serve",
-    "tf2onnx": "onnx",
-    "uvicorn": "serve",
-    "yaml": "marian",
-}
+from keras_transformer.packages import with_advice
 
 app = typer.Typer(
     name="keras-transformer",
@@ -74,10 +57,7 @@ def main() -> None:
         with prints_warnings(_print_message):
             app()
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get(error.name or "")
-        hint = f'. Install it: pip install "keras-transformer[{extra}]"'
-        hint = "" if extra is None or "pip install" in str(error) else hint
-        _print_message("error", f"{error}{hint}")
+        _print_message("error", with_advice(error))
         sys.exit(1)
     except (
         *(ValueError, TypeError, OSError, RuntimeError, ImportError),

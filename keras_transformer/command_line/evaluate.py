@@ -17,7 +17,7 @@ from keras_transformer.command_line.parameters import (
     make_search,
 )
 from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import load_trained_model
+from keras_transformer.recipe.loading import find_model, load_trained_model
 
 if TYPE_CHECKING:
     from keras_transformer.inference.protocols import SequenceModel
@@ -53,11 +53,13 @@ def evaluate_command(
     too_long: TooLongLines = TooLong.error,
 ) -> None:
     """Print BLEU, chrF, exact match, error rates and perplexity on a parallel text."""
-    import_keras_quietly()
-    from keras_transformer.dataset import read_pairs
     from keras_transformer.evaluation import check_tokenize, text_scores
 
     check_tokenize(bleu_tokenize)
+    find_model(model)
+    import_keras_quietly()
+    from keras_transformer.dataset import read_pairs
+
     pairs = read_pairs(source, references)
     sources = [text for text, _ in pairs]
     targets = [text for _, text in pairs]

@@ -14,6 +14,9 @@ from keras_transformer.command_line.parameters import (
     make_search,
 )
 from keras_transformer.command_line.startup import import_keras_quietly
+from keras_transformer.files import check_new_folder
+from keras_transformer.hub import check_repository
+from keras_transformer.packages import EXTRAS, require_extra
 from keras_transformer.recipe.loading import find_model, load_trained_model
 
 
@@ -24,6 +27,15 @@ class Format(enum.StrEnum):
     ctranslate2 = "ctranslate2"
     onnx = "onnx"
     marian = "marian"
+
+
+# The options of each format, as of the function that writes it.
+OPTIONS = {
+    Format.saved_model: ("quantization", "card"),
+    Format.ctranslate2: ("quantization",),
+    Format.onnx: (),
+    Format.marian: (),
+}
 
 
 def export_command(
@@ -57,11 +69,27 @@ def export_command(
         options["quantization"] = quantization
     if card:
         options["card"] = parse_card(card)
+    _check_options(format, options)
+    find_model(model)
+    check_new_folder(folder)
+    if format.value in EXTRAS:
+        require_extra(format.value, f"`format={format.value!r}`")
     import_keras_quietly()
     search = make_search(model, num_beams, length_penalty, num_hypotheses)
     loaded = load_trained_model(model)
     loaded.export(folder, search, format=format.value, **options)
     typer.echo(f"{format.value}: {folder}")
+
+
+def _check_options(format: Format, options: Iterable[str]) -> None:
+    """Raises an error for an option that a format does not have."""
+    for name in options:
+        if name not in OPTIONS[format]:
+            formats = [each.value for each in Format if name in OPTIONS[each]]
+            raise typer.BadParameter(
+                f"--{name} is for --format {' or '.join(formats)}; received --format "
+                f"{format.value}"
+            )
 
 
 def parse_card(lines: Sequence[str]) -> dict[str, str]:
@@ -98,6 +126,7 @@ def import_command(
         raise typer.BadParameter(
             f"--revision requires a name on the Hub; {folder} is a folder"
         )
+    _check_source(folder)
     import_keras_quietly()
     from keras_transformer.interoperability import ctranslate2, marian
     from keras_transformer.interoperability.files import FALLBACKS, find_folder
@@ -112,6 +141,18 @@ def import_command(
         typer.echo(f"marian: {model}")
 
 
+def _check_source(folder: str) -> None:
+    """Raises an error if a model cannot be read, or its format needs a package."""
+    path = pathlib.Path(folder)
+    if path.is_dir():
+        is_marian = (path / "decoder.yml").exists() or any(path.glob("*.safetensors"))
+        if is_marian and not (path / "model.bin").exists():
+            require_extra("marian", f"`folder={folder!r}`")
+        return
+    check_repository(folder)
+    require_extra("hub", f"the repository {folder} on the Hugging Face Hub")
+
+
 def inspect_command(
     path: Annotated[
         pathlib.Path,
@@ -122,8 +163,10 @@ def inspect_command(
     ],
 ) -> None:
     """Describe a .keras file, a run, a preset or a SavedModel."""
-    import_keras_quietly()
     is_saved_model = (path / "saved_model.pb").exists()
+    if not is_saved_model:
+        find_model(path)
+    import_keras_quietly()
     facts = describe_saved_model(path) if is_saved_model else describe_keras_model(path)
     width = max(map(len, facts)) + 2
     for name, value in facts.items():

@@ -3,10 +3,13 @@
 import os
 import pathlib
 import re
-from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+if TYPE_CHECKING:
+    from keras_transformer.serving import ServerOptions
 
 
 class NamedFolder(NamedTuple):
@@ -62,23 +65,33 @@ def serve_command(
     ] = None,
 ) -> None:
     """Serve SavedModels over HTTP: the REST API of TensorFlow Serving, and a page."""
-    from keras_transformer.serving import (
-        make_server_options,
-        read_server_options,
-        serve,
-    )
-
     if (config is None) == (not folders):
         raise typer.BadParameter("give either folders of models or --config")
+    from keras_transformer.serving import read_server_options
+
     options = _without_none(host=host, port=port, address=address, cache=cache)
     model_options = _without_none(replicas=replicas, split_sentences=split_sentences)
-    if config is not None:
-        if model_options:
-            given = ", ".join(f"--{name.replace('_', '-')}" for name in model_options)
-            raise typer.BadParameter(f"set {given} in {config}")
-        serve(read_server_options(config, **options))
-        return
-    named = [_named_folder(folder) for folder in folders or []]
+    if config is None:
+        server_options = _options_of_folders(folders or [], model_options, options)
+    elif model_options:
+        given = ", ".join(f"--{name.replace('_', '-')}" for name in model_options)
+        raise typer.BadParameter(f"set {given} in {config}")
+    else:
+        server_options = read_server_options(config, **options)
+    from keras_transformer.serving import serve  # imports Ray
+
+    serve(server_options)
+
+
+def _options_of_folders(
+    folders: Sequence[pathlib.Path],
+    model_options: Mapping[str, object],
+    options: Mapping[str, Any],
+) -> "ServerOptions":
+    """Returns the options of a server of the models in some folders."""
+    from keras_transformer.serving import make_server_options
+
+    named = [_named_folder(folder) for folder in folders]
     names = [name for name, _ in named]
     if len(set(names)) < len(names):
         raise typer.BadParameter(
@@ -87,11 +100,10 @@ def serve_command(
         )
     models = {name: {"folder": folder, **model_options} for name, folder in named}
     try:
-        server_options = make_server_options(models=models, **options)
+        return make_server_options(models=models, **options)
     except ValueError as error:  # replace the names of a TOML file by options
         text = re.sub(r"`models\.[^`]*\.(\w+)`", r"`\1`", str(error))
         raise ValueError(text) from None
-    serve(server_options)
 
 
 def _named_folder(folder: pathlib.Path) -> NamedFolder:
@@ -104,5 +116,5 @@ def _named_folder(folder: pathlib.Path) -> NamedFolder:
     return NamedFolder(folder.name, folder)
 
 
-def _without_none(**options: object) -> Mapping[str, object]:
+def _without_none(**options: object) -> Mapping[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

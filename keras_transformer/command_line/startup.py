@@ -7,6 +7,8 @@ import re
 import tempfile
 from collections.abc import Iterator
 
+from keras_transformer.packages import DEPENDENCIES, require_extra, require_modules
+
 # Lines of level INFO and the hints that TF_CPP_MIN_LOG_LEVEL does not suppress.
 _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the ")
 
@@ -14,9 +16,16 @@ _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the
 def import_keras_quietly() -> None:
     """Imports Keras and TensorFlow, and hides the log of TensorFlow's C++ code.
 
-    Does nothing if `TF_CPP_MIN_LOG_LEVEL` is set. Errors that stop a command are
+    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is set. Errors that stop a command are
     Python exceptions, which are not hidden.
+
+    Raises:
+        ModuleNotFoundError: if a package that every command requires is missing.
     """
+    require_modules(DEPENDENCIES, "keras_transformer")
+    backend = os.environ.get("KERAS_BACKEND")
+    if backend in ("jax", "torch"):
+        require_extra(backend, f"KERAS_BACKEND={backend}")
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

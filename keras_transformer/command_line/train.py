@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.recipe import Recipe, read_options
+from keras_transformer.recipe.early_checks import check_early
 from keras_transformer.recipe.option_checks import SIZES
 
 # The headings of `--help`, by the first option below each.
@@ -60,6 +61,7 @@ def train_command(**options: Any) -> None:
     for name in ("valid", "test"):
         options[name] = _files_or_fraction(options[name])
     recipe = Recipe(**options)
+    check_early(recipe)
     import_keras_quietly()
     from keras_transformer.recipe import train
 

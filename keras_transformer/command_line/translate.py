@@ -17,7 +17,8 @@ from keras_transformer.command_line.parameters import (
     make_search,
 )
 from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import load_trained_model
+from keras_transformer.files import check_new_file
+from keras_transformer.recipe.loading import find_model, load_trained_model
 
 DASH = pathlib.Path("-")  # standard input or standard output
 
@@ -69,6 +70,9 @@ def translate_command(
 
     If a translation from file to file is stopped, the same command resumes it.
     """
+    find_model(model)
+    if target != DASH:
+        check_new_file(target, None if source == DASH else source, overwrite)
     import_keras_quietly()
     from keras_transformer.inference.file_translation import (
         translate_file,

@@ -21,6 +21,7 @@ from keras_transformer.dataset.text_pairs import Pair, open_corpora
 from keras_transformer.dataset.token_rows import Tokenizers
 from keras_transformer.dataset.windows import Prefetcher, WindowLoader
 from keras_transformer.text import Paths, Tokenizer
+from keras_transformer.text.tokenizer import check_tokenizer
 
 
 def parallel_dataset(
@@ -164,8 +165,8 @@ def parallel_dataset(
         batches_per_epoch=batches_per_epoch,
     )
     check_ints(0, seed=seed)
-    _check_tokenizer("source_tokenizer", source_tokenizer)
-    _check_tokenizer("target_tokenizer", target_tokenizer)
+    check_tokenizer("source_tokenizer", source_tokenizer)
+    check_tokenizer("target_tokenizer", target_tokenizer)
     _check_length_ratio(max_length_ratio)
     _check_shard(shard)
     _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
@@ -205,15 +206,6 @@ def parallel_dataset(
         plan.padding_fraction,
         plan.tokens(batches),
     )
-
-
-def _check_tokenizer(name: str, tokenizer: Tokenizer) -> None:
-    """Raises `ValueError` if a tokenizer has no method `tokenize`."""
-    if not hasattr(tokenizer, "tokenize"):
-        raise ValueError(
-            f"`{name}` must be a `Tokenizer`; received `{name}={tokenizer!r}`. "
-            "Train one, for example with `SentencePieceTokenizer.train`."
-        )
 
 
 def _check_length_ratio(max_length_ratio: float | None) -> None:

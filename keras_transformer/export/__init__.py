@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.decoding import BeamSearch, Search
+from keras_transformer.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.export.ctranslate2 import export_ctranslate2
@@ -71,7 +72,17 @@ __all__ = [
 ]
 
 
+# The extras whose packages the writers require.
+_EXTRAS = {
+    "export_ctranslate2": "ctranslate2",
+    "export_onnx": "onnx",
+    "export_marian": "marian",
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _EXTRAS:
+        require_extra(_EXTRAS[name], f"`{name}`")
     if name in _MODULES:
         module = import_module(f"keras_transformer.export.{_MODULES[name]}")
         return getattr(module, name)

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 
 from keras_transformer import hub
@@ -40,16 +39,12 @@ def find_folder(
     path = pathlib.Path(folder)
     if path.is_dir():
         return path
-    if isinstance(folder, str) and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", folder):
-        needed_for = (
-            f"`folder={folder!r}` is not a folder on this machine. As the name of a "
-            "repository on the Hugging Face Hub it"
-        )
-        return hub.download(folder, files, needed_for, revision, fallbacks)
-    raise FileNotFoundError(
-        "`folder` must be a folder, or a name on the Hugging Face Hub such as "
-        f"'Helsinki-NLP/opus-mt-en-de'; received `folder={str(folder)!r}`."
+    hub.check_repository(folder)
+    needed_for = (
+        f"`folder={folder!r}` is not a folder on this machine. As the name of a "
+        "repository on the Hugging Face Hub it"
     )
+    return hub.download(str(folder), files, needed_for, revision, fallbacks)
 
 
 def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:

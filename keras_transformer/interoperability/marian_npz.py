@@ -29,6 +29,7 @@ from keras_transformer.interoperability.added_tokens import (
 from keras_transformer.interoperability.marian_vocabulary import read_vocabulary_file
 from keras_transformer.interoperability.tensors import ArrayTensors
 from keras_transformer.layers import PositionalEncoding
+from keras_transformer.packages import require_extra
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
 
@@ -161,6 +162,7 @@ def read_own_files(folder: pathlib.Path) -> OwnFiles:
 
 
 def _read_yaml(content: bytes, name: str) -> Config:
+    require_extra("marian", name)
     import yaml
 
     try:

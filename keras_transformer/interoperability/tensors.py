@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from keras_transformer.packages import require_extra
+
 if TYPE_CHECKING:
     from safetensors import safe_open
 
@@ -125,6 +127,7 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
     Raises:
         ValueError: if the file is damaged.
     """
+    require_extra("marian", f"{path}")
     import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
     import safetensors
 

@@ -28,12 +28,12 @@ from keras_transformer.models.encoder_decoder import (
     OutputsWithScores,
 )
 from keras_transformer.models.file_checks import check_fits_memory
-from keras_transformer.models.presets import PRESETS
 from keras_transformer.models.vocabularies import (
     check_tying,
     find_sizes,
     find_special_ids,
 )
+from keras_transformer.presets import PRESETS
 from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.types import Config, Shape, Tensor, TokenIds
 

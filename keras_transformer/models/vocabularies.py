@@ -44,13 +44,21 @@ def find_sizes(
 
     Raises:
         ValueError: if neither one nor two sizes are given, there is only a target
-            tokenizer, or a tokenizer has more tokens.
+            tokenizer, or a tokenizer has more tokens or is none of this library.
     """
     if source_tokenizer is None and target_tokenizer is not None:
         raise ValueError(
             "`source_tokenizer` must be given with `target_tokenizer`; received "
             f"`source_tokenizer=None`, `target_tokenizer={target_tokenizer}`."
         )
+    for name, tokenizer in (
+        ("source_tokenizer", source_tokenizer),
+        ("target_tokenizer", target_tokenizer),
+    ):
+        if tokenizer is not None:
+            from keras_transformer.text.tokenizer import check_tokenizer
+
+            check_tokenizer(name, tokenizer)
     no_size = not (shared or source or target)
     if source_tokenizer is not None and target_tokenizer is not None and no_size:
         if source_tokenizer is target_tokenizer:

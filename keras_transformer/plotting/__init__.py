@@ -2,21 +2,39 @@
 
 Every function takes arrays and returns a `matplotlib.figure.Figure` that is not
 registered with pyplot. A notebook displays it, `figure.savefig("attention.png")`
-writes it to a file, and it need not be closed.
+writes it to a file, and it need not be closed. The extra `plots` installs what they
+require. Each function is imported at its first use.
 """
 
-from keras_transformer.plotting.attention import (
-    plot_attention,
-    plot_attention_heads,
-    plot_token_attention,
-)
-from keras_transformer.plotting.attention_pattern import plot_attention_pattern
-from keras_transformer.plotting.positional_encoding import (
-    plot_positional_encoding,
-    plot_positional_encoding_waves,
-)
-from keras_transformer.plotting.schedule import plot_schedule
-from keras_transformer.plotting.search_tree import plot_search_tree
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from keras_transformer.packages import require_extra
+
+if TYPE_CHECKING:
+    from keras_transformer.plotting.attention import (
+        plot_attention,
+        plot_attention_heads,
+        plot_token_attention,
+    )
+    from keras_transformer.plotting.attention_pattern import plot_attention_pattern
+    from keras_transformer.plotting.positional_encoding import (
+        plot_positional_encoding,
+        plot_positional_encoding_waves,
+    )
+    from keras_transformer.plotting.schedule import plot_schedule
+    from keras_transformer.plotting.search_tree import plot_search_tree
+
+_MODULES = {
+    "plot_attention": "attention",
+    "plot_attention_heads": "attention",
+    "plot_attention_pattern": "attention_pattern",
+    "plot_positional_encoding": "positional_encoding",
+    "plot_positional_encoding_waves": "positional_encoding",
+    "plot_schedule": "schedule",
+    "plot_search_tree": "search_tree",
+    "plot_token_attention": "attention",
+}
 
 __all__ = [
     "plot_attention",
@@ -28,3 +46,11 @@ __all__ = [
     "plot_search_tree",
     "plot_token_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_extra("plots", "`keras_transformer.plotting`")
+    module = import_module(f"keras_transformer.plotting.{_MODULES[name]}")
+    return getattr(module, name)

@@ -6,10 +6,7 @@ from typing import NamedTuple
 
 from keras_transformer.files import read_json
 from keras_transformer.recipe.recipe import PlannedRecipe, Recipe, read_options
-from keras_transformer.training.checkpoints.storage import (
-    RunPosition,
-    checkpoint_files,
-)
+from keras_transformer.run_position import RunPosition, checkpoint_files
 
 
 class SearchSettings(NamedTuple):
@@ -114,8 +111,6 @@ def latest_position(output: str) -> RunPosition | None:
 def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
     """Returns the options with which the run in `recipe.output` is resumed.
 
-    Warns if the learning rate may jump because the number of epochs differs.
-
     Args:
         recipe: the options. Those of the run complete them.
 
@@ -148,20 +143,19 @@ def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
             f"epochs in {recipe.output}; received `epochs={completed.epochs}`. Choose "
             "another `output` for a run of fewer epochs."
         )
-    _warn_of_another_cooldown(
-        completed, began.epochs, position.epochs + bool(position.batches)
-    )
     return completed
 
 
-def _warn_of_another_cooldown(recipe: PlannedRecipe, epochs: int, begun: int) -> None:
-    """Warns if the end of the run changes after the learning rate began to fall.
+def warn_of_another_cooldown(recipe: PlannedRecipe) -> None:
+    """Warns if the end of a run changes after the learning rate began to fall.
 
     Args:
-        recipe: the options, with the new number of epochs.
-        epochs: the number of epochs so far.
-        begun: the number of epochs that have begun.
+        recipe: the options with which the run in `recipe.output` is resumed.
     """
+    position = latest_position(recipe.output)
+    assert position is not None
+    epochs = began_recipe(pathlib.Path(recipe.output)).epochs
+    begun = position.epochs + bool(position.batches)
     is_cooling = begun > min(recipe.epochs, epochs) - recipe.cooldown
     if begun < recipe.epochs != epochs and is_cooling:
         warnings.warn(

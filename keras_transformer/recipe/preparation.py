@@ -10,7 +10,7 @@ import keras
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
 from keras_transformer.dataset.text_pairs import Corpus, Pair, open_corpora
 from keras_transformer.models import GenerativeModel
-from keras_transformer.recipe.folder import recipe_to_resume
+from keras_transformer.recipe.folder import recipe_to_resume, warn_of_another_cooldown
 from keras_transformer.recipe.held_out import (
     ParallelText,
     TextFiles,
@@ -77,6 +77,8 @@ def prepare_run(recipe: Recipe, reporter: Reporter) -> PreparedRun:
             options, or if a text or an option is not suitable.
     """
     began = recipe_to_resume(recipe)
+    if began is not None:
+        warn_of_another_cooldown(began)
     plan = Plan(began or recipe)
     with reporter.phase("Reading the text"):
         files = _text_files(plan)

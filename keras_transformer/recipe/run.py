@@ -1,14 +1,13 @@
 """A training run: vocabulary, data, model, `fit`, averaged weights, evaluation."""
 
 import pathlib
-from collections.abc import Sequence
 
 import keras
 
 from keras_transformer.decoding import BeamSearch, GreedySearch
-from keras_transformer.evaluation import METRICS, check_tokenize
+from keras_transformer.evaluation import METRICS
 from keras_transformer.files import written_whole
-from keras_transformer.models import PRESETS
+from keras_transformer.recipe.early_checks import check_early
 from keras_transformer.recipe.folder import began_recipe, is_complete, next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.loading import load_trained_model
@@ -24,8 +23,6 @@ from keras_transformer.training import (
     TrainingProgress,
     TranslationQuality,
 )
-
-DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def train(recipe: Recipe) -> TrainingResult:
@@ -63,6 +60,8 @@ def train(recipe: Recipe) -> TrainingResult:
     Raises:
         ValueError: if an option has an invalid value, or if the folder contains a run
             of other options on which the weights depend. The error names the option.
+        FileNotFoundError: if a text or the initial model does not exist.
+        ModuleNotFoundError: if an option requires a package that is not installed.
 
     Example:
 
@@ -74,9 +73,7 @@ def train(recipe: Recipe) -> TrainingResult:
     model.generate(["A man sleeps."], search)
     ```
     """
-    for name, names in {"preset": (None, *PRESETS), "dtype": DTYPES}.items():
-        _check_one_of(name, vars(recipe)[name], names)
-    check_tokenize(recipe.bleu_tokenize)
+    check_early(recipe)
     output = pathlib.Path(recipe.output)
     reporter = Reporter(recipe.verbose)
     if is_complete(recipe):
@@ -110,14 +107,6 @@ def train(recipe: Recipe) -> TrainingResult:
             model.export(folder, result.search, check_texts=texts, verbose=False)
     result.figures.write(figures_file)  # last: its presence means a complete run
     return result
-
-
-def _check_one_of(name: str, value: str | None, values: Sequence[str | None]) -> None:
-    if value not in values:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(filter(None, values))}; received "
-            f"`{name}={value!r}`."
-        )
 
 
 def _print_figures(figures: Figures, recipe: Recipe, reporter: Reporter) -> None:

@@ -19,6 +19,8 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from keras_transformer.packages import require_extra
+
 if TYPE_CHECKING:
     from keras_transformer.serving.server import serve
     from keras_transformer.serving.server_options import (
@@ -60,6 +62,7 @@ def __getattr__(name: str) -> object:
         )
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_extra("serve", "`keras_transformer.serving`")
     module = import_module(f"keras_transformer.serving.{_MODULES[name]}")
     value: object = getattr(module, name)
     return value

@@ -1,15 +1,17 @@
 """Tokenizers, which convert strings to token ids and back inside TensorFlow graphs.
 
 All tokenizers share the interface `Tokenizer`: `SentencePieceTokenizer` (subwords),
-`CharacterTokenizer`, `WordTokenizer`, `ByteTokenizer`, and `MarianTokenizer` for
-trained Marian models. The first three are trained by their `train` method. `save`
-writes a tokenizer to one JSON file, which `Tokenizer.load` reads; the configuration of
-a model contains its tokenizers. Tokenizers consist of core TensorFlow operations and
-the SentencePiece operations of tensorflow-text, so a SavedModel can contain them.
+`CharacterTokenizer`, `WordTokenizer`, `ByteTokenizer`, `MarianTokenizer` for trained
+Marian models, and `KerasHubTokenizer` for tokenizers of KerasHub. The first three are
+trained by their `train` method. `save` writes a tokenizer to one JSON file, which
+`Tokenizer.load` reads; the configuration of a model contains its tokenizers. Tokenizers
+consist of operations of TensorFlow and tensorflow-text, so a SavedModel can contain
+them.
 
 `text_files` reads the text files of the whole library.
 """
 
+from keras_transformer.text.keras_hub_tokenizer import KerasHubTokenizer
 from keras_transformer.text.lookup_tokenizers import (
     ByteTokenizer,
     CharacterTokenizer,
@@ -35,6 +37,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
+    "KerasHubTokenizer",
     "LineIndex",
     "LineReader",
     "MarianTokenizer",

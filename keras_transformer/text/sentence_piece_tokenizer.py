@@ -13,6 +13,7 @@ import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from keras_transformer.arguments import check_character_coverage, normalization_rule
 from keras_transformer.backend.sentencepiece import keep_model
 from keras_transformer.text.invisible_characters import (
     normalization_rules,
@@ -167,19 +168,14 @@ class SentencePieceTokenizer(Tokenizer):
                 "`max_sentences` must be at least 1; received "
                 f"`max_sentences={max_sentences}`. Use as many as fit into memory."
             )
-        if not 0.98 <= character_coverage <= 1:
-            raise ValueError(
-                "`character_coverage` must be from 0.98 to 1; received "
-                f"`character_coverage={character_coverage}`. 0.9995 suits scripts of "
-                "thousands of characters, 1 all others."
-            )
+        check_character_coverage(character_coverage)
         is_text = isinstance(user_defined_symbols, str)
         if is_text or not all(map(_is_word, user_defined_symbols)):
             raise ValueError(
                 "`user_defined_symbols` must be a list of strings without spaces; "
                 f"received `user_defined_symbols={user_defined_symbols!r}`."
             )
-        rule = _normalization_rule(normalization, lowercase)
+        rule = normalization_rule(normalization, lowercase)
         sample = sample_items(training_lines(files, lines), max_sentences, seed)
         proto = _train_model(
             sample,
@@ -275,23 +271,6 @@ def _to_ragged(rows: list[list[int]]) -> tf.RaggedTensor:
 
 def _is_word(symbol: object) -> bool:
     return isinstance(symbol, str) and symbol.split() == [symbol]
-
-
-def _normalization_rule(normalization: str, lowercase: bool) -> str:
-    """Returns the name that SentencePiece has for a normalisation."""
-    if normalization not in ("nmt_nfkc", "nfkc", "identity"):
-        raise ValueError(
-            '`normalization` must be "nmt_nfkc", "nfkc" or "identity"; received '
-            f"`normalization={normalization!r}`. `lowercase=True` folds letter case."
-        )
-    if not lowercase:
-        return normalization
-    if normalization == "identity":
-        raise ValueError(
-            '`normalization` must be "nmt_nfkc" or "nfkc" with `lowercase=True`; '
-            'received `normalization="identity"`. Lower-case the texts before training.'
-        )
-    return f"{normalization}_cf"
 
 
 def _train_model(sample: list[str], normalization: str, **options: Any) -> bytes:

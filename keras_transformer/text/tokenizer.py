@@ -40,6 +40,8 @@ class Tokenizer(tf.Module):
     Args:
         vocabulary: iterable of str, all tokens, special tokens included, in the order
             of their ids.
+        special_ids: ids of the tokens of padding, unknown text, start and end; `None`
+            for those of `special_tokens`.
 
     Raises:
         ValueError: if `vocabulary` lacks a special token.
@@ -66,7 +68,7 @@ class Tokenizer(tf.Module):
     array([b'AB'], dtype=object)
     """
 
-    special_tokens: ClassVar[tuple[str, ...]] = SPECIAL_TOKENS
+    special_tokens: tuple[str, ...] = SPECIAL_TOKENS
     """Tokens of padding, unknown text, start and end."""
 
     language_token_pattern: ClassVar[str | None] = None
@@ -78,9 +80,13 @@ class Tokenizer(tf.Module):
     # of these files. Their values are bytes, which `get_config` encodes in base64.
     assets: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, vocabulary: Iterable[str]) -> None:
+    def __init__(
+        self, vocabulary: Iterable[str], special_ids: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         self._vocabulary = tuple(vocabulary)
+        if special_ids is not None:
+            self.special_tokens = tuple(self._vocabulary[id] for id in special_ids)
         special = self.special_tokens
         missing = [token for token in special if token not in self._vocabulary]
         if missing:
@@ -90,7 +96,7 @@ class Tokenizer(tf.Module):
                 "this library, or train the SentencePiece model with the options "
                 "`--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3`."
             )
-        self._special_ids = tuple(map(self._vocabulary.index, special))
+        self._special_ids = tuple(special_ids or map(self._vocabulary.index, special))
         self._language_token_ids = self._find_language_tokens()
 
     @abc.abstractmethod
@@ -394,3 +400,26 @@ class Tokenizer(tf.Module):
                 f"{type(tokenizer).__name__}. `Tokenizer.load` loads every class."
             )
         return tokenizer
+
+
+def check_tokenizer(name: str, tokenizer: object) -> None:
+    """Checks that an argument has the interface of a `Tokenizer`.
+
+    Args:
+        name: name of the argument, for the error message.
+        tokenizer: its value.
+
+    Raises:
+        ValueError: if it is another object, such as a tokenizer of KerasHub.
+    """
+    bases = type(tokenizer).__mro__
+    is_of_keras_hub = any(base.__module__.startswith("keras_hub.") for base in bases)
+    if hasattr(tokenizer, "tokenize") and not is_of_keras_hub:
+        return
+    remedy = "Train one, for example with `SentencePieceTokenizer.train`."
+    if is_of_keras_hub:
+        remedy = f"Pass `{name}=KerasHubTokenizer(tokenizer)`."
+    raise ValueError(
+        f"`{name}` must be a `keras_transformer.Tokenizer`; received "
+        f"`{name}={tokenizer!r}`. {remedy}"
+    )

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.run_position import checkpoint_files
 from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer.training.checkpoints.run_state import SavedVariable
 
@@ -52,7 +53,7 @@ def average_checkpoints(
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1
     """
     check_ints(1, last=last)
-    found = storage.checkpoint_files(pathlib.Path(folder))
+    found = checkpoint_files(pathlib.Path(folder))
     ends = [path for position, path in found.items() if not position.batches]
     readable = storage.readable_checkpoints(
         reversed(ends), "model", check=run_state.check_variables

@@ -25,6 +25,16 @@ FIGURES = Figures(
 FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 
 
+@pytest.fixture(autouse=True)
+def texts(tmp_path, monkeypatch):
+    """The command checks that the texts exist."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("a.en", "a.de", "b.tsv", "c.tsv", "d.en", "d.de", "a.tsv"):
+        (folder / name).touch()
+
+
 @pytest.fixture
 def recipes(monkeypatch):
     """Returns the list of the recipes that the command trains."""
@@ -155,13 +165,13 @@ def test_the_command_line_overrides_the_file(recipes, tmp_path):
 )
 def test_an_interrupt(saved, message, monkeypatch, tmp_path):
     def stop(recipe):
+        if saved:
+            (tmp_path / "checkpoints" / saved).touch()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "train", stop)
     monkeypatch.setattr("keras_transformer.recipe.train", stop)
     (tmp_path / "checkpoints").mkdir()
-    if saved:
-        (tmp_path / "checkpoints" / saved).touch()
     result = invoke(*FILES[:-1], tmp_path, "--epochs", 7)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == message

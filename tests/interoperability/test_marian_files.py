@@ -402,6 +402,6 @@ def test_invalid_names(name, monkeypatch):
 
 def test_a_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    message = r"'a/b'` is not a folder on .* Hub it needs .*keras-transformer\[hub\]"
+    message = r"'a/b'` is not a folder on .* Hub it requires .*\"huggingface_hub>=1.0\""
     with pytest.raises(ModuleNotFoundError, match=message):
         load_marian("a/b")

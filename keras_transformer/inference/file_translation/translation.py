@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
-from keras_transformer.files import written_whole
+from keras_transformer.files import check_new_file, written_whole
 from keras_transformer.inference.file_translation.line_windows import (
     FileLines,
     LineWindow,
@@ -119,7 +119,7 @@ def translate_file(
     check_request(Request(search, max_length, min_length), batch_size)
     check_seed(seed)
     _check_arguments(window, too_long)
-    _check_target(target, source, overwrite)
+    check_new_file(target, source, overwrite)
     text = FileLines(source, ModelSide(model))
     settings = {
         "search": repr(search),
@@ -236,7 +236,7 @@ def written_at_once(
         FileExistsError: if `target` exists and may not be replaced.
     """
     target = pathlib.Path(target)
-    _check_target(target, source, overwrite)
+    check_new_file(target, source, overwrite)
     with written_whole(target) as file:
         if target.suffix != ".gz":
             yield file
@@ -250,21 +250,6 @@ def _check_arguments(window: int, too_long: str) -> None:
     if too_long not in ("error", "empty"):
         raise ValueError(
             f'`too_long` must be "error" or "empty"; received `too_long={too_long!r}`.'
-        )
-
-
-def _check_target(
-    target: pathlib.Path, source: str | os.PathLike | None, overwrite: bool
-) -> None:
-    if target.exists() and source is not None and os.path.samefile(source, target):
-        raise ValueError(
-            "`target` must not be the file `source`; received "
-            f"`target={str(target)!r}`."
-        )
-    if target.exists() and not overwrite:
-        raise FileExistsError(
-            f"`target` must not exist; received `target={str(target)!r}`. Choose "
-            "another name, or replace the file with `overwrite=True`."
         )
 
 

@@ -11,9 +11,9 @@ import keras
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.backend.keras_internals import set_initial_epoch
+from keras_transformer.run_position import RunPosition, checkpoint_files
 from keras_transformer.training.checkpoints import callback_state, run_state, storage
 from keras_transformer.training.checkpoints.run_state import RunState, SavedHistory
-from keras_transformer.training.checkpoints.storage import RunPosition
 from keras_transformer.training.training_data import DataState, TrainingData
 
 # A value of `stop_training`, which callbacks set to `True`: the resumed epoch is
@@ -128,7 +128,7 @@ class Checkpoints(keras.callbacks.Callback):
             self._resume(*newest)
 
     def _newest_checkpoint(self) -> tuple[pathlib.Path, RunState] | None:
-        paths = [*storage.checkpoint_files(self.folder).values()]
+        paths = [*checkpoint_files(self.folder).values()]
         readable = storage.readable_checkpoints(
             reversed(paths), check=run_state.check_state
         )

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints.callback_state import SavedCallback
-from keras_transformer.training.checkpoints.storage import RunPosition
 
 
 class SavedVariable(TypedDict):

@@ -10,68 +10,28 @@ import json
 import math
 import os
 import pathlib
-import re
 import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.files import UNFINISHED, check_is_file, lock, written_whole
+from keras_transformer.run_position import (
+    RunPosition,
+    all_checkpoint_files,
+    checkpoint_files,
+)
 
 LOCK = ".lock"
 _LOCKS: dict[str, int] = {}  # File descriptors of this process, by folder.
-_NAME = re.compile(r"epoch-(\d+)(?:-after-batch-(\d+))?\.npz")
-# Older mid-epoch files have the number of complete epochs in their name.
-_OLD_NAME = re.compile(r"epoch-(\d+)-batch-(\d+)\.npz")
 
 
 class DamagedCheckpoint(OSError):
     """Raised if a checkpoint file is damaged."""
-
-
-class RunPosition(NamedTuple):
-    """Position of a run: complete epochs, and complete batches of the next epoch.
-
-    Attributes:
-        epochs: int, number of complete epochs.
-        batches: int, number of complete batches of the next epoch.
-    """
-
-    epochs: int
-    batches: int = 0
-
-    @property
-    def file_name(self) -> str:
-        """Name of the checkpoint file; epochs and batches are counted from 1."""
-        if self.batches:
-            return f"epoch-{self.epochs + 1:04}-after-batch-{self.batches:06}.npz"
-        return f"epoch-{self.epochs:04}.npz"
-
-    @property
-    def resumes_at(self) -> str:
-        """Where the run resumes, as in `"epoch 3, batch 21"`, counted from 1."""
-        return f"epoch {self.epochs + 1}, batch {self.batches + 1}"
-
-    @classmethod
-    def from_file_name(cls, name: str) -> Self | None:
-        """Returns the position in the name of a checkpoint file.
-
-        Args:
-            name: str, the name of a file.
-
-        Returns:
-            A `RunPosition`, or `None` if the file is not a checkpoint.
-        """
-        if match := _OLD_NAME.fullmatch(name):
-            return cls(int(match[1]), int(match[2]))
-        if match := _NAME.fullmatch(name):
-            is_end = match[2] is None
-            return cls(int(match[1]) - (not is_end), int(match[2] or 0))
-        return None
 
 
 def acquire_lock(folder: pathlib.Path) -> None:
@@ -139,28 +99,6 @@ def _close_inherited_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_inherited_locks)
-
-
-def checkpoint_files(folder: pathlib.Path) -> dict[RunPosition, pathlib.Path]:
-    """Returns the checkpoint files in a folder.
-
-    Args:
-        folder: path of a folder, which need not exist.
-
-    Returns:
-        Dictionary from positions to paths, oldest first.
-    """
-    return dict(_all_files(folder))
-
-
-def _all_files(folder: pathlib.Path) -> list[tuple[RunPosition, pathlib.Path]]:
-    """Returns positions and paths; of two files at one position, the newer is last."""
-    files = [
-        (position, path)
-        for path in folder.glob("*.npz")
-        if (position := RunPosition.from_file_name(path.name)) is not None
-    ]
-    return sorted(files, key=lambda file: (file[0], file[1].name == file[0].file_name))
 
 
 def write_checkpoint(path: pathlib.Path, state: Mapping[str, Any]) -> None:
@@ -283,7 +221,7 @@ def remove_superseded(folder: pathlib.Path, newest: RunPosition, keep: int) -> N
     positions = [position for position in files if position <= newest]
     ends = [position for position in positions if not position.batches]
     kept = {files[position] for position in (*positions[-2:], *ends[-keep:])}
-    for _, path in _all_files(folder):
+    for _, path in all_checkpoint_files(folder):
         if path not in kept:
             path.unlink(missing_ok=True)
 

@@ -1,0 +1,74 @@
+"""Positions of a training run, and the checkpoint files that are named after them."""
+
+import pathlib
+import re
+from typing import NamedTuple, Self
+
+_NAME = re.compile(r"epoch-(\d+)(?:-after-batch-(\d+))?\.npz")
+# Older mid-epoch files have the number of complete epochs in their name.
+_OLD_NAME = re.compile(r"epoch-(\d+)-batch-(\d+)\.npz")
+
+
+class RunPosition(NamedTuple):
+    """Position of a run: complete epochs, and complete batches of the next epoch.
+
+    Attributes:
+        epochs: int, number of complete epochs.
+        batches: int, number of complete batches of the next epoch.
+    """
+
+    epochs: int
+    batches: int = 0
+
+    @property
+    def file_name(self) -> str:
+        """Name of the checkpoint file; epochs and batches are counted from 1."""
+        if self.batches:
+            return f"epoch-{self.epochs + 1:04}-after-batch-{self.batches:06}.npz"
+        return f"epoch-{self.epochs:04}.npz"
+
+    @property
+    def resumes_at(self) -> str:
+        """Where the run resumes, as in `"epoch 3, batch 21"`, counted from 1."""
+        return f"epoch {self.epochs + 1}, batch {self.batches + 1}"
+
+    @classmethod
+    def from_file_name(cls, name: str) -> Self | None:
+        """Returns the position in the name of a checkpoint file.
+
+        Args:
+            name: str, the name of a file.
+
+        Returns:
+            A `RunPosition`, or `None` if the file is not a checkpoint.
+        """
+        if match := _OLD_NAME.fullmatch(name):
+            return cls(int(match[1]), int(match[2]))
+        if match := _NAME.fullmatch(name):
+            is_end = match[2] is None
+            return cls(int(match[1]) - (not is_end), int(match[2] or 0))
+        return None
+
+
+def checkpoint_files(folder: pathlib.Path) -> dict[RunPosition, pathlib.Path]:
+    """Returns the checkpoint files in a folder.
+
+    Args:
+        folder: path of a folder, which need not exist.
+
+    Returns:
+        Dictionary from positions to paths, oldest first.
+    """
+    return dict(all_checkpoint_files(folder))
+
+
+def all_checkpoint_files(
+    folder: pathlib.Path,
+) -> list[tuple[RunPosition, pathlib.Path]]:
+    """Returns positions and paths; of two files at one position, the newer is last."""
+    files = [
+        (position, path)
+        for path in folder.glob("*.npz")
+        if (position := RunPosition.from_file_name(path.name)) is not None
+    ]
+    return sorted(files, key=lambda file: (file[0], file[1].name == file[0].file_name))
