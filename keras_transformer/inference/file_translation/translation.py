@@ -100,7 +100,7 @@ def translate_file(
             translations empty and warns of their number at the end.
         overwrite: whether to replace an existing `target`, and to discard unfinished
             work of a call with other arguments.
-        verbose: 1 for a progress bar, 0 for no output.
+        verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
@@ -137,9 +137,7 @@ def translate_file(
         done = unfinished.progress.lines
         if too_long == "error":
             text.check_lengths(done, window)
-        with tqdm(
-            total=text.lines, initial=done, unit=" sentences", disable=not verbose
-        ) as bar:
+        with _progress_bar(text.lines, verbose, done) as bar:
             parts = text.windows(done, window)
             for part, written in _translated(model, parts, options, n_best, bar):
                 left_empty = int(part.too_long.sum())
@@ -177,7 +175,7 @@ def translate_stream(
         n_best: see `translate_file`.
         distinct_texts: see `translate_file`.
         too_long: see `translate_file`.
-        verbose: 1 for a progress bar, 0 for no output.
+        verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
@@ -207,7 +205,7 @@ def translate_stream(
         text = PipeLines(source, "standard input", side, check_lengths)
     options = _Options(search, batch_size=batch_size, distinct_texts=distinct_texts)
     left_empty = 0
-    with tqdm(total=text.lines, unit=" sentences", disable=not verbose) as bar:
+    with _progress_bar(text.lines, verbose) as bar:
         parts = text.windows(0, window)
         for part, written in _translated(model, parts, options, n_best, bar):
             target.write(written.encode())
@@ -243,6 +241,12 @@ def written_at_once(
             return
         with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
             yield cast(BinaryIO, compressed)
+
+
+def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> tqdm:
+    """Returns a progress bar, which is shown only in a terminal or a notebook."""
+    disable = None if verbose else True
+    return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
 
 
 def _check_arguments(window: int, too_long: str) -> None:
