@@ -269,6 +269,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             self.target_encoding = copy_scheme(self.positions, policy)
             self.target_encoding.build(shape)
         self.embedding_dropout = Dropout(self.dropout, dtype=policy)
+        self.embedding_dropout.build(shape)
 
     def _build_stacks(self, shape: Shape) -> None:
         stack = {
@@ -313,7 +314,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             dtype=self.dtype_policy,
             name=f"{name}_embedding",
         )
-        embedding.build()
+        embedding.build((None, None))
         return embedding
 
     def call(
