@@ -156,6 +156,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     """
 
     presets = PRESETS
+    input_keys = ("encoder_token_ids", "decoder_token_ids")
     positions: PositionScheme
 
     def __init__(

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
+from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.files import written_whole
 from keras_transformer.inference.file_translation.line_windows import (
     FileLines,
@@ -50,6 +51,7 @@ class _Options(NamedTuple):
     distinct_texts: bool = False
 
 
+@explains_search_options
 def translate_file(
     model: SequenceModel,
     source: str | os.PathLike,
@@ -145,6 +147,7 @@ def translate_file(
     _warn_of_empty_lines(unfinished.progress.left_empty, text)
 
 
+@explains_search_options
 def translate_stream(
     model: SequenceModel,
     source: str | os.PathLike | BinaryIO,
@@ -277,7 +280,7 @@ def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
         warnings.warn(
             f"Empty translations in `{text.path}`, for lines of more than "
             f"`max_source_length={text.side.limit}` tokens: {count}.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
