@@ -132,7 +132,7 @@ def test_translate_standard_input(arguments, model, folder):
     result = run("translate", folder / "model.keras", *arguments, pipe=lines)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == model.generate(TEXTS)
-    assert "3 sentences" in result.stderr
+    assert result.stderr == ""  # no progress bar without a terminal
 
 
 @pytest.mark.once

@@ -7,10 +7,12 @@ arguments are printed without waiting for it.
 import sys
 import zipfile
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 from typer.core import TyperGroup
 
+from keras_transformer import __version__
 from keras_transformer.command_line.evaluate import evaluate_command
 from keras_transformer.command_line.messages import (
     exits_on_interrupt,
@@ -35,6 +37,29 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(version: bool) -> None:
+    if version:
+        typer.echo(f"keras-transformer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Options before the name of a command."""
+
+
 app.command("train", cls=TrainCommand)(exits_on_interrupt(train_command))
 COMMANDS: dict[str, Callable[..., None]] = {
     "translate": translate_command,

@@ -4,20 +4,22 @@ import contextlib
 import importlib
 import os
 import re
-import tempfile
+import signal
+import sys
 from collections.abc import Iterator
 
 from keras_transformer.packages import DEPENDENCIES, require_extra, require_modules
 
-# Lines of level INFO and the hints that TF_CPP_MIN_LOG_LEVEL does not suppress.
+# Lines that TensorFlow 2.21 prints at import with any TF_CPP_MIN_LOG_LEVEL: those of
+# level INFO, and the hints next to them.
 _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the ")
 
 
 def import_keras_quietly() -> None:
     """Imports Keras and TensorFlow, and hides the log of TensorFlow's C++ code.
 
-    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is set. Errors that stop a command are
-    Python exceptions, which are not hidden.
+    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. Errors that
+    stop a command are Python exceptions or lines of level FATAL, which are not hidden.
 
     Raises:
         ModuleNotFoundError: if a package that every command requires is missing.
@@ -26,9 +28,9 @@ def import_keras_quietly() -> None:
     backend = os.environ.get("KERAS_BACKEND")
     if backend in ("jax", "torch"):
         require_extra(backend, f"KERAS_BACKEND={backend}")
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if level == "0" or "keras" in sys.modules:
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     with _filtered_stderr():
         for name in ("keras_transformer.models", "keras_transformer.text"):
             importlib.import_module(name)
@@ -36,16 +38,29 @@ def import_keras_quietly() -> None:
 
 @contextlib.contextmanager
 def _filtered_stderr() -> Iterator[None]:
-    """Withholds standard error, and writes it without the lines of `_LOG` at exit."""
+    """Removes the lines of `_LOG` from standard error.
+
+    A child process filters the lines, so that those before a crash are written.
+    """
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(writing)
+        _write_other_lines(reading)
+        os._exit(0)
+    os.close(reading)
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as withheld:
-        os.dup2(withheld.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            withheld.seek(0)
-            for line in withheld:
-                if not _LOG.match(line):
-                    os.write(2, line)
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)  # The child reads the end of the pipe, and ends.
+        os.close(stderr)
+
+
+def _write_other_lines(reading: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, to both processes
+    with open(reading, "rb") as lines:
+        for line in lines:
+            if not _LOG.match(line):
+                os.write(2, line)

@@ -63,7 +63,8 @@ def translate_command(
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Show no progress bar.")
+        bool,
+        typer.Option("--quiet", help="Show no progress bar, as without a terminal."),
     ] = False,
 ) -> None:
     """Translate a text file or standard input, line by line.

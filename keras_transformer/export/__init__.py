@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.decoding import BeamSearch, Search
+from keras_transformer.decoding.search_options import SEARCH, search_options_error
 from keras_transformer.packages import require_extra
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def export_model(
             `export_onnx` or `export_marian`, such as `quantization`.
 
     Raises:
+        TypeError: if an option is one of a search, such as `num_beams`.
         ValueError: if `format` or an option is unknown, or the format does not support
             the model.
 
@@ -141,6 +143,8 @@ def export_model(
         )
     write = getattr(sys.modules[__name__], f"export_{format}")
     known = inspect.signature(write).parameters
+    if searched := {n: options[n] for n in options if n in SEARCH and n not in known}:
+        raise search_options_error("export", ("filepath", "search"), searched)
     for name, value in options.items():
         if name not in known:
             expected = [f"`{option}`" for option in known if option not in _COMMON]

@@ -1,7 +1,8 @@
 """The base class of encoder-decoder models: their steps of decoding."""
 
 import abc
-from typing import NamedTuple, TypedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypedDict
 
 import keras
 from keras import ops
@@ -53,12 +54,14 @@ class EncoderDecoder(GenerativeModel):
         decoder: the decoder.
         num_decoder_layers: int, number of decoder blocks.
         tie_embeddings: `"none"` if the output has a separate matrix.
+        output_bias: whether the logits have a bias.
         target_embedding: the embedding of the target tokens.
     """
 
     decoder: DecoderStack
     num_decoder_layers: int
     tie_embeddings: str
+    output_bias: bool
     target_embedding: keras.layers.Embedding
 
     @abc.abstractmethod
@@ -79,6 +82,23 @@ class EncoderDecoder(GenerativeModel):
     @abc.abstractmethod
     def compute_logits(self, decoded: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Computes the logits from the outputs of the decoder."""
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: list[float] | None = None,
+        print_fn: Callable[[str], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Prints the layers as `keras.Model.summary` does, and the tied output."""
+        super().summary(line_length, positions, print_fn, **kwargs)
+        if self.tie_embeddings != "none":  # Otherwise it is a row of the table.
+            size = self.target_vocabulary_size
+            bias = f" and a bias ({size:,} params)" if self.output_bias else ""
+            (print_fn or print)(
+                f" Logits: (None, None, {size}), weights of "
+                f"{self.target_embedding.name}{bias}"
+            )
 
     def start_decoding(
         self,

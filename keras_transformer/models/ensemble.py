@@ -1,6 +1,6 @@
 """Several models that decode together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypedDict
 
 import keras
@@ -143,6 +143,21 @@ class Ensemble(GenerativeModel):
             for model in self.models
         ]
         return ops.mean(ops.stack(attention, axis=0), axis=0)
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: list[float] | None = None,
+        print_fn: Callable[[str], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Prints the summary of each model, and the sum of their parameters."""
+        for model in self.models:
+            model.summary(line_length, positions, print_fn, **kwargs)
+        (print_fn or print)(
+            f'Ensemble: "{self.name}", {len(self.models)} models\n'
+            f" Total params: {self.count_params():,}"
+        )
 
     def get_config(self) -> Config:
         serialize = keras.saving.serialize_keras_object

@@ -17,6 +17,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.lengths import DEFAULT_MAX_LENGTH, output_lengths
 from keras_transformer.decoding.random_numbers import combine, key_of_tokens
+from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.generation import Generator, Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
@@ -67,8 +68,6 @@ class GenerativeModel(PresetModel):
         self._stepper = Stepper(self, self._generator)
         self._scorer = Scorer(self)
         self._aligner = Aligner(self)
-
-    # The steps of decoding, which subclasses define.
 
     @abc.abstractmethod
     def start_decoding(
@@ -148,8 +147,7 @@ class GenerativeModel(PresetModel):
             ValueError: if there is no such layer.
         """
 
-    # Decoding.
-
+    @explains_search_options
     def generate(
         self,
         inputs: Sequences,
@@ -239,6 +237,7 @@ class GenerativeModel(PresetModel):
             outputs = [output[0] for output in outputs]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
+    @explains_search_options
     def stream(
         self,
         inputs: Any,
@@ -284,6 +283,7 @@ class GenerativeModel(PresetModel):
         request = Request(search or BeamSearch(), max_length, min_length)
         return self._stepper.stream(inputs, request, prefix, seed)
 
+    @explains_search_options
     def search_tree(
         self,
         inputs: Any,
@@ -409,8 +409,7 @@ class GenerativeModel(PresetModel):
         limit = self.max_target_length
         return steps if limit is None else _smaller(steps, limit)
 
-    # Scores and alignments of given pairs.
-
+    @explains_search_options
     def score(
         self, sources: Sequences, targets: Sequences, batch_size: int = 64
     ) -> ScoreResult:
@@ -446,6 +445,7 @@ class GenerativeModel(PresetModel):
         """
         return self._scorer.score(sources, targets, batch_size)
 
+    @explains_search_options
     def align(
         self,
         sources: Sequences,

@@ -156,6 +156,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     """
 
     presets = PRESETS
+    input_keys = ("encoder_token_ids", "decoder_token_ids")
     positions: PositionScheme
 
     def __init__(
@@ -269,6 +270,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             self.target_encoding = copy_scheme(self.positions, policy)
             self.target_encoding.build(shape)
         self.embedding_dropout = Dropout(self.dropout, dtype=policy)
+        self.embedding_dropout.build(shape)
 
     def _build_stacks(self, shape: Shape) -> None:
         stack = {
@@ -313,7 +315,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             dtype=self.dtype_policy,
             name=f"{name}_embedding",
         )
-        embedding.build()
+        embedding.build((None, None))
         return embedding
 
     def call(

@@ -4,7 +4,7 @@ import abc
 import collections
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Self, final
+from typing import Any, Self, final
 
 import keras
 import tensorflow as tf
@@ -95,6 +95,9 @@ class _LookupTokenizer(Tokenizer):
     @abc.abstractmethod
     def _split_texts(texts: tf.Tensor) -> tf.RaggedTensor:
         """Splits string `(batch,)` into tokens, ragged string `(batch, None)`."""
+
+    def _settings(self) -> dict[str, Any]:
+        return {"lowercase": self._lowercase}
 
     def get_config(self) -> Config:
         return {"vocabulary": self.get_vocabulary(), "lowercase": self._lowercase}

@@ -3,12 +3,12 @@
 import base64
 import collections
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.text.sentence_piece_tokenizer import load_pieces
+from keras_transformer.text.sentence_piece_tokenizer import load_pieces, model_type
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
 
@@ -90,6 +90,12 @@ class MarianTokenizer(Tokenizer):
     def proto(self) -> bytes:
         """The serialised SentencePiece model, as in a `.spm` file."""
         return self._proto
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "model_type": model_type(self._proto),
+            "language_tokens": len(self.language_token_ids),
+        }
 
     def get_config(self) -> Config:
         proto = base64.b64encode(self._proto).decode()

@@ -195,14 +195,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def subwords(self) -> Subwords:
         """Returns the tokens of the model with their scores and types."""
-        from sentencepiece import sentencepiece_model_pb2
-
-        model = sentencepiece_model_pb2.ModelProto.FromString(  # type: ignore[attr-defined]
-            self._proto
-        )
-        kinds = model.trainer_spec.ModelType
+        model = _parse(self._proto)
         return Subwords(
-            model_type=kinds.Name(model.trainer_spec.model_type).lower(),
+            model_type=model_type(self._proto),
             tokens=self.get_vocabulary(),
             scores=[piece.score for piece in model.pieces],
             ordinary=[piece.type == piece.NORMAL for piece in model.pieces],
@@ -215,6 +210,9 @@ class SentencePieceTokenizer(Tokenizer):
                 texts[id] = bytes([int(token[1:-1], 16)])
         return texts
 
+    def _settings(self) -> dict[str, Any]:
+        return {"model_type": model_type(self._proto)}
+
     def get_config(self) -> Config:
         return {"proto": base64.b64encode(self._proto).decode()}
 
@@ -226,6 +224,19 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         return self._model.detokenize(token_ids)
+
+
+def model_type(proto: bytes) -> str:
+    """Returns the type of a serialised SentencePiece model, such as `"bpe"`."""
+    spec = _parse(proto).trainer_spec
+    name: str = spec.ModelType.Name(spec.model_type)
+    return name.lower()
+
+
+def _parse(proto: bytes) -> Any:
+    from sentencepiece import sentencepiece_model_pb2
+
+    return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
 
 
 def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:

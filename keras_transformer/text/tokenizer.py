@@ -2,12 +2,14 @@
 
 import abc
 import base64
+import itertools
 import json
 import os
 import pathlib
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, NoReturn, Self, TypeAlias
+from typing import Any, ClassVar, NoReturn, Self, TypeAlias
 
 import keras
 import numpy as np
@@ -18,6 +20,7 @@ from keras_transformer.files import read_file, write_json, written_whole
 from keras_transformer.types import Config, Tensor
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+SHOWN_TOKENS = 7  # In descriptions; `reprlib` abbreviates lists of more than 6.
 PACKAGE = "keras_transformer"  # Of the names under which Keras registers tokenizers.
 
 Texts: TypeAlias = Sequence[str | bytes] | np.ndarray | tf.Tensor
@@ -159,6 +162,31 @@ class Tokenizer(tf.Module):
             for id, token in enumerate(self._vocabulary)
             if token not in special and matches(token)
         )
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the tokenizer in a few words, as its `repr` does.
+
+        Returns:
+            Values by name: the size of the vocabulary, settings of the class, the
+            special ids, and `"tokens"`, the first tokens that are not special.
+        """
+        ids = ("pad_token_id", "unknown_token_id", "start_token_id", "end_token_id")
+        tokens = (t for t in self._vocabulary if t not in self.special_tokens)
+        return {
+            "vocabulary_size": self.vocabulary_size,
+            **self._settings(),
+            **{name: getattr(self, name) for name in ids},
+            "tokens": [*itertools.islice(tokens, SHOWN_TOKENS)],
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """Returns the settings that `describe` includes, by name."""
+        return {}
+
+    def __repr__(self) -> str:
+        facts = self.describe().items()
+        arguments = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in facts)
+        return f"<{type(self).__name__} {arguments}>"
 
     def __reduce__(self) -> tuple[Callable[[Config], Self], tuple[Config]]:
         """Pickles the configuration, as tables of TensorFlow cannot be pickled."""

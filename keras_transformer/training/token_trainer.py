@@ -3,8 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -22,10 +21,23 @@ from keras_transformer.backend.distribution import (
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.xla_barriers import without_xla
+from keras_transformer.training.fit_arguments import (
+    check_compiled,
+    check_data,
+    check_learning_rate,
+    check_no_class_weight,
+    explained_lengths,
+    learning_rate_schedules,
+)
 from keras_transformer.training.losses import token_weights
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.types import Config, Tensor, TokenIds
+
+_SIGNATURES = {
+    name: inspect.signature(getattr(keras.Model, name))
+    for name in ("compile", "fit", "evaluate", "predict")
+}
 
 
 class TokenTrainer(ReplicatedModel):
@@ -37,7 +49,13 @@ class TokenTrainer(ReplicatedModel):
     Under `tf.distribute.MirroredStrategy`, losses, metrics and updates are those of one
     device for the whole batch: a mean over the tokens counts each token once, however
     the replicas share them.
+
+    Attributes:
+        input_keys: tuple of str, the keys of the dictionary of tensors that the model
+            takes; empty for a model with other inputs.
     """
+
+    input_keys: ClassVar[tuple[str, ...]] = ()
 
     def compile(
         self,
@@ -104,7 +122,7 @@ class TokenTrainer(ReplicatedModel):
                 "`r_drop` must be a finite number of at least 0; received "
                 f"`r_drop={r_drop!r}`. The paper uses 5; 0 disables R-Drop."
             )
-        signature = inspect.signature(keras.Model.compile)
+        signature = _SIGNATURES["compile"]
         bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
         _check_padding(self.pad_token_id, bound)
         _check_takes_logits(loss)
@@ -118,6 +136,7 @@ class TokenTrainer(ReplicatedModel):
             optimizer = optimizer.with_loss_scaling()
             kwargs["auto_scale_loss"] = False
         super().compile(optimizer, loss, *args, **kwargs)
+        self._schedules = learning_rate_schedules(self.optimizer)
 
     @functools.wraps(keras.Model.fit, assigned=())
     def fit(
@@ -135,20 +154,51 @@ class TokenTrainer(ReplicatedModel):
             The `keras.callbacks.History` of the training.
 
         Raises:
-            ValueError: if `class_weight` is not `None`, if the model belongs to a
-                strategy of `tf.distribute` other than `MirroredStrategy`, if
-                `torch.distributed` has several processes, or from `keras.Model.fit`.
+            ValueError: if the data are texts, if `class_weight` is not `None`, if a
+                callback sets the learning rate of an optimizer with a schedule, if the
+                model belongs to a strategy of `tf.distribute` other than
+                `MirroredStrategy`, if `torch.distributed` has several processes, or
+                from `keras.Model.fit`.
         """
-        _check_no_class_weight(class_weight)
+        check_no_class_weight(class_weight)
+        arguments = _SIGNATURES["fit"].bind(self, *args, **kwargs).arguments
+        check_compiled("fit", self)
+        check_data("fit", arguments, self.input_keys)
+        check_learning_rate(self.optimizer, arguments.get("callbacks"))
         check_distribution(self)
-        build_from_dataset(self, args[0] if args else kwargs.get("x"))
-        with _explained_lengths():
+        self._compile_new_schedules()
+        build_from_dataset(self, arguments.get("x"))
+        with explained_lengths():
             return super().fit(*args, **kwargs)
+
+    def _compile_new_schedules(self) -> None:
+        """Compiles the step again if the optimizer got another schedule.
+
+        TensorFlow and JAX compile a schedule with the step.
+        """
+        schedules = learning_rate_schedules(self.optimizer)
+        if schedules != self._schedules:
+            self.train_function = None
+            self._schedules = schedules
 
     @functools.wraps(keras.Model.evaluate, assigned=())
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes the loss and the metrics, as `keras.Model.evaluate` does."""
-        with _explained_lengths():
+        """Computes the loss and the metrics, as `keras.Model.evaluate` does.
+
+        Args:
+            *args: arguments of `keras.Model.evaluate`.
+            **kwargs: further arguments of `keras.Model.evaluate`.
+
+        Returns:
+            The loss and the metrics.
+
+        Raises:
+            ValueError: if the data are texts, or from `keras.Model.evaluate`.
+        """
+        arguments = _SIGNATURES["evaluate"].bind(self, *args, **kwargs).arguments
+        check_compiled("evaluate", self)
+        check_data("evaluate", arguments, self.input_keys)
+        with explained_lengths():
             return super().evaluate(*args, **kwargs)
 
     @functools.wraps(keras.Model.predict, assigned=())
@@ -164,10 +214,13 @@ class TokenTrainer(ReplicatedModel):
             returns a ragged tensor.
 
         Raises:
-            ValueError: if batches have different lengths on JAX or PyTorch. Use
+            ValueError: if the data are texts, for which there is `generate`; or if
+                batches have different lengths on JAX or PyTorch. Use
                 `predict_on_batch`.
         """
-        with _explained_lengths():
+        arguments = _SIGNATURES["predict"].bind(self, *args, **kwargs).arguments
+        check_data("predict", arguments, self.input_keys)
+        with explained_lengths():
             return super().predict(*args, **kwargs)
 
     @functools.wraps(keras.Model.train_on_batch, assigned=())
@@ -195,8 +248,11 @@ class TokenTrainer(ReplicatedModel):
             ValueError: if `class_weight` is not `None`, or as in `fit` for strategies
                 and processes.
         """
-        _check_no_class_weight(class_weight)
+        check_no_class_weight(class_weight)
+        check_compiled("train_on_batch", self)
+        check_data("fit", {"x": x, "y": y}, self.input_keys)
         check_distribution(self)
+        self._compile_new_schedules()
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def compute_loss(
@@ -276,48 +332,6 @@ class TokenTrainer(ReplicatedModel):
         self.compile(**arguments)
         if self.built:
             self.optimizer.build(self.trainable_variables)
-
-
-# Parts of the messages of TensorFlow and NumPy, with what a caller should do.
-_EXPLANATIONS = {
-    "yielded an element of shape": (
-        "the batches of a `PyDataset`, generator or `DataLoader` must have the shapes "
-        "that Keras expects after the first two batches; received a longer or shorter "
-        "batch. TensorFlow needs to know that the lengths differ: pass a "
-        "`tf.data.Dataset`, such as that of `parallel_dataset`, or "
-        "`tf.data.Dataset.from_generator(…, output_signature=…)` with "
-        "`tf.TensorSpec((None, None), tf.int32)` for each tensor, or let the first two "
-        "batches have different lengths."
-    ),
-    "array dimensions except for the concatenation axis must match": (
-        "all batches of `predict` must have the same length on JAX and PyTorch, since "
-        "their outputs are concatenated; received batches of different lengths. Call "
-        "`predict_on_batch` for each batch: `[model.predict_on_batch(x) for x, _ in "
-        "dataset]`."
-    ),
-}
-
-
-@contextlib.contextmanager
-def _explained_lengths() -> Iterator[None]:
-    """Explains the errors of Keras about batches of different lengths."""
-    try:
-        yield
-    except Exception as error:
-        for text, explanation in _EXPLANATIONS.items():
-            if text in str(error):
-                raise ValueError(explanation) from error
-        raise
-
-
-def _check_no_class_weight(class_weight: Any) -> None:
-    """Raises `ValueError` if `class_weight` is not `None`."""
-    if class_weight is not None:
-        raise ValueError(
-            "`class_weight` must be None, as targets are tokens, not classes; "
-            f"received `class_weight={class_weight!r}`. Use `sample_weight` of shape "
-            "(batch, target_length) instead."
-        )
 
 
 def _check_padding(pad_token_id: int, compile_arguments: dict[str, Any]) -> None:

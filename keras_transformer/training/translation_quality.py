@@ -8,6 +8,7 @@ import keras
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.decoding import Search
+from keras_transformer.decoding.search_options import explains_search_options
 
 MAX_SAMPLE_LENGTH = 160  # Characters.
 
@@ -87,6 +88,7 @@ class TranslationQuality(keras.callbacks.Callback):
     # Checkpoints store this name.
     checkpointed_attributes = ("_has_begun",)
 
+    @explains_search_options
     def __init__(
         self,
         sources: Sequence[str],

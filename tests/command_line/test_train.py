@@ -6,7 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from keras_transformer import command_line
+from keras_transformer import __version__, command_line
 from keras_transformer.recipe import Figures, Recipe, TrainingResult, run
 
 pytestmark = pytest.mark.once
@@ -225,13 +225,14 @@ def test_an_error_is_printed_without_the_log_of_tensorflow(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["--version"], 0, f"keras-transformer {__version__}\n"),
         (["train", "--help"], 0, "--attention-dropout"),
         (["translate", "none.keras"], 2, "does not exist"),
         (["train", *FILES, "--dropout", "2"], 1, "`--dropout` must be in [0, 1)"),
     ],
-    ids=["help", "argument", "option of a recipe"],
+    ids=["version", "help", "argument", "option of a recipe"],
 )
-def test_help_and_errors_do_not_wait_for_keras(arguments, code, message):
+def test_the_command_does_not_wait_for_keras(arguments, code, message):
     process = subprocess.run(
         [sys.executable, "-m", "keras_transformer", *arguments],
         capture_output=True,

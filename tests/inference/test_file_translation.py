@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import os
+import sys
 
 import keras
 import numpy as np
@@ -537,16 +538,33 @@ def test_a_file_that_is_written_at_once(folder, name):
 # Progress.
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 @pytest.mark.once
-def test_the_bar_counts_sentences(folder, capsys):
+def test_the_bar_counts_sentences(folder, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
     translate(Shouter())
-    assert capsys.readouterr().err == ""
+    assert terminal.getvalue() == ""
     translate_and_kill(1, overwrite=True)
     translate(Shouter(), overwrite=True, verbose=1)
-    bar = capsys.readouterr().err
+    bar = terminal.getvalue()
     assert " 5/12 [" in bar and " 12/12 [" in bar
     assert " sentences/s]" in bar
     assert " 0/12" not in bar
+
+
+@pytest.mark.once
+def test_the_bar_is_shown_in_a_terminal_only(folder, monkeypatch, capsys):
+    translate(Shouter(), verbose=1)
+    translate_stream(Shouter(), "source", io.BytesIO(), GREEDY, verbose=1)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr", Terminal())
+    translate_stream(Shouter(), "source", io.BytesIO(), GREEDY, verbose=1)
+    assert " 12/12 [" in sys.stderr.getvalue()
 
 
 # Errors.

@@ -185,6 +185,24 @@ def test_bad_vocabulary(tokenizers, vocabulary, message):
         MarianTokenizer(tokenizers[0].proto, vocabulary)
 
 
+def test_describe(tokenizers):
+    source, _ = tokenizers
+    tokenizer = MarianTokenizer(
+        source.proto, ["</s>", "<unk>", ">>deu<<", "a", "<pad>"]
+    )
+    assert tokenizer.describe() == {
+        "vocabulary_size": 5,
+        "model_type": "unigram",
+        "language_tokens": 1,
+        "pad_token_id": 4,
+        "unknown_token_id": 1,
+        "start_token_id": 4,
+        "end_token_id": 0,
+        "tokens": [">>deu<<", "a"],
+    }
+    assert repr(tokenizer).startswith("<MarianTokenizer vocabulary_size=5, model_type=")
+
+
 def test_bytes_that_are_not_a_sentence_piece_model():
     message = "`proto` must be a serialised SentencePiece model; received 5 bytes"
     with pytest.raises(ValueError, match=message):

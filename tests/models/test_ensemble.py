@@ -194,3 +194,14 @@ def test_tokenizers_that_split_in_other_ways(members):
     assert other.source_tokenizer.get_vocabulary() == TOKENIZER.get_vocabulary()
     with pytest.raises(ValueError, match="`source_tokenizer`; .* tokenizers differ"):
         Ensemble([members[0], other])
+
+
+@pytest.mark.once
+def test_summary(ensemble, members):
+    printed, expected = [], []
+    ensemble.summary(print_fn=printed.append)
+    for model in members:
+        model.summary(print_fn=expected.append)
+    total = sum(model.count_params() for model in members)
+    last = f'Ensemble: "{ensemble.name}", 2 models\n Total params: {total:,}'
+    assert printed == [*expected, last]

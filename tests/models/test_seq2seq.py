@@ -426,3 +426,31 @@ def test_sizes_may_be_those_of_numpy(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert (loaded.max_source_length, loaded.num_heads) == (9, 3)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("options", "output"),
+    [
+        ({}, "Logits: (None, None, 13), weights of target_embedding"),
+        (
+            {"output_bias": True, "positions": SCHEMES["learned"]()},
+            "Logits: (None, None, 13), weights of target_embedding and a bias (13 ",
+        ),
+        ({"tie_embeddings": "none"}, "output (Dense) | (None, None, 13) | 91"),
+    ],
+)
+def test_summary(options, output):
+    model, printed = seq2seq(**options), []
+    model.summary(print_fn=printed.append)
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in "".join(printed).splitlines()
+        if line.startswith("│")
+    ]
+    shapes = {shape for _, shape, _ in rows if shape}
+    assert shapes <= {"(None, None, 6)", "(None, None, 13)"}
+    counts = [int(count.replace(",", "")) for *_, count in rows if count]
+    bias = 13 * ("a bias (13 params)" in printed[-1])
+    assert sum(counts) + bias == model.count_params()
+    assert output in "\n".join([*printed, *map(" | ".join, rows)])

@@ -52,6 +52,32 @@ def test_start_and_end(tokenizer):
     assert ended == [[*row, 3] for row in plain]
 
 
+@pytest.mark.parametrize(
+    ("text", "settings", "tokens"),
+    [
+        ("abc", "vocabulary_size=7, lowercase=False", "['a', 'b', 'c']"),
+        (
+            "abcdefg",
+            "vocabulary_size=11, lowercase=False",
+            "['a', 'b', 'c', 'd', 'e', 'f', ...]",
+        ),
+    ],
+)
+def test_repr(text, settings, tokens):
+    ids = "pad_token_id=0, unknown_token_id=1, start_token_id=2, end_token_id=3"
+    expected = f"<CharacterTokenizer {settings}, {ids}, tokens={tokens}>"
+    assert repr(CharacterTokenizer.train(lines=[text])) == expected
+
+
+def test_describe(tokenizer):
+    facts = tokenizer.describe()
+    own = {"model_type": "bpe"} if hasattr(tokenizer, "proto") else {"lowercase": False}
+    assert own.items() <= facts.items()
+    assert facts["vocabulary_size"] == tokenizer.vocabulary_size
+    assert facts["tokens"] == tokenizer.get_vocabulary()[4:11]
+    assert "object at" not in repr(tokenizer) == str(tokenizer)
+
+
 def test_empty_text(tokenizer):
     assert tokenizer.tokenize(["", LINES[0]]).to_list()[0] == []
     assert tokenizer.tokenize([""], add_end=True).to_list() == [[3]]

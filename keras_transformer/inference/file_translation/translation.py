@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
+from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.files import check_new_file, written_whole
 from keras_transformer.inference.file_translation.line_windows import (
     FileLines,
@@ -50,6 +51,7 @@ class _Options(NamedTuple):
     distinct_texts: bool = False
 
 
+@explains_search_options
 def translate_file(
     model: SequenceModel,
     source: str | os.PathLike,
@@ -100,7 +102,7 @@ def translate_file(
             translations empty and warns of their number at the end.
         overwrite: whether to replace an existing `target`, and to discard unfinished
             work of a call with other arguments.
-        verbose: 1 for a progress bar, 0 for no output.
+        verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
@@ -137,9 +139,7 @@ def translate_file(
         done = unfinished.progress.lines
         if too_long == "error":
             text.check_lengths(done, window)
-        with tqdm(
-            total=text.lines, initial=done, unit=" sentences", disable=not verbose
-        ) as bar:
+        with _progress_bar(text.lines, verbose, done) as bar:
             parts = text.windows(done, window)
             for part, written in _translated(model, parts, options, n_best, bar):
                 left_empty = int(part.too_long.sum())
@@ -147,6 +147,7 @@ def translate_file(
     _warn_of_empty_lines(unfinished.progress.left_empty, text)
 
 
+@explains_search_options
 def translate_stream(
     model: SequenceModel,
     source: str | os.PathLike | BinaryIO,
@@ -177,7 +178,7 @@ def translate_stream(
         n_best: see `translate_file`.
         distinct_texts: see `translate_file`.
         too_long: see `translate_file`.
-        verbose: 1 for a progress bar, 0 for no output.
+        verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
@@ -207,7 +208,7 @@ def translate_stream(
         text = PipeLines(source, "standard input", side, check_lengths)
     options = _Options(search, batch_size=batch_size, distinct_texts=distinct_texts)
     left_empty = 0
-    with tqdm(total=text.lines, unit=" sentences", disable=not verbose) as bar:
+    with _progress_bar(text.lines, verbose) as bar:
         parts = text.windows(0, window)
         for part, written in _translated(model, parts, options, n_best, bar):
             target.write(written.encode())
@@ -245,6 +246,12 @@ def written_at_once(
             yield cast(BinaryIO, compressed)
 
 
+def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> tqdm:
+    """Returns a progress bar, which is shown only in a terminal or a notebook."""
+    disable = None if verbose else True
+    return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
+
+
 def _check_arguments(window: int, too_long: str) -> None:
     check_ints(1, window=window)
     if too_long not in ("error", "empty"):
@@ -258,7 +265,7 @@ def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
         warnings.warn(
             f"Empty translations in `{text.path}`, for lines of more than "
             f"`max_source_length={text.side.limit}` tokens: {count}.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -1,0 +1,103 @@
+"""Errors for options of a search that are passed to a function instead of a search."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from keras_transformer.decoding.beam_search import BeamSearch
+from keras_transformer.decoding.sampling import Sampling
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _options_of(search: type) -> dict[str, str]:
+    return {field.name: f"{field.name}={{}}" for field in dataclasses.fields(search)}
+
+
+BEAM_SEARCH, SAMPLING = _options_of(BeamSearch), _options_of(Sampling)
+ONLY_SAMPLING = SAMPLING.keys() - BEAM_SEARCH.keys()
+# Options of a search, and names of other libraries, with what is written instead.
+SEARCH = {
+    **BEAM_SEARCH,
+    **SAMPLING,
+    "beam_size": "num_beams={}",
+    "beam_width": "num_beams={}",
+    "do_sample": "",  # `Sampling` is named without an option
+    "num_return_sequences": "num_hypotheses={}",
+    "no_repeat_ngram_size": "logits_processors=[NoRepeatNGram({})]",
+    "repetition_penalty": "logits_processors=[RepetitionPenalty({})]",
+}
+# The same for the arguments of a function that searches.
+DECODING = {
+    "max_decoding_length": "max_length={}",
+    "max_new_tokens": "max_length={}",
+    **{name: name + "={}" for name in ("max_length", "min_length", "prefix", "search")},
+}
+
+
+def explains_search_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes a function name the right call if it receives an option of a search.
+
+    Args:
+        function: a function or method.
+
+    Returns:
+        The function. It raises `TypeError` for a keyword argument that it does not
+        have and that is an option of a search, here or in another library.
+
+    Example:
+
+    >>> @explains_search_options
+    ... def generate(inputs, search=None):
+    ...     return inputs
+    >>> generate(["hello"], num_beams=3)
+    Traceback (most recent call last):
+        ...
+    TypeError: `num_beams` must not be an argument of `generate`; received \
+`num_beams=3`. Call `generate(inputs, BeamSearch(num_beams=3))`.
+    """
+    accepted = inspect.signature(function).parameters
+    refused = {*SEARCH, *DECODING} - accepted.keys()
+
+    name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @functools.wraps(function)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not refused.isdisjoint(kwargs):
+            options = {each: kwargs[each] for each in kwargs if each in refused}
+            raise search_options_error(name, [*accepted], options)
+        return function(*args, **kwargs)
+
+    return explained
+
+
+def search_options_error(
+    name: str, accepted: Sequence[str], options: Mapping[str, Any]
+) -> TypeError:
+    """Returns the error for options of a search that a function does not take.
+
+    Args:
+        name: name of the function.
+        accepted: names of its parameters; those before `search` are required.
+        options: the options by name, keys of `SEARCH` or `DECODING`.
+    """
+    searches = "search" in accepted
+    required = accepted[: accepted.index("search")] if searches else ["inputs"]
+    arguments = [argument for argument in required if argument != "self"]
+    chosen = {n: SEARCH[n].format(repr(v)) for n, v in options.items() if n in SEARCH}
+    if chosen:
+        samples = options.get("do_sample") or chosen.keys() & ONLY_SAMPLING
+        kind = "Sampling" if samples else "BeamSearch"
+        arguments.append(f"{kind}({', '.join(filter(None, chosen.values()))})")
+    direct = [(DECODING[n], repr(v)) for n, v in options.items() if n in DECODING]
+    arguments += [template.format(value) for template, value in direct]
+    call = f"{name if searches else 'generate'}({', '.join(arguments)})"
+    return TypeError(
+        f"{', '.join(f'`{n}`' for n in options)} must not be an argument of `{name}`"
+        f"{'' if searches else ', which decodes nothing'}; received "
+        f"{', '.join(f'`{n}={v!r:.80}`' for n, v in options.items())}. "
+        f"{'Call' if searches else 'To decode, call'} `{call}`."
+    )

@@ -1,0 +1,182 @@
+"""Errors of `fit`, `evaluate` and `predict` that name the right call."""
+
+import contextlib
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from keras_transformer.backend.keras_internals import learning_rate_schedule
+
+_DATA = (
+    "`data.dataset` of `data = parallel_dataset(pairs=zip(sources, targets), "
+    "source_tokenizer=model.source_tokenizer, target_tokenizer=model.target_tokenizer)`"
+)
+# What to do with other data, by method.
+_REMEDIES = {
+    "fit": f"Pass {_DATA}",
+    "evaluate": f"For the perplexity, call `score(sources, targets)`; or pass {_DATA}",
+    "predict": "To decode texts or token ids, call `generate(inputs)`",
+}
+
+# Parts of the messages of TensorFlow and NumPy, with what a caller should do.
+_EXPLANATIONS = {
+    "yielded an element of shape": (
+        "the batches of a `PyDataset`, generator or `DataLoader` must have the shapes "
+        "that Keras expects after the first two batches; received a longer or shorter "
+        "batch. TensorFlow needs to know that the lengths differ: pass a "
+        "`tf.data.Dataset`, such as that of `parallel_dataset`, or "
+        "`tf.data.Dataset.from_generator(…, output_signature=…)` with "
+        "`tf.TensorSpec((None, None), tf.int32)` for each tensor, or let the first two "
+        "batches have different lengths."
+    ),
+    "array dimensions except for the concatenation axis must match": (
+        "all batches of `predict` must have the same length on JAX and PyTorch, since "
+        "their outputs are concatenated; received batches of different lengths. Call "
+        "`predict_on_batch` for each batch: `[model.predict_on_batch(x) for x, _ in "
+        "dataset]`."
+    ),
+}
+
+
+@contextlib.contextmanager
+def explained_lengths() -> Iterator[None]:
+    """Explains the errors of Keras about batches of different lengths."""
+    try:
+        yield
+    except Exception as error:
+        for text, explanation in _EXPLANATIONS.items():
+            if text in str(error):
+                raise ValueError(explanation) from error
+        raise
+
+
+def check_compiled(method: str, model: keras.Model) -> None:
+    """Raises `ValueError` if a model is not compiled; Keras does so on two backends."""
+    if not model.compiled:
+        raise ValueError(
+            f"`{method}` requires a compiled model; received one that is not compiled. "
+            "Call `compile(optimizer, loss)` first."
+        )
+
+
+def check_data(
+    method: str, arguments: Mapping[str, Any], keys: Sequence[str] = ()
+) -> None:
+    """Checks that data are token ids in the form that a model takes.
+
+    Args:
+        method: `"fit"`, `"evaluate"` or `"predict"`.
+        arguments: arguments of the method by name. The elements of generators and
+            the like are not checked.
+        keys: keys of the dictionary that the model takes; empty for other models.
+
+    Raises:
+        ValueError: if they are texts or have another form.
+    """
+    for name in ("x", "y", "validation_data"):
+        data = arguments.get(name)
+        if _has_texts(data):
+            raise ValueError(
+                f"`{name}` must be token ids; received texts, `{name}="
+                f"{reprlib.repr(data)}`. {_REMEDIES[method]}."
+            )
+        other = _other_form(_inputs(data, name == "validation_data"), keys)
+        if name != "y" and keys and other:
+            raise ValueError(
+                f"`{name}` must be a dictionary of token ids with the keys "
+                f"{' and '.join(f'`{key}`' for key in keys)}, or a dataset of such "
+                f"dictionaries; received {other}. {_REMEDIES[method]}."
+            )
+
+
+def _inputs(data: Any, is_batch: bool) -> Any:
+    """Returns the inputs of the model without the targets."""
+    if hasattr(data, "element_spec"):  # a `tf.data.Dataset`
+        return _inputs(data.element_spec, True)
+    return data[0] if is_batch and data and isinstance(data, tuple) else data
+
+
+def _other_form(inputs: Any, keys: Sequence[str]) -> str:
+    """Describes inputs that are not a dictionary with the keys; `""` if they are."""
+    if isinstance(inputs, Mapping):
+        missing = [f"`{key}`" for key in keys if key not in inputs]
+        return f"a dictionary without {' and '.join(missing)}" if missing else ""
+    if isinstance(inputs, list | tuple):
+        return f"a {type(inputs).__name__}"
+    is_array = hasattr(inputs, "shape") and hasattr(inputs, "dtype")
+    return f"an array of shape {inputs.shape}" if is_array else ""
+
+
+def _has_texts(data: Any) -> bool:
+    """Tells whether the first element of nested data is a string."""
+    if isinstance(data, Mapping):
+        return any(map(_has_texts, data.values()))
+    if isinstance(data, tuple):
+        return any(map(_has_texts, data))
+    if isinstance(data, list):
+        return any(map(_has_texts, data[:1]))
+    if hasattr(data, "element_spec"):  # a `tf.data.Dataset`
+        return _has_texts(data.element_spec)
+    dtype = getattr(data, "dtype", None)
+    is_array = getattr(dtype, "kind", None) in ("S", "U", "O") or "string" in str(dtype)
+    return isinstance(data, str | bytes) or is_array
+
+
+def check_no_class_weight(class_weight: Any) -> None:
+    """Raises `ValueError` if `class_weight` is not `None`."""
+    if class_weight is not None:
+        raise ValueError(
+            "`class_weight` must be None, as targets are tokens, not classes; "
+            f"received `class_weight={class_weight!r}`. Use `sample_weight` of shape "
+            "(batch, target_length) instead."
+        )
+
+
+def learning_rate_schedules(
+    optimizer: keras.optimizers.Optimizer,
+) -> tuple[keras.optimizers.schedules.LearningRateSchedule, ...]:
+    """Returns the schedules of an optimizer, of its parts if it has several."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    parts = getattr(optimizer, "optimizers", [optimizer])
+    return tuple(s for part in parts if (s := learning_rate_schedule(part)) is not None)
+
+
+def check_learning_rate(optimizer: Any, callbacks: Any) -> None:
+    """Checks that the learning rate of an optimizer is set in a way that has an effect.
+
+    Args:
+        optimizer: the optimizer.
+        callbacks: the argument of `fit`.
+
+    Raises:
+        ValueError: if a callback sets the rate of an optimizer with a schedule, has a
+            schedule instead of a function, or if `optimizer.lr` was set.
+    """
+    if "lr" in vars(optimizer):
+        raise ValueError(
+            "`optimizer.lr` must not be set, since Keras 3 ignores it; received "
+            f"`optimizer.lr={optimizer.lr!r}`. Set `optimizer.learning_rate`, or pass "
+            "an optimizer with another `learning_rate` to `compile`."
+        )
+    schedules = learning_rate_schedules(optimizer)
+    setters = keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRateScheduler
+    for each in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks)):
+        name = type(each).__name__
+        own = getattr(each, "schedule", None)
+        if isinstance(own, keras.optimizers.schedules.LearningRateSchedule):
+            raise ValueError(
+                f"`{name}` must have a function of the epoch; received the schedule "
+                f"`{type(own).__name__}`. Pass the schedule to the optimizer in "
+                "`compile`, as in `Adam(learning_rate=schedule)`."
+            )
+        if isinstance(each, setters) and schedules:
+            raise ValueError(
+                "`callbacks` must not set the learning rate of an optimizer with a "
+                f"schedule; received `{name}`, and the schedule "
+                f"`{type(schedules[0]).__name__}`. Remove the callback, or pass an "
+                "optimizer with a number to `compile`, as in "
+                "`Adam(learning_rate=1e-4)`."
+            )
