@@ -119,12 +119,15 @@ if TYPE_CHECKING or not _is_command():
         MaskedTokenAccuracy,
         NonFiniteLoss,
         Perplexity,
+        SavedCheckpoint,
         SkipNonFinite,
         TrainingProgress,
         TranslationQuality,
         WarmupInverseSquareRoot,
         average_checkpoints,
         freeze,
+        list_checkpoints,
+        load_checkpoint,
     )
 
 __version__ = "0.1.0"
@@ -221,6 +224,7 @@ __all__ = [
     "RepetitionPenalty",
     "RotaryEmbedding",
     "Sampling",
+    "SavedCheckpoint",
     "ScoreResult",
     "SearchResult",
     "SearchTree",
@@ -236,6 +240,8 @@ __all__ = [
     "WordTokenizer",
     "average_checkpoints",
     "freeze",
+    "list_checkpoints",
+    "load_checkpoint",
     "load_ctranslate2",
     "load_marian",
     "minimum_bayes_risk",

@@ -54,8 +54,8 @@ def train_command(**options: Any) -> None:
 
     try:
         figures = train(recipe).figures
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"\n{_stop_message(recipe)}") from None
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(f"\n{_stop_message(recipe)}") from None
     text = "test" if recipe.test else "validation"
     typer.echo(f"{text} text  {figures.sentences:,} sentences")
     typer.echo(f"{'bleu':12}{figures.bleu:8.2f}  {figures.bleu_signature}")

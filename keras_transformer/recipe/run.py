@@ -209,6 +209,7 @@ def _fit(
         train_data,
         save_every=recipe.save_every,
         keep=recipe.average,
+        monitor="val_bleu",
     )
     model.fit(
         train_data.dataset,

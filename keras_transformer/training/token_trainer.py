@@ -22,6 +22,9 @@ from keras_transformer.backend.distribution import (
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.xla_barriers import without_xla
+from keras_transformer.training.checkpoints.stop_signals import (
+    restored_signal_handlers,
+)
 from keras_transformer.training.losses import token_weights
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
@@ -142,7 +145,7 @@ class TokenTrainer(ReplicatedModel):
         _check_no_class_weight(class_weight)
         check_distribution(self)
         build_from_dataset(self, args[0] if args else kwargs.get("x"))
-        with _explained_lengths():
+        with _explained_lengths(), restored_signal_handlers():
             return super().fit(*args, **kwargs)
 
     @functools.wraps(keras.Model.evaluate, assigned=())

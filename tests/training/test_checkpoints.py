@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -27,7 +28,12 @@ from keras_transformer import (
     Perplexity,
     parallel_dataset,
 )
-from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer.training.checkpoints import (
+    checkpoints,
+    run_files,
+    run_state,
+    storage,
+)
 from keras_transformer.training.checkpoints.storage import RunPosition
 
 
@@ -264,6 +270,52 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert storage.checkpoint_files(tmp_path) == {}
 
 
+class Clock(keras.callbacks.Callback):
+    """Counts 100 seconds for each batch, and records the files of all checkpoints."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.seconds, self.names = 0.0, []
+        module = types.SimpleNamespace(monotonic=lambda: self.seconds)
+        monkeypatch.setattr(run_files, "time", module)
+        write = storage.write_checkpoint
+
+        def write_checkpoint(path, state):
+            self.names.append(path.name)
+            write(path, state)
+
+        monkeypatch.setattr(storage, "write_checkpoint", write_checkpoint)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seconds += 100
+
+
+@pytest.mark.once("torch")
+def test_checkpoints_by_time(tmp_path, monkeypatch):
+    clock, model = Clock(monkeypatch), make_adam()
+
+    def fit(**options):
+        clock.names, data = [], make_data()
+        model.fit(
+            data.dataset,
+            epochs=1,
+            shuffle=False,
+            verbose=0,
+            callbacks=[clock, Checkpoints(tmp_path, data, **options)],
+        )
+        shutil.rmtree(tmp_path)
+        return [name[17:] for name in clock.names]
+
+    at = {n: f"batch-{n:06}.npz" for n in range(BATCHES)}
+    assert fit() == [at[3], at[6], ""]  # 300 seconds.
+    assert fit(save_every_seconds=350) == [at[4], ""]
+    assert fit(save_every=2, save_every_seconds=150) == [at[2], at[4], at[6], ""]
+    assert fit(save_every=5, save_every_seconds=300) == [at[3], at[6], ""]
+    assert fit(save_every_seconds=None) == fit(save_every_seconds=800) == [""]
+    monkeypatch.setattr(checkpoints, "count_processes", lambda: 2)
+    assert fit(save_every=4) == [at[4], ""]
+
+
 @pytest.mark.once("torch")
 def test_a_run_that_early_stopping_ended_is_complete(tmp_path, capsys):
     def stopping():
@@ -457,7 +509,12 @@ def test_a_folder_that_was_removed_is_locked_again(tmp_path):
 def test_forked_processes_do_not_have_the_lock(tmp_path):
     code = """if True:
         import os, pathlib, sys
-        from keras_transformer.training.checkpoints import run_state, storage
+        from keras_transformer.training.checkpoints import (
+    checkpoints,
+    run_files,
+    run_state,
+    storage,
+)
 
         folder = pathlib.Path(sys.argv[1])
         storage.acquire_lock(folder)
@@ -587,6 +644,7 @@ def test_data_are_required_to_resume_within_an_epoch(tmp_path):
     [
         ({"keep": 0}, "`keep` must be an int of at least 1; received `keep=0`"),
         ({"save_every": 0.5}, "`save_every` must be an int .*=0.5`"),
+        ({"save_every_seconds": 0}, "`save_every_seconds` must be a .* above 0"),
         (
             {"save_every": 5},
             "must be given with `save_every`, .*=None` and `save_every=5`",
