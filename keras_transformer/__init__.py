@@ -122,12 +122,15 @@ if TYPE_CHECKING or not _is_command():
         MaskedTokenAccuracy,
         NonFiniteLoss,
         Perplexity,
+        SavedCheckpoint,
         SkipNonFinite,
         TrainingProgress,
         TranslationQuality,
         WarmupInverseSquareRoot,
         average_checkpoints,
         freeze,
+        list_checkpoints,
+        load_checkpoint,
     )
 
 __version__ = "0.1.0"
@@ -226,6 +229,7 @@ __all__ = [
     "RepetitionPenalty",
     "RotaryEmbedding",
     "Sampling",
+    "SavedCheckpoint",
     "ScoreResult",
     "SearchResult",
     "SearchTree",
@@ -241,6 +245,8 @@ __all__ = [
     "WordTokenizer",
     "average_checkpoints",
     "freeze",
+    "list_checkpoints",
+    "load_checkpoint",
     "load_ctranslate2",
     "load_marian",
     "minimum_bayes_risk",

@@ -75,13 +75,7 @@ def _check_clipping(optimizer: Any) -> None:
 
 
 def _check_processes() -> None:
-    torch = sys.modules.get("torch")
-    distributed = torch and torch.distributed
-    if not (
-        distributed and distributed.is_available() and distributed.is_initialized()
-    ):
-        return
-    processes = distributed.get_world_size()
+    processes = count_processes()
     if processes > 1:
         raise ValueError(
             "`fit` and `train_on_batch` train in one process on PyTorch; received "
@@ -90,6 +84,25 @@ def _check_processes() -> None:
             "loop with `torch.nn.parallel.DistributedDataParallel` that weights the "
             "loss of each process by its number of tokens."
         )
+
+
+def count_processes() -> int:
+    """Returns the number of processes that train together on JAX or PyTorch.
+
+    Returns:
+        int, 1 on TensorFlow, where Keras trains in one process.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return int(jax.process_count())
+    torch = sys.modules.get("torch")
+    distributed = torch and torch.distributed
+    if keras.backend.backend() == "torch" and (
+        distributed and distributed.is_available() and distributed.is_initialized()
+    ):
+        return int(distributed.get_world_size())
+    return 1
 
 
 def count_replicas() -> int:

@@ -8,6 +8,7 @@ import collections
 import gc
 import warnings
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import keras
@@ -252,3 +253,27 @@ def find_callback_list(
         ):
             return each
     return None
+
+
+def is_called_by_fit(
+    frame: FrameType | None, callbacks: keras.callbacks.CallbackList
+) -> bool:
+    """Returns whether code runs within the `fit` of a list of callbacks.
+
+    Keras does not tell a callback that `fit` has ended with an exception. While it
+    runs, the list is among the local variables of the function `fit`.
+
+    Args:
+        frame: the frame of the code.
+        callbacks: the list, from `find_callback_list`.
+
+    Returns:
+        bool.
+    """
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and any(
+            value is callbacks for value in frame.f_locals.values()
+        ):
+            return True
+        frame = frame.f_back
+    return False

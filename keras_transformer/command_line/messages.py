@@ -4,10 +4,12 @@ import ast
 import functools
 import re
 import shlex
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ParamSpec, Protocol, TextIO
+from typing import NoReturn, ParamSpec, Protocol, TextIO
 
 import typer
 
@@ -38,8 +40,14 @@ class Parameter(Protocol):
     def param_type_name(self) -> str: ...
 
 
+class Terminated(KeyboardInterrupt):
+    """Raised by SIGTERM, which stops a command in the same way as Ctrl-C."""
+
+
 def exits_on_interrupt(command: Callable[P, None]) -> Callable[P, None]:
-    """Returns a command that an interrupt ends with one line and exit code 130.
+    """Returns a command that Ctrl-C and SIGTERM end with one line.
+
+    The exit code is 130 after Ctrl-C (SIGINT), and 143 after SIGTERM.
 
     Args:
         command: the function of a command. The line is the message of its
@@ -52,12 +60,34 @@ def exits_on_interrupt(command: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with _raises_on_sigterm():
+                command(*args, **kwargs)
         except KeyboardInterrupt as interrupt:
+            is_sigterm = isinstance(interrupt, Terminated)
+            number = signal.SIGTERM if is_sigterm else signal.SIGINT
             typer.echo(f"{interrupt}" or "Stopped.", err=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(128 + number) from None
 
     return wrapped
+
+
+@contextmanager
+def _raises_on_sigterm() -> Iterator[None]:
+    """Makes SIGTERM raise `Terminated`, unless it is ignored or handled."""
+
+    def terminate(*_: object) -> NoReturn:
+        raise Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is terminate:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

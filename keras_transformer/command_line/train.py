@@ -67,8 +67,8 @@ def train_command(**options: Any) -> None:
 
     try:
         figures = train(recipe).figures
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"\n{_stop_message(recipe)}") from None
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(f"\n{_stop_message(recipe)}") from None
     if recipe.verbose == 0:
         for line in figures.lines():
             typer.echo(line)

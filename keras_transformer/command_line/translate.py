@@ -97,9 +97,9 @@ def translate_command(
                 overwrite=overwrite,
                 verbose=int(not quiet),
             )
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             action = "resume" if record_path(target).exists() else "restart"
-            raise KeyboardInterrupt(
+            raise type(interrupt)(
                 f"Stopped. Run the same command to {action}."
             ) from None
         return

@@ -1,6 +1,7 @@
 """A training run: vocabulary, data, model, `fit`, averaged weights, evaluation."""
 
 import pathlib
+from typing import Literal
 
 import keras
 
@@ -127,7 +128,7 @@ def _read_result(output: pathlib.Path) -> TrainingResult:
 def _fit(run: PreparedRun, reporter: Reporter) -> None:
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
     metric = f"val_{recipe.metric}"
-    best = "min" if is_lower_better(recipe.metric) else "max"
+    best: Literal["min", "max"] = "min" if is_lower_better(recipe.metric) else "max"
     metrics = [name for name in METRICS if name in (recipe.metric, "bleu", "chrf")]
     callbacks: list[keras.callbacks.Callback] = [
         NonFiniteLoss(data=run.train_data, folder=output),

@@ -10,7 +10,12 @@ import warnings
 from typing import Any
 
 from keras_transformer.training.averaging import average_checkpoints
-from keras_transformer.training.checkpoints import Checkpoints
+from keras_transformer.training.checkpoints import (
+    Checkpoints,
+    SavedCheckpoint,
+    list_checkpoints,
+    load_checkpoint,
+)
 from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import LabelSmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedTokenAccuracy, Perplexity
@@ -28,6 +33,7 @@ __all__ = [
     "MaskedTokenAccuracy",
     "NonFiniteLoss",
     "Perplexity",
+    "SavedCheckpoint",
     "SkipNonFinite",
     "TokenTrainer",
     "TrainingProgress",
@@ -35,6 +41,8 @@ __all__ = [
     "WarmupInverseSquareRoot",
     "average_checkpoints",
     "freeze",
+    "list_checkpoints",
+    "load_checkpoint",
     "r_drop_loss",
 ]
 

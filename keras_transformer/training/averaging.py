@@ -11,7 +11,6 @@ import numpy as np
 from keras_transformer.arguments import check_ints
 from keras_transformer.run_position import checkpoint_files
 from keras_transformer.training.checkpoints import run_state, storage
-from keras_transformer.training.checkpoints.run_state import SavedVariable
 
 
 def average_checkpoints(
@@ -62,7 +61,7 @@ def average_checkpoints(
     sums: list[np.ndarray] = []
     averaged = []
     for path, state in itertools.islice(readable, last):
-        saved = [entry for entry in state["model"] if not _is_random_state(entry)]
+        saved = run_state.without_random_states(state["model"])
         run_state.check_same(model.weights, saved, path)
         values = [entry["value"] for entry in saved]
         newest = newest or values
@@ -85,8 +84,3 @@ def average_checkpoints(
         is_float = keras.backend.is_float_dtype(variable.dtype)
         variable.assign(total / len(averaged) if is_float else value)
     return averaged
-
-
-def _is_random_state(entry: SavedVariable) -> bool:
-    """Returns whether a variable is the state of a random generator."""
-    return entry["name"].endswith("seed_generator_state")

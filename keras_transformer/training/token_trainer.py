@@ -21,6 +21,9 @@ from keras_transformer.backend.distribution import (
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.xla_barriers import without_xla
+from keras_transformer.training.checkpoints.stop_signals import (
+    restored_signal_handlers,
+)
 from keras_transformer.training.fit_arguments import (
     check_compiled,
     check_data,
@@ -168,7 +171,7 @@ class TokenTrainer(ReplicatedModel):
         check_distribution(self)
         self._compile_new_schedules()
         build_from_dataset(self, arguments.get("x"))
-        with explained_lengths():
+        with explained_lengths(), restored_signal_handlers():
             return super().fit(*args, **kwargs)
 
     def _compile_new_schedules(self) -> None:

@@ -1,4 +1,4 @@
-"""Protocol of training data with positions."""
+"""Protocol of training data with positions, and checks of such data."""
 
 from typing import Any, Protocol, TypeAlias
 
@@ -34,3 +34,57 @@ class TrainingData(Protocol):
 
     def lines(self, state: DataState) -> list[tuple[str, str]]:
         """Returns the (source, target) texts of the batch at a position."""
+
+
+def check_data(data: TrainingData | None, save_every: int | None) -> None:
+    """Checks that data are given if they are required, and have positions.
+
+    Args:
+        data: the argument of `Checkpoints`.
+        save_every: the argument of `Checkpoints`.
+
+    Raises:
+        ValueError: if `data` are missing or have no positions.
+    """
+    if data is None and save_every is not None:
+        raise ValueError(
+            "`data` must be given with `save_every`, so that a run can resume within "
+            f"an epoch; received `data=None` and `save_every={save_every}`."
+        )
+    if data is not None and not hasattr(data, "restore"):
+        raise ValueError(
+            "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`; "
+            f"received `data={data!r}`."
+        )
+
+
+def check_steps(data: TrainingData | None, steps: int | None) -> None:
+    """Checks that an epoch of `fit` is an epoch of the data.
+
+    Args:
+        data: the argument of `Checkpoints`.
+        steps: number of steps of an epoch of `fit`.
+
+    Raises:
+        ValueError: if the numbers differ.
+    """
+    if data is not None and steps != data.batches_per_epoch:
+        raise ValueError(
+            "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`, "
+            f"without `steps_per_epoch`; received `data` of {data.batches_per_epoch} "
+            f"batches per epoch, where `fit` makes {steps} steps."
+        )
+
+
+def data_size(data: TrainingData | None) -> dict[str, int] | None:
+    """Returns the sizes that distinguish datasets.
+
+    Args:
+        data: the argument of `Checkpoints`.
+    """
+    if data is None:
+        return None
+    return {
+        "batches_per_epoch": int(data.batches_per_epoch),
+        "tokens_per_epoch": int(data.tokens_per_epoch),
+    }

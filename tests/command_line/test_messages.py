@@ -1,3 +1,4 @@
+import signal
 import warnings
 
 import pytest
@@ -48,15 +49,47 @@ def test_messages_name_options(command, message, expected):
     assert with_option_names(message, COMMANDS[command].params) == expected
 
 
+def outcome(command):
+    """Runs a command that ends with an interrupt; returns the code and the output."""
+    stoppable = typer.Typer()
+    stoppable.command()(exits_on_interrupt(command))
+    result = CliRunner().invoke(stoppable, ["a"])
+    return result.exit_code, result.stdout, result.stderr
+
+
 @pytest.mark.parametrize(("said", "line"), [((), "Stopped."), (("at 7",), "at 7")])
 def test_an_interrupt_prints_one_line(said, line):
     def command(name: str) -> None:
         raise KeyboardInterrupt(*said)
 
-    stoppable = typer.Typer()
-    stoppable.command()(exits_on_interrupt(command))
-    result = CliRunner().invoke(stoppable, ["a"])
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", line + "\n")
+    assert outcome(command) == (130, "", line + "\n")
+
+
+def test_sigterm_stops_a_command_as_an_interrupt():
+    def command(name: str) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt as interrupt:
+            raise type(interrupt)("at 7") from None
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert outcome(command) == (143, "", "at 7\n")
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_command_that_ignores_sigterm():
+    def command(name: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert outcome(command) == (0, "", "")
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_warnings_are_printed():

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -27,8 +28,13 @@ from keras_transformer import (
     Perplexity,
     parallel_dataset,
 )
-from keras_transformer.training.checkpoints import run_state, storage
-from keras_transformer.training.checkpoints.storage import RunPosition
+from keras_transformer.run_position import RunPosition, checkpoint_files
+from keras_transformer.training.checkpoints import (
+    checkpoints,
+    run_files,
+    run_state,
+    storage,
+)
 
 
 class Stop(Exception):
@@ -174,7 +180,7 @@ CHANGES = {
 @pytest.mark.once
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_state_that_was_changed_is_skipped(whole, change):
-    paths = [*storage.checkpoint_files(whole[0]).values()]
+    paths = [*checkpoint_files(whole[0]).values()]
     path = paths[-1]
     content, before = storage.read_checkpoint(path), path.read_bytes()
     run_state.check_state(path, content)
@@ -238,7 +244,7 @@ def test_a_failed_write_does_not_stop_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "write_checkpoint", fail)
     with pytest.warns(UserWarning, match="is not saved: No space left on device"):
         fit(tmp_path, epochs=1)
-    names = [path.name for path in storage.checkpoint_files(tmp_path).values()]
+    names = [path.name for path in checkpoint_files(tmp_path).values()]
     assert failed == ["epoch-0001-after-batch-000002.npz"]
     assert names == ["epoch-0001-after-batch-000006.npz", "epoch-0001.npz"]
 
@@ -252,7 +258,7 @@ class EndEpoch(keras.callbacks.Callback):
 
 def test_an_epoch_that_is_cut_short_is_not_saved_as_complete(tmp_path):
     fit(tmp_path, [EndEpoch()])
-    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(0, 2)]
+    assert list(checkpoint_files(tmp_path)) == [RunPosition(0, 2)]
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
@@ -261,7 +267,53 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
         UserWarning, match="is not saved, as weights are NaN or infinite"
     ):
         fit(tmp_path, model=model, epochs=1)
-    assert storage.checkpoint_files(tmp_path) == {}
+    assert checkpoint_files(tmp_path) == {}
+
+
+class Clock(keras.callbacks.Callback):
+    """Counts 100 seconds for each batch, and records the files of all checkpoints."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.seconds, self.names = 0.0, []
+        module = types.SimpleNamespace(monotonic=lambda: self.seconds)
+        monkeypatch.setattr(run_files, "time", module)
+        write = storage.write_checkpoint
+
+        def write_checkpoint(path, state):
+            self.names.append(path.name)
+            write(path, state)
+
+        monkeypatch.setattr(storage, "write_checkpoint", write_checkpoint)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seconds += 100
+
+
+@pytest.mark.once("torch")
+def test_checkpoints_by_time(tmp_path, monkeypatch):
+    clock, model = Clock(monkeypatch), make_adam()
+
+    def fit(**options):
+        clock.names, data = [], make_data()
+        model.fit(
+            data.dataset,
+            epochs=1,
+            shuffle=False,
+            verbose=0,
+            callbacks=[clock, Checkpoints(tmp_path, data, **options)],
+        )
+        shutil.rmtree(tmp_path)
+        return [name[17:] for name in clock.names]
+
+    at = {n: f"batch-{n:06}.npz" for n in range(BATCHES)}
+    assert fit() == [at[3], at[6], ""]  # 300 seconds.
+    assert fit(save_every_seconds=350) == [at[4], ""]
+    assert fit(save_every=2, save_every_seconds=150) == [at[2], at[4], at[6], ""]
+    assert fit(save_every=5, save_every_seconds=300) == [at[3], at[6], ""]
+    assert fit(save_every_seconds=None) == fit(save_every_seconds=800) == [""]
+    monkeypatch.setattr(checkpoints, "count_processes", lambda: 2)
+    assert fit(save_every=4) == [at[4], ""]
 
 
 @pytest.mark.once("torch")
@@ -457,7 +509,12 @@ def test_a_folder_that_was_removed_is_locked_again(tmp_path):
 def test_forked_processes_do_not_have_the_lock(tmp_path):
     code = """if True:
         import os, pathlib, sys
-        from keras_transformer.training.checkpoints import run_state, storage
+        from keras_transformer.training.checkpoints import (
+    checkpoints,
+    run_files,
+    run_state,
+    storage,
+)
 
         folder = pathlib.Path(sys.argv[1])
         storage.acquire_lock(folder)
@@ -504,7 +561,7 @@ def test_a_subclass(tmp_path):
     data = make_data()
     callbacks = [More(tmp_path, data)]
     make_model().fit(data.dataset, callbacks=callbacks, shuffle=False, verbose=0)
-    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(1)]
+    assert list(checkpoint_files(tmp_path)) == [RunPosition(1)]
 
 
 # Keras warns at the end of data of unknown size.
@@ -517,9 +574,9 @@ def test_an_epoch_of_unknown_size_that_is_cut_short_is_not_saved(tmp_path):
     options = {"epochs": 2, "shuffle": False, "verbose": 0}
     model = make_model()
     model.fit(unknown, callbacks=[EndEpoch(), Checkpoints(tmp_path)], **options)
-    assert not storage.checkpoint_files(tmp_path)
+    assert not checkpoint_files(tmp_path)
     make_model().fit(unknown, callbacks=[Checkpoints(tmp_path)], **options)
-    assert list(storage.checkpoint_files(tmp_path)) == [RunPosition(1), RunPosition(2)]
+    assert list(checkpoint_files(tmp_path)) == [RunPosition(1), RunPosition(2)]
 
 
 # Arguments.
@@ -587,6 +644,7 @@ def test_data_are_required_to_resume_within_an_epoch(tmp_path):
     [
         ({"keep": 0}, "`keep` must be an int of at least 1; received `keep=0`"),
         ({"save_every": 0.5}, "`save_every` must be an int .*=0.5`"),
+        ({"save_every_seconds": 0}, "`save_every_seconds` must be a .* above 0"),
         (
             {"save_every": 5},
             "must be given with `save_every`, .*=None` and `save_every=5`",

@@ -9,11 +9,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer.run_position import RunPosition, checkpoint_files
 from keras_transformer.training.checkpoints.storage import (
     DamagedCheckpoint,
-    RunPosition,
     acquire_lock,
-    checkpoint_files,
     read_checkpoint,
     readable_checkpoints,
     release_lock,

@@ -4,17 +4,28 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import keras
 
-from keras_transformer.arguments import check_ints
+from keras_transformer.arguments import check_ints, check_positive
+from keras_transformer.backend.distribution import count_processes
 from keras_transformer.backend.keras_internals import set_initial_epoch
-from keras_transformer.run_position import RunPosition, checkpoint_files
+from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints import callback_state, run_state, storage
+from keras_transformer.training.checkpoints.best_epoch import BestEpoch, Mode
+from keras_transformer.training.checkpoints.run_files import RunFiles
 from keras_transformer.training.checkpoints.run_state import RunState, SavedHistory
-from keras_transformer.training.training_data import DataState, TrainingData
+from keras_transformer.training.checkpoints.stop_signals import StopSignals
+from keras_transformer.training.training_data import (
+    DataState,
+    TrainingData,
+    check_data,
+    check_steps,
+    data_size,
+)
 
 # A value of `stop_training`, which callbacks set to `True`: the resumed epoch is
 # complete, and the run continues. Keras ends the epoch if the value is true.
@@ -25,10 +36,18 @@ class Checkpoints(keras.callbacks.Callback):
     """Saves a training run. The same command resumes a run that was stopped.
 
     Pass it to `fit` as the last of the callbacks. It writes a checkpoint at the end of
-    each epoch and, with `save_every`, within epochs. If `folder` has checkpoints, `fit`
-    resumes from the newest, and every loss equals that of a run that was not stopped.
-    If the run has completed all epochs, or `EarlyStopping` has ended it, `fit` prints
-    so and returns.
+    each epoch and, with `data`, within epochs, every five minutes. If `folder` has
+    checkpoints, `fit` resumes from the newest, and every loss equals that of a run that
+    was not stopped. If the run has completed all epochs, or `EarlyStopping` has ended
+    it, `fit` prints so and returns.
+
+    With `data`, Ctrl-C (SIGINT) and SIGTERM lose nothing: `fit` completes the batch,
+    writes a checkpoint and raises `KeyboardInterrupt` or, after SIGTERM, `SystemExit`
+    with exit code 143. After the last batch of an epoch, during validation for example,
+    it stops at once, and the resumed run begins with that batch. Without `data`, it
+    stops at once within an epoch, and at its end after the last batch. A second Ctrl-C
+    stops at once. If the program has a handler of its own for the signal, `fit` calls
+    it after the checkpoint is written. Outside the main thread signals are not handled.
 
     A checkpoint has the complete state of the run: weights, the state of random
     generators, the optimizer with its moving averages and its loss scale, metrics, the
@@ -65,6 +84,14 @@ class Checkpoints(keras.callbacks.Callback):
             `data`. `None` = only at the end of epochs.
         keep: int >= 1, number of checkpoints at the end of an epoch to keep, for
             `average_checkpoints`. The two newest checkpoints are kept as well.
+        save_every_seconds: float > 0, seconds between checkpoints within an epoch. Has
+            no effect without `data`. `None` = the time does not matter.
+        monitor: str, name of a log such as `"val_loss"` or `"val_bleu"`. The weights of
+            the epoch with its best value so far are in the file `best.npz`, which
+            `load_checkpoint` loads. `None` = there is no such file.
+        mode: `"min"` or `"max"`, whether the best value of `monitor` is the lowest or
+            the greatest. `"auto"` = the lowest for names that end in `loss`,
+            `perplexity` or `error`, the greatest for `accuracy`, `bleu` or `chrf`.
 
     Raises:
         ValueError: if an argument has an invalid value; from `fit`, if `folder` has
@@ -72,6 +99,8 @@ class Checkpoints(keras.callbacks.Callback):
             not match the data passed to `fit`, if the callback is not the last, or if
             the state of a callback cannot be saved.
         OSError: from `fit`, if there are checkpoints and none can be read.
+        KeyboardInterrupt: from `fit`, after SIGINT.
+        SystemExit: from `fit`, after SIGTERM.
 
     Example:
 
@@ -83,7 +112,7 @@ class Checkpoints(keras.callbacks.Callback):
         shuffle=False,
         callbacks=[
             keras.callbacks.EarlyStopping("val_loss", patience=5),
-            Checkpoints("runs/en-de", data=train, save_every=500),
+            Checkpoints("runs/en-de", data=train, monitor="val_loss"),
         ],
     )
     ```
@@ -95,22 +124,41 @@ class Checkpoints(keras.callbacks.Callback):
         data: TrainingData | None = None,
         save_every: int | None = None,
         keep: int = 10,
+        save_every_seconds: float | None = 300.0,
+        monitor: str | None = None,
+        mode: Mode = "auto",
     ) -> None:
         super().__init__()
         check_ints(1, keep=keep)
         check_ints(1, optional=True, save_every=save_every)
-        _check_data(data, save_every)
+        if save_every_seconds is not None:
+            check_positive(save_every_seconds=save_every_seconds)
+        check_data(data, save_every)
         self.folder = pathlib.Path(folder)
         self.data = data
         self.save_every = save_every
+        self.save_every_seconds = save_every_seconds
         self.keep = keep
+        self.monitor = monitor
+        self.mode = mode
+        self._best_epoch()  # Raises an error if `monitor` or `mode` is invalid.
+
+    def _best_epoch(self) -> BestEpoch | None:
+        return None if self.monitor is None else BestEpoch(self.monitor, self.mode)
+
+    @property
+    def _list(self) -> keras.callbacks.CallbackList:
+        callbacks = self._list_reference()
+        assert callbacks is not None, "`fit` holds the list while it runs."
+        return callbacks
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._list = callback_state.callback_list(self)
+        # `StopSignals` restores the signal handlers when the list is deleted.
+        self._list_reference = weakref.ref(callback_state.callback_list(self))
         callback_state.check_is_last(self, self._list.callbacks)
         self._fit_params = self.params
         self._steps_per_execution = self.model.steps_per_execution
-        _check_steps(self.data, self.params["steps"])
+        check_steps(self.data, self.params["steps"])
         callback_state.check_can_be_saved(self._list.callbacks)
         self.folder.mkdir(parents=True, exist_ok=True)
         storage.acquire_lock(self.folder)
@@ -119,30 +167,23 @@ class Checkpoints(keras.callbacks.Callback):
         except BaseException:
             storage.release_lock(self.folder)
             raise
+        self._unsaved: tuple[RunPosition, RunState] | None = None
+        self._signals = StopSignals(self._finish, self._list)
+        self._first = _FirstCallback(self._after_last_batch)
+        # Processes that train together must save and stop at the same batch.
+        self._is_alone = count_processes() == 1
+        if self._is_alone:
+            self._signals.install()
+            # A new list, as Keras iterates over the old one.
+            self._list.callbacks = [self._first, *self._list.callbacks]
 
     def _resume_if_saved(self) -> None:
         storage.remove_unfinished(self.folder)
+        self._files = RunFiles(self.folder, self.keep, self._best_epoch())
         self._learning_rates = run_state.learning_rates(self.model.optimizer)
         self._resumed: RunState | None = None
-        if newest := self._newest_checkpoint():
+        if newest := self._files.newest():
             self._resume(*newest)
-
-    def _newest_checkpoint(self) -> tuple[pathlib.Path, RunState] | None:
-        paths = [*checkpoint_files(self.folder).values()]
-        readable = storage.readable_checkpoints(
-            reversed(paths), check=run_state.check_state
-        )
-        newest = next(readable, None)
-        if newest is not None:
-            path, state = newest
-            return path, cast(RunState, state)
-        if paths:
-            raise OSError(
-                "`folder` must have a checkpoint that can be read; received "
-                f"`folder={str(self.folder)!r}`, where all {len(paths)} are damaged. "
-                "Move them away to start from the beginning."
-            )
-        return None
 
     def _resume(self, path: pathlib.Path, state: RunState) -> None:
         if state["batch"] and self.data is None:
@@ -150,10 +191,10 @@ class Checkpoints(keras.callbacks.Callback):
                 "`data` must be given to resume within an epoch; received `data=None`, "
                 f"and {path} is not at the end of an epoch."
             )
-        if state["data_size"] not in (None, _size(self.data)):
+        if state["data_size"] not in (None, data_size(self.data)):
             warnings.warn(
                 "`data` differ from the data of the run so far. Training continues "
-                f"with them. Received {_size(self.data)}; {path} has "
+                f"with them. Received {data_size(self.data)}; {path} has "
                 f"{state['data_size']}.",
                 stacklevel=2,
             )
@@ -277,16 +318,43 @@ class Checkpoints(keras.callbacks.Callback):
         if batch == 0 and self._random_state:
             # Creating the iterator may have used the random generators.
             run_state.restore_random_state(self._random_state)
-        batches = self._first_batch + batch
-        if (
-            self.data is not None
-            and self.save_every is not None
-            and batches - self._last_saved >= self.save_every
-        ):
-            self._last_saved = batches
-            history = run_state.save_history(self.model)
-            position = RunPosition(self._epoch, batches)
-            self._save(position, self.data.state(batches), history)
+        self._save_or_stop(self._first_batch + batch)
+
+    def _save_or_stop(self, batches: int) -> None:
+        """Saves after a number of batches of the epoch, and stops after a signal."""
+        signals = self._signals
+        is_stopping = signals.received is not None
+        if self.data is not None:
+            if self._is_due(batches, is_stopping):
+                self._files.write(*self._state_within_epoch(self.data, batches))
+                self._last_saved = batches
+            elif self._is_last_batch and batches > self._last_saved:
+                # Validation may take long. A run that is stopped then resumes at this
+                # batch, as Keras cannot resume after the last one.
+                position, state = self._state_within_epoch(self.data, batches)
+                self._unsaved = position, cast(RunState, storage.copied(state))
+        if is_stopping:
+            signals.waits_for = None
+            signals.stop_if_received()
+        signals.waits_for = "batch"
+
+    def _is_due(self, batches: int, is_stopping: bool) -> bool:
+        """Returns whether a checkpoint is to be written within an epoch."""
+        new = batches - self._last_saved
+        by_number = self.save_every is not None and new >= self.save_every
+        by_time = (
+            self.save_every_seconds is not None
+            and self._is_alone
+            and self._files.seconds_since_write() >= self.save_every_seconds
+        )
+        return new > 0 and (is_stopping or by_number or by_time)
+
+    def _state_within_epoch(
+        self, data: TrainingData, batches: int
+    ) -> tuple[RunPosition, RunState]:
+        position = RunPosition(self._epoch, batches)
+        history = run_state.save_history(self.model)
+        return position, self._state(position, data.state(batches), history)
 
     def _prepare_end_of_epoch(self) -> None:
         if self.data is not None:
@@ -296,14 +364,25 @@ class Checkpoints(keras.callbacks.Callback):
             # still changes random states and the number of iterations.
             self.model.stop_training = _RESUMED_EPOCH_IS_COMPLETE
 
+    def _after_last_batch(self) -> None:
+        """Called before the validation and before all callbacks of the epoch's end."""
+        self._signals.waits_for = "epoch" if self.data is None else None
+        self._signals.stop_if_received()
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._signals.waits_for, self._unsaved = "checkpoint", None
         if self.model.stop_training is _RESUMED_EPOCH_IS_COMPLETE:
             self.model.stop_training = False
         if not self._is_cut_short():
+            position = RunPosition(epoch + 1)
             history = run_state.save_history(self.model, epoch, logs)
-            self._save(RunPosition(epoch + 1), self._next_epoch, history)
+            state = self._state(position, self._next_epoch, history)
+            state["logs"] = run_state.save_logs(logs)
+            self._files.write(position, state)
         if epoch + 1 == self._fit_params["epochs"]:
             callback_state.finalize_averages(self._list.callbacks)
+        self._signals.waits_for = None
+        self._signals.stop_if_received()
 
     def _is_cut_short(self) -> bool:
         """Returns whether the epoch has ended before its last batch.
@@ -318,30 +397,25 @@ class Checkpoints(keras.callbacks.Callback):
         return self.model.stop_training and not is_whole
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        self._signals.restore()
+        self._list.callbacks = [
+            each for each in self._list.callbacks if each is not self._first
+        ]
         storage.release_lock(self.folder)
         set_initial_epoch(self.model, None)
         if self._resumed is not None:  # The run was complete.
             vars(self.model.history).update(self._resumed["history"])
 
-    def _save(
-        self, position: RunPosition, data: DataState | None, history: SavedHistory
-    ) -> None:
-        path = self.folder / position.file_name
-        state = self._state(position, data, history)
-        if not run_state.all_finite(state["model"]):
-            warnings.warn(
-                f"The checkpoint {path} is not saved, as weights are NaN or infinite.",
-                stacklevel=2,
-            )
-            return
-        try:
-            storage.write_checkpoint(path, state)
-            storage.remove_superseded(self.folder, position, self.keep)
-        except OSError as error:
-            warnings.warn(
-                f"The checkpoint {path} is not saved: {error}. Training continues.",
-                stacklevel=2,
-            )
+    def _finish(self) -> str:
+        """Saves what is not saved; returns how to resume.
+
+        A signal calls it at any time, even while a step runs on the variables of the
+        model.
+        """
+        unsaved, self._unsaved = self._unsaved, None
+        if unsaved is not None:
+            self._files.write(*unsaved)
+        return self._files.resume_message(self._fit_params["epochs"])
 
     def _state(
         self, position: RunPosition, data: DataState | None, history: SavedHistory
@@ -353,7 +427,7 @@ class Checkpoints(keras.callbacks.Callback):
         return {
             "epoch": position.epochs,
             "batch": position.batches,
-            "data_size": _size(self.data),
+            "data_size": data_size(self.data),
             "learning_rates": self._learning_rates,
             "model": run_state.save_variables(model.variables),
             "optimizer": run_state.save_variables(model.optimizer.variables),
@@ -365,39 +439,19 @@ class Checkpoints(keras.callbacks.Callback):
         }
 
 
-def _check_data(data: TrainingData | None, save_every: int | None) -> None:
-    """Raises `ValueError` if `data` are missing or have no positions."""
-    if data is None and save_every is not None:
-        raise ValueError(
-            "`data` must be given with `save_every`, so that a run can resume within "
-            f"an epoch; received `data=None` and `save_every={save_every}`."
-        )
-    if data is not None and not hasattr(data, "restore"):
-        raise ValueError(
-            "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`; "
-            f"received `data={data!r}`."
-        )
+class _FirstCallback(keras.callbacks.Callback):
+    """Calls a function after the last batch of an epoch, before other callbacks."""
 
+    def __init__(self, function: Callable[[], None]) -> None:
+        super().__init__()
+        self._function = function
 
-def _check_steps(data: TrainingData | None, steps: int | None) -> None:
-    """Raises `ValueError` if an epoch of `fit` differs from an epoch of `data`."""
-    if data is not None and steps != data.batches_per_epoch:
-        raise ValueError(
-            "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`, "
-            f"without `steps_per_epoch`; received `data` of {data.batches_per_epoch} "
-            f"batches per epoch, where `fit` makes {steps} steps."
-        )
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._function()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._function()
 
 
 def _format_rates(rates: Sequence[float]) -> str:
     return ", ".join(f"{rate:g}" for rate in rates)
-
-
-def _size(data: TrainingData | None) -> dict[str, int] | None:
-    """Returns the sizes that distinguish datasets."""
-    if data is None:
-        return None
-    return {
-        "batches_per_epoch": int(data.batches_per_epoch),
-        "tokens_per_epoch": int(data.tokens_per_epoch),
-    }

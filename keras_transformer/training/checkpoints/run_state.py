@@ -1,5 +1,6 @@
 """State of a run: variables, history and random generators."""
 
+import contextlib
 import itertools
 import pathlib
 import random
@@ -14,6 +15,7 @@ from keras import ops
 
 from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints.callback_state import SavedCallback
+from keras_transformer.training.checkpoints.storage import BEST
 
 
 class SavedVariable(TypedDict):
@@ -34,7 +36,7 @@ class RunState(TypedDict):
     """Content of a checkpoint.
 
     `epoch` is the number of complete epochs, `batch` the number of complete batches of
-    the next epoch.
+    the next epoch. `logs` are those of an epoch that is complete.
     """
 
     epoch: int
@@ -48,6 +50,7 @@ class RunState(TypedDict):
     random: dict[str, Any]
     data: dict[str, int] | None
     history: SavedHistory
+    logs: NotRequired[dict[str, float]]
 
 
 # Types of the required entries of a checkpoint.
@@ -78,9 +81,7 @@ def check_state(path: pathlib.Path, state: dict[str, Any]) -> None:
     for name, types in _TYPES.items():
         if type(state[name]) not in types:
             raise TypeError(f"`{name}` is {state[name]!r:.80}")
-    position = RunPosition(state["epoch"], state["batch"])
-    if position != RunPosition.from_file_name(path.name):
-        raise ValueError(f"it is at {position}, unlike its name")
+    check_logs(path, state)
     for name in ("model", "optimizer", "metrics"):
         check_variables(path, {"model": state[name]})
     for callback in state["callbacks"]:
@@ -104,6 +105,17 @@ def check_state(path: pathlib.Path, state: dict[str, Any]) -> None:
     for value in keras.tree.flatten(torch_states):
         if not isinstance(value, np.ndarray) or value.dtype != "uint8":
             raise TypeError("a random state of PyTorch is not of bytes")
+
+
+def check_logs(path: pathlib.Path, state: dict[str, Any]) -> None:
+    """Checks the entries `"epoch"`, `"batch"` and `"logs"`; see `check_state`."""
+    position = RunPosition(state["epoch"], state["batch"])
+    if not all(type(number) is int for number in position):
+        raise TypeError(f"its position is {position!r:.80}")
+    if path.name != BEST and position != RunPosition.from_file_name(path.name):
+        raise ValueError(f"it is at {position}, unlike its name")
+    if not all(type(value) is float for value in state.get("logs", {}).values()):
+        raise TypeError("`logs` are not numbers")
 
 
 def check_variables(path: pathlib.Path, state: dict[str, Any]) -> None:
@@ -145,6 +157,31 @@ def restore_variables(
     check_same(variables, saved, source)
     for variable, entry in zip(variables, saved, strict=True):
         variable.assign(entry["value"])
+
+
+def restore_weights(
+    model: keras.Model, saved: Sequence[SavedVariable], source: Any
+) -> None:
+    """Sets the weights of a model to saved values, but not its random generators.
+
+    Args:
+        model: a built `keras.Model`.
+        saved: the entry `"model"` of a checkpoint.
+        source: path of the checkpoint, for the error message.
+
+    Raises:
+        ValueError: if names or shapes differ.
+    """
+    restore_variables(model.weights, without_random_states(saved), source)
+
+
+def without_random_states(saved: Iterable[SavedVariable]) -> list[SavedVariable]:
+    """Returns the saved variables that `Model.weights` has.
+
+    Args:
+        saved: the entry `"model"` of a checkpoint.
+    """
+    return [e for e in saved if not e["name"].endswith("seed_generator_state")]
 
 
 def check_same(
@@ -242,6 +279,22 @@ def save_history(
         for name, value in (logs or {}).items():
             history.setdefault(name, []).append(value)
     return {"epoch": epochs, "history": history}
+
+
+def save_logs(logs: dict[str, Any] | None) -> dict[str, float]:
+    """Returns the logs of an epoch that are numbers.
+
+    Args:
+        logs: the logs of Keras: numbers, scalar tensors and other values.
+    """
+    saved = {}
+    for name, value in (logs or {}).items():
+        if ops.is_tensor(value) or isinstance(value, keras.Variable):
+            value = ops.convert_to_numpy(value)
+        with contextlib.suppress(TypeError, ValueError):
+            if np.ndim(value) == 0:
+                saved[name] = float(value)
+    return saved
 
 
 def save_random_state() -> dict[str, Any]:

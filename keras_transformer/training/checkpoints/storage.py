@@ -27,6 +27,7 @@ from keras_transformer.run_position import (
 )
 
 LOCK = ".lock"
+BEST = "best.npz"
 _LOCKS: dict[str, int] = {}  # File descriptors of this process, by folder.
 
 
@@ -126,7 +127,7 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
         *names: names of the entries to read. Default: all.
 
     Returns:
-        Dictionary of the entries. Tuples are read as lists.
+        Dictionary of the entries that the file has. Tuples are read as lists.
 
     Raises:
         DamagedCheckpoint: if the file is damaged.
@@ -137,7 +138,11 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
         _check_sizes(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             state = json.loads(arrays["arr_0"].tobytes())
-            return {name: _with_arrays(state[name], arrays) for name in names or state}
+            return {
+                name: _with_arrays(state[name], arrays)
+                for name in names or state
+                if name in state
+            }
     except Exception as error:  # A damaged zip file can raise almost any error.
         # Also EINVAL, if an offset in it lies before the beginning of the file.
         is_temporary = getattr(error, "errno", None) not in (None, errno.EINVAL)
@@ -187,18 +192,29 @@ def readable_checkpoints(
         try:
             state = read_checkpoint(path, *names)
             if check is not None:
-                _run_check(check, path, state)
+                run_check(check, path, state)
         except DamagedCheckpoint as error:
             warnings.warn(f"A checkpoint is skipped: {error}", stacklevel=2)
         else:
             yield path, state
 
 
-def _run_check(
+def run_check(
     check: Callable[[pathlib.Path, dict[str, Any]], None],
     path: pathlib.Path,
     state: dict[str, Any],
 ) -> None:
+    """Checks the entries of a checkpoint.
+
+    Args:
+        check: function of the path and the entries. It raises an error if the entries
+            are not those of a run.
+        path: path of the checkpoint.
+        state: its entries.
+
+    Raises:
+        DamagedCheckpoint: if `check` raises an error.
+    """
     try:
         check(path, state)
     except Exception as error:  # Entries of any type can raise almost any error.
@@ -232,8 +248,25 @@ def remove_unfinished(folder: pathlib.Path) -> None:
     Args:
         folder: path of the folder with the checkpoints.
     """
-    for path in folder.glob(UNFINISHED + "*-epoch-*.npz"):
-        path.unlink(missing_ok=True)
+    for name in ("epoch-*.npz", BEST):
+        for path in folder.glob(f"{UNFINISHED}*-{name}"):
+            path.unlink(missing_ok=True)
+
+
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies the content of a checkpoint, which later steps would change.
+
+    Args:
+        state: the content, as for `write_checkpoint`.
+
+    Returns:
+        Dictionary with the same values, as `read_checkpoint` would return it.
+    """
+    arrays: list[np.ndarray] = []
+    plain = _without_arrays(state, arrays)
+    copies = {f"arr_{n}": array.copy() for n, array in enumerate(arrays, start=1)}
+    result: dict[str, Any] = _with_arrays(plain, copies)
+    return result
 
 
 def can_be_saved(value: Any) -> bool:
