@@ -2,12 +2,12 @@
 
 import inspect
 import json
+import pathlib
 import subprocess
 import sys
 import zipfile
 
 import pytest
-from documented import ROOT
 from typer.testing import CliRunner
 
 from keras_transformer import command_line, export
@@ -15,6 +15,7 @@ from keras_transformer.command_line import model_files
 
 pytestmark = pytest.mark.once
 
+ROOT = pathlib.Path(__file__).parents[2]
 TRAIN = ["train", "--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 RESUMED = ["train", "--train", "b.tsv", "--valid", "b.tsv", "--output", "old"]
 MODEL = "model.keras"

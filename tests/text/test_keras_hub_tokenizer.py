@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import pathlib
 import pickle
 import re
 import subprocess
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from documented import ROOT
 
 from keras_transformer import (
     BannedTexts,
@@ -25,6 +25,7 @@ from keras_transformer import (
 )
 from keras_transformer.text import Tokenizer
 
+ROOT = pathlib.Path(__file__).parents[2]
 KINDS = ["GPT2Tokenizer", "BertTokenizer", "SentencePieceTokenizer"]
 LINES = ["the cats sat", "a cat saw the mat", "the mat", "cats saw", ""]
 # One character for each byte, as in the file of GPT-2: bytes without a visible
