@@ -1,8 +1,8 @@
-"""The commands `export`, `import` and `inspect`: files of models, in all formats."""
+"""The commands `export` and `import`: files of models, in all formats."""
 
 import enum
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -14,7 +14,7 @@ from keras_transformer.command_line.parameters import (
     make_search,
 )
 from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer.recipe.loading import load_trained_model
 
 
 class Format(enum.StrEnum):
@@ -110,47 +110,3 @@ def import_command(
     else:
         marian.load_marian(found).save(model)
         typer.echo(f"marian: {model}")
-
-
-def inspect_command(
-    path: Annotated[
-        pathlib.Path,
-        typer.Argument(
-            exists=True,
-            help="A .keras file, or the folder of a run, a preset or a SavedModel.",
-        ),
-    ],
-) -> None:
-    """Describe a .keras file, a run, a preset or a SavedModel."""
-    import_keras_quietly()
-    is_saved_model = (path / "saved_model.pb").exists()
-    facts = describe_saved_model(path) if is_saved_model else describe_keras_model(path)
-    width = max(map(len, facts)) + 2
-    for name, value in facts.items():
-        typer.echo(f"{name:{width}}{value}")
-
-
-def describe_keras_model(path: pathlib.Path) -> Mapping[str, object]:
-    """Returns the properties of a `.keras` file or a preset by name."""
-    from keras_transformer.export import describe_model
-
-    path = find_model(path)
-    facts: dict[str, object] = {**describe_model(load_trained_model(path))}
-    return {
-        "class": facts.pop("class"),
-        "megabytes": _megabytes([path, *path.rglob("*")]),
-        **facts,
-    }
-
-
-def describe_saved_model(path: pathlib.Path) -> Mapping[str, object]:
-    """Returns the properties of a SavedModel by name."""
-    from keras_transformer.export import describe_signatures
-
-    size = _megabytes(path.rglob("*"))
-    return {"class": "SavedModel", "megabytes": size, **describe_signatures(path)}
-
-
-def _megabytes(paths: Iterable[pathlib.Path]) -> str:
-    size = sum(path.stat().st_size for path in paths if path.is_file())
-    return f"{size / 1e6:.1f}"

@@ -63,9 +63,7 @@ def translate_command(
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option(
-            "--quiet", help="Show no progress bar, as without a terminal."
-        ),
+        typer.Option("--quiet", help="Show no progress bar, as without a terminal."),
     ] = False,
 ) -> None:
     """Translate a text file or standard input, line by line.

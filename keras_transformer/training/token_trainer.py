@@ -34,7 +34,6 @@ from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.types import Config, Tensor, TokenIds
 
-
 _SIGNATURES = {
     name: inspect.signature(getattr(keras.Model, name))
     for name in ("compile", "fit", "evaluate", "predict")

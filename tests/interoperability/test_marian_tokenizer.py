@@ -187,7 +187,9 @@ def test_bad_vocabulary(tokenizers, vocabulary, message):
 
 def test_describe(tokenizers):
     source, _ = tokenizers
-    tokenizer = MarianTokenizer(source.proto, ["</s>", "<unk>", ">>deu<<", "a", "<pad>"])
+    tokenizer = MarianTokenizer(
+        source.proto, ["</s>", "<unk>", ">>deu<<", "a", "<pad>"]
+    )
     assert tokenizer.describe() == {
         "vocabulary_size": 5,
         "model_type": "unigram",
