@@ -1,6 +1,7 @@
 import gzip
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,12 @@ import typer
 from typer.testing import CliRunner
 
 from keras_transformer import BeamSearch, Ensemble, Seq2Seq, command_line, evaluation
-from keras_transformer.command_line import evaluate, model_files, translate
+from keras_transformer.command_line import (
+    describe_models,
+    evaluate,
+    model_files,
+    translate,
+)
 from keras_transformer.files import write_json
 from keras_transformer.recipe import Recipe, loading
 from keras_transformer.text import CharacterTokenizer
@@ -63,7 +69,7 @@ def load_once():
         return loaded[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (translate, evaluate, model_files):
+        for module in (translate, evaluate, model_files, describe_models):
             patch.setattr(module, "load_trained_model", load)
         yield load
 
@@ -188,10 +194,10 @@ def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
 @pytest.mark.once
 def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
     shutil.copy(folder / "model.keras", tmp_path)
-    (tmp_path / "options.toml").touch()
+    recipe = Recipe(train=["a"], valid=["b"], output=str(tmp_path))
+    (tmp_path / "options.toml").write_text(recipe.to_toml())
     result = run("translate", tmp_path, "--quiet", pipe="abc\n")
     assert result.stdout == model.generate("abc") + "\n"
-    assert "Seq2Seq" in run("inspect", tmp_path).output
 
 
 @pytest.mark.once
@@ -296,11 +302,14 @@ def test_export_and_inspect(folder, tmp_path):
     result = run("export", folder / "model.keras", tmp_path / "1", *options)
     assert result.exit_code == 0, result.output
     assert "## Training data\n\na=b\n" in (tmp_path / "1" / "README.md").read_text()
-    result = run("inspect", tmp_path / "1")
-    lines = dict(line.split(maxsplit=1) for line in result.output.splitlines())
+    facts = facts_of(tmp_path / "1")
+    assert facts["kind"] == "SavedModel"
     expected = "text string(·,) → score float32(·,), text string(·,)"
-    assert lines["serving_default"] == expected
-    assert "nbest" in lines
+    assert facts["serving_default"] == expected
+    assert facts["model card"].endswith("README.md")
+    assert facts["next"] == f"keras-transformer serve {tmp_path}"
+    facts |= {"kind": "versions of a SavedModel", "versions": "1"}
+    assert facts_of(tmp_path) == facts
 
 
 @pytest.mark.once
@@ -309,6 +318,10 @@ def test_import_an_exported_model(model, folder, tmp_path, monkeypatch, failure)
     options = ["--format", "ctranslate2"]
     result = run("export", folder / "model.keras", new, *options)
     assert result.exit_code == 0, result.output
+    facts = facts_of(new)
+    assert facts["kind"] == "CTranslate2 model"
+    assert facts["format"] == "version 6, weights in float32"
+    assert facts["loaded as"] == "Seq2Seq" and facts["hidden_dim"] == "6"
     result = run("import", new, tmp_path / "again.keras")
     assert result.exit_code == 0 and "ctranslate2: " in result.output
     again = keras.saving.load_model(tmp_path / "again.keras")
@@ -329,22 +342,33 @@ def test_import_an_exported_model(model, folder, tmp_path, monkeypatch, failure)
     assert "must be a `MarianTokenizer`" in str(result.exception)
 
 
+def facts_of(path):
+    """Returns what `inspect` prints, by name."""
+    result = run("inspect", path)
+    assert result.exit_code == 0, result.exception
+    facts, last = {}, ""
+    for line in result.output.splitlines():
+        name, value = re.fullmatch(r"((?:\S+ )*\S+)? +(\S.*)", line).groups()
+        last = name or last
+        facts[last] = f"{facts[last]} {value}" if name is None else value
+    return facts
+
+
 def test_inspect_a_model(model, folder):
-    result = run("inspect", folder / "model.keras")
-    assert result.exit_code == 0, result.output
-    facts = dict(line.split(maxsplit=1) for line in result.output.splitlines())
+    facts = facts_of(folder / "model.keras")
     assert facts["class"] == "Seq2Seq" and facts["hidden_dim"] == "6"
     assert facts["parameters"] == f"{model.count_params():,}"
     assert facts["positions"] == "PositionalEncoding"
     assert facts["max_source_length"] == "9"
-    assert "source vocabulary  10, CharacterTokenizer" in result.output
+    assert facts["source vocabulary"] == "10, CharacterTokenizer"
 
 
 @pytest.mark.once
 def test_the_folder_of_a_preset_is_a_model(model, folder, tmp_path):
     model.save_to_preset(tmp_path / "preset")
-    output = run("inspect", tmp_path / "preset").output
-    assert "Seq2Seq" in output and f"{model.count_params():,}" in output
+    facts = facts_of(tmp_path / "preset")
+    assert facts["class"] == "Seq2Seq"
+    assert facts["parameters"] == f"{model.count_params():,}"
     files = tmp_path / "preset", folder / "source", tmp_path / "target"
     assert run("translate", *files, "--quiet").exit_code == 0
     assert files[2].read_text().splitlines() == model.generate(TEXTS)
@@ -355,7 +379,7 @@ def test_inspect_an_ensemble(model, tmp_path):
     Ensemble([model, model.__class__.from_config(model.get_config())]).save(
         tmp_path / "both.keras"
     )
-    assert "models             2" in run("inspect", tmp_path / "both.keras").output
+    assert facts_of(tmp_path / "both.keras")["models"] == "2"
 
 
 def refusal(*arguments):

@@ -14,16 +14,13 @@ from typer.core import TyperGroup
 
 from keras_transformer import __version__
 from keras_transformer.command_line.evaluate import evaluate_command
+from keras_transformer.command_line.inspect import inspect_command
 from keras_transformer.command_line.messages import (
     exits_on_interrupt,
     prints_warnings,
     with_option_names,
 )
-from keras_transformer.command_line.model_files import (
-    export_command,
-    import_command,
-    inspect_command,
-)
+from keras_transformer.command_line.model_files import export_command, import_command
 from keras_transformer.command_line.serve import serve_command
 from keras_transformer.command_line.train import TrainCommand, train_command
 from keras_transformer.command_line.translate import translate_command

@@ -1,8 +1,8 @@
-"""The commands `export`, `import` and `inspect`: files of models, in all formats."""
+"""The commands `export` and `import`: files of models, in all formats."""
 
 import enum
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -151,49 +151,3 @@ def _check_source(folder: str) -> None:
         return
     check_repository(folder)
     require_extra("hub", f"the repository {folder} on the Hugging Face Hub")
-
-
-def inspect_command(
-    path: Annotated[
-        pathlib.Path,
-        typer.Argument(
-            exists=True,
-            help="A .keras file, or the folder of a run, a preset or a SavedModel.",
-        ),
-    ],
-) -> None:
-    """Describe a .keras file, a run, a preset or a SavedModel."""
-    is_saved_model = (path / "saved_model.pb").exists()
-    if not is_saved_model:
-        find_model(path)
-    import_keras_quietly()
-    facts = describe_saved_model(path) if is_saved_model else describe_keras_model(path)
-    width = max(map(len, facts)) + 2
-    for name, value in facts.items():
-        typer.echo(f"{name:{width}}{value}")
-
-
-def describe_keras_model(path: pathlib.Path) -> Mapping[str, object]:
-    """Returns the properties of a `.keras` file or a preset by name."""
-    from keras_transformer.export import describe_model
-
-    path = find_model(path)
-    facts: dict[str, object] = {**describe_model(load_trained_model(path))}
-    return {
-        "class": facts.pop("class"),
-        "megabytes": _megabytes([path, *path.rglob("*")]),
-        **facts,
-    }
-
-
-def describe_saved_model(path: pathlib.Path) -> Mapping[str, object]:
-    """Returns the properties of a SavedModel by name."""
-    from keras_transformer.export import describe_signatures
-
-    size = _megabytes(path.rglob("*"))
-    return {"class": "SavedModel", "megabytes": size, **describe_signatures(path)}
-
-
-def _megabytes(paths: Iterable[pathlib.Path]) -> str:
-    size = sum(path.stat().st_size for path in paths if path.is_file())
-    return f"{size / 1e6:.1f}"

@@ -146,6 +146,11 @@ class Variables:
         columns = scales.reshape(scales.shape + (1,) * (weight.ndim - scales.ndim))
         return weight / columns.astype("float32")
 
+    def weight_types(self) -> list[str]:
+        """Returns the dtypes of the matrices."""
+        matrices = [array for array in self._arrays.values() if array.ndim > 1]
+        return sorted({str(array.dtype) for array in matrices})
+
     def unread(self) -> list[str]:
         """Returns the names of the variables that have not been read."""
         return sorted(self._arrays.keys() - self._read)

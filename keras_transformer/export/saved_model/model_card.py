@@ -51,7 +51,10 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
     if len(members) > 1:
         facts["models"] = len(members)
     if isinstance(first, EncoderDecoderTransformer):
-        names = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
+        names = [
+            *("num_layers", "num_decoder_layers", "hidden_dim", "intermediate_dim"),
+            "num_heads",
+        ]
         facts |= {name: getattr(first, name) for name in names}
         facts["positions"] = type(first.positions).__name__
     for side in ("source", "target"):
