@@ -200,17 +200,20 @@ def clock(monkeypatch):
     return clock
 
 
-class SendsTwice(Sends):
-    def __init__(self, clock, seconds):
-        super().__init__("on_train_batch_end", batch=2)
-        self.clock, self.seconds = clock, seconds
+class SendsTwice(keras.callbacks.Callback):
+    """Sends two signals after the third batch."""
 
-    def _send(self, batch, logs=None):
+    def __init__(self, clock, seconds, second=signal.SIGINT):
+        super().__init__()
+        self.clock, self.seconds, self.second = clock, seconds, second
+        self.has_passed = False
+
+    def on_train_batch_end(self, batch, logs=None):
         if batch == 2:
             signal.raise_signal(signal.SIGINT)
             self.clock.seconds += self.seconds
-            signal.raise_signal(signal.SIGINT)
-            self.passed.append(batch)
+            signal.raise_signal(self.second)
+            self.has_passed = True
 
 
 @pytest.mark.once("torch")
@@ -220,18 +223,21 @@ def test_the_second_signal_stops_at_once(clock, tmp_path, capsys):
         fit(make_model(), tmp_path, callback, verbose=2)
     message = "Stopping at the end of the batch. Press Ctrl-C again to stop at once."
     assert capsys.readouterr().err == f"\n{message}\n"
-    assert not callback.passed
+    assert not callback.has_passed
     assert not files(tmp_path)
     assert handlers() == DEFAULT
 
 
 @pytest.mark.once("torch")
-def test_a_signal_to_a_process_and_its_group_is_one_signal(clock, tmp_path, capsys):
-    """`timeout` sends both."""
-    callback = SendsTwice(clock, seconds=0.5)
+@pytest.mark.parametrize(
+    "seconds, second", [(0.5, signal.SIGINT), (1.5, signal.SIGTERM)]
+)
+def test_two_signals_that_are_one(seconds, second, clock, tmp_path, capsys):
+    """`timeout` sends a signal to the process and its group; others send SIGTERM."""
+    callback = SendsTwice(clock, seconds, second)
     with pytest.raises(KeyboardInterrupt, match=at(1, 4)):
         fit(make_model(), tmp_path, callback)
-    assert callback.passed == [2]
+    assert callback.has_passed
     assert capsys.readouterr().err == ""  # `verbose=0`
 
 

@@ -8,8 +8,9 @@ from keras_transformer.training.checkpoints import run_state, storage
 
 Mode: TypeAlias = Literal["auto", "min", "max"]
 
-_LOWER_IS_BETTER = ("loss", "perplexity", "error")
-_HIGHER_IS_BETTER = ("accuracy", "bleu", "chrf")
+# Ends of the names of losses, metrics of Keras and `evaluation.METRICS`.
+_LOWER_IS_BETTER = ("loss", "perplexity", "error", "error_rate")
+_HIGHER_IS_BETTER = ("accuracy", "bleu", "chrf", "exact_match")
 
 
 class BestEpoch:

@@ -91,7 +91,8 @@ class Checkpoints(keras.callbacks.Callback):
             `load_checkpoint` loads. `None` = there is no such file.
         mode: `"min"` or `"max"`, whether the best value of `monitor` is the lowest or
             the greatest. `"auto"` = the lowest for names that end in `loss`,
-            `perplexity` or `error`, the greatest for `accuracy`, `bleu` or `chrf`.
+            `perplexity`, `error` or `error_rate`, the greatest for `accuracy`, `bleu`,
+            `chrf` or `exact_match`.
 
     Raises:
         ValueError: if an argument has an invalid value; from `fit`, if `folder` has

@@ -26,8 +26,8 @@ class StopSignals:
     """Handlers of SIGINT and SIGTERM while `fit` runs.
 
     The first signal stops the run at once if `waits_for` is `None`, and otherwise in
-    `stop_if_received`. The second signal has the effect that it has without these
-    handlers.
+    `stop_if_received`. A second SIGINT has the effect that it has without these
+    handlers; a second SIGTERM has none.
 
     A signal that is ignored stays ignored. Outside the main thread, where Python cannot
     handle signals, nothing changes. A callback is not told that `fit` has ended with an
@@ -122,7 +122,10 @@ class StopSignals:
                 self.stop_if_received()
             elif self._is_verbose:
                 self._print_what_it_waits_for()
-        elif time.monotonic() - self._time >= _SECONDS_OF_ONE_SIGNAL:
+        elif (
+            number == signal.SIGINT
+            and time.monotonic() - self._time >= _SECONDS_OF_ONE_SIGNAL
+        ):
             self._pass_on(number, frame)
 
     def _print_what_it_waits_for(self) -> None:
