@@ -53,7 +53,7 @@ REQUIRED = {
     "packages": set(),
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "presets": set(),
-    "recipe": {"keras"},
+    "recipe": {"keras", "numpy", "tqdm"},
     "run_position": set(),
     "seq2seq": set(),
     "serving": {
