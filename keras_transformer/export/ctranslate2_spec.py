@@ -62,7 +62,11 @@ def make_spec(model: EncoderDecoderTransformer) -> transformer_spec.TransformerS
     source, target = tokenizers_of(model)
     sources = embedding_vocabulary(source, model.source_vocabulary_size)
     targets = embedding_vocabulary(target, model.target_vocabulary_size)
+    spec.config.unk_token = targets[target.unknown_token_id]
+    spec.config.eos_token = targets[model.end_token_id]
     spec.config.decoder_start_token = targets[model.start_token_id]
+    if model.start_token_id != model.pad_token_id:
+        spec.config.bos_token = targets[model.start_token_id]
     spec.register_source_vocabulary(sources)
     spec.register_target_vocabulary(targets)
     _set_encoder(spec.encoder, model)

@@ -1,4 +1,5 @@
 import ctranslate2
+import keras_nlp
 import numpy as np
 import pytest
 import sentencepiece
@@ -13,7 +14,13 @@ from ctranslate2_designs import (
 )
 from keras import ops
 
-from keras_transformer import BeamSearch, GreedySearch, Seq2Seq, SuppressTokens
+from keras_transformer import (
+    BeamSearch,
+    GreedySearch,
+    KerasHubTokenizer,
+    Seq2Seq,
+    SuppressTokens,
+)
 from keras_transformer.export import ctranslate2 as exporting
 from keras_transformer.export.protocols import embedding_vocabulary
 from keras_transformer.layers import AlibiBias, LocalWindow
@@ -152,6 +159,30 @@ def test_words_have_no_sentence_pieces(tmp_path):
     names = {"source_vocabulary.json", "target_vocabulary.json"}
     names |= {"model.bin", "config.json"}
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
+
+
+@pytest.mark.once
+def test_special_tokens_with_other_names(tmp_path):
+    """The end token of BERT is [SEP], and its start token is [CLS]."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat"]
+    tokenizer = KerasHubTokenizer(keras_nlp.tokenizers.BertTokenizer(words))
+    model = Seq2Seq(
+        **{**SIZES, "tie_embeddings": "none", "max_target_length": 7},
+        normalize_first=True,
+        source_tokenizer=tokenizer,
+    )
+    rng = np.random.default_rng(3)
+    model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
+    bias = [-100, 0, 0, 3, *[0] * 5]  # no padding, and an early end
+    model.output_dense.bias.assign(np.array(bias, "float32"))
+    texts = ["the cats sat", "dog", "the"]
+    translator = export(model, tmp_path / "1", check_texts=texts)
+    rows = tokens(tokenizer, tokenizer.tokenize(texts).to_list())
+    lengths = {"min_decoding_length": 0, "max_decoding_length": 6}
+    results = translator.translate_batch(rows, beam_size=1, **lengths)
+    found = [[*map(tokenizer.token_to_id, r.hypotheses[0])] for r in results]
+    outputs = [tokenizer.detokenize([row]).numpy()[0].decode() for row in found]
+    assert outputs == model.generate(texts, GREEDY) and len({*outputs}) > 1
 
 
 @pytest.mark.once
