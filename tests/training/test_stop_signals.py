@@ -360,14 +360,14 @@ class Inner(keras.callbacks.Callback):
 @pytest.mark.once("torch")
 def test_several_checkpoints_and_a_fit_within_another(tmp_path):
     inner, two = tmp_path / "inner", Checkpoints(tmp_path / "two", make_data())
-    fit(make_model(), tmp_path / "one", Inner(inner), two, epochs=1)
-    assert handlers() == DEFAULT
     with pytest.raises(KeyboardInterrupt):
-        sends = Sends("on_train_batch_end", 1, 2)
-        fit(make_model(), tmp_path / "one", two, sends)
+        sends = Sends("on_train_batch_end", 0, 2)
+        fit(make_model(), tmp_path / "one", Inner(inner), two, sends)
     assert handlers() == DEFAULT
     saved = [files(tmp_path / name)[-1] for name in ("one", "two")]
-    assert saved == [f"epoch-0002-after-batch-00000{n}.npz" for n in (3, 4)]
+    assert saved == [f"epoch-0001-after-batch-00000{n}.npz" for n in (3, 4)]
+    fit(make_model(), tmp_path / "one", two, epochs=1)
+    assert handlers() == DEFAULT
     assert files(inner) == ["epoch-0001.npz"]
 
 

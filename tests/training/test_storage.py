@@ -13,6 +13,7 @@ from keras_transformer.run_position import RunPosition, checkpoint_files
 from keras_transformer.training.checkpoints.storage import (
     DamagedCheckpoint,
     acquire_lock,
+    copied,
     read_checkpoint,
     readable_checkpoints,
     release_lock,
@@ -51,7 +52,7 @@ def test_round_trip(tmp_path):
 
 def test_some_entries_are_read(tmp_path):
     write_checkpoint(tmp_path / "a.npz", STATE)
-    part = read_checkpoint(tmp_path / "a.npz", "model", "nothing")
+    part = read_checkpoint(tmp_path / "a.npz", "model", "missing", "nothing")
     assert_same(part, {"model": STATE["model"], "nothing": None})
 
 
@@ -67,6 +68,17 @@ def test_every_type_is_kept(tmp_path, dtype, shape):
 def test_tuples_and_numpy_scalars_become_json_values(tmp_path):
     write_checkpoint(tmp_path / "a.npz", {"a": (1, np.float32(0.5)), "b": np.int8(3)})
     assert_same(read_checkpoint(tmp_path / "a.npz"), {"a": [1, 0.5], "b": 3})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_copy_stays_as_it_is(tmp_path, dtype):
+    value, numbers = np.ones((2, 3), dtype), [1, 2]
+    state = {"value": value, "attributes": {"numbers": numbers, "pair": (3, 0.5)}}
+    write_checkpoint(tmp_path / "a.npz", state)
+    copy = copied(state)
+    value += 1
+    numbers.append(3)
+    assert_same(copy, read_checkpoint(tmp_path / "a.npz"))
 
 
 def test_a_changed_byte_is_detected(tmp_path):
@@ -197,7 +209,7 @@ def test_superseded_files_are_removed(tmp_path, before, newest, keep, after):
 
 def test_unfinished_files_are_removed(tmp_path):
     touch(tmp_path, RunPosition(1))
-    for name in ("epoch-0002.npz", "epoch-0001-batch-000007.npz", "translation"):
+    for name in ("epoch-0002.npz", "epoch-0001-batch-7.npz", "best.npz", "translation"):
         (tmp_path / f".unfinished-7-{name}").touch()
     remove_unfinished(tmp_path)
     left = [".unfinished-7-translation", "epoch-0001.npz"]
