@@ -53,7 +53,7 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
     options, figures = path / "options.toml", path / "figures.json"
     if not (options.is_file() and figures.is_file()):
         return None
-    num_beams = began_recipe(path).num_beams
+    num_beams = Recipe.from_toml(options).num_beams
     penalty = read_json(figures).get("length_penalty")
     try:
         check_length_penalty(penalty)

@@ -44,13 +44,15 @@ _OPTIONS_OF_INIT = (
     *("character_coverage", "byte_fallback", "user_defined_symbols"),
 )
 _FORMER_NAMES = {"consistency": "r_drop", "bleu_every": "metric_every"}
-# What earlier versions, which lack an option, did.
-_FORMER_VALUES = {
+# The tokenizers of earlier versions, which had no options for them.
+_FORMER_TOKENIZERS = {
     "source_tokenizer": "bpe",
     "target_tokenizer": "bpe",
     "vocabularies": "joint",
-    "metric": "bleu",
 }
+# Options that earlier versions wrote with their defaults, although `init` determines
+# them.
+_FORMERLY_WRITTEN_WITH_INIT = ("preset", "vocabulary_size")
 # Types that an option of each type accepts, and their names in error messages.
 _ACCEPTED: dict[Any, Any] = {
     str: (str, os.PathLike),
@@ -390,7 +392,9 @@ class PlannedRecipe(Recipe):
         Raises:
             ValueError: if another option is missing or wrong.
         """
-        values = {**_FORMER_VALUES, **values} if "metric" not in values else values
+        if "metric" not in values:
+            former = {} if values.get("init") else _FORMER_TOKENIZERS
+            values = {"metric": "bleu", **former, **values}
         fields = (field for field in dataclasses.fields(cls) if field.init)
         required = {f.name for f in fields if _has_no_default(f)}
         missing = [name for name in sorted(required) if values.get(name) is None]
@@ -427,10 +431,11 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
     ```
     """
-    options = {
-        _FORMER_NAMES.get(name, name): value
-        for name, value in read_toml(pathlib.Path(path)).items()
-    }
+    found = read_toml(pathlib.Path(path))
+    if "bleu_every" in found and "init" in found:  # of a run of an earlier version
+        for name in _FORMERLY_WRITTEN_WITH_INIT:
+            found.pop(name, None)
+    options = {_FORMER_NAMES.get(name, name): value for name, value in found.items()}
     names = option_names()
     for name in options.keys() - set(names):
         similar = difflib.get_close_matches(name, names, 1)
