@@ -47,6 +47,7 @@ def test_padding_with_any_id():
 
     class PadStarts:
         pad_token_id = 99
+        language_token_pattern = None
         start_token_id = 99
 
         def tokenize(self, texts, add_start=False, add_end=False):
