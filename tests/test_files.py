@@ -23,7 +23,7 @@ pytestmark = pytest.mark.once
 # Files.
 
 
-def test_a_file_is_there_at_the_end_and_not_before(tmp_path):
+def test_a_file_appears_when_it_is_complete(tmp_path):
     path = tmp_path / "figures.json"
     with written_whole(path) as file:
         file.write(b"{}")
@@ -32,7 +32,7 @@ def test_a_file_is_there_at_the_end_and_not_before(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_error_leaves_what_was_there(tmp_path):
+def test_an_error_keeps_the_old_file(tmp_path):
     path = tmp_path / "figures.json"
     path.write_bytes(b"before")
     with pytest.raises(OSError, match="disk full"), written_whole(path) as file:
@@ -42,7 +42,7 @@ def test_an_error_leaves_what_was_there(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_other_name_has_the_same_ending(tmp_path):
+def test_the_temporary_name_has_the_same_ending(tmp_path):
     path = tmp_path / "model.keras"
     with written_whole(str(path)) as file:
         aside = pathlib.Path(file.name)
@@ -59,7 +59,7 @@ def in_another_process(path, text, then=""):
     return subprocess.run([sys.executable, "-c", code, path]).returncode
 
 
-def test_a_process_that_is_killed_leaves_the_file_as_it_was(tmp_path):
+def test_a_killed_process_keeps_the_old_file(tmp_path):
     path = tmp_path / "model.keras"
     path.write_bytes(b"before")
     assert in_another_process(path, b"half", "os._exit(9)") == 9
@@ -69,7 +69,7 @@ def test_a_process_that_is_killed_leaves_the_file_as_it_was(tmp_path):
     assert path.read_bytes() == b"all"
 
 
-def test_processes_do_not_disturb_each_other(tmp_path):
+def test_several_processes_write_the_same_file(tmp_path):
     path = tmp_path / "model.keras"
     with written_whole(path) as file:
         file.write(b"ours, ")
@@ -81,7 +81,7 @@ def test_processes_do_not_disturb_each_other(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_link_leads_to_is_replaced(tmp_path):
+def test_the_target_of_a_link_is_replaced(tmp_path):
     (tmp_path / "disk").mkdir()
     target, link = tmp_path / "disk" / "real.keras", tmp_path / "model.keras"
     target.write_bytes(b"before")
@@ -103,7 +103,7 @@ def in_a_killed_process(code, path):
     assert subprocess.run([sys.executable, "-c", code, path]).returncode == -9
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
+def test_unfinished_files_of_killed_processes_are_removed(tmp_path):
     path = tmp_path / "model.keras"
     in_a_killed_process(
         "with written_whole(sys.argv[1]) as file: file.write(b'half'); die()", path
@@ -132,7 +132,7 @@ def test_files_of_another_name_are_not_removed(tmp_path):
     assert all(path.exists() for path in [*others, link, tmp_path / "mine"])
 
 
-def test_the_temporary_name_is_not_known_and_not_a_link(tmp_path, monkeypatch):
+def test_the_temporary_name_is_random_and_is_no_link(tmp_path, monkeypatch):
     (tmp_path / "mine").write_bytes(b"mine")
     names = []
     for _ in range(2):
@@ -179,7 +179,7 @@ def test_a_new_file_has_the_usual_permissions(tmp_path):
     assert permissions(tmp_path / "new") == permissions(tmp_path / "usual")
 
 
-def test_the_group_cannot_read_what_was_of_another_group(tmp_path, monkeypatch):
+def test_permissions_of_another_group_are_not_kept(tmp_path, monkeypatch):
     def refuse(*args):
         raise PermissionError
 
@@ -202,7 +202,7 @@ def other_group(old):
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_folder_gets_its_name_at_the_end(tmp_path, exists):
+def test_a_folder_appears_when_it_is_complete(tmp_path, exists):
     target = tmp_path / "models" / "1"
     if exists:
         target.mkdir(parents=True)
@@ -214,14 +214,14 @@ def test_a_folder_gets_its_name_at_the_end(tmp_path, exists):
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_nothing_is_left_of_a_folder_that_failed(tmp_path):
+def test_a_failed_folder_is_removed(tmp_path):
     with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "1") as folder:
         folder.mkdir()
         1 / 0  # noqa: B018
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nor_of_the_folders_that_were_made_for_it(tmp_path):
+def test_parent_folders_of_a_failed_folder_are_removed(tmp_path):
     (tmp_path / "models").mkdir()
     target = tmp_path / "models" / "en" / "de" / "1"
     with pytest.raises(ZeroDivisionError), new_folder(target):
@@ -253,7 +253,7 @@ def test_a_folder_that_cannot_be_replaced(tmp_path, monkeypatch):
             pass
 
 
-def test_what_a_link_leads_to_is_written(tmp_path):
+def test_a_folder_is_written_through_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "1").symlink_to(tmp_path / "disk")
     with new_folder(tmp_path / "1") as folder:
@@ -304,7 +304,7 @@ def test_the_permissions_of_an_empty_folder_stay(tmp_path):
     assert permissions(tmp_path / "1") == "0o700"
 
 
-def test_a_file_that_a_folder_must_have(tmp_path):
+def test_a_required_file_of_a_folder(tmp_path):
     (tmp_path / "config.json").touch()
     assert checked_file(tmp_path / "config.json") == tmp_path / "config.json"
     message = f"`preset` must have the file model.h5; there is none in {tmp_path}"
@@ -315,7 +315,7 @@ def test_a_file_that_a_folder_must_have(tmp_path):
 # JSON.
 
 
-def test_json_is_read_as_it_was_written(tmp_path):
+def test_json_round_trip(tmp_path):
     path = tmp_path / "config.json"
     for content in ({"name": "Übung"}, ["a", 1]):
         write_json(path, content)
@@ -326,13 +326,13 @@ def test_json_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"a', b"\xff", b"[" * 100_000])
-def test_what_is_not_json(tmp_path, content):
+def test_other_content_than_json(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="config.json must be a JSON file; it is not"):
         read_json(tmp_path / "config.json")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     for read in (read_json, check_is_file):
         with pytest.raises(ValueError, match="config.json must be a file; it is a"):

@@ -75,7 +75,7 @@ def test_texts_and_scores(plain):
     assert_close(scores, expected["scores"])
 
 
-def test_what_a_model_was_compiled_with(plain):
+def test_compile_arguments_of_a_model(plain):
     config = plain.get_compile_config()
     assert config["r_drop"] == 0.5  # `consistency` in the file
     assert config["micro_batches"] == 2

@@ -59,7 +59,7 @@ def test_public_names_are_sorted():
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_module_says_what_it_is_for(module):
+def test_module_has_a_docstring(module):
     assert module.__doc__
     for name in getattr(module, "__all__", []):
         assert hasattr(module, name)
@@ -319,7 +319,7 @@ PAGES += DOCUMENTATION
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_what_a_page_names_exists(page):
+def test_names_on_a_page_exist(page):
     text = page.read_text("utf-8")
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\((?!https?:)([^)#]+)", prose)

@@ -30,14 +30,14 @@ def compiled(model, traces):
     return compile_function(function, model)
 
 
-def test_gives_what_the_eager_call_gives(compiled):
+def test_equals_the_eager_call(compiled):
     result = compiled(ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(2.0))
     outputs = ops.convert_to_numpy(result["outputs"])
     np.testing.assert_allclose(outputs, 2.0 * INPUTS @ KERNEL, rtol=1e-5)
     np.testing.assert_allclose(ops.convert_to_numpy(result["sums"]), [10.0, 35.0])
 
 
-def test_weights_are_read_anew_without_a_new_trace(model, compiled, traces):
+def test_new_weights_need_no_new_trace(model, compiled, traces):
     arguments = ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(1.0)
     compiled(*arguments)
     model.set_weights([2 * KERNEL, np.ones(3)])
@@ -64,7 +64,7 @@ def test_many_functions_are_not_many_traces_of_one(model, caplog):
 
 
 @pytest.mark.parametrize("change", ["enable_lora", "quantize"])
-def test_other_weights_are_not_those_of_before(model, compiled, change):
+def test_lora_and_quantization_take_effect(model, compiled, change):
     arguments = ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(1.0)
     before = ops.convert_to_numpy(compiled(*arguments)["outputs"])
     dense = model.layers[0]

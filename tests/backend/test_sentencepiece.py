@@ -42,7 +42,7 @@ def test_a_tokenizer_works_without_the_private_names(proto, monkeypatch, module)
         np.testing.assert_array_equal(tokenize(["the cat"]).numpy(), expected)
 
 
-def test_a_tokenizer_without_a_resource_is_left_alone(proto):
+def test_a_tokenizer_without_a_resource_is_not_changed(proto):
     tokenizer = types.SimpleNamespace()
     keep_model(tokenizer, proto)
     assert not vars(tokenizer)

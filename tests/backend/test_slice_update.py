@@ -25,7 +25,7 @@ def test_replaces_a_part():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="of PyTorch alone")
-def test_writes_in_place_only_where_there_are_no_gradients():
+def test_writes_in_place_only_without_gradients():
     import torch
 
     x, part = torch.tensor(X), torch.tensor(PART)

@@ -77,7 +77,7 @@ def test_constants_and_weights_are_those_of_the_call(looped, model):
     np.testing.assert_allclose(x, expected(X + 1, SHIFT, KERNEL.T), rtol=1e-4)
 
 
-def test_other_weights_are_not_those_of_before(looped, model):
+def test_lora_takes_effect(looped, model):
     looped(X, SHIFT)
     model.layers[0].enable_lora(rank=1)
     for weight in model.layers[0].trainable_weights:

@@ -88,7 +88,7 @@ class Favour:
         return logits + self.bonus * ops.convert_to_tensor(favoured, "float32")
 
 
-def test_the_best_is_found_though_a_rule_raises_what_comes_later():
+def test_the_best_is_found_if_a_processor_raises_later_scores():
     """To end at once looks better than all that can follow, but for the rule."""
     script = {(): {END: 0.6, 3: 0.4}, (3,): {END: 0.5, 4: 0.5}, (3, 4): {END: 1.0}}
     step, options = written_step(script), {**NO_PENALTY, "patience": np.inf}
@@ -125,7 +125,7 @@ def test_ties_keep_both_hypotheses():
     np.testing.assert_allclose(result.scores[0, 0], result.scores[0, 1], atol=1e-6)
 
 
-def test_a_finished_hypothesis_is_frozen_while_others_go_on():
+def test_a_finished_hypothesis_does_not_change():
     script = {(): {END: 0.2, 3: 0.8}, (3,): {3: 1.0}, (3, 3): {3: 1.0}}
     step = written_step(script)
     search = BeamSearch(2, num_hypotheses=2)
@@ -135,7 +135,7 @@ def test_a_finished_hypothesis_is_frozen_while_others_go_on():
     np.testing.assert_allclose(result.scores, [expected], atol=1e-4)
 
 
-def test_stops_as_soon_as_nothing_can_improve():
+def test_stops_when_no_hypothesis_can_improve():
     step = spell([3], [4])
     step.search(BeamSearch(3), limits=4)
     assert len(step.calls) == 2
@@ -155,7 +155,7 @@ SLOW = {
 @pytest.mark.parametrize(
     "num_beams, alpha, calls", [(4, 0.0, 2), (4, 4.0, 4), (2, 0.0, 2), (2, 4.0, 4)]
 )
-def test_goes_on_while_a_longer_hypothesis_may_win(num_beams, alpha, calls):
+def test_continues_while_a_longer_hypothesis_can_win(num_beams, alpha, calls):
     step = written_step(SLOW)
     result = step.search(BeamSearch(num_beams, length_penalty=alpha), limits=4)
     assert len(step.calls) == calls
@@ -192,7 +192,7 @@ def test_early_stopping(patience, calls):
     assert _hypotheses(result, 0) == [(4, END) if calls == 2 else (3, 3, 3, END)]
 
 
-def test_early_stopping_waits_for_as_many_as_are_wanted():
+def test_early_stopping_waits_for_num_hypotheses():
     search = BeamSearch(4, 0.0, 4, patience=0.25, early_stopping=True)
     result = random_step(3).search(search, limits=5)
     assert (result.lengths > 0).all()
@@ -211,7 +211,7 @@ def test_coverage_penalty_must_not_be_negative(penalty):
 
 
 @pytest.mark.parametrize("vocabulary_size", [5, 1009])
-def test_of_equal_hypotheses_those_of_the_lower_tokens_come_first(vocabulary_size):
+def test_equal_hypotheses_are_sorted_by_token_ids(vocabulary_size):
     step = random_step(2, vocabulary_size, max_length=2)
     step.logits[:] = 0.0
     result = step.search(BeamSearch(3, 0.0, num_hypotheses=3), limits=2)
@@ -229,7 +229,7 @@ def test_poor_hypotheses_that_finish_early_do_not_end_the_search():
     assert _hypotheses(result, 0) == [(3, 3, 3, END)]
 
 
-def test_fewer_hypotheses_than_asked_for():
+def test_fewer_hypotheses_than_num_hypotheses():
     step = random_step(1)
     result = step.search(BeamSearch(3, num_hypotheses=3), limits=1)
     assert result.token_ids.tolist() == [[[END], [PAD], [PAD]]]

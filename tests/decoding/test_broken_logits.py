@@ -77,7 +77,7 @@ class Undefined:
 
 
 @pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
-def test_a_rule_that_gives_nan_bans_the_token(kind):
+def test_a_processor_that_returns_nan_bans_the_token(kind):
     results = [
         STEP.search(kind(logits_processors=[rule]), limits=4)
         for rule in (Undefined(3), SuppressTokens([3]))

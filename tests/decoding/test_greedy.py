@@ -4,7 +4,7 @@ from scripted_step import END, PAD, random_step, spell, written_step
 from keras_transformer.decoding import GreedySearch
 
 
-def test_takes_the_most_probable_token_even_into_a_dead_end():
+def test_takes_the_most_probable_token_of_each_step():
     step = written_step(
         {(): {3: 0.6, 4: 0.4}, (3,): {END: 0.3, 3: 0.4, 4: 0.3}, (4,): {END: 1.0}}
     )
@@ -14,7 +14,7 @@ def test_takes_the_most_probable_token_even_into_a_dead_end():
     np.testing.assert_allclose(result.scores, [[np.log(0.6 * 0.4)]], atol=1e-4)
 
 
-def test_a_finished_sentence_is_frozen_while_others_go_on():
+def test_a_finished_sentence_does_not_change():
     step = spell([3], [4, 4, 4], otherwise=0.1)
     result = step.search(GreedySearch(), limits=4)
     assert result.token_ids[0].tolist() == [[3, END, PAD, PAD]]

@@ -24,7 +24,7 @@ from keras_transformer.decoding.lengths import output_lengths
         (PowerLengthPenalty(0.5), [[1.0, 7.0**0.5, 13.0**0.5]]),
     ],
 )
-def test_divisors_are_the_formulas(penalty, expected):
+def test_divisors_equal_the_formulas(penalty, expected):
     divisors = penalty(np.array([[1, 7, 13]]))
     assert keras.backend.standardize_dtype(divisors.dtype) == "float32"
     np.testing.assert_allclose(ops.convert_to_numpy(divisors), expected, rtol=1e-6)
@@ -40,7 +40,7 @@ def test_coverage_penalty_is_equation_14():
     assert np.isfinite(ops.convert_to_numpy(seen)).all()
 
 
-def test_coverage_decides_for_what_has_seen_the_whole_source():
+def test_coverage_prefers_attention_to_the_whole_source():
     script = {(): {3: 0.6, 4: 0.4}, (3,): {END: 1.0}, (4,): {END: 1.0}}
     step = written_step(script, script)
     attention = np.zeros((2, 5, 3))
@@ -61,7 +61,7 @@ def test_coverage_decides_for_what_has_seen_the_whole_source():
     np.testing.assert_allclose(result.scores, [covered, covered], atol=1e-5)
 
 
-def test_coverage_goes_with_the_hypothesis_when_beams_change_places():
+def test_coverage_is_reordered_with_the_beams():
     step = written_step(
         {
             (): {3: 0.6, 4: 0.4},

@@ -37,7 +37,7 @@ def test_numbers_are_the_upper_bits():
     assert (found > 0).all() and (found < 1).all()
 
 
-def test_numbers_are_spread_evenly_and_do_not_go_together():
+def test_numbers_are_uniform_and_independent():
     count = 40_000
     keys = combine(combine(int32(3), int32(range(200)))[:, None], int32(range(200)))
     numbers = ops.convert_to_numpy(uniform(keys))
@@ -53,7 +53,7 @@ def test_numbers_are_spread_evenly_and_do_not_go_together():
         assert abs(correlation) < 4 / np.sqrt(one.size)
 
 
-def test_a_sentence_has_one_key_however_it_is_padded():
+def test_padding_does_not_change_the_key():
     rows = np.array([[5, 6, 3, 0, 0], [6, 5, 3, 0, 0], [5, 6, 3, 9, 9]], "int32")
     mask = np.array([[1, 1, 1, 0, 0]] * 3, bool)
     padded = unsigned(key_of_tokens(int32(rows), ops.convert_to_tensor(mask)))

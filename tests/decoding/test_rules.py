@@ -79,7 +79,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(pair, penalty):
 
 
 @each_pair
-def test_greedy_search_takes_the_best_that_is_allowed(pair):
+def test_greedy_search_takes_the_best_allowed_token(pair):
     logits_processors, arguments, tables = asked(pair)
     result = STEP.search(GreedySearch(logits_processors), LIMITS, **arguments)
     for row, table in enumerate(tables):
@@ -96,7 +96,7 @@ def test_greedy_search_takes_the_best_that_is_allowed(pair):
 
 
 @each_pair
-def test_samples_keep_the_rules(pair):
+def test_samples_follow_the_processors(pair):
     logits_processors, arguments, tables = asked(pair)
     search = Sampling(17, temperature=1.5, logits_processors=logits_processors)
     result = STEP.search(search, LIMITS, **arguments)
@@ -115,7 +115,7 @@ def test_samples_keep_the_rules(pair):
         assert len(distinct) > 1 or len(allowed) < 3
 
 
-def test_sentences_without_anything_allowed():
+def test_sentences_without_an_allowed_token():
     logits_processors = [SuppressTokens([END, 2, 3, 4])]
     for search in (
         GreedySearch(logits_processors),

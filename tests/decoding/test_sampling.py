@@ -18,7 +18,7 @@ def filtered(**options):
     return ops.convert_to_numpy(ops.softmax(logits))[0]
 
 
-def test_tokens_are_drawn_as_often_as_they_are_probable():
+def test_frequencies_equal_the_probabilities():
     count = 20_000
     step = ScriptedStep(np.broadcast_to(LOGITS[:, None], (2, 31, 5)))
     result = step.search(Sampling(count), limits=2)
@@ -52,7 +52,7 @@ def test_a_seed_gives_the_same_samples_again():
     np.testing.assert_array_equal(one.token_ids, again.token_ids)
 
 
-def test_the_coldest_sample_is_greedy_search():
+def test_the_lowest_temperature_is_greedy_search():
     result = STEP.search(Sampling(3, temperature=1e-4), LIMITS)
     expected = STEP.search(GreedySearch(), LIMITS)
     for sample in range(3):
@@ -62,7 +62,7 @@ def test_the_coldest_sample_is_greedy_search():
     np.testing.assert_allclose(result.scores[:, :1], expected.scores, atol=1e-5)
 
 
-def test_scores_are_the_models_own():
+def test_scores_are_log_probabilities_of_the_model():
     result = STEP.search(Sampling(4, temperature=2.0, top_k=3, top_p=0.9), LIMITS)
     for row in range(3):
         for ids, length, score in zip(*(part[row] for part in result), strict=True):
@@ -91,7 +91,7 @@ def test_filters(options, expected):
     np.testing.assert_allclose(filtered(**options), expected, atol=1e-6)
 
 
-def test_equally_probable_tokens_at_the_border_all_stay():
+def test_equally_probable_tokens_at_the_threshold_are_kept():
     logits = ops.convert_to_tensor(np.zeros((1, 4), "float32"))
     for options in ({"top_k": 2}, {"top_p": 0.3}):
         result = ops.convert_to_numpy(Sampling(**options).filter(logits))

@@ -28,7 +28,7 @@ LIMITS = [4, 1, 3, 2]
 
 
 @each_search
-def test_spells_the_words_of_the_script(search):
+def test_finds_the_scripted_outputs(search):
     step = spell([4, 3, 4], [3], [2, 2, 2], [])
     result = step.search(search, limits=4)
     expected = [[4, 3, 4, END], [3, END, PAD, PAD], [2, 2, 2, END], [END] + 3 * [PAD]]
@@ -88,7 +88,7 @@ def test_the_last_sequences_continue_in_a_smaller_batch():
 
 
 @each_search
-def test_a_sentence_that_never_ends_ends_at_its_own_limit(search):
+def test_an_endless_sentence_ends_at_its_limit(search):
     step = STEP[:]
     step.logits[:, :, END] = -50.0
     result = step.search(search, LIMITS)

@@ -19,7 +19,7 @@ def sorted_by_numpy(offsets, values, k):
 @pytest.mark.parametrize("columns", [4 * BLOCK, 3 * BLOCK + 5, BLOCK, 3, 1])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("kind", ["distinct", "equal"])
-def test_is_the_head_of_a_sort(columns, rows, kind):
+def test_equals_the_first_values_of_a_sort(columns, rows, kind):
     shape = (50, rows, columns)
     if kind == "distinct":
         values = RNG.permuted(np.arange(rows * columns * 50)).reshape(shape)

@@ -79,7 +79,7 @@ def folder(model, tmp_path_factory):
     return folder
 
 
-def test_the_example_gives_what_generate_gives(model, folder):
+def test_outputs_of_the_example_equal_those_of_generate(model, folder):
     expected = model.generate(TEXTS, GreedySearch())
     assert len(set(expected)) == 3
     process = subprocess.run(

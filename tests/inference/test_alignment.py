@@ -61,7 +61,7 @@ def check(model, alignments, layer):
         np.testing.assert_array_equal(positions, words.argmax(axis=1))
 
 
-def test_attention_is_that_of_the_layer_but_one(model, alignments):
+def test_the_default_layer_is_the_second_to_last(model, alignments):
     assert all(isinstance(alignment, Alignment) for alignment in alignments)
     check(model, alignments, 1)
 

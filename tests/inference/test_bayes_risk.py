@@ -45,7 +45,7 @@ def brute_force(candidates, utility, weights):
 
 @pytest.mark.parametrize("utility", REFERENCES)
 @pytest.mark.parametrize("scores", [None, SCORES])
-def test_choice_is_that_of_brute_force(utility, scores):
+def test_the_choice_equals_brute_force(utility, scores):
     result = minimum_bayes_risk(HYPOTHESES, utility, scores)
     assert result.utilities.shape == (5,)
     assert result.utilities.dtype == "float64"
@@ -69,7 +69,7 @@ def test_random_texts(utility):
     np.testing.assert_allclose(result.utilities, expected[1], atol=1e-9)
 
 
-def test_a_duplicate_counts_as_often_as_it_is_there():
+def test_duplicates_are_counted():
     assert minimum_bayes_risk([["ab", "xy", "xy"]]).texts == ["xy"]
     np.testing.assert_allclose(
         minimum_bayes_risk([["ab", "xy", "xy"]]).utilities, [200 / 3]
@@ -96,7 +96,7 @@ def test_equal_scores_change_nothing():
     np.testing.assert_allclose(plain.utilities, weighted.utilities)
 
 
-def test_a_candidate_that_there_is_not():
+def test_a_missing_candidate():
     def longest(hypothesis, reference):
         return -len(hypothesis)
 

@@ -54,7 +54,7 @@ def test_generate_names_the_first_input(model, search):
 
 
 @each_search
-def test_a_stream_ends_after_what_is_certain(model, search):
+def test_a_stream_ends_after_the_certain_tokens(model, search):
     stream = model.stream("ab", search, max_length=5, prefix="abc", seed=1)
     assert next(stream) == "a"
     with pytest.raises(FloatingPointError, match=MESSAGE.format("1 of 1", 0)):

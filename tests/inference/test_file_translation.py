@@ -160,7 +160,7 @@ def model():
     return model
 
 
-def test_lines_are_what_generate_gives(model, folder):
+def test_lines_equal_those_of_generate(model, folder):
     texts, scores = model.generate(LINES, N_BEST, batch_size=4, return_scores=True)
     assert len({text for pair in texts for text in pair}) > 5
     translate(model, search=N_BEST, n_best=True)
@@ -222,7 +222,7 @@ def test_a_killed_run_resumes(folder, calls, target):
 
 
 @pytest.mark.once
-def test_leftovers_of_finished_work_are_ignored(folder):
+def test_records_of_finished_work_are_ignored(folder):
     translate_and_kill(2)
     record = (folder / "target.unfinished.json").read_bytes()
     translate(Shouter())
@@ -443,7 +443,7 @@ def stream(model, source, search=GREEDY, **options):
 
 @pytest.mark.once
 @pytest.mark.parametrize("window", [1, 5, 100])
-def test_a_pipe_gives_what_a_file_gives(window):
+def test_a_pipe_gives_the_lines_of_a_file(window):
     for source in (LINES, "source"):
         assert stream(Shouter(), source, window=window) == SHOUTED
 
@@ -492,7 +492,7 @@ def test_a_line_of_a_pipe_that_is_too_long():
 
 
 @pytest.mark.once
-def test_a_file_is_looked_at_before_anything_is_written(folder):
+def test_a_file_is_checked_before_anything_is_written(folder):
     (folder / "source").write_text("\n".join([*LINES, "abcdefabc"]))
     with pytest.raises(ValueError, match="10 tokens in line 13 of `source`") as found:
         stream(Shouter(calls=0), "source", window=5)

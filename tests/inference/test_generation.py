@@ -71,7 +71,7 @@ def test_token_ids_give_a_search_result_of_arrays(result):
     assert (np.diff(result.scores, axis=1) <= 0).all()
 
 
-def test_texts_are_what_their_token_ids_give(texts_and_scores, result):
+def test_texts_equal_the_outputs_of_their_token_ids(texts_and_scores, result):
     texts, scores = texts_and_scores
     expected = TARGET.detokenize(result.token_ids.reshape(6, -1)).numpy()
     given = [text.encode() for i in (0, 2, 3) for text in texts[i]]
@@ -125,7 +125,7 @@ def test_more_inputs_than_a_batch_holds(model, result):
     check_equal(SearchResult(*(part[6:] for part in repeated)), result)
 
 
-def test_a_padded_array_is_what_its_rows_are(model, result):
+def test_a_padded_array_equals_its_rows(model, result):
     padded = np.zeros((3, 11), "int64")
     for row, token_ids in enumerate(ROWS):
         padded[row, : len(token_ids)] = token_ids
@@ -388,7 +388,7 @@ def test_rules_are_a_list(kind, logits_processors):
 
 @pytest.mark.once
 @pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=str)
-def test_a_model_of_numpy_s_numbers(search):
+def test_a_model_with_numpy_integers(search):
     names = ("pad_token_id", "start_token_id", "end_token_id")
     numbers = {"max_source_length": 9, "max_target_length": 6, "vocabulary_size": 11}
     numbers |= dict(zip(names, (0, 2, 3), strict=True))
@@ -520,7 +520,7 @@ def test_sizes_must_be_positive(model, argument):
         model.generate(["a"], **{argument: 0})
 
 
-def test_ten_sizes_of_batches_have_few_shapes(monkeypatch):
+def test_batches_of_ten_sizes_have_few_shapes(monkeypatch):
     shapes = set()
 
     def record_shapes(function, model):

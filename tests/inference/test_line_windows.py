@@ -36,7 +36,7 @@ def arriving(*pieces, size=100, refuses=False):
     return [(window.start, window.lines) for window in lines.windows(0, size)]
 
 
-def test_lines_are_measured():
+def test_lengths_of_lines():
     window = ModelSide(MODEL).window(
         7, ["ab", "", "abca", "abcab", "      ", "\u3000\t"]
     )
@@ -84,12 +84,12 @@ def test_a_file(tmp_path):
     assert FileLines(path, ModelSide(MODEL)).digest() != before
 
 
-def test_lines_that_have_come_go_together():
+def test_available_lines_form_one_window():
     assert arriving(b"a\nb\n", b"c\n") == [(0, ["a", "b"]), (2, ["c"])]
     assert arriving(b"a\nb\nc\n", size=2) == [(0, ["a", "b"]), (2, ["c"])]
 
 
-def test_lines_that_come_in_pieces():
+def test_lines_arrive_in_pieces():
     pieces = "ä\r\nab".encode()
     pieces = [pieces[i : i + 1] for i in range(len(pieces))]
     assert arriving(*pieces) == [(0, ["ä"]), (1, ["ab"])]
@@ -111,13 +111,13 @@ def test_a_long_line_takes_linear_time():
     assert [len(line) for window in lines for line in window] == [5_500_000]
 
 
-def test_lines_at_the_end_and_no_lines():
+def test_incomplete_and_missing_lines():
     assert arriving(b"a\n\n\nb") == [(0, ["a", "", ""]), (3, ["b"])]
     assert arriving(b"\n") == [(0, [""])]
     assert arriving() == []
 
 
-def test_nothing_is_read_before_what_came_is_used():
+def test_lines_are_read_on_demand():
     pipe = Pipe(b"a\n", b"b\n")
     windows = PipeLines(pipe, "a pipe", ModelSide(MODEL), False).windows(0, 9)
     assert next(windows).lines == ["a"]

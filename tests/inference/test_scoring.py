@@ -154,7 +154,7 @@ def test_errors(model):
         plain.score(["a"], [[4, 3]])
 
 
-def test_hypotheses_of_values_with_a_width_of_their_own():
+def test_hypotheses_of_a_model_with_a_value_dim():
     options = {"value_dim": 5, "num_key_value_heads": 1}
     model = with_random_weights(
         Seq2Seq(**SIZES, vocabulary_size=11, attention_options=options)

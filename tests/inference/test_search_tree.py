@@ -37,7 +37,7 @@ def test_an_empty_text_has_no_tree(model):
     assert model.search_tree("", SEARCH, max_length=5) == ([], [], [])
 
 
-def test_every_unfinished_hypothesis_is_there_with_its_log_probability(model):
+def test_every_unfinished_hypothesis_has_its_log_probability(model):
     row = [5, 6, 7, TOKENIZER.end_token_id]
     tree = model.search_tree(row, SEARCH, max_length=4)
     assert len(set(tree.paths)) == len(tree.paths) == len(tree.scores)

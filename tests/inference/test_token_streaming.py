@@ -43,7 +43,7 @@ def model():
 
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
-def test_pieces_are_what_generate_gives(model, search):
+def test_pieces_equal_the_output_of_generate(model, search):
     options = {"min_length": 3, "max_length": RelativeLength(1, 4), "seed": 5}
     for text in ("abc", "féd", ""):
         pieces = [*model.stream(text, search, **options)]
@@ -55,7 +55,7 @@ def test_pieces_are_what_generate_gives(model, search):
     assert tokens == result.token_ids[0, 0, : result.lengths[0, 0]].tolist()
 
 
-def test_tokens_come_as_soon_as_all_hypotheses_agree():
+def test_tokens_are_yielded_when_all_hypotheses_agree():
     """Greedily at once; with beams when no hypothesis that can win differs."""
     step = written_step(
         {

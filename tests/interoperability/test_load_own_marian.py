@@ -158,7 +158,7 @@ def test_ctranslate2_gives_the_same_after_export(pair, tmp_path):
 
 @pytest.mark.once
 @pytest.mark.parametrize("pair", ["untied"], indirect=True)
-def test_serves_what_ctranslate2_gives(pair, tmp_path):
+def test_a_saved_model_equals_ctranslate2(pair, tmp_path):
     expected, _ = pair.their_hypotheses(TEXTS)
     search = BeamSearch(3, 0.0)
     pair.ours.export(tmp_path / "1", search, max_length=20, check_texts=TEXTS)
@@ -357,7 +357,7 @@ def test_without_pieces_of_the_target_outputs_are_the_same(folder):
 
 @pytest.mark.once
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_weights_that_are_cut_off(folder, share):
+def test_truncated_weights(folder, share):
     [path] = folder.glob("*.npz*")
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     assert "must be an npz file of Marian; it is another" in refusal(folder)
@@ -375,7 +375,7 @@ def test_pickled_and_inflated_arrays(folder):
 
 
 @pytest.mark.once
-def test_a_shape_that_lies(folder):
+def test_a_wrong_shape(folder):
     [path] = folder.glob("*.npz*")
     with zipfile.ZipFile(path) as archive:
         members = {info: archive.read(info) for info in archive.namelist()}

@@ -217,7 +217,7 @@ def test_damaged_weights(folder, content):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.999])
-def test_weights_that_are_cut_off(folder, share):
+def test_truncated_weights(folder, share):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     with pytest.raises(
@@ -277,7 +277,7 @@ def test_errors_name_the_pickled_file(pickled, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_hostile_pickle_is_refused_and_runs_nothing(folder, protocol):
+def test_a_malicious_pickle_is_refused_and_not_run(folder, protocol):
     class Trap:
         def __reduce__(self):
             return (pytest.fail, ("it was executed",))

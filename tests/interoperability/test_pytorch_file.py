@@ -120,7 +120,7 @@ TRAPS = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", TRAPS)
 @pytest.mark.filterwarnings("ignore:Sparse")
-def test_anything_but_tensors_is_refused_and_nothing_runs(tmp_path, name, format):
+def test_anything_but_tensors_is_refused_and_not_run(tmp_path, name, format):
     content = {"first": VALUES, "a": TRAPS[name]()}
     message = refusal(save(content, tmp_path / "a.bin", format))
     if isinstance(content["a"], Trap):
@@ -128,7 +128,7 @@ def test_anything_but_tensors_is_refused_and_nothing_runs(tmp_path, name, format
     assert not CALLS
 
 
-def test_a_trap_as_the_whole_file(tmp_path):
+def test_a_file_of_one_malicious_pickle(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(pickle.dumps(Trap(CALLS.append, 1)))
     refusal(path)
@@ -169,7 +169,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_pickles(name):
+def test_malicious_pickles(name):
     with pytest.raises(ValueError):
         read_pickle(io.BytesIO(HOSTILE[name]))
 
@@ -211,7 +211,7 @@ LIES = {  # of a tensor (3, 5) at offset 0, strides (5, 1), in 15 elements
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_lying_sizes(tmp_path, name):
+def test_wrong_sizes(tmp_path, name):
     path = save({"a": torch.zeros(3, 5)}, tmp_path / "a.bin")
     changed(path, b"FloatStorage", b"FloatStorage")
     assert read(path)["a"].shape == (3, 5)
@@ -242,7 +242,7 @@ def test_a_compressed_archive(tmp_path):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.7, 0.999])
-def test_files_that_are_cut_off(tmp_path, format, share):
+def test_truncated_files(tmp_path, format, share):
     path = save(STATE, tmp_path / "a.bin", format)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     refusal(path)

@@ -51,7 +51,7 @@ def test_a_frozen_layer_is_not_trained(make):
     assert len(model.trainable_weights) == len(model.weights)
 
 
-def test_a_layer_from_a_file_is_as_frozen_as_it_was(tmp_path):
+def test_a_loaded_layer_is_frozen_if_the_saved_one_was(tmp_path):
     model = model_of(MAKERS[EncoderBlock]())
     model.layers[-1].trainable = False
     model.save(tmp_path / "model.keras")
@@ -100,7 +100,7 @@ def test_an_activation_that_is_a_function(kind):
     assert np.abs(to_numpy(double(X)) - to_numpy(plain(X))).max() > 1e-3
 
 
-def test_heads_whose_number_does_not_divide_the_width():
+def test_a_number_of_heads_that_does_not_divide_the_width():
     layer = EncoderBlock(5, 3, attention_options={"key_dim": 2})
     assert tuple(layer(X).shape) == X.shape
     assert tuple(layer.self_attention.query_dense.kernel.shape) == (8, 3, 2)

@@ -161,6 +161,6 @@ def test_a_dropout_out_of_range_is_named(dropout):
         FeedForward(7, dropout=dropout)
 
 
-def test_a_width_of_nothing_is_named():
+def test_a_width_of_0_is_an_error():
     with pytest.raises(ValueError, match="`intermediate_dim` must be an int "):
         FeedForward(0)

@@ -56,7 +56,7 @@ def test_passes(case, run):
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_fails_for_its_reason_still(case, run):
+def test_still_fails_for_the_same_reason(case, run):
     _, message = FAILING[case]
     with pytest.raises(TypeError, match=message):
         run(case)

@@ -50,7 +50,7 @@ def test_merge_masks_is_their_logical_and():
     assert merge_masks() is None
 
 
-def test_merge_masks_gives_a_mask_without_heads_the_axis_of_one_with_heads():
+def test_merge_masks_adds_the_head_axis():
     by_head = np.array([[[[1, 1]], [[0, 1]]], [[[1, 1]], [[1, 0]]]], bool)
     padding = np.array([[[1, 1]], [[0, 1]]], bool)
     assert to_ints(merge_masks(by_head, padding)) == [

@@ -171,7 +171,7 @@ def test_learned_positions_limit_the_model():
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", ["max_source_length", "max_target_length"])
-def test_a_limit_past_the_learned_positions_is_refused(name):
+def test_a_limit_beyond_the_learned_positions_is_refused(name):
     positions = LearnedPositionalEncoding(max_length=5)
     with pytest.raises(ValueError, match=f"`{name}` must not be greater than"):
         Seq2Seq(**SIZES, positions=positions, **{name: 6})

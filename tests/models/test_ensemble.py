@@ -52,7 +52,7 @@ def test_probabilities_are_the_mean(ensemble, members):
     np.testing.assert_allclose(np.exp(to_numpy(ensemble(INPUTS))), expected, atol=1e-6)
 
 
-def test_twice_the_same_model_is_that_model(members):
+def test_an_ensemble_of_one_model_twice_equals_the_model(members):
     search = BeamSearch(3, num_hypotheses=2)
     twice, scores = Ensemble(members[:1] * 2).generate(
         TEXTS, search, return_scores=True
@@ -109,7 +109,7 @@ def test_prefixes_streams_coverage_and_trees(ensemble):
     assert len(tree.best) == 1
 
 
-def test_aligns_by_the_mean_of_what_its_models_attend_to(ensemble, members):
+def test_alignments_are_those_of_the_mean_attention(ensemble, members):
     pairs = ["a toy", "toys"], ["yot", "a small"]
     found = ensemble.align(*pairs)
     of_each = [model.align(*pairs) for model in members]
@@ -124,7 +124,7 @@ def test_aligns_by_the_mean_of_what_its_models_attend_to(ensemble, members):
         ensemble.align(*pairs, layer=1)
 
 
-def test_is_saved_whole(ensemble, tmp_path):
+def test_save_and_load(ensemble, tmp_path):
     ensemble.save(tmp_path / "both.keras")
     restored = keras.saving.load_model(tmp_path / "both.keras")
     assert restored.generate(TEXTS) == ensemble.generate(TEXTS)
@@ -151,7 +151,7 @@ def test_ctranslate2_does_not_support_ensembles(ensemble, tmp_path):
 
 
 @pytest.mark.once
-def test_the_least_limit_holds(members):
+def test_the_limits_are_the_lowest_of_the_models(members):
     limited = model_of(8, max_source_length=7, max_target_length=5)
     ensemble = Ensemble([members[0], limited])
     assert (ensemble.max_source_length, ensemble.max_target_length) == (7, 5)

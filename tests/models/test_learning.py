@@ -70,9 +70,7 @@ def model(request):
     )
 
 
-def test_learns_to_reverse_and_generates_with_the_weights_of_the_moment(
-    model, tmp_path
-):
+def test_learns_to_reverse_and_generates_with_the_current_weights(model, tmp_path):
     def generate():
         return model.generate(INPUTS["encoder_token_ids"], SEARCH).token_ids[:, 0]
 

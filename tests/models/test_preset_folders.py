@@ -180,7 +180,7 @@ def test_an_unknown_override(folder):
 
 
 @pytest.mark.once
-def test_a_folder_that_is_not_one(tmp_path):
+def test_a_folder_that_is_no_preset(tmp_path):
     with pytest.raises(FileNotFoundError, match="file metadata.json; there is none in"):
         Seq2Seq.from_preset(tmp_path)
     message = "a folder that `save_to_preset` wrote, or 'hf://user/name'; received"

@@ -187,9 +187,7 @@ def test_a_quantized_model_keeps_the_matrix_of_its_output(tie_embeddings):
 
 @pytest.mark.once
 @pytest.mark.parametrize("tie_embeddings", ["all", "target", "none"])
-def test_files_know_the_embeddings_by_the_name_of_keras_s_class(
-    tmp_path, tie_embeddings
-):
+def test_files_name_the_embedding_class_of_keras(tmp_path, tie_embeddings):
     """Else files of earlier versions could not be read."""
     model = Seq2Seq(**SIZES, vocabulary_size=11, tie_embeddings=tie_embeddings)
     model.save_weights(tmp_path / "model.weights.h5")

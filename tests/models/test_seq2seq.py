@@ -109,7 +109,7 @@ def test_two_vocabularies():
 
 @pytest.mark.parametrize("tie_embeddings", ["all", "none"])
 @pytest.mark.parametrize("output_bias", [False, True])
-def test_the_output_has_a_bias_or_none(tie_embeddings, output_bias):
+def test_output_bias(tie_embeddings, output_bias):
     options = {"tie_embeddings": tie_embeddings, "output_bias": output_bias}
     model = seq2seq(**options, num_layers=1)
     biases = [
@@ -125,7 +125,7 @@ def test_the_output_has_a_bias_or_none(tie_embeddings, output_bias):
     np.testing.assert_allclose(result.scores[:, 0], scores, atol=1e-4)
 
 
-def test_embeddings_as_they_are():
+def test_unscaled_embeddings():
     model = seq2seq(scale_embeddings=False, tie_embeddings="none")
     scaled = seq2seq(tie_embeddings="none")
     scaled.set_weights(model.get_weights())
@@ -159,7 +159,7 @@ def test_more_source_padding_changes_nothing(model):
     )
 
 
-def test_a_row_alone_is_the_row_in_the_batch(model):
+def test_rows_do_not_depend_on_the_batch(model):
     together = to_numpy(model(INPUTS))
     for row in range(BATCH):
         alone = logits_of(model, SOURCE[row : row + 1], TARGET[row : row + 1])
@@ -174,7 +174,7 @@ def test_later_target_tokens_do_not_leak(model):
     assert (np.abs(logits[:, 2] - expected[:, 2]).max(axis=-1) > 1e-3).all()
 
 
-def test_rows_of_padding_are_finite_and_change_no_other(model):
+def test_rows_of_padding_are_finite_and_change_no_other_row(model):
     source, target = SOURCE.copy(), TARGET.copy()
     source[1] = target[1] = 0
     logits = logits_of(model, source, target)
@@ -298,7 +298,7 @@ def test_scores_under_jit():
 # The steps.
 
 
-def test_steps_are_the_call(model):
+def test_steps_equal_the_call(model):
     state = model.start_decoding(SOURCE, num_beams=1, max_length=TARGET_LENGTH + 3)
     steps = []
     for index in range(TARGET_LENGTH):
@@ -310,7 +310,7 @@ def test_steps_are_the_call(model):
     )
 
 
-def test_steps_of_reordered_beams_are_calls_of_their_histories(model):
+def test_steps_of_reordered_beams_equal_calls_of_their_histories(model):
     rng, num_beams, length = np.random.default_rng(3), 4, 4
     histories = np.zeros((BATCH, num_beams, length), "int32")
     histories[:, :, 0] = START
@@ -345,7 +345,7 @@ def test_steps_in_half_precision(policy):
 
 
 @pytest.mark.parametrize("search", [GreedySearch(), BeamSearch(3, num_hypotheses=2)])
-def test_the_search_is_that_of_all_steps_one_by_one(search):
+def test_the_search_equals_a_search_step_by_step(search):
     model = seq2seq(num_layers=1)
     source_length = SOURCE.shape[1]
     most = source_length + 11  # more than there is room for at first

@@ -98,7 +98,7 @@ class Ending:
     vocabulary_size, pad_token_id, start_token_id, end_token_id = 7, 0, 2, 4
 
 
-def test_tokenizers_that_end_differently(tokenizers):
+def test_tokenizers_with_other_end_tokens(tokenizers):
     message = (
         "`source_tokenizer` must have the `end_token_id` of `target_tokenizer`; "
         "received `end_token_id=4` of the source, `end_token_id=3` of the target"

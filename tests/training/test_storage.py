@@ -258,7 +258,7 @@ def test_a_compressed_file_that_expands(tmp_path):
         read_checkpoint(tmp_path / "a.npz")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "a.npz")
     with pytest.raises(DamagedCheckpoint, match="a.npz is damaged: .* must be a file"):
         read_checkpoint(tmp_path / "a.npz")

@@ -52,7 +52,7 @@ def folders(tmp_path_factory):
 TEXTS = ["the cat", "a dog on the mat", ""]
 
 
-def test_it_loads_and_does_the_same(folders):
+def test_the_compact_graph_gives_the_same_outputs(folders):
     as_is, small = (tf.saved_model.load(str(f)).signatures["total"] for f in folders)
     assert small.structured_input_signature == as_is.structured_input_signature
     for call in (1, 2):
@@ -63,7 +63,7 @@ def test_it_loads_and_does_the_same(folders):
         small(words=tf.constant([""]))
 
 
-def test_a_session_as_in_a_server_does_the_same(folders):
+def test_a_session_as_in_a_server_gives_the_same_outputs(folders):
     outputs = []
     for folder in folders:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -77,7 +77,7 @@ def test_a_session_as_in_a_server_does_the_same(folders):
         np.testing.assert_array_equal(output, outputs[0])
 
 
-def test_it_is_small_and_holds_the_tokenizer_once(folders):
+def test_the_graph_is_small_and_has_one_tokenizer(folders):
     as_is, small = ((f / "saved_model.pb").read_bytes() for f in folders)
     proto = Counter().tokenizer.proto
     assert as_is.count(proto) == 2 and small.count(proto) == 1
@@ -86,7 +86,7 @@ def test_it_is_small_and_holds_the_tokenizer_once(folders):
     assert b"a_long_name" in as_is and b"a_long_name" not in small
 
 
-def test_what_computes_the_same_is_there_once(folders):
+def test_equal_nodes_are_merged(folders):
     counts = []
     for folder in folders:
         content = (folder / "saved_model.pb").read_bytes()

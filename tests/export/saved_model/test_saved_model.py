@@ -91,7 +91,7 @@ def serve(loaded, texts):
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_serves_what_generate_gives(model, loaded, count):
+def test_outputs_equal_those_of_generate(model, loaded, count):
     texts = (TEXTS + ["f", "ab?"])[-count:]
     hypotheses, scores = model.generate(texts, SEARCH, return_scores=True)
     served, served_scores = serve(loaded, texts)

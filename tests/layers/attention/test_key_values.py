@@ -26,7 +26,7 @@ each_layout = pytest.mark.parametrize("make", [keras_hub_layout, own_layout])
 
 
 @each_layout
-def test_what_is_written_is_read(make):
+def test_key_values_round_trip(make):
     new = RNG.normal(size=(2, BATCH, 2, NUM_HEADS, KEY_DIM)).astype("float32")
     cache = update_cache(make(*HEADS), *map(ops.convert_to_tensor, new), index=2)
     expected = HEADS.copy()
