@@ -30,6 +30,7 @@ from keras_transformer.command_line import app
 from keras_transformer.models import PRESETS
 from keras_transformer.packages import DEPENDENCIES, DISTRIBUTION, EXTRAS
 from keras_transformer.recipe import Recipe, early_checks
+from keras_transformer.recipe.option_checks import METRICS
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -384,7 +385,9 @@ def test_migration_page_names_what_exists(code):
     if first == "keras-transformer":
         assert further in {command.name for command in app.registered_commands}
     elif first.startswith("--"):
-        assert first in options and further in {"", *PRESETS, *early_checks.DTYPES}
+        assert first in options and further in {
+            *("", *PRESETS, *early_checks.DTYPES, *METRICS)
+        }
     else:
         check_call(code)
 

@@ -8,8 +8,6 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from keras_transformer.packages import DEPENDENCIES, require_extra, require_modules
-
 # Lines that TensorFlow 2.21 prints at import with any TF_CPP_MIN_LOG_LEVEL: those of
 # level INFO, and the hints next to them.
 _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the ")
@@ -24,6 +22,8 @@ def import_keras_quietly() -> None:
     Raises:
         ModuleNotFoundError: if a package that every command requires is missing.
     """
+    from keras_transformer.packages import DEPENDENCIES, require_extra, require_modules
+
     require_modules(DEPENDENCIES, "keras_transformer")
     backend = os.environ.get("KERAS_BACKEND")
     if backend in ("jax", "torch"):

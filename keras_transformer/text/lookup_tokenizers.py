@@ -205,6 +205,9 @@ class ByteTokenizer(Tokenizer):
         self._lowercase = lowercase
         self._texts = tf.constant(self.token_texts())
 
+    def _settings(self) -> dict[str, Any]:
+        return {"lowercase": self._lowercase}
+
     def token_texts(self) -> list[bytes]:
         return [b"", b"<unk>", b"", b"", *(bytes([byte]) for byte in range(256))]
 

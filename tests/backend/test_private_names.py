@@ -21,7 +21,7 @@ PRIVATE_MODULES = (
     *("torch.fx", "torch.ops", "torch.backends.mkldnn"),
 )
 # Methods of named tuples, which Python documents.
-DOCUMENTED = {"_asdict", "_fields", "_make", "_replace"}
+DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}
 
 
 def trees():

@@ -80,7 +80,7 @@ CASES = [
     ),
     (["import", "a/b", "new.keras"], "huggingface_hub", '"huggingface_hub>=1.0"'),
     (["import", "marian", "new.keras"], "yaml", 'pip install "pyyaml>=6.0"'),
-    (["inspect", "a.en"], "", "a.en must be a .keras file"),
+    (["inspect", "a.en"], "", "`PATH` must be of a known kind; received `a.en`"),
     (["serve", "old"], "ray", "`keras_transformer.serving` requires the package ray. "),
 ]
 # Runs the command once for each case, in one process.
@@ -109,6 +109,13 @@ for arguments, package in json.loads(sys.argv[2]):
 """
 
 
+# The options that every run has.
+PLANNED = [
+    *("epochs = 9", "dropout = 0.3", "tokens_per_batch = 4096", "average = 1"),
+    *("learning_rate = 0.1", "warmup_steps = 5", "cooldown = 0", "save_every = 5"),
+]
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("early")
@@ -116,7 +123,8 @@ def outcomes(tmp_path_factory):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     files = [f'{name} = ["{folder}/b.tsv"]' for name in ("train", "valid")]
-    (folder / "old/options.toml").write_text("\n".join([*files, 'output = "old"']))
+    lines = [*files, 'output = "old"', *PLANNED]
+    (folder / "old/options.toml").write_text("\n".join(lines))
     for name in ("marian/decoder.yml", "marian/model.npz"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()

@@ -87,6 +87,7 @@ def test_figures_of_a_silent_run(recipes):
 
 def test_fractions_and_files(recipes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tsv").touch()
     arguments = ["--train", "a.tsv", "--output", "runs/a"]
     assert invoke(*arguments, "--valid", "0.02", "--test=0.1").exit_code == 0
     assert (recipes[-1].valid, recipes[-1].test) == (0.02, 0.1)

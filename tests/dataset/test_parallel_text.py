@@ -129,7 +129,9 @@ def test_no_pairs():
 
 @pytest.mark.parametrize("name", ["source_tokenizer", "target_tokenizer"])
 def test_bad_tokenizer(name):
-    with pytest.raises(ValueError, match=f"`{name}` must be a `Tokenizer`; .*'bpe'`"):
+    with pytest.raises(
+        ValueError, match=f"`{name}` must be a `keras_transformer.Tokenizer`; .*'bpe'`"
+    ):
         make_dataset(pairs=[("a", "x")], **{name: "bpe"})
 
 

@@ -96,6 +96,7 @@ class Ending:
     """A tokenizer that ends its texts otherwise."""
 
     vocabulary_size, pad_token_id, start_token_id, end_token_id = 7, 0, 2, 4
+    tokenize = None
 
 
 def test_tokenizers_with_other_end_tokens(tokenizers):

@@ -1,6 +1,7 @@
 """Signals that stop a run: SIGINT, which Ctrl-C sends, and SIGTERM."""
 
 import contextlib
+import inspect
 import os
 import signal
 import sys
@@ -98,7 +99,7 @@ class StopSignals:
             if not callable(previous):
                 print(message, file=sys.stderr)
                 raise SystemExit(128 + number)
-            previous(number, sys._getframe())
+            previous(number, inspect.currentframe())
         except BaseException:
             self.restore()
             raise
@@ -152,7 +153,7 @@ def _handler_in_use(number: int) -> Handler:
     """Returns the handler of a signal, without those of a `fit` that has ended."""
     handler = signal.getsignal(number)
     while isinstance(owner := getattr(handler, "__self__", None), StopSignals):
-        if owner.is_running(sys._getframe()):
+        if owner.is_running(inspect.currentframe()):
             break
         handler = owner._previous[number]
     return handler
