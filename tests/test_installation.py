@@ -72,7 +72,7 @@ def test_a_wheel_trains_in_another_folder(wheel, environment, tmp_path):
     command += ["--train", "train.en", "train.de", "--valid", "valid.en", "valid.de"]
     command += [f"--{name}={value}" for name, value in TOY_OPTIONS.items()]
     output = run(*command, "--output", "runs/a", cwd=folder, env=clean)
-    assert "validation text  13 sentences" in output
+    assert "13 sentences of the validation text:" in output
     figures = json.loads((folder / "runs/a/figures.json").read_text())
     assert f"bleu        {figures['bleu']:8.2f}" in output
     assert (folder / "runs/a/model.keras").exists()
