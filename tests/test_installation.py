@@ -74,5 +74,5 @@ def test_a_wheel_trains_in_another_folder(wheel, environment, tmp_path):
     output = run(*command, "--output", "runs/a", cwd=folder, env=clean)
     assert "13 sentences of the validation text:" in output
     figures = json.loads((folder / "runs/a/figures.json").read_text())
-    assert f"bleu        {figures['bleu']:8.2f}" in output
+    assert f"{'bleu':21}{figures['bleu']:8.2f}" in output
     assert (folder / "runs/a/model.keras").exists()
