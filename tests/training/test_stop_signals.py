@@ -276,6 +276,21 @@ def test_a_handler_of_the_program_is_called_after_the_checkpoint(tmp_path):
     assert handlers() == (signal.default_int_handler, handle)
 
 
+class Ignores(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.once("torch")
+def test_an_exception_that_is_ignored_is_raised_again(tmp_path):
+    log = LossLog()
+    with pytest.raises(KeyboardInterrupt, match=at(2, 1)):
+        fit(make_model(), tmp_path, log, Ignores())
+    assert len(log.logs) == BATCHES
+    assert handlers() == DEFAULT
+
+
 @pytest.mark.once("torch")
 def test_an_ignored_signal_stays_ignored(tmp_path):
     signal.signal(signal.SIGINT, signal.SIG_IGN)

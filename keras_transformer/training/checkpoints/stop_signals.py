@@ -91,18 +91,20 @@ class StopSignals:
         if self.received is None or self.waits_for is not None:
             return
         message = self._finish()
-        number, self.received = self.received, None
-        previous = self._previous[number]
+        previous = self._previous[self.received]
         try:
             if previous is signal.default_int_handler:
                 raise KeyboardInterrupt(message)
             if not callable(previous):
                 print(message, file=sys.stderr)
-                raise SystemExit(128 + number)
-            previous(number, inspect.currentframe())
+                raise SystemExit(128 + self.received)
+            previous(self.received, inspect.currentframe())
         except BaseException:
+            # Python ignores exceptions in some places, such as the callback of a weak
+            # reference. The next call raises it again.
             self.restore()
             raise
+        self.received = None
 
     def is_running(self, frame: FrameType | None) -> bool:
         """Returns whether a frame is within the `fit` of these handlers."""
