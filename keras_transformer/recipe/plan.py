@@ -12,6 +12,7 @@ from keras_transformer.recipe.text_statistics import TextStatistics
 SMALL_FROM, BASE_FROM = 100_000, 1_000_000
 LEAST_TOKENS, MOST_TOKENS = 1024, 4096  # in a batch
 UPDATES = 6.6  # times the square root of the tokens in an epoch
+CHARACTER_UPDATES = 5000  # at least, for a source of characters
 LEAST_EPOCHS, MOST_EPOCHS = 5, 100
 MOST_WARMUP = 2000  # batches
 SHORT_TARGET = 2.0  # words; such outputs are right or wrong
@@ -123,6 +124,8 @@ def choose_schedule(plan: Plan, data: ParallelDataset) -> None:
     batches = data.batches_per_epoch
     tokens = batches * plan["tokens_per_batch"]
     updates = UPDATES * math.sqrt(tokens)
+    if plan["source_tokenizer"] == "characters":
+        updates = max(updates, CHARACTER_UPDATES)
     epochs = min(max(round(updates / batches), LEAST_EPOCHS), MOST_EPOCHS)
     plan.choose("epochs", epochs, f"{epochs * batches:,} updates")
     epochs = plan["epochs"]

@@ -67,6 +67,14 @@ def test_longer_text_has_more_updates_and_fewer_epochs():
     assert updates == sorted(updates)
 
 
+def test_few_pairs_of_characters_have_more_updates():
+    assert schedule(74, 1024)["epochs"] == 25
+    assert schedule(74, 1024, source_tokenizer="characters")["epochs"] == 68
+    assert schedule(111, source_tokenizer="bpe")["epochs"] == 40
+    many = [schedule(b, source_tokenizer="characters")["epochs"] for b in (300, 3000)]
+    assert many == [schedule(b)["epochs"] for b in (300, 3000)]
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 17])
 def test_given_epochs_determine_the_rest(epochs):
     plan = schedule(batches=27, epochs=epochs)
