@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from keras_transformer.serving.rest import (  # noqa: E402
     Signature,
 )
 from keras_transformer.serving.server_options import ModelOptions  # noqa: E402
+from keras_transformer.serving.warm_up import Progress, WarmUp  # noqa: E402
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,8 @@ RETRY_SECONDS = 0.2
 HEALTH_CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 30.0
 STATUS_POLL_SECONDS = 0.2
+# Part of the message of a deployment whose replicas Ray has not scheduled for 30 s.
+NO_RESOURCES = "Resources required"
 
 
 class Description(NamedTuple):
@@ -64,7 +68,10 @@ class Description(NamedTuple):
 
 
 class SavedModelReplica:
-    """A process with one version of one model. It is ready after the warm-up.
+    """A process with one version of one model.
+
+    It is ready when it is compiled for the first shape of a batch, and compiles the
+    others while it processes requests.
 
     Args:
         folder: str, folder of the version. It exists on every machine of the cluster.
@@ -94,7 +101,9 @@ class SavedModelReplica:
         from keras_transformer.serving.replica import Replica
 
         self._replica = Replica(folder, batch_sizes, threads)
-        self._replica.warm_up()
+        self._warm_up = WarmUp(self._replica, cache)
+        self._warm_up.compile_first()
+        threading.Thread(target=self._warm_up.compile_others, daemon=True).start()
 
     async def predict(self, signature: str, requests: list[Columns]) -> list[Result]:
         """Computes several requests; see `Replica.predict`."""
@@ -118,6 +127,10 @@ class SavedModelReplica:
         seconds = now - min(list(self._started.values()), default=now)
         if seconds > self._stuck_seconds:
             raise RuntimeError(f"a batch has not ended after {seconds:.0f} s")
+
+    async def progress(self) -> Progress:
+        """Returns the progress of the warm-up."""
+        return self._warm_up.progress
 
     async def describe(self) -> Description:
         """Returns the signatures."""
@@ -166,7 +179,7 @@ class Cluster:
     async def deploy(
         self, name: str, folder: Path, options: ModelOptions
     ) -> "Replicas":
-        """Starts the replicas of a version and waits until all are warm.
+        """Starts the replicas of a version and waits until one is ready.
 
         Args:
             name: str, name of the version, unique in the cluster.
@@ -192,7 +205,7 @@ class Cluster:
             (handle,) = await call_ray(
                 serve.run_many, [target], wait_for_applications_running=False
             )
-            await _until_running(name)
+            await _until_one_runs(name)
             replicas = max(options.replicas, options.max_replicas or 0)
             description = Description(*await handle.describe.remote())
             return Replicas(name, handle, replicas, description)
@@ -252,12 +265,19 @@ class Replicas:
         Raises:
             RequestError: with status 503, if `ATTEMPTS` replicas die in succession.
         """
+        results: list[Result] = await self._repeat("predict", signature, requests)
+        return results
+
+    async def progress(self) -> Progress:
+        """Returns the progress of the warm-up of one replica."""
+        progress: Progress = await self._repeat("progress")
+        return progress
+
+    async def _repeat(self, method: str, *args: Any) -> Any:
+        """Calls a method of a replica, and of another one if the replica dies."""
         for _ in range(ATTEMPTS):
             try:
-                results: list[Result] = await self._handle.predict.remote(
-                    signature, requests
-                )
-                return results
+                return await getattr(self._handle, method).remote(*args)
             except REPLICA_LOST:
                 logger.warning(
                     "%s: a replica was lost; the request is repeated", self._name
@@ -268,11 +288,10 @@ class Replicas:
         )
 
     async def running(self) -> int:
-        """Returns the number of replicas that are running and warm."""
+        """Returns the number of replicas that are running."""
         status = await call_ray(serve.status)
         (deployment,) = status.applications[self._name].deployments.values()
-        counts = deployment.replica_states.items()
-        return sum(count for state, count in counts if state == "RUNNING")
+        return _running(deployment)
 
 
 async def call_ray(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -296,20 +315,35 @@ async def call_ray(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
         raise
 
 
-async def _until_running(name: str) -> None:
+async def _until_one_runs(name: str) -> None:
+    warned = False
     while True:
         status = await call_ray(serve.status)
         application = status.applications.get(name)
         if application is None:
             raise RuntimeError("the version was deleted while it was loading")
-        if application.status == "RUNNING":
+        deployments = application.deployments.values()
+        if any(map(_running, deployments)):
             return
         if application.status == "DEPLOY_FAILED":
             # These messages contain paths, which clients must not see.
-            for deployment in application.deployments.values():
+            for deployment in deployments:
                 logger.error("%s: %s", name, deployment.message)
             raise RuntimeError(application.message)
+        if not warned and any(NO_RESOURCES in each.message for each in deployments):
+            warned = True
+            logger.warning(
+                "%s: Ray has no free cores for a replica. Reduce `cpus` or the number "
+                "of replicas, or add a machine to the cluster",
+                name,
+            )
         await asyncio.sleep(STATUS_POLL_SECONDS)
+
+
+def _running(deployment: Any) -> int:
+    """Returns the number of running replicas of the status of a deployment."""
+    counts = deployment.replica_states.items()
+    return sum(count for state, count in counts if state == "RUNNING")
 
 
 def _deployment_options(options: ModelOptions) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import random
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer.export import warmup_requests
+from keras_transformer.export.saved_model.warmup import WarmupRequest, warmup_requests
 from keras_transformer.serving.rest import (
     Columns,
     Failure,
@@ -59,6 +58,10 @@ class Replica:
             the first operation of TensorFlow.
 
     Attributes:
+        folder: str, path of the version.
+        batch_sizes: ints, ascending, see above.
+        compiled_sizes: ints, ascending, those of `batch_sizes` to which a batch is
+            padded. `WarmUp` adds a size when it is compiled.
         functions: dictionary of the functions of the SavedModel by name.
         signatures: dictionary of their `Signature` by name.
 
@@ -78,9 +81,10 @@ class Replica:
     ):
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-        self._folder = os.fspath(folder)
-        self._batch_sizes = batch_sizes
-        self._model = tf.saved_model.load(self._folder)
+        self.folder = os.fspath(folder)
+        self.batch_sizes = tuple(batch_sizes)
+        self.compiled_sizes = self.batch_sizes
+        self._model = tf.saved_model.load(self.folder)
         self.functions = dict(self._model.signatures)
         self.signatures = {
             name: Signature(
@@ -90,23 +94,15 @@ class Replica:
             for name, function in self.functions.items()
         }
 
-    def warm_up(self) -> None:
-        """Compiles the functions of the warm-up requests for each batch size.
-
-        A SavedModel without warm-up requests is warmed up with a short text. The order
-        is random, so that replicas that start together compile different functions
-        and read the others from the cache.
-        """
-        requests: list[tuple[str, Any]] = list(warmup_requests(self._folder))
-        requests = requests or [("serving_default", {"text": ["a"]})]
-        shapes = list(itertools.product(requests, self._batch_sizes))
-        random.shuffle(shapes)
-        for (signature, inputs), size in shapes:
-            self._call(signature, {k: list(v)[:1] * size for k, v in inputs.items()})
+    def warmup_requests(self) -> list[WarmupRequest]:
+        """Returns the warm-up requests of the SavedModel, or one with a short text."""
+        text = np.array(["a"], object)
+        short = WarmupRequest("serving_default", {"text": text})
+        return list(warmup_requests(self.folder)) or [short]
 
     def metadata(self) -> dict[str, Any]:
         """Returns the signatures as in TensorFlow Serving's REST API."""
-        with open(os.path.join(self._folder, "saved_model.pb"), "rb") as file:
+        with open(os.path.join(self.folder, "saved_model.pb"), "rb") as file:
             (graph, *_) = SavedModel.FromString(file.read()).meta_graphs
         signatures = {
             name: _metadata(signature)
@@ -116,7 +112,7 @@ class Replica:
         return {"signature_def": {"signature_def": signatures}}
 
     def predict(self, signature: str, requests: Sequence[Columns]) -> list[Result]:
-        """Computes several requests together.
+        """Computes several requests, together if a compiled batch has room for all.
 
         If TensorFlow refuses an input, each request is computed separately, so that
         only the invalid ones fail.
@@ -130,6 +126,26 @@ class Replica:
             For each request, the outputs by name; or an error message, if the model
             refuses an input; or a `Failure`, if an output is NaN.
         """
+        return [
+            result
+            for batch in self._batches(requests)
+            for result in self._predict_batch(signature, batch)
+        ]
+
+    def _batches(self, requests: Sequence[Columns]) -> Iterator[list[Columns]]:
+        """Splits requests into batches of at most the greatest compiled size."""
+        batch: list[Columns] = []
+        for request in requests:
+            if batch and sum(map(_rows, [*batch, request])) > self.compiled_sizes[-1]:
+                yield batch
+                batch = []
+            batch.append(request)
+        if batch:
+            yield batch
+
+    def _predict_batch(
+        self, signature: str, requests: Sequence[Columns]
+    ) -> list[Result]:
         try:
             return list(self._compute(signature, requests))
         except tf.errors.InvalidArgumentError as error:
@@ -138,7 +154,7 @@ class Replica:
         return [
             result
             for request in requests
-            for result in self.predict(signature, [request])
+            for result in self._predict_batch(signature, [request])
         ]
 
     def _compute(self, signature: str, requests: Sequence[Columns]) -> Iterator[Result]:
@@ -147,10 +163,10 @@ class Replica:
             name: [value for request in requests for value in request[name]]
             for name in self.signatures[signature].inputs
         }
-        outputs = self._call(signature, merged)
+        outputs = self.call(signature, self._padded(merged))
         start = 0
         for request in requests:
-            rows = range(start, start + len(next(iter(request.values()))))
+            rows = range(start, start + _rows(request))
             cells = {
                 name: [_cell(name, row, outputs, signature) for row in rows]
                 for name in outputs
@@ -161,20 +177,35 @@ class Replica:
                 yield {name: [*map(_json_values, cells[name])] for name in cells}
             start = rows.stop
 
-    def _call(self, signature: str, inputs: Columns) -> dict[str, np.ndarray]:
-        """Pads a batch and returns its outputs, which include those of the padding."""
-        rows = len(next(iter(inputs.values())))
-        sizes = [size for size in self._batch_sizes if size >= rows]
-        missing = sizes[0] - rows if sizes else 0
-        padded = {
-            name: tf.constant(
-                [*column, *[column[0]] * missing],
-                self.signatures[signature].inputs[name].dtype,
-            )
+    def call(self, signature: str, inputs: Columns) -> dict[str, np.ndarray]:
+        """Computes a batch as it is.
+
+        Args:
+            signature: str, name of the function.
+            inputs: the inputs by name, lists with one entry per text.
+
+        Returns:
+            Dictionary of the outputs by name.
+        """
+        tensors = {
+            name: tf.constant(column, self.signatures[signature].inputs[name].dtype)
             for name, column in inputs.items()
         }
-        outputs = self.functions[signature](**padded)
+        outputs = self.functions[signature](**tensors)
         return {name: outputs[name].numpy() for name in sorted(outputs)}
+
+    def _padded(self, inputs: Columns) -> Columns:
+        """Repeats the first text until the batch has the next size."""
+        rows = _rows(inputs)
+        sizes = [*self.compiled_sizes, *self.batch_sizes]
+        missing = next((size for size in sizes if size >= rows), rows) - rows
+        return {
+            name: [*column, *[column[0]] * missing] for name, column in inputs.items()
+        }
+
+
+def _rows(columns: Columns) -> int:
+    return len(next(iter(columns.values())))
 
 
 def _specs(specs: dict[str, Any]) -> dict[str, TensorSpec]:

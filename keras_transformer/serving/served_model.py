@@ -18,8 +18,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_LOADING_SECONDS = 5.0  # doubled after each failure
 MAX_DOUBLINGS = 9
-SLOW_LOADING_SECONDS = 180.0
+SLOW_LOADING_SECONDS = 60.0
 DRAIN_POLL_SECONDS = 0.05
+PROGRESS_POLL_SECONDS = 0.5
 
 
 class LoadedVersion(NamedTuple):
@@ -46,6 +47,7 @@ class ModelVersion:
             replicas is running, or `""`.
         failed_at: float, time of the last failure on the monotonic clock.
         failures: int, number of failed attempts to load it.
+        compilation: asyncio.Task, which logs the progress of the replicas.
     """
 
     number: int
@@ -53,6 +55,7 @@ class ModelVersion:
     error: str = ""
     failed_at: float = field(default=0.0, repr=False)
     failures: int = 0
+    compilation: "asyncio.Task[None] | None" = field(default=None, repr=False)
     _loaded: LoadedVersion | None = field(default=None, repr=False)
 
     @property
@@ -73,6 +76,8 @@ class ModelVersion:
 
     def set_unloaded(self) -> None:
         """Removes the replicas of the version, which has ended."""
+        if self.compilation is not None:
+            self.compilation.cancel()
         self._loaded, self.state = None, "END"
 
 
@@ -129,9 +134,10 @@ class ServedModel:
     async def refresh(self) -> None:
         """Loads the selected versions, then unloads the others.
 
-        A version receives requests when all its replicas are warm, and finishes its
-        requests before it is unloaded. If no selected version can be loaded, the old
-        versions stay.
+        The first version receives requests when one of its replicas has compiled its
+        first shape. A version that replaces another receives requests when a replica
+        has compiled all shapes, and the old one finishes its requests before it is
+        unloaded. If no selected version can be loaded, the old versions stay.
         """
         await self._check_replicas()
         selected = await asyncio.to_thread(selected_versions, self.options)
@@ -189,26 +195,23 @@ class ServedModel:
         return version.state == "END" and waited > pause
 
     async def _load(self, version: ModelVersion) -> None:
-        number = version.number
-        folder = self.options.folder / str(number)
-        logger.info("%s, version %d: loading", self.name, number)
+        name = f"{self.name}, version {version.number}"
+        logger.info("%s: loading", name)
         started = time.monotonic()
+        replaces = bool(self.active())
         slow = asyncio.get_running_loop().call_later(
             SLOW_LOADING_SECONDS,
             logger.warning,
-            "%s, version %d: still loading. It requires %d free cores in the cluster",
-            self.name,
-            number,
-            self.options.replicas * self.options.cpus,
+            "%s: still loading after %.0f s",
+            name,
+            SLOW_LOADING_SECONDS,
         )
         try:
-            replicas = await self._cluster.deploy(
-                f"{self.name}-{number}", folder, self.options
-            )
+            replicas = await self._deploy(version.number, wait=replaces)
         except Exception as error:
             version.state, version.error = "END", str(error)
             version.failed_at, version.failures = time.monotonic(), version.failures + 1
-            logger.error("%s, version %d: %s", self.name, number, error)
+            logger.error("%s: %s", name, error)
             return
         finally:
             slow.cancel()
@@ -219,8 +222,29 @@ class ServedModel:
             self.options.max_waiting,
         )
         version.set_loaded(replicas, batcher)
-        seconds = time.monotonic() - started
-        logger.info("%s, version %d: ready in %.0f s", self.name, number, seconds)
+        logger.info("%s: ready in %.0f s", name, time.monotonic() - started)
+        if not replaces:
+            compilation = self._log_compilation(name, replicas)
+            version.compilation = asyncio.create_task(compilation)
+
+    async def _deploy(self, number: int, wait: bool) -> "Replicas":
+        """Starts the replicas of a version; waits until all shapes are compiled."""
+        unique_name = f"{self.name}-{number}"
+        folder = self.options.folder / str(number)
+        replicas = await self._cluster.deploy(unique_name, folder, self.options)
+        if wait:
+            try:
+                await _until_compiled(f"{self.name}, version {number}", replicas)
+            except BaseException:
+                await self._cluster.remove(unique_name)
+                raise
+        return replicas
+
+    async def _log_compilation(self, name: str, replicas: "Replicas") -> None:
+        try:
+            await _until_compiled(name, replicas)
+        except Exception as error:
+            logger.error("%s: %s", name, error)
 
     async def _unload(self, version: ModelVersion) -> None:
         version.state = "UNLOADING"
@@ -229,3 +253,24 @@ class ServedModel:
         await self._cluster.remove(f"{self.name}-{version.number}")
         version.set_unloaded()
         logger.info("%s, version %d: unloaded", self.name, version.number)
+
+
+async def _until_compiled(name: str, replicas: "Replicas") -> None:
+    """Waits until a replica has compiled all shapes, and logs the progress.
+
+    Raises:
+        RuntimeError: if a shape cannot be compiled.
+    """
+    started, logged = time.monotonic(), {""}
+    while True:
+        compiled, shapes, current, error = progress = await replicas.progress()
+        if error:
+            raise RuntimeError(f"{current} cannot be compiled: {error}")
+        if progress.complete:
+            break
+        if current not in logged:
+            logged.add(current)
+            logger.info("%s: compiling %s (%d of %d)", name, current, compiled, shapes)
+        await asyncio.sleep(PROGRESS_POLL_SECONDS)
+    seconds = time.monotonic() - started
+    logger.info("%s: all %d shapes compiled in %.0f s", name, shapes, seconds)

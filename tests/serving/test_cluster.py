@@ -1,8 +1,12 @@
 import asyncio
+import pathlib
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from keras_transformer.export.saved_model.warmup import WarmupRequest
 
 pytest.importorskip("ray")
 from keras_transformer.serving import cluster
@@ -52,10 +56,16 @@ def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_
     may_end = threading.Event()
 
     class Stuck:
+        batch_sizes = (1,)
+        folder = "m/1"
+
         def __init__(self, folder, batch_sizes, threads):
             pass
 
-        def warm_up(self):
+        def warmup_requests(self):
+            return [WarmupRequest("serving_default", {"text": np.array(["a"])})]
+
+        def call(self, signature, inputs):
             pass
 
         def predict(self, signature, requests):
@@ -86,7 +96,9 @@ def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_
 
 
 def test_the_log_has_the_reason_of_a_failed_start(caplog, monkeypatch):
-    deployment = SimpleNamespace(message="OSError: /models/m/1 has no variables")
+    deployment = SimpleNamespace(
+        message="OSError: /models/m/1 has no variables", replica_states={"STARTING": 1}
+    )
     application = SimpleNamespace(
         status="DEPLOY_FAILED",
         message="Failed to update the deployments",
@@ -95,5 +107,38 @@ def test_the_log_has_the_reason_of_a_failed_start(caplog, monkeypatch):
     status = SimpleNamespace(applications={"m-1": application})
     monkeypatch.setattr(cluster.serve, "status", lambda: status)
     with pytest.raises(RuntimeError, match="^Failed to update the deployments$"):
-        asyncio.run(cluster._until_running("m-1"))
+        asyncio.run(cluster._until_one_runs("m-1"))
     assert "m-1: OSError: /models/m/1 has no variables" in caplog.text
+
+
+def status_of(message, **states):
+    deployment = SimpleNamespace(message=message, replica_states=states)
+    application = SimpleNamespace(
+        status="DEPLOYING", message="", deployments={"replica": deployment}
+    )
+    return SimpleNamespace(applications={"m-1": application})
+
+
+def test_a_version_is_ready_when_one_replica_runs(caplog, monkeypatch):
+    statuses = [status_of("", STARTING=2), status_of("", STARTING=1, RUNNING=1)]
+    monkeypatch.setattr(cluster, "STATUS_POLL_SECONDS", 0)
+    monkeypatch.setattr(cluster.serve, "status", lambda: statuses.pop(0))
+    asyncio.run(cluster._until_one_runs("m-1"))
+    assert not statuses and not caplog.text
+
+
+def test_the_log_tells_once_that_no_cores_are_free(caplog, monkeypatch):
+    message = f"2 replicas have taken more than 30s. {cluster.NO_RESOURCES} for each"
+    waiting = status_of(message, STARTING=2)
+    statuses = [waiting, waiting, status_of("", RUNNING=1)]
+    monkeypatch.setattr(cluster, "STATUS_POLL_SECONDS", 0)
+    monkeypatch.setattr(cluster.serve, "status", lambda: statuses.pop(0))
+    asyncio.run(cluster._until_one_runs("m-1"))
+    assert caplog.text.count("m-1: Ray has no free cores for a replica") == 1
+
+
+def test_ray_has_the_message_about_free_cores():
+    """The part of the message is not documented."""
+    source = pathlib.Path(cluster.serve.__file__).parent
+    text = (source / "_private" / "deployment_state.py").read_text()
+    assert cluster.NO_RESOURCES in text

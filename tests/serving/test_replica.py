@@ -64,7 +64,7 @@ def test_a_batch_is_padded_to_the_next_size(replica, monkeypatch, rows, padded):
         computed.append(text.shape[0])
         return {"text": tf.strings.upper(text)}
 
-    monkeypatch.setattr(replica, "_batch_sizes", (1, 4))
+    monkeypatch.setattr(replica, "compiled_sizes", (1, 4))
     monkeypatch.setitem(replica.functions, "serving_default", upper)
     texts = [f"a{row}" for row in range(rows)]
     (found,) = replica.predict("serving_default", [{"text": texts}])
@@ -124,13 +124,25 @@ def test_signatures_and_metadata(replica):
     assert shape == {"dim": [{"size": "-1"}, {"size": "-1"}]}
 
 
-def test_warming_up_compiles_each_size_once(replica, monkeypatch):
-    called = []
+@pytest.mark.parametrize(
+    ("compiled", "computed"),
+    [((4,), [4]), ((1,), [1, 4, 1]), ((2,), [2, 4, 2]), ((1, 4), [4])],
+)
+def test_a_batch_has_at_most_the_greatest_compiled_size(
+    replica, monkeypatch, compiled, computed
+):
+    """A request with more texts is computed at once."""
+    sizes = []
 
-    def remember(signature, inputs):
-        called.append((signature, len(next(iter(inputs.values())))))
+    def upper(text):
+        sizes.append(text.shape[0])
+        return {"text": tf.strings.upper(text)}
 
-    monkeypatch.setattr(replica, "_batch_sizes", (1, 4))
-    monkeypatch.setattr(replica, "_call", remember)
-    replica.warm_up()
-    assert len(called) >= 2 and {rows for _, rows in called} == {1, 4}
+    monkeypatch.setattr(replica, "compiled_sizes", compiled)
+    monkeypatch.setitem(replica.functions, "serving_default", upper)
+    requests = [{"text": ["a"]}, {"text": ["b", "c", "d"]}, {"text": ["e"]}]
+    requests = requests if computed != [4] else requests[:2]
+    found = replica.predict("serving_default", requests)
+    expected = [["A"], ["B", "C", "D"], ["E"]][: len(requests)]
+    assert [result["text"] for result in found] == expected
+    assert sizes == computed

@@ -6,6 +6,7 @@ from keras_transformer.serving import served_model
 from keras_transformer.serving.rest import RequestError
 from keras_transformer.serving.served_model import ServedModel
 from keras_transformer.serving.server_options import ModelOptions
+from keras_transformer.serving.warm_up import Progress
 
 pytestmark = pytest.mark.once
 
@@ -17,6 +18,10 @@ class Replicas:
         self.name = name
         self.open = asyncio.Event()
         self.count = 1
+        self.states = []
+
+    async def progress(self):
+        return self.states.pop(0) if self.states else Progress(3, 3)
 
     async def running(self):
         if self.count is None:
@@ -36,13 +41,16 @@ class Cluster:
         self.broken = set()
         self.loading = asyncio.Event()
         self.loading.set()
+        self.states = {}
 
     async def deploy(self, name, folder, options):
         await self.loading.wait()
         self.done.append(f"+{name}")
         if name in self.broken:
             raise RuntimeError("no such op")
-        return Replicas(name)
+        replicas = Replicas(name)
+        replicas.states = self.states.get(name, [])
+        return replicas
 
     async def remove(self, name):
         self.done.append(f"-{name}")
@@ -243,5 +251,85 @@ def test_a_removed_folder_keeps_its_version(tmp_path):
         (tmp_path / "1/saved_model.pb").unlink()
         await model.refresh()
         assert model.available().number == 1
+
+    run(scenario, tmp_path)
+
+
+COMPILING = [
+    Progress(1, 3, "batch 16 × length 8"),
+    Progress(2, 3, "batch 4 × length 8"),
+    Progress(2, 3, "batch 4 × length 8"),
+]
+
+
+def test_the_first_version_answers_while_it_compiles(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(served_model, "PROGRESS_POLL_SECONDS", 0)
+    caplog.set_level("INFO")
+
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        cluster.states["m-1"] = list(COMPILING)
+        await model.refresh()
+        assert model.ready and "compil" not in caplog.text
+        await model.versions[1].compilation
+        lines = [record.message for record in caplog.records]
+        assert lines[2:] == [
+            "m, version 1: compiling batch 16 × length 8 (1 of 3)",
+            "m, version 1: compiling batch 4 × length 8 (2 of 3)",
+            "m, version 1: all 3 shapes compiled in 0 s",
+        ]
+
+    run(scenario, tmp_path)
+
+
+def test_a_new_version_takes_over_when_it_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(served_model, "PROGRESS_POLL_SECONDS", 0)
+
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        add(tmp_path, 2)
+        states = cluster.states["m-2"] = list(COMPILING)
+        refreshing = asyncio.create_task(model.refresh())
+        while states:
+            assert model.available().number == 1
+            await asyncio.sleep(0)
+        await refreshing
+        assert model.available().number == 2
+
+    run(scenario, tmp_path)
+
+
+def test_a_shape_that_cannot_be_compiled(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(served_model, "PROGRESS_POLL_SECONDS", 0)
+    failed = Progress(2, 3, "batch 4", "out of memory")
+
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        cluster.states["m-1"] = [failed]
+        await model.refresh()
+        await model.versions[1].compilation
+        assert model.ready
+        message = "batch 4 cannot be compiled: out of memory"
+        assert f"m, version 1: {message}" in caplog.text
+        add(tmp_path, 2)
+        cluster.states["m-2"] = [failed]
+        await model.refresh()
+        assert model.available().number == 1
+        assert model.versions[2].error == message
+        assert cluster.done == ["+m-1", "+m-2", "-m-2"]
+
+    run(scenario, tmp_path)
+
+
+def test_unloading_ends_the_log_of_the_compilation(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        cluster.states["m-1"] = COMPILING * 100
+        await model.refresh()
+        compilation = model.versions[1].compilation
+        await model.unload_all()
+        with pytest.raises(asyncio.CancelledError):
+            await compilation
 
     run(scenario, tmp_path)

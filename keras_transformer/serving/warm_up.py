@@ -1,0 +1,141 @@
+"""Compiles a replica for the shapes of requests, the likeliest first."""
+
+import hashlib
+import os
+import pathlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from keras_transformer.files import lock
+
+if TYPE_CHECKING:  # importing them imports TensorFlow
+    from keras_transformer.export.saved_model.warmup import WarmupRequest
+    from keras_transformer.serving.replica import Replica
+
+LOCK_POLL_SECONDS = 0.1
+
+
+class Progress(NamedTuple):
+    """The progress of a `WarmUp`.
+
+    Attributes:
+        compiled: int, number of compiled shapes.
+        shapes: int, number of all shapes.
+        current: str, the shape that XLA compiles, such as `"batch 8 × length 32"`.
+        error: str, the error that has ended the warm-up, or `""`.
+    """
+
+    compiled: int
+    shapes: int
+    current: str = ""
+    error: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all shapes are compiled."""
+        return self.compiled == self.shapes
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """A batch of equal texts, for whose shape XLA compiles a function.
+
+    Attributes:
+        request: a request of one text.
+        size: number of texts.
+    """
+
+    request: "WarmupRequest"
+    size: int
+
+    def __str__(self) -> str:
+        arrays = self.request.inputs.values()
+        lengths = [str(array.shape[1]) for array in arrays if array.ndim > 1]
+        return " × length ".join([f"batch {self.size}", *lengths])
+
+
+class WarmUp:
+    """Compiles a replica for the warm-up requests of its SavedModel.
+
+    The order of the batch sizes is: the smallest, the greatest, the others. The replica
+    uses the smallest size from the beginning, and each other size when all requests are
+    compiled for it. A SavedModel without warm-up requests is compiled for a short text.
+
+    Replicas on one machine share the work: a replica locks the shape that it compiles,
+    and the others compile different ones. They read the compiled code from the cache of
+    XLA.
+
+    Args:
+        replica: a `Replica`.
+        folder: path of an existing folder for the locks.
+
+    Attributes:
+        progress: the `Progress`.
+
+    Example:
+
+    ```python
+    replica = Replica("saved_models/pronounce/1", batch_sizes=(1, 16))
+    warm_up = WarmUp(replica, "cache")
+    warm_up.compile_first()
+    print(warm_up.progress)  # Progress(compiled=1, shapes=10, current="", error="")
+    ```
+    """
+
+    def __init__(self, replica: "Replica", folder: str | os.PathLike[str]):
+        self._replica = replica
+        self._folder = pathlib.Path(folder)
+        self._remaining = _batches(replica)
+        self.progress = Progress(0, len(self._remaining))
+        replica.compiled_sizes = replica.batch_sizes[:1]
+
+    def compile_first(self) -> None:
+        """Compiles the first shape, and others while a different replica compiles it.
+
+        The replica can then process requests.
+        """
+        first = self._remaining[0]
+        while first in self._remaining:
+            self._compile_next()
+
+    def compile_others(self) -> None:
+        """Compiles all other shapes. `progress` has the error if one fails."""
+        try:
+            while self._remaining:
+                self._compile_next()
+        except Exception as error:
+            self.progress = self.progress._replace(error=str(error) or repr(error))
+
+    def _compile_next(self) -> None:
+        """Compiles the first shape that no other replica compiles at the moment."""
+        for batch in self._remaining:
+            with open(self._folder / self._lock_name(batch), "wb") as file:
+                if lock(file):
+                    self._compile(batch)
+                    return
+        time.sleep(LOCK_POLL_SECONDS)
+
+    def _compile(self, batch: _Batch) -> None:
+        self.progress = self.progress._replace(current=str(batch))
+        signature, inputs = batch.request
+        texts = {name: [*rows[:1]] * batch.size for name, rows in inputs.items()}
+        self._replica.call(signature, texts)
+        self._remaining.remove(batch)
+        first, *others = self._replica.batch_sizes
+        missing = {batch.size for batch in self._remaining}
+        compiled = (size for size in others if size not in missing)
+        self._replica.compiled_sizes = (first, *compiled)
+        self.progress = Progress(self.progress.compiled + 1, self.progress.shapes)
+
+    def _lock_name(self, batch: _Batch) -> str:
+        text = f"{self._replica.folder} {batch.request.signature} {batch}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16] + ".lock"
+
+
+def _batches(replica: "Replica") -> list[_Batch]:
+    """Returns one batch of each shape in the order of compilation."""
+    first, *others = replica.batch_sizes
+    sizes = [first, *others[-1:], *others[:-1]]
+    requests = replica.warmup_requests()
+    return [_Batch(request, size) for size in sizes for request in requests]
