@@ -52,7 +52,7 @@ HEALTH_CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 30.0
 STATUS_POLL_SECONDS = 0.2
 # Part of the message of a deployment whose replicas Ray has not scheduled for 30 s.
-NO_RESOURCES = "Resources required"
+NOT_SCHEDULED = "to be scheduled"
 
 
 class Description(NamedTuple):
@@ -205,7 +205,7 @@ class Cluster:
             (handle,) = await call_ray(
                 serve.run_many, [target], wait_for_applications_running=False
             )
-            await _until_one_runs(name)
+            await _until_one_runs(name, options.cpus)
             replicas = max(options.replicas, options.max_replicas or 0)
             description = Description(*await handle.describe.remote())
             return Replicas(name, handle, replicas, description)
@@ -315,7 +315,7 @@ async def call_ray(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
         raise
 
 
-async def _until_one_runs(name: str) -> None:
+async def _until_one_runs(name: str, cpus: int) -> None:
     warned = False
     while True:
         status = await call_ray(serve.status)
@@ -330,7 +330,8 @@ async def _until_one_runs(name: str) -> None:
             for deployment in deployments:
                 logger.error("%s: %s", name, deployment.message)
             raise RuntimeError(application.message)
-        if not warned and any(NO_RESOURCES in each.message for each in deployments):
+        waiting = any(NOT_SCHEDULED in each.message for each in deployments)
+        if waiting and not warned and await call_ray(_free_cpus) < cpus:
             warned = True
             logger.warning(
                 "%s: Ray has no free cores for a replica. Reduce `cpus` or the number "
@@ -338,6 +339,11 @@ async def _until_one_runs(name: str) -> None:
                 name,
             )
         await asyncio.sleep(STATUS_POLL_SECONDS)
+
+
+def _free_cpus() -> float:
+    resources: dict[str, float] = ray.available_resources()
+    return resources.get("CPU", 0.0)
 
 
 def _running(deployment: Any) -> int:

@@ -76,8 +76,6 @@ class ModelVersion:
 
     def set_unloaded(self) -> None:
         """Removes the replicas of the version, which has ended."""
-        if self.compilation is not None:
-            self.compilation.cancel()
         self._loaded, self.state = None, "END"
 
 
@@ -248,6 +246,8 @@ class ServedModel:
 
     async def _unload(self, version: ModelVersion) -> None:
         version.state = "UNLOADING"
+        if version.compilation is not None:
+            version.compilation.cancel()
         while not version.loaded.batcher.idle:
             await asyncio.sleep(DRAIN_POLL_SECONDS)
         await self._cluster.remove(f"{self.name}-{version.number}")

@@ -107,7 +107,7 @@ def test_the_log_has_the_reason_of_a_failed_start(caplog, monkeypatch):
     status = SimpleNamespace(applications={"m-1": application})
     monkeypatch.setattr(cluster.serve, "status", lambda: status)
     with pytest.raises(RuntimeError, match="^Failed to update the deployments$"):
-        asyncio.run(cluster._until_one_runs("m-1"))
+        asyncio.run(cluster._until_one_runs("m-1", 1))
     assert "m-1: OSError: /models/m/1 has no variables" in caplog.text
 
 
@@ -123,22 +123,25 @@ def test_a_version_is_ready_when_one_replica_runs(caplog, monkeypatch):
     statuses = [status_of("", STARTING=2), status_of("", STARTING=1, RUNNING=1)]
     monkeypatch.setattr(cluster, "STATUS_POLL_SECONDS", 0)
     monkeypatch.setattr(cluster.serve, "status", lambda: statuses.pop(0))
-    asyncio.run(cluster._until_one_runs("m-1"))
+    asyncio.run(cluster._until_one_runs("m-1", 1))
     assert not statuses and not caplog.text
 
 
-def test_the_log_tells_once_that_no_cores_are_free(caplog, monkeypatch):
-    message = f"2 replicas have taken more than 30s. {cluster.NO_RESOURCES} for each"
+@pytest.mark.parametrize(("free", "warnings"), [(0.0, 1), (1.0, 0)])
+def test_the_log_tells_once_that_no_cores_are_free(caplog, monkeypatch, free, warnings):
+    message = f"2 replicas have taken more than 30s {cluster.NOT_SCHEDULED}."
     waiting = status_of(message, STARTING=2)
     statuses = [waiting, waiting, status_of("", RUNNING=1)]
     monkeypatch.setattr(cluster, "STATUS_POLL_SECONDS", 0)
+    monkeypatch.setattr(cluster.ray, "available_resources", lambda: {"CPU": free})
     monkeypatch.setattr(cluster.serve, "status", lambda: statuses.pop(0))
-    asyncio.run(cluster._until_one_runs("m-1"))
-    assert caplog.text.count("m-1: Ray has no free cores for a replica") == 1
+    asyncio.run(cluster._until_one_runs("m-1", 1))
+    found = caplog.text.count("m-1: Ray has no free cores for a replica")
+    assert found == warnings
 
 
-def test_ray_has_the_message_about_free_cores():
+def test_ray_has_the_message_about_scheduling():
     """The part of the message is not documented."""
     source = pathlib.Path(cluster.serve.__file__).parent
     text = (source / "_private" / "deployment_state.py").read_text()
-    assert cluster.NO_RESOURCES in text
+    assert cluster.NOT_SCHEDULED in text
