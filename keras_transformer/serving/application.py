@@ -124,9 +124,10 @@ class Application:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def all_models(self, request: Request) -> Response:
-        """Returns the models with their signatures, which the page reads."""
+        """Returns the models and the limit of a text, which the page reads."""
         models = [_description(model) for model in self._models.values()]
-        return JSONResponse({"models": models})
+        limit = self._options.max_characters
+        return JSONResponse({"models": models, "max_characters": limit})
 
     async def status(self, request: Request) -> Response:
         """Returns the states of the versions of a model."""
@@ -280,7 +281,8 @@ def _description(model: ServedModel) -> dict[str, Any]:
         "splits_sentences": model.options.split_sentences is not None,
     }
     if not description["ready"]:
-        return description
+        errors = [version.error for version in model.versions.values() if version.error]
+        return {**description, "error": errors[-1]} if errors else description
     version = model.available()
     signatures = sorted(version.loaded.replicas.signatures)
     return {**description, "version": version.number, "signatures": signatures}
