@@ -30,6 +30,45 @@ NUM_LAYERS, NUM_HEADS = 2, 3
 TEXT = "one two three four five six"  # 7 tokens with the end token
 PATIENCE_SECONDS = 10
 NO_SHADE = "rgba(0, 0, 0, 0)"
+# Colours of the text and the left border of elements.
+COLOURS = """() => Object.fromEntries(["body", "#loading", "#error"].map(selector => {
+    const {color, borderLeftColor} = getComputedStyle(document.querySelector(selector));
+    return [selector, {color, borderLeftColor}];
+}))"""
+# Boxes of the visible texts of the labels on one side of the heat map.
+LABELS = """side => [...document.getElementById(side).children].map(label => {
+    const range = document.createRange();
+    range.selectNodeContents(label);
+    const [text, clip] = [range, label].map(found => found.getBoundingClientRect());
+    const [left, top] = ["left", "top"].map(edge => Math.max(text[edge], clip[edge]));
+    const right = Math.min(text.right, clip.right);
+    const bottom = Math.min(text.bottom, clip.bottom);
+    return {x: left, y: top, width: right - left, height: bottom - top};
+})"""
+# Texts whose contrast is less than that of WCAG 2, level AA.
+FAINT_TEXTS = """() => {
+    const parse = color => color.match(/[\\d.]+/g).map(Number);
+    const light = color => {
+        const [r, g, b] = parse(color).map(v => v / 255)
+            .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const behind = element => {
+        const color = getComputedStyle(element).backgroundColor;
+        return parse(color)[3] === 0 ? behind(element.parentElement) : color;
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (walker.nextNode()) {
+        const [text, element] = [walker.currentNode, walker.currentNode.parentElement];
+        const isShown = element.checkVisibility() && text.data.trim();
+        if (!isShown || element.closest("script, option, :disabled")) continue;
+        const lights = [getComputedStyle(element).color, behind(element)].map(light);
+        const contrast = (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05);
+        if (contrast < 4.5) found.push(text.data);
+    }
+    return found;
+}"""
 
 
 class UpperCase:
@@ -56,6 +95,8 @@ class UpperCase:
             await asyncio.to_thread(self.waits.wait, PATIENCE_SECONDS)
         if "refuse" in text or ("long" in text and signature != "serving_default"):
             return "`text` must have at most <b>9</b> tokens"
+        if "limit" in text:
+            return "`text` must have at most max_source_length=1024 tokens"
         best = "" if "nothing" in text else text.upper()
         if signature == "nbest":
             return {"text": [[best, text.title()]], "score": [[-0.5, -1.25]]}
@@ -100,9 +141,9 @@ def available(name, folder, model, signatures, **options):
 
 
 @contextlib.contextmanager
-def serving(models):
+def serving(models, **options):
     """Serves models over HTTP, and yields the address."""
-    application = Application(models, ServerOptions.model_construct())
+    application = Application(models, ServerOptions.model_construct(**options))
     config = uvicorn.Config(application.asgi, port=0, log_level="warning", ws="none")
     server = uvicorn.Server(config)
     listener = config.bind_socket()
@@ -187,7 +228,7 @@ def page(open_page):
     return open_page()
 
 
-def translate(page, text=TEXT, wait_for="#attention:visible"):
+def generate(page, text=TEXT, wait_for="#attention:visible"):
     page.fill("#text", text)
     page.press("#text", "Enter")
     page.wait_for_selector(wait_for)
@@ -213,6 +254,27 @@ def pixel(page, target, source):
                       (t + 0.5) * canvas.height / rows, 1, 1).data]"""
     sizes = [page.locator(f"#{side} button").count() for side in ("target", "source")]
     return page.eval_on_selector("#canvas", script, [target, source, *sizes])
+
+
+def box(found):
+    """Returns the edges of a box of `bounding_box`."""
+    return SimpleNamespace(
+        left=found["x"],
+        right=found["x"] + found["width"],
+        top=found["y"],
+        bottom=found["y"] + found["height"],
+    )
+
+
+def alarm(page):
+    """Returns the colour of errors."""
+    return page.evaluate("""() => {
+        const probe = document.body.appendChild(document.createElement("i"));
+        probe.style.color = "var(--alarm)";
+        const {color} = getComputedStyle(probe);
+        probe.remove();
+        return color;
+    }""")
 
 
 # The file.
@@ -243,10 +305,10 @@ def test_page_has_no_markup_from_data_and_no_inline_handlers():
 
 def test_shows_the_best_output_and_all_with_scores(page, model):
     model.asked.clear()
-    translate(page)
+    generate(page)
     assert page.inner_text("#best") == TEXT.upper()
     assert page.inner_text("#score") == "score −0.500"
-    assert re.fullmatch(r"\d+\.\d\d s", page.inner_text("#time"))
+    assert re.fullmatch(r"Response time: \d+\.\d\d\xa0s", page.inner_text("#time"))
     listed = page.locator("#nbest li > *").all_inner_texts()
     assert listed == [TEXT.upper(), "−0.500", TEXT.title(), "−1.250"]
     assert sorted(model.asked) == [("attention_scores", TEXT), ("nbest", TEXT)]
@@ -265,13 +327,13 @@ def test_button_and_new_lines(page, model):
 
 def test_a_model_that_has_one_signature(page):
     page.select_option("#model", "plain")
-    translate(page, "one two", wait_for="#copy:visible")
+    generate(page, "one two", wait_for="#copy:visible")
     assert page.inner_text("#best") == "ONE TWO"
     assert page.is_hidden("#others") and page.is_hidden("#attention")
 
 
-def test_another_model_translates_again(page):
-    translate(page)
+def test_another_model_generates_again(page):
+    generate(page)
     page.select_option("#model", "plain")
     page.wait_for_selector("#attention", state="hidden")
     page.wait_for_selector("#copy:visible")
@@ -280,7 +342,7 @@ def test_another_model_translates_again(page):
 
 
 def test_an_empty_text_sends_no_request(page, model):
-    translate(page)
+    generate(page)
     model.asked.clear()
     page.fill("#text", " \n ")
     page.press("#text", "Enter")
@@ -290,13 +352,13 @@ def test_an_empty_text_sends_no_request(page, model):
 
 
 def test_an_empty_output(page):
-    translate(page, "nothing", wait_for="#copy:visible")
+    generate(page, "nothing", wait_for="#copy:visible")
     assert page.inner_text("#best") == "The output is an empty text."
 
 
 def test_markup_is_text(page):
     text = "<img src=x onerror=alert(1)> <script>alert(2)</script> </textarea><b>x"
-    translate(page, text)
+    generate(page, text)
     assert page.inner_text("#best") == text.upper()
     assert page.locator("#nbest li > :first-child").first.inner_text() == text.upper()
     token(page, "target", 0).hover()
@@ -305,7 +367,7 @@ def test_markup_is_text(page):
 
 
 def test_directions_of_the_text(page):
-    translate(page, "אחת שתיים שלוש")
+    generate(page, "אחת שתיים שלוש")
     for selector in ("#text", "#best", "#source", "#target"):
         script = "found => getComputedStyle(found).direction"
         assert page.eval_on_selector(selector, script) == "rtl", selector
@@ -316,7 +378,7 @@ def test_directions_of_the_text(page):
 def test_a_link_shows_what_was_shared(page, open_page):
     text = "50 % & more #1 + 你好"
     page.select_option("#model", "plain")
-    translate(page, text, wait_for="#copy:visible")
+    generate(page, text, wait_for="#copy:visible")
     fragment = page.evaluate("location.hash")
     other = open_page(fragment)
     other.wait_for_selector("#copy:visible")
@@ -327,7 +389,7 @@ def test_a_link_shows_what_was_shared(page, open_page):
 
 def test_copies(open_page):
     page = open_page(permissions=["clipboard-read", "clipboard-write"])
-    translate(page)
+    generate(page)
     page.click("#copy")
     page.wait_for_selector("#copy:text('Copied')")
     assert page.evaluate("navigator.clipboard.readText()") == TEXT.upper()
@@ -337,7 +399,7 @@ def test_copies(open_page):
 
 
 def test_the_command_line_has_the_same_request(page):
-    translate(page, "it's", wait_for="#copy:visible")
+    generate(page, "it's", wait_for="#copy:visible")
     command = page.text_content("#curl")
     assert "/v1/models/upper:predict -d '" in command
     assert '"signature_name":"nbest","inputs":{"text":["it\'\\\'\'s"]' in command
@@ -347,31 +409,32 @@ def test_the_command_line_has_the_same_request(page):
 
 
 def test_a_refusal_is_shown_as_text(page):
-    translate(page)
-    translate(page, "refuse this", wait_for="#error:visible")
-    assert page.inner_text("#error") == "`text` must have at most <b>9</b> tokens"
+    generate(page)
+    generate(page, "refuse this", wait_for="#error:visible")
+    refusal = "Error: `text` must have at most <b>9</b> tokens"
+    assert page.inner_text("#error") == refusal
     assert page.inner_text("#best") == "" and page.is_hidden("#attention")
-    translate(page)
+    generate(page)
     assert page.is_hidden("#error")
 
 
 def test_a_text_that_the_search_refuses_may_be_split(page):
     page.select_option("#model", "split")
-    translate(page, "A long text. And more.")
+    generate(page, "A long text. And more.")
     assert page.inner_text("#best") == "A LONG TEXT. AND MORE."
     assert page.is_hidden("#others")
     assert "at most <b>9</b> tokens" in page.inner_text("#note")
     assert page.is_hidden("#words") and page.is_hidden("#matrix")
     command = page.text_content("#curl")
     assert "models/split:predict" in command and "nbest" not in command
-    translate(page)  # one sentence
+    generate(page)  # one sentence
     assert page.is_visible("#others")
 
 
 def test_an_unreachable_server(page):
     page.route("**/*:predict", lambda route: route.abort())
-    translate(page, wait_for="#error:visible")
-    assert "The server cannot be reached" in page.inner_text("#error")
+    generate(page, wait_for="#error:visible")
+    assert "The server does not respond" in page.inner_text("#error")
     assert page.get_attribute("#result", "aria-busy") == "false"
 
 
@@ -381,10 +444,12 @@ def test_a_model_that_is_ready_later(open_page, models, model, tmp_path):
     models["late"] = late
     try:
         page = open_page("#model=late&text=one")
-        assert "Model “late” does not exist" in page.inner_text("#error")
+        assert "loading the model “late”" in page.inner_text("#loading")
+        assert page.is_hidden("#error")
         late.versions[3] = version
         page.wait_for_selector("#attention:visible")
         assert page.inner_text("#best") == "ONE"
+        assert page.is_hidden("#loading")
     finally:
         del models["late"]
 
@@ -395,19 +460,65 @@ def test_an_unknown_model_in_a_link(open_page):
     assert page.input_value("#text") == "one"
 
 
-def test_waits_for_a_model(browser, model, tmp_path):
-    models = {}
-    with serving(models) as address:
+@pytest.fixture
+def loading(model, tmp_path):
+    """A model whose version is loading."""
+    served = available("upper", tmp_path, model, SIGNATURES)
+    served.versions[3].state = "LOADING"
+    return served
+
+
+@pytest.fixture
+def waiting_page(browser, loading):
+    """A page with a stopped clock, before a model is ready."""
+    with serving({"upper": loading}) as address:
         page = browser.new_page()
         page.clock.install()
         page.goto(address)
-        page.wait_for_selector("#error:visible")
-        assert "No model is ready yet" in page.inner_text("#error")
-        assert page.is_disabled("#send")
-        models["upper"] = available("upper", tmp_path, model, SIGNATURES)
-        page.clock.run_for(2000)
-        page.wait_for_selector("#send:enabled")
-        assert page.is_hidden("#error")
+        page.wait_for_selector("#loading:visible")
+        yield page
+        page.close()
+
+
+def test_waits_for_a_model(waiting_page, loading):
+    page = waiting_page
+    assert "loading the model “upper”" in page.inner_text("#loading")
+    assert page.is_hidden("#error") and page.is_disabled("#send")
+    loading.versions[3].state = "AVAILABLE"
+    page.clock.run_for(2000)
+    page.wait_for_selector("#send:enabled")
+    assert page.is_hidden("#loading") and page.is_hidden("#error")
+
+
+def test_loading_is_no_alarm(waiting_page):
+    colours = waiting_page.evaluate(COLOURS)
+    assert alarm(waiting_page) not in colours["#loading"].values()
+    assert colours["#loading"]["color"] == colours["body"]["color"]
+    assert set(colours["#error"].values()) >= {alarm(waiting_page)}
+    assert waiting_page.get_attribute("#loading", "role") == "status"
+    assert waiting_page.get_attribute("#error", "role") == "alert"
+
+
+def test_a_model_that_cannot_be_loaded(waiting_page, loading):
+    page = waiting_page
+    loading.versions[3].state, loading.versions[3].error = "END", "it is damaged"
+    page.clock.run_for(2000)
+    page.wait_for_selector("#error:visible")
+    failure = "Error: Model “upper” cannot be loaded: it is damaged"
+    assert page.inner_text("#error") == failure
+    assert page.is_hidden("#loading")
+    loading.versions[3].state, loading.versions[3].error = "AVAILABLE", ""
+    page.clock.run_for(2000)
+    page.wait_for_selector("#send:enabled")
+    assert page.is_hidden("#error")
+
+
+def test_a_server_without_models(browser):
+    with serving({}) as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("#loading:visible")
+        assert page.inner_text("#loading").startswith("The server has no model yet")
         page.close()
 
 
@@ -417,19 +528,89 @@ def test_a_newer_text_replaces_a_waiting_one(page, model):
     with page.expect_event("requestfailed") as failed:
         page.press("#text", "Enter")
         page.wait_for_selector("#result[aria-busy=true]")
-        assert page.inner_text("#time") == "Translating …"
-        translate(page, "new")
+        assert page.inner_text("#time") == "Generating …"
+        generate(page, "new")
     assert "ABORTED" in failed.value.failure
     model.waits.set()
-    translate(page, "newer")
+    generate(page, "newer")
     assert page.inner_text("#best") == "NEWER"
+
+
+# The length of a text.
+
+
+def test_a_counter_shows_the_length_and_the_limit(page):
+    assert page.inner_text("#count") == "0 / 5,000 characters"
+    page.type("#text", "one")
+    assert page.inner_text("#count") == "3 / 5,000 characters"
+    page.fill("#text", "x" * 4998 + "😀é")  # the emoji has two units of UTF-16
+    assert page.inner_text("#count") == "5,000 / 5,000 characters"
+    assert page.is_hidden("#too-long") and page.is_enabled("#send")
+
+
+def test_a_text_that_is_too_long_is_explained(page, model):
+    generate(page)
+    model.asked.clear()
+    page.fill("#text", "x" * 5001)
+    explanation = page.inner_text("#too-long")
+    assert "5,001 characters" in explanation and "at most 5,000" in explanation
+    assert "Shorten the text" in explanation
+    assert page.get_attribute("#text", "aria-invalid") == "true"
+    assert "too-long" in page.get_attribute("#text", "aria-describedby").split()
+    assert page.is_disabled("#send")
+    page.press("#text", "Enter")
+    page.wait_for_selector("#others", state="hidden")
+    assert page.inner_text("#best") == "" and model.asked == []
+    page.fill("#text", "x" * 5000)
+    assert page.is_hidden("#too-long") and page.is_enabled("#send")
+    assert page.get_attribute("#text", "aria-invalid") == "false"
+
+
+def test_the_limit_is_that_of_the_server(browser, models):
+    with serving(models, max_characters=7) as address:
+        page = browser.new_page()
+        page.goto(address + "#text=eight+ch")
+        page.wait_for_selector("#too-long:visible")
+        assert page.inner_text("#count") == "8 / 7 characters"
+        assert page.inner_text("#best") == ""
+        page.close()
+
+
+def test_a_text_with_too_many_tokens_is_explained(page):
+    generate(page, "the limit 😀", wait_for="#error:visible")
+    error = page.inner_text("#error")
+    assert error.startswith("Error: The text has 11 characters, but the model ")
+    assert "at most 1,024 tokens" in error and "Shorten the text" in error
+
+
+# Words of the page.
+
+
+def test_words_suit_any_model(page, model):
+    assert page.inner_text("#send") == "Generate"
+    assert not re.search("translat", page.inner_text("body"), re.IGNORECASE)
+    assert page.is_hidden("#meaning")
+    generate(page)
+    assert not re.search("translat", page.inner_text("body"), re.IGNORECASE)
+
+
+def test_the_meaning_of_a_score(page):
+    generate(page)
+    meaning = page.inner_text("#meaning")
+    assert "log-probability of the output, divided by the length penalty" in meaning
+    assert "sum" not in meaning
+    page.select_option("#model", "split")
+    page.wait_for_selector("#meaning:text('the sum of their scores')")
+    page.fill("#text", "")
+    page.press("#text", "Enter")
+    page.wait_for_selector("#meaning", state="hidden")
 
 
 # Attention.
 
 
 def test_tokens_are_shown_with_marks_for_spaces(page):
-    translate(page)
+    generate(page)
     words = page.locator("#source bdi").all_inner_texts()
     assert words == [*TEXT.split(), "</s>"]
     assert page.locator("#source .space").count() == 6
@@ -437,7 +618,7 @@ def test_tokens_are_shown_with_marks_for_spaces(page):
 
 
 def test_pointing_at_an_output_word_shades_the_text(page):
-    translate(page)
+    generate(page)
     assert shades(page) == [NO_SHADE] * 7
     page.select_option("#layer", "1")
     page.select_option("#head", "2")
@@ -450,13 +631,13 @@ def test_pointing_at_an_output_word_shades_the_text(page):
     assert figures(page)[6] == "1.00"
     page.hover("h1")
     assert shades(page) == [NO_SHADE] * 7
-    assert page.inner_text("#description") == "Point at a word, or tap it."
+    assert page.inner_text("#description").startswith("Point to a token")
 
 
 @pytest.mark.parametrize("width", [360, 1100])
 def test_nothing_moves_under_the_pointer(open_page, width):
     page = open_page(viewport={"width": width, "height": 2000})
-    translate(page, "a b c d e f g h i j k one two three four five six")
+    generate(page, "a b c d e f g h i j k one two three four five six")
     script = """found => found.map(e => {
         const box = e.getBoundingClientRect();
         return [box.x, box.y, box.width, box.height];
@@ -470,7 +651,7 @@ def test_nothing_moves_under_the_pointer(open_page, width):
 
 
 def test_pointing_at_a_word_of_the_text_shades_the_output(page):
-    translate(page)
+    generate(page)
     page.select_option("#layer", "2")
     page.select_option("#head", "1")
     token(page, "source", 4).hover()
@@ -482,7 +663,7 @@ def test_pointing_at_a_word_of_the_text_shades_the_output(page):
 
 
 def test_layers_and_heads(page):
-    translate(page)
+    generate(page)
     for name, count in (("layer", NUM_LAYERS), ("head", NUM_HEADS)):
         options = page.locator(f"#{name} option").all_inner_texts()
         assert options == ["mean of all", *map(str, range(1, count + 1))]
@@ -494,12 +675,12 @@ def test_layers_and_heads(page):
     assert figures(page) == ["", "", "1.00", "", "", "", ""]
     page.select_option("#layer", "")
     assert figures(page) == ["", "", "0.50", "", "", "0.50", ""]
-    translate(page, "one two three")
+    generate(page, "one two three")
     assert page.input_value("#head") == "3"
 
 
 def test_a_click_pins_a_word_and_escape_releases_it(page):
-    translate(page)
+    generate(page)
     token(page, "target", 1).click()
     page.hover("h1")
     assert token(page, "target", 1).get_attribute("aria-pressed") == "true"
@@ -510,7 +691,7 @@ def test_a_click_pins_a_word_and_escape_releases_it(page):
 
 
 def test_words_can_be_reached_by_keyboard(page):
-    translate(page)
+    generate(page)
     page.select_option("#layer", "1")
     page.select_option("#head", "1")
     page.focus("#target button")
@@ -527,7 +708,7 @@ def test_words_can_be_reached_by_keyboard(page):
 
 
 def test_heat_map(page):
-    translate(page)
+    generate(page)
     page.select_option("#layer", "1")
     page.select_option("#head", "2")
     high, low = pixel(page, 2, 3), pixel(page, 2, 2)
@@ -541,7 +722,7 @@ def test_heat_map(page):
 
 
 def test_pointing_at_the_heat_map(page):
-    translate(page)
+    generate(page)
     page.select_option("#layer", "1")
     box = page.locator("#canvas").bounding_box()
     cell = box["width"] / 7
@@ -555,17 +736,42 @@ def test_pointing_at_the_heat_map(page):
     assert chosen == ["four", "TWO"]
 
 
+LONG = "a incomprehensibilities bb Donaudampfschifffahrtsgesellschaft ccc"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("text", [TEXT, LONG, "a b", "字 字"])
+def test_labels_of_the_heat_map_are_beside_the_cells(open_page, width, text):
+    page = open_page(viewport={"width": width, "height": 844})
+    generate(page, text)
+    count = len(text.split()) + 1
+    cells = box(page.locator("#canvas").bounding_box())
+    rows, columns = (page.evaluate(LABELS, side) for side in ("rows", "columns"))
+    assert len(rows) == len(columns) == count
+    size = (cells.right - cells.left) / count
+    for i, row in enumerate(map(box, rows)):
+        assert cells.left - row.right >= 3
+        assert row.top >= cells.top + i * size - 1
+        assert row.bottom <= cells.top + (i + 1) * size + 1
+    for i, column in enumerate(map(box, columns)):
+        assert 3 <= cells.top - column.bottom < 12
+        assert column.left >= cells.left + i * size - 1
+        assert column.right <= cells.left + (i + 1) * size + 1
+    assert max(row["width"] for row in rows) <= 0.25 * width
+    assert max(column["height"] for column in columns) <= 112
+
+
 def test_attention_of_another_output_has_a_note(page):
-    translate(page, "another sample")
-    assert page.inner_text("#note") == "Attention of another output: ANOTHER ONE"
-    translate(page, "one")
+    generate(page, "another sample")
+    assert page.inner_text("#note").endswith("of another output: ANOTHER ONE")
+    generate(page, "one")
     assert page.is_hidden("#note")
 
 
 def test_attention_of_long_texts_is_not_requested(page, model):
     model.asked.clear()
-    translate(page, "word " * 81)
-    assert page.inner_text("#note") == "Shown for texts of at most 400 characters."
+    generate(page, "word " * 81)
+    assert page.inner_text("#note").endswith("texts of at most 400 characters.")
     assert [signature for signature, _ in model.asked] == ["nbest"]
 
 
@@ -585,7 +791,7 @@ def plain(text):
 def test_a_phone_needs_no_horizontal_scrolling(open_page, text):
     size = {"width": 360, "height": 640}
     page = open_page(viewport=size, has_touch=True, is_mobile=True)
-    translate(page, text)
+    generate(page, text)
     token(page, "target", 0).tap()
     assert figures(page)[0] in ("0.17", "0.50", "0.33")
     widths = "[document.documentElement.scrollWidth, innerWidth]"
@@ -594,8 +800,23 @@ def test_a_phone_needs_no_horizontal_scrolling(open_page, text):
 
 def test_colours_follow_the_system(page):
     background = "getComputedStyle(document.body).backgroundColor"
-    translate(page)
+    generate(page)
     light, cell = page.evaluate(background), pixel(page, 0, 6)
     page.emulate_media(color_scheme="dark")
     assert page.evaluate(background) != light
     assert sum(pixel(page, 0, 6)) < sum(cell)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(open_page, scheme):
+    page = open_page(color_scheme=scheme)
+    generate(page)
+    token(page, "target", 2).click()
+    assert page.evaluate(FAINT_TEXTS) == []
+    page.fill("#text", "x" * 5001)
+    page.wait_for_selector("#too-long:visible")
+    assert page.evaluate(FAINT_TEXTS) == []
+    generate(page, "refuse", wait_for="#error:visible")
+    assert page.evaluate(FAINT_TEXTS) == []
+    page.evaluate("document.body.style.color = 'gray'")
+    assert page.evaluate(FAINT_TEXTS) != []
