@@ -740,7 +740,9 @@ LONG = "a incomprehensibilities bb Donaudampfschifffahrtsgesellschaft ccc"
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("text", [TEXT, LONG, "a b", "字 字"])
+@pytest.mark.parametrize(
+    "text", [TEXT, LONG, "a b", "字 字"], ids=["words", "long", "letters", "no letters"]
+)
 def test_labels_of_the_heat_map_are_beside_the_cells(open_page, width, text):
     page = open_page(viewport={"width": width, "height": 844})
     generate(page, text)
@@ -759,6 +761,18 @@ def test_labels_of_the_heat_map_are_beside_the_cells(open_page, width, text):
         assert column.right <= cells.left + (i + 1) * size + 1
     assert max(row["width"] for row in rows) <= 0.25 * width
     assert max(column["height"] for column in columns) <= 112
+
+
+@pytest.mark.parametrize(
+    ("text", "is_upright"), [("a b 字", True), ("a bb", False), (TEXT, False)]
+)
+def test_short_labels_of_columns_are_upright(page, text, is_upright):
+    generate(page, text)
+    script = "found => found.map(label => getComputedStyle(label).writingMode)"
+    *words, end = page.eval_on_selector_all("#columns span", script)
+    mode = "horizontal-tb" if is_upright else "vertical-rl"
+    assert words == [mode] * len(text.split())
+    assert end == "vertical-rl"
 
 
 def test_attention_of_another_output_has_a_note(page):
@@ -818,5 +832,5 @@ def test_contrast(open_page, scheme):
     assert page.evaluate(FAINT_TEXTS) == []
     generate(page, "refuse", wait_for="#error:visible")
     assert page.evaluate(FAINT_TEXTS) == []
-    page.evaluate("document.body.style.color = 'gray'")
+    page.evaluate("document.body.style.color = '#777'")
     assert page.evaluate(FAINT_TEXTS) != []
