@@ -273,4 +273,4 @@ async def _until_compiled(name: str, replicas: "Replicas") -> None:
             logger.info("%s: compiling %s (%d of %d)", name, current, compiled, shapes)
         await asyncio.sleep(PROGRESS_POLL_SECONDS)
     seconds = time.monotonic() - started
-    logger.info("%s: all %d shapes compiled in %.0f s", name, shapes, seconds)
+    logger.info("%s: compiled all shapes (%d) in %.0f s", name, shapes, seconds)

@@ -276,7 +276,7 @@ def test_the_first_version_answers_while_it_compiles(tmp_path, caplog, monkeypat
         assert lines[2:] == [
             "m, version 1: compiling batch 16 × length 8 (1 of 3)",
             "m, version 1: compiling batch 4 × length 8 (2 of 3)",
-            "m, version 1: all 3 shapes compiled in 0 s",
+            "m, version 1: compiled all shapes (3) in 0 s",
         ]
 
     run(scenario, tmp_path)

@@ -93,6 +93,13 @@ class Server:
             assert self.process.poll() is None, self.said()
             time.sleep(0.1)
 
+    def counts_replicas(self, count):
+        """Returns whether the metrics tell that so many replicas run."""
+        address = f"http://127.0.0.1:{self.port}/metrics"
+        with urllib.request.urlopen(address, timeout=PATIENCE) as response:
+            text = response.read().decode()
+        return f'replicas{{model="pronounce",version="1"}} {count}.0' in text
+
     def said(self):
         return self.log.read_text("utf-8")
 
@@ -111,6 +118,8 @@ def server(tmp_path_factory):
     server = Server(tmp_path_factory.mktemp("server"))
     try:
         server.wait(lambda: server.listens() and server.ask("/ready")[0] == 200)
+        assert server.pronounce("knight") == WORDS["knight"]
+        server.wait(lambda: server.counts_replicas(2))
         yield server
     finally:
         if server.process.poll() is None:
@@ -145,11 +154,13 @@ def test_files_of_the_working_folder_are_not_run(server):
         assert process.cwd() != working_folder
 
 
-def test_metrics_count_the_replicas(server):
-    address = f"http://127.0.0.1:{server.port}/metrics"
-    with urllib.request.urlopen(address, timeout=PATIENCE) as response:
-        text = response.read().decode()
-    assert 'replicas{model="pronounce",version="1"} 2.0' in text
+def test_the_log_tells_the_address_and_the_progress(server):
+    server.wait(lambda: "compiled all shapes (1)" in server.said())
+    lines = [line.split(" INFO ", 1)[-1] for line in server.said().splitlines()]
+    address, loading, ready, *_ = lines
+    assert address == f"http://127.0.0.1:{server.port}"
+    assert loading == "pronounce, version 1: loading"
+    assert ready.startswith("pronounce, version 1: ready in ")
 
 
 def test_the_cache_has_compiled_code(server):
