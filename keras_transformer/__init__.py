@@ -38,6 +38,7 @@ The import loads the layers, the models, training and decoding. Names that need
 TensorFlow or optional packages are imported at their first use.
 """
 
+import itertools
 import pathlib
 import sys
 import sysconfig
@@ -67,8 +68,9 @@ def _is_command() -> bool:
 
     The command parses its arguments before it loads Keras. All names are the same.
     """
-    if sys.orig_argv[1:3] == ["-m", "keras_transformer"]:
-        return True
+    # "-m" is the name of the program until Python has found the module.
+    if sys.argv[0] == "-m":
+        return ("-m", "keras_transformer") in itertools.pairwise(sys.orig_argv)
     program = pathlib.Path(sys.argv[0])
     scripts = pathlib.Path(sysconfig.get_path("scripts"))
     return program.name == "keras-transformer" and (

@@ -201,7 +201,8 @@ def test_a_script_with_the_name_of_the_command_has_all_names(tmp_path):
 def test_the_command_has_all_names():
     """It imports nothing before it has parsed its arguments, and all names later."""
     code = (
-        "import sys; sys.orig_argv = ['python', '-m', 'keras_transformer']\n"
+        "import sys; sys.argv[0] = '-m'\n"
+        "sys.orig_argv = ['python', '-P', '-m', 'keras_transformer']\n"
         "import keras_transformer as kt\n"
         "print('keras' in sys.modules, kt.Seq2Seq.__name__, kt.BeamSearch.__name__,"
         " kt.Alignment.__name__, kt.decoding.__name__)"

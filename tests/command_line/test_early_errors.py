@@ -87,7 +87,7 @@ CASES = [
 CODE = """
 import contextlib, io, json, os, sys
 sys.path.insert(0, sys.argv[1])
-sys.orig_argv = ["python", "-m", "keras_transformer"]
+sys.argv[0], sys.orig_argv = "-m", ["python", "-m", "keras_transformer"]
 from keras_transformer import command_line
 for arguments, package in json.loads(sys.argv[2]):
     os.environ["KERAS_BACKEND"] = "jax" if package == "jax" else "tensorflow"
