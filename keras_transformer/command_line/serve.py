@@ -52,6 +52,14 @@ def serve_command(
             "and decode the sentences separately.",
         ),
     ] = None,
+    wait_for_versions: Annotated[
+        bool,
+        typer.Option(
+            "--wait-for-versions",
+            help="Start also if a folder has no version yet, and serve the first one "
+            "when it appears.",
+        ),
+    ] = False,
     address: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +78,11 @@ def serve_command(
     from keras_transformer.serving import read_server_options
 
     options = _without_none(host=host, port=port, address=address, cache=cache)
-    model_options = _without_none(replicas=replicas, split_sentences=split_sentences)
+    model_options = _without_none(
+        replicas=replicas,
+        split_sentences=split_sentences,
+        wait_for_versions=wait_for_versions or None,
+    )
     if config is None:
         server_options = _options_of_folders(folders or [], model_options, options)
     elif model_options:

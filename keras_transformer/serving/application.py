@@ -18,6 +18,7 @@ from starlette.types import Lifespan
 
 from keras_transformer.serving import rest, sentences
 from keras_transformer.serving.metrics import Metrics
+from keras_transformer.serving.protection import protect
 from keras_transformer.serving.rest import Columns, PredictRequest, RequestError
 from keras_transformer.serving.served_model import ModelVersion, ServedModel
 from keras_transformer.serving.server_options import NAME, ModelOptions, ServerOptions
@@ -26,11 +27,11 @@ T = TypeVar("T")
 
 PAGE = pathlib.Path(__file__).parent / "page" / "index.html"
 MAX_MESSAGE_LENGTH = 1_000
+GZIP = ("gzip", "x-gzip")
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
 
@@ -92,7 +93,7 @@ class Application:
                 _Route(path + "/metadata", self.metadata),
                 _Route(path, self.status),
             ]
-        self.asgi = Starlette(
+        application = Starlette(
             routes=routes,
             lifespan=lifespan,
             exception_handlers={
@@ -101,6 +102,7 @@ class Application:
                 Exception: _respond_failure,
             },
         )
+        self.asgi = protect(application, options)
 
     async def page(self, request: Request) -> Response:
         """Returns the page to try the models."""
@@ -192,21 +194,24 @@ class Application:
 
     async def _body(self, request: Request) -> bytes:
         limit = self._options.max_body_bytes
-        encoding = request.headers.get("content-encoding", "identity")
-        if encoding != "identity":
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", *GZIP):
             raise RequestError(
-                415, f"the body must not be encoded; received {encoding}"
+                415,
+                "the encoding of the body must be gzip or identity; received "
+                f"{encoding:.80}",
             )
         length = request.headers.get("content-length", "0")
-        too_large = RequestError(413, f"the body must have at most {limit} bytes")
         if not _is_number(length) or int(length) > limit:
-            raise too_large
+            raise rest.body_too_large(limit)
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise too_large
-        return bytes(body)
+                raise rest.body_too_large(limit)
+        if encoding == "identity":
+            return bytes(body)
+        return rest.unpack_gzip(bytes(body), limit)
 
     def _model(self, request: Request) -> ServedModel:
         name = request.path_params["name"]

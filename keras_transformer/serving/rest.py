@@ -6,6 +6,7 @@ https://www.tensorflow.org/tfx/serving/api_rest
 import base64
 import binascii
 import json
+import zlib
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -90,6 +91,46 @@ class PredictRequest:
     def rows(self) -> int:
         """The number of texts."""
         return len(next(iter(self.inputs.values())))
+
+
+def body_too_large(limit: int) -> RequestError:
+    """Returns the error of a body of more than `limit` bytes."""
+    return RequestError(
+        413,
+        f"the body must have at most {limit} bytes, also unpacked. Send fewer texts, or "
+        "raise the option `max_body_bytes` of the server",
+    )
+
+
+def unpack_gzip(body: bytes, limit: int) -> bytes:
+    """Unpacks the body of a request with `Content-Encoding: gzip`.
+
+    Args:
+        body: a gzip stream.
+        limit: maximum number of unpacked bytes. No more than one byte beyond the limit
+            is unpacked.
+
+    Returns:
+        The unpacked bytes.
+
+    Raises:
+        RequestError: with status 413 if the limit is exceeded, or with status 400 if
+            the stream is damaged.
+    """
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        unpacked = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        raise _damaged_gzip() from None
+    if len(unpacked) > limit:
+        raise body_too_large(limit)
+    if not unpacker.eof or unpacker.unused_data:
+        raise _damaged_gzip()
+    return unpacked
+
+
+def _damaged_gzip() -> RequestError:
+    return RequestError(400, "the body must be one complete gzip stream")
 
 
 def parse(

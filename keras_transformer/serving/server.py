@@ -3,38 +3,36 @@
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator
 
-import uvicorn
 from starlette.applications import Starlette
 
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.batching import ABANDONED_SECONDS
 from keras_transformer.serving.cluster import Cluster
+from keras_transformer.serving.connections import HTTPConfig, HTTPServer
 from keras_transformer.serving.served_model import ServedModel
 from keras_transformer.serving.server_options import ModelOptions, ServerOptions
-from keras_transformer.serving.versions import selected_versions
+from keras_transformer.serving.versions import check_versions, selected_versions
 
 logger = logging.getLogger(__name__)
-
-MAX_CONNECTIONS = 2048
 
 
 def serve(options: ServerOptions) -> None:
     """Serves models over HTTP until SIGTERM or Ctrl-C.
 
-    The server listens immediately. `/ready` has status 200 when every model has an
-    available version. At the end, the server accepts no new requests, finishes those
-    in progress, and stops its replicas.
+    The server logs its address when it responds at that address. `/ready` has status
+    200 when every model has an available version. At the end, the server accepts no new
+    requests, finishes those in progress, and stops its replicas.
 
     Args:
         options: `ServerOptions`.
 
     Raises:
+        ValueError: if a model has no version to serve.
         OSError: if the port is in use.
         ConnectionError: if no Ray cluster responds at `options.address`.
 
@@ -47,9 +45,8 @@ def serve(options: ServerOptions) -> None:
     logging.basicConfig(
         level="INFO", format="%(asctime)s %(levelname)s %(message)s", force=True
     )
+    check_versions(options.models)
     with _listening(options) as listener:
-        port = listener.getsockname()[1]
-        logger.info("http://%s:%d", options.host, port)
         cluster = Cluster(
             options.address,
             _cpus(options),
@@ -75,19 +72,12 @@ def serve(options: ServerOptions) -> None:
             await cluster.stop()
 
         application = Application(models, options, lifespan)
-        config = uvicorn.Config(
-            application.asgi,
-            log_level="warning",
-            access_log=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=math.ceil(options.timeout_seconds),
-            server_header=False,
-        )
+        server = HTTPServer(HTTPConfig(application.asgi, options))
         for number in (signal.SIGINT, signal.SIGTERM):
             # uvicorn handles the signal and then raises it again, which would end
             # the process with an error.
             signal.signal(number, lambda *_: None)
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def _listening(options: ServerOptions) -> socket.socket:

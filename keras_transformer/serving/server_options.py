@@ -19,7 +19,11 @@ from keras_transformer.files import read_file
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
+HOST_NAME = r"[A-Za-z0-9:._-]+"
+ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]+)?|https?://\[[0-9a-f:.]+\](:[0-9]+)?"
+
 Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Options(BaseModel):
@@ -45,6 +49,8 @@ class ModelOptions(_Options):
         split_sentences: str, language (ISO 639-1, such as `"en"`) by whose rules texts
             are split into sentences. The sentences are decoded separately and joined
             again. `None` decodes each text as a whole.
+        wait_for_versions: bool, whether the server may start when the folder has no
+            version yet. Otherwise that is an error.
     """
 
     folder: pathlib.Path
@@ -55,6 +61,7 @@ class ModelOptions(_Options):
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4, 8, 16)
     max_waiting: Count = 1024
     split_sentences: Annotated[str, Field(pattern="^[a-z]{2,3}$")] | None = None
+    wait_for_versions: bool = False
 
     @field_validator("folder")
     @classmethod
@@ -110,7 +117,24 @@ class ServerOptions(_Options):
         poll_seconds: float, seconds between searches for new versions.
         timeout_seconds: float, seconds after which a request is answered with status
             504.
-        max_body_bytes: int, maximum size of the body of a request.
+        keep_alive_seconds: float, seconds after which an idle connection is closed. It
+            must exceed the idle timeout of a load balancer, which is often 60 s.
+        header_seconds: float, seconds within which a client must send the header
+            section of a request. A connection that sends no request is closed as well.
+        max_connections_per_client: int, maximum number of connections from one
+            address. Further connections get status 503.
+        behind_proxy: bool, whether all connections come from a reverse proxy, which
+            is responsible for authentication and TLS. The number of connections per
+            address is then not limited.
+        allowed_hosts: strs, names that the `Host` header of a request may have in
+            addition to `host` and the names of this machine (`localhost`, 127.0.0.1,
+            `::1`), such as the public name of a reverse proxy. Other names get status
+            421. If the tuple is empty and `host` is not an address of this machine
+            alone, every name is allowed.
+        allowed_origins: strs, origins such as `"https://example.com"` whose pages may
+            use the server from a browser (CORS).
+        max_body_bytes: int, maximum size of the body of a request, also after a gzip
+            body is unpacked.
         max_texts: int, maximum number of texts in a request.
         max_characters: int, maximum length of a text.
     """
@@ -120,8 +144,14 @@ class ServerOptions(_Options):
     port: Annotated[int, Field(ge=0, le=65535)] = 8501
     address: str | None = None
     cache: pathlib.Path | None = None
-    poll_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
-    timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    poll_seconds: Seconds = 2.0
+    timeout_seconds: Seconds = 60.0
+    keep_alive_seconds: Seconds = 90.0
+    header_seconds: Seconds = 10.0
+    max_connections_per_client: Count = 256
+    behind_proxy: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
     max_body_bytes: Count = 1_000_000
     max_texts: Count = 256
     max_characters: Count = 5_000
@@ -135,6 +165,28 @@ class ServerOptions(_Options):
                 f"received {str(cache)!r}"
             )
         return cache
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not re.fullmatch(HOST_NAME, host):
+                raise ValueError(
+                    "must be names such as 'models.example.com', without scheme and "
+                    f"path; received {host!r}"
+                )
+        return hosts
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not re.fullmatch(ORIGIN, origin):
+                raise ValueError(
+                    "must be origins such as 'https://example.com', in lower case and "
+                    f"without a path or '*'; received {origin!r}"
+                )
+        return origins
 
     @field_validator("models")
     @classmethod

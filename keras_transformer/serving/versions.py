@@ -1,6 +1,7 @@
 """Finds the versions of a model: folders 1, 2, …, as for TensorFlow Serving."""
 
 import pathlib
+from collections.abc import Mapping
 
 from keras_transformer.serving.server_options import ModelOptions
 
@@ -28,6 +29,26 @@ def selected_versions(options: ModelOptions) -> list[int]:
     if options.versions == "latest":
         return found[-1:]
     return [version for version in found if version in options.versions]
+
+
+def check_versions(models: Mapping[str, ModelOptions]) -> None:
+    """Checks that every model has a version to serve.
+
+    Args:
+        models: options of the models by name. Those with `wait_for_versions` are not
+            checked.
+
+    Raises:
+        ValueError: if a folder has no complete version that `versions` selects.
+    """
+    for name, options in models.items():
+        if not options.wait_for_versions and not selected_versions(options):
+            raise ValueError(
+                f"`folder` of the model {name} must contain a SavedModel in a folder "
+                "named 1, 2, …, that `versions` selects; received "
+                f"folder={options.folder}, versions={options.versions}. Export a "
+                "version, or set `wait_for_versions` to start without one."
+            )
 
 
 def is_complete(folder: pathlib.Path) -> bool:

@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 
 import pytest
 from starlette.testclient import TestClient
@@ -67,7 +68,9 @@ def client(tmp_path):
     models = {name: make_model(name, found) for name, found in options.models.items()}
     models["empty"].versions.clear()
     with TestClient(
-        Application(models, options).asgi, raise_server_exceptions=False
+        Application(models, options).asgi,
+        base_url="http://127.0.0.1",
+        raise_server_exceptions=False,
     ) as client:
         client.models = models
         yield client
@@ -178,10 +181,44 @@ def test_a_content_length_that_is_no_number(length, client):
     assert found.status_code == 413
 
 
-def test_an_encoded_body_is_refused(client):
-    headers = {"Content-Encoding": "gzip"}
-    response = client.post(PREDICT, content=b"x", headers=headers)
+def post_encoded(client, body, encoding="gzip"):
+    return client.post(PREDICT, content=body, headers={"Content-Encoding": encoding})
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "", "x" * 5000])
+def test_an_unknown_encoding_is_refused(encoding, client):
+    response = post_encoded(client, b"x", encoding)
     assert response.status_code == 415
+    assert "must be gzip or identity" in response.json()["error"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZip", "x-gzip", "IDENTITY"])
+def test_an_encoded_body(encoding, client):
+    body = b'{"inputs": ["a"]}'
+    if encoding != "IDENTITY":
+        body = gzip.compress(body)
+    assert post_encoded(client, body, encoding).json()["outputs"]["text"] == ["A"]
+
+
+def test_the_unpacked_body_is_limited(client):
+    """Three hundred bytes pass, one more does not, however small it is packed."""
+    body = b'{"inputs": ["a"]}'
+    for size, status in ((300, 200), (301, 413), (10_000_000, 413)):
+        packed = gzip.compress(body.ljust(size))
+        assert len(packed) < 300 or size > 301
+        assert post_encoded(client, packed).status_code == status
+
+
+PACKED = gzip.compress(b'{"inputs": ["a"]}', mtime=0)
+
+
+@pytest.mark.parametrize(
+    "body", [b"x", b"", PACKED[:-1], PACKED[:9], PACKED + b"x", PACKED + PACKED]
+)
+def test_a_damaged_gzip_body(body, client):
+    response = post_encoded(client, body)
+    assert response.status_code == 400
+    assert "one complete gzip stream" in response.json()["error"]
 
 
 def test_overload_is_refused_immediately(client):

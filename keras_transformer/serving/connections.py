@@ -1,0 +1,202 @@
+"""The HTTP connections of a server and their limits."""
+
+import asyncio
+import http
+import json
+import logging
+import math
+import socket
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from keras_transformer.serving.protection import is_loopback
+from keras_transformer.serving.server_options import ServerOptions
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 2048
+MAX_HEADER_BYTES = 32_768
+
+
+class HTTPConfig(uvicorn.Config):
+    """The configuration of uvicorn for a server.
+
+    Args:
+        application: the ASGI application.
+        options: `ServerOptions`.
+
+    Attributes:
+        options: `ServerOptions`.
+    """
+
+    def __init__(self, application: ASGIApp, options: ServerOptions):
+        super().__init__(
+            application,
+            http=Connection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=[("X-Content-Type-Options", "nosniff")],
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=math.ceil(options.keep_alive_seconds),
+            timeout_graceful_shutdown=math.ceil(options.timeout_seconds),
+        )
+        self.options = options
+
+
+class HTTPServer(uvicorn.Server):
+    """A server that logs its address when it responds at that address.
+
+    Args:
+        config: the `HTTPConfig`.
+
+    Example:
+
+    ```python
+    HTTPServer(HTTPConfig(application.asgi, options)).run(sockets=[listener])
+    ```
+    """
+
+    def __init__(self, config: HTTPConfig):
+        super().__init__(config)
+        self._options = config.options
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to respond, and logs the address.
+
+        Args:
+            sockets: the bound sockets.
+        """
+        await super().startup(sockets)
+        host = self._options.host
+        for listener in sockets or ():
+            name = f"[{host}]" if ":" in host else host
+            logger.info("http://%s:%d", name, listener.getsockname()[1])
+        if not is_loopback(host) and not self._options.behind_proxy:
+            logger.warning(
+                "everyone who can reach %s can use the server, which has no "
+                "authentication and no TLS. Use a reverse proxy, and set "
+                "`behind_proxy = true`, or listen on 127.0.0.1",
+                host,
+            )
+
+
+class Connection(H11Protocol):
+    """A connection, which is closed if its client is too slow or has too many."""
+
+    def __init__(
+        self,
+        config: HTTPConfig,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ):
+        super().__init__(config, server_state, app_state, _loop)
+        self._options = config.options
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, "the server has too many connections; try again later")
+        elif self._client_has_too_many():
+            limit = self._options.max_connections_per_client
+            self._refuse(
+                503,
+                f"a client may have {limit} connections at a time. Close some, or "
+                "raise the option `max_connections_per_client` of the server",
+            )
+        else:
+            self._await_header()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._header_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def pause_writing(self) -> None:
+        """Starts to wait for the client to read the response."""
+        super().pause_writing()
+        seconds = self._options.timeout_seconds
+        self._write_timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Responds to a request that is not HTTP.
+
+        Args:
+            msg: the message of uvicorn, which is not used.
+        """
+        self._refuse(
+            400,
+            "the request must be valid HTTP/1.1 with a header section of at most "
+            f"{MAX_HEADER_BYTES} bytes",
+        )
+
+    def _client_has_too_many(self) -> bool:
+        if self._options.behind_proxy or self.client is None:
+            return False
+        count = sum(
+            isinstance(other, Connection)
+            and other.client is not None
+            and other.client[0] == self.client[0]
+            for other in self.connections
+        )
+        return count > self._options.max_connections_per_client
+
+    def _await_header(self) -> None:
+        """Limits the time until the header section of the next request is complete."""
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            if self._header_timer is None:
+                self._header_timer = self.loop.call_later(
+                    self._options.header_seconds, self._end_waiting
+                )
+        elif self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _end_waiting(self) -> None:
+        received, _ = self.conn.trailing_data
+        if received:
+            self._refuse(
+                408,
+                "the header section of a request must be complete within "
+                f"{self._options.header_seconds:g} s",
+            )
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Responds with an error, unless a response has begun, and closes."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps({"error": message}).encode()
+            headers = [
+                *self.server_state.default_headers,
+                (b"Content-Type", b"application/json"),
+                (b"Content-Length", str(len(body)).encode()),
+                (b"Connection", b"close"),
+            ]
+            reason = http.HTTPStatus(status).phrase.encode()
+            for event in (
+                h11.Response(status_code=status, headers=headers, reason=reason),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()

@@ -1,0 +1,184 @@
+"""Protects the application from other sites in a browser, and from endless bodies."""
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from keras_transformer.serving.server_options import ServerOptions
+
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\s]+)(:[0-9]*)?")
+READ_ONLY = ("GET", "HEAD")
+UNREAD_BODY_SECONDS = 5.0
+
+
+def protect(application: ASGIApp, options: ServerOptions) -> ASGIApp:
+    """Returns an application that refuses what other sites send through a browser.
+
+    Args:
+        application: the ASGI application.
+        options: `ServerOptions`, of which `host`, `allowed_hosts` and
+            `allowed_origins` are used.
+
+    Returns:
+        An ASGI application. Status 421 responds to a `Host` header with another name,
+        which DNS rebinding sends, and status 403 to a POST request from a page of
+        another origin. If the application does not read the body of a request, the
+        connection is closed.
+    """
+    if options.allowed_origins:
+        application = CORSMiddleware(
+            application,
+            allow_origins=options.allowed_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("Authorization", "Content-Encoding", "Content-Type"),
+            allow_private_network=True,
+        )
+    return _Protection(application, options)
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether only the machine itself can reach an address.
+
+    Args:
+        host: name or address.
+
+    Returns:
+        Whether it is `"localhost"`, in 127.0.0.0/8, or `"::1"`.
+
+    Example:
+
+    ```python
+    print(is_loopback("127.0.0.1"), is_loopback("0.0.0.0"))  # True False
+    ```
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Protection:
+    def __init__(self, application: ASGIApp, options: ServerOptions):
+        self._application = application
+        self._origins = options.allowed_origins
+        self._hosts = {host.lower() for host in (options.host, *options.allowed_hosts)}
+        self._any_host = not options.allowed_hosts and not is_loopback(options.host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        exchange = _Exchange(headers, receive, send)
+        application = (
+            self._refuse_host(headers.get("host"))
+            or _refuse_two_lengths(headers)
+            or self._refuse_origin(scope["method"], headers)
+            or self._application
+        )
+        await application(scope, exchange.receive, exchange.send)
+
+    def _refuse_host(self, host: str | None) -> ASGIApp | None:
+        """Returns the response to a request for another host.
+
+        With DNS rebinding, a page of another site gives its own name the address of
+        this server, so that the browser lets it read the responses. The browser sends
+        that name as `Host`. A request without `Host` is not from a browser.
+        """
+        if self._any_host or host is None:
+            return None
+        found = HOST.fullmatch(host.lower())
+        name = found[1].strip("[]") if found else ""
+        if name in self._hosts or is_loopback(name):
+            return None
+        return _error(
+            421,
+            f"this server does not serve the host {host!r:.80}. If it should, add the "
+            "name to the option `allowed_hosts` of the server",
+        )
+
+    def _refuse_origin(self, method: str, headers: Headers) -> ASGIApp | None:
+        """Returns the response to a request that a page of another origin sends.
+
+        A browser sends `Origin`, and recent ones also `Sec-Fetch-Site`, which does not
+        depend on the name that a reverse proxy sends as `Host`.
+        """
+        origin = headers.get("origin")
+        if method in READ_ONLY or origin is None or origin in self._origins:
+            return None
+        site = headers.get("sec-fetch-site")
+        if site is None:
+            host = headers.get("host", "")
+            same = origin.partition("://")[2].lower() == host.lower()
+        else:
+            same = site in ("same-origin", "none")
+        if same:
+            return None
+        return _error(
+            403,
+            f"pages of {origin!r:.80} may not use this server. If they should, add the "
+            "origin to the option `allowed_origins` of the server",
+        )
+
+
+class _Exchange:
+    """One request and its response.
+
+    If the body of the request has not been read when the response ends, the rest of
+    the body is read and dropped for a few seconds, so that the client can read the
+    response, and the connection is closed.
+    """
+
+    def __init__(self, headers: Headers, receive: Receive, send: Send):
+        self._receive = receive
+        self._send = send
+        length = headers.get("content-length", "0")
+        self._unread = length != "0" or "transfer-encoding" in headers
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._unread = message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if not self._unread:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["Connection"] = "close"
+            await self._send(message)
+        elif message.get("more_body", False):
+            await self._send(message)
+        else:
+            await self._send({**message, "more_body": True})
+            await self._drop_body()
+            await self._send({"type": "http.response.body"})
+
+    async def _drop_body(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNREAD_BODY_SECONDS):
+                while self._unread:
+                    await self.receive()
+
+
+def _refuse_two_lengths(headers: Headers) -> ASGIApp | None:
+    """Returns the response to a body whose end a proxy may find elsewhere.
+
+    Otherwise the rest of the body could be a second request (request smuggling).
+    """
+    if "transfer-encoding" in headers and "content-length" in headers:
+        return _error(
+            400, "a request must have either Content-Length or Transfer-Encoding"
+        )
+    return None
+
+
+def _error(status: int, message: str) -> ASGIApp:
+    return JSONResponse({"error": message}, status_code=status)
