@@ -501,11 +501,14 @@ def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     link.symlink_to(releases[0])
     assert run("serve", link, releases[1]).exit_code == 0
     assert list(served[0].models) == ["de-en", "en-de"]
+    assert not served[0].models["de-en"].wait_for_versions
     folder = tmp_path / "runs/fr-de/saved_model"
     folder.mkdir(parents=True)
     for path in (folder, folder.parent):
         assert run("serve", path).exit_code == 0
         assert served.pop().models["fr-de"].folder == folder
+    assert run("serve", link, "--wait-for-versions").exit_code == 0
+    assert served.pop().models["de-en"].wait_for_versions
     again = run("serve", *releases)
     assert again.exit_code == 2
     assert "models must have different names" in again.output
@@ -526,6 +529,9 @@ def test_serve_errors(tmp_path, failure):
     shutil.copytree(version, tmp_path / "en-de")
     error = failure("serve", tmp_path / "en-de")
     assert f"Move it to {tmp_path}/en-de/1\n" in error
+    error = failure("serve", version.parent)  # which lacks `variables`
+    assert "`folder` of the model en-de must contain a SavedModel" in error
+    assert "or set `--wait-for-versions`" in error
     error = failure("serve", version.parent, "--split-sentences", "EN", "--port", -1)
     assert "`--split-sentences`: string should" in error and "`--port`: " in error
 

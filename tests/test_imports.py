@@ -57,8 +57,8 @@ REQUIRED = {
     "run_position": set(),
     "seq2seq": set(),
     "serving": {
-        *("google", "numpy", "prometheus_client", "pydantic", "ray", "sentencex"),
-        *("starlette", "tensorflow", "tensorflow_text", "uvicorn"),
+        *("google", "h11", "numpy", "prometheus_client", "pydantic", "ray"),
+        *("sentencex", "starlette", "tensorflow", "tensorflow_text", "uvicorn"),
     },
     "text": {"keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"},
     "training": {"keras", "numpy"},

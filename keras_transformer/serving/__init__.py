@@ -3,7 +3,9 @@
 It also serves a page to try the models. The modules, in the order in which they
 process a request:
 
-- `application`: HTTP
+- `connections`: HTTP connections and their limits
+- `protection`: refuses requests of other sites
+- `application`: the paths
 - `rest`: the bodies of requests and responses
 - `sentences`: splits long texts into sentences
 - `served_model`: the versions of a model

@@ -192,6 +192,8 @@ class Connection(H11Protocol):
                 (b"Content-Length", str(len(body)).encode()),
                 (b"Connection", b"close"),
             ]
+            if status == 503:
+                headers.append((b"Retry-After", b"1"))
             reason = http.HTTPStatus(status).phrase.encode()
             for event in (
                 h11.Response(status_code=status, headers=headers, reason=reason),

@@ -97,8 +97,8 @@ def body_too_large(limit: int) -> RequestError:
     """Returns the error of a body of more than `limit` bytes."""
     return RequestError(
         413,
-        f"the body must have at most {limit} bytes, also unpacked. Send fewer texts, or "
-        "raise the option `max_body_bytes` of the server",
+        f"the body must have at most {limit} bytes, also unpacked. Send fewer texts, "
+        "or raise the option `max_body_bytes` of the server",
     )
 
 

@@ -1,6 +1,8 @@
 import base64
+import gzip
 import json
 import random
+import tracemalloc
 
 import pytest
 
@@ -11,6 +13,7 @@ from keras_transformer.serving.rest import (
     TensorSpec,
     format_response,
     parse,
+    unpack_gzip,
 )
 from keras_transformer.serving.server_options import ServerOptions
 
@@ -168,3 +171,15 @@ def test_format_response():
     assert format_response(outputs, by_rows=False) == {"outputs": outputs}
     assert format_response({"text": ["a"]}, by_rows=True) == {"predictions": ["a"]}
     assert format_response({"text": ["a"]}, by_rows=False) == {"outputs": ["a"]}
+
+
+def test_little_of_a_gzip_bomb_is_unpacked():
+    bomb = gzip.compress(bytes(10_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="at most 1009 bytes") as found:
+            unpack_gzip(bomb, 1009)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert found.value.status == 413

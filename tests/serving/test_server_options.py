@@ -46,6 +46,17 @@ def test_a_file(folder):
         (("port = 8080", "ports = 1"), "there is no option `ports`"),
         (("port = 8080", "timeout_seconds = inf"), "`timeout_seconds`: .*finite"),
         (("port = 8080", "poll_seconds = inf"), "`poll_seconds`: .*finite"),
+        (("port = 8080", "keep_alive_seconds = 0"), "`keep_alive_seconds`: .*than 0"),
+        (("port = 8080", "header_seconds = nan"), "`header_seconds`: "),
+        (("port = 8080", "max_connections_per_client = 0"), "_per_client`: .*equal to"),
+        (("port = 8080", 'allowed_hosts = ["http://a"]'), "without scheme.*'http://a'"),
+        (("port = 8080", 'allowed_hosts = ["*"]'), r"names such as .*'\*'"),
+        (("port = 8080", 'allowed_hosts = "a"'), "`allowed_hosts`: .*valid tuple"),
+        (("port = 8080", 'allowed_origins = ["*"]'), r"origins such as .*'\*'"),
+        (("port = 8080", 'allowed_origins = ["null"]'), "origins such as .*'null'"),
+        (("port = 8080", 'allowed_origins = ["a.com"]'), "origins such as .*'a.com'"),
+        (("port = 8080", 'allowed_origins = ["https://a/"]'), "path.*'https://a/'"),
+        (("port = 8080", 'allowed_origins = ["https://A"]'), "lower case.*'https://A'"),
         (('cache = "', """cache = "it's"""), "`cache`: .*not contain apostrophes"),
         (("replicas = 3", "replica = 3"), "no option `models.en-de.replica`"),
         (("replicas = 3", "replicas = 0"), "`models.en-de.replicas`: .*or equal to 1"),
@@ -112,3 +123,12 @@ def test_split_sentences_is_a_language(language, tmp_path):
         make_server_options(models={"m": model})
     with pytest.raises(ValueError, match="the name of a model must"):
         make_server_options(models={"m\n": {"folder": tmp_path}})
+
+
+def test_hosts_and_origins(folder):
+    hosts = ["models.example.com", "192.168.0.1", "::2"]
+    origins = ["https://example.com", "http://localhost:3000", "http://[::1]:8080"]
+    text = f"allowed_hosts = {hosts}\nallowed_origins = {origins}\n" + FILE
+    options = read_server_options(write(folder, text))
+    assert options.allowed_hosts == tuple(hosts)
+    assert options.allowed_origins == tuple(origins)

@@ -3,7 +3,7 @@ import pathlib
 import pytest
 
 from keras_transformer.serving.server_options import ModelOptions
-from keras_transformer.serving.versions import selected_versions
+from keras_transformer.serving.versions import check_versions, selected_versions
 
 pytestmark = pytest.mark.once
 
@@ -33,6 +33,15 @@ def test_complete_versions_with_plain_numbers(versions, expected, folder):
 
 def test_none(tmp_path):
     assert selected_versions(ModelOptions(folder=tmp_path)) == []
+
+
+def test_a_model_without_versions_is_an_error_unless_it_is_waited_for(folder):
+    found = ModelOptions(folder=folder, versions=[2, 7])
+    none = ModelOptions(folder=folder, versions=[7, 11])
+    check_versions({"found": found})
+    with pytest.raises(ValueError, match=r"model none .*versions=\[7, 11\]. Export a"):
+        check_versions({"found": found, "none": none})
+    check_versions({"none": none.model_copy(update={"wait_for_versions": True})})
 
 
 def test_unreadable_folders_are_left_out(folder, monkeypatch):
