@@ -57,7 +57,7 @@ REQUIRED = {
     "run_position": set(),
     "seq2seq": set(),
     "serving": {
-        *("google", "h11", "numpy", "prometheus_client", "pydantic", "ray"),
+        *("google", "numpy", "prometheus_client", "pydantic", "ray"),
         *("sentencex", "starlette", "tensorflow", "tensorflow_text", "uvicorn"),
     },
     "text": {"keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"},

@@ -7,10 +7,9 @@ import logging
 import math
 import socket
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from keras_transformer.serving.protection import is_loopback
@@ -43,7 +42,6 @@ class HTTPConfig(uvicorn.Config):
             proxy_headers=False,
             server_header=False,
             headers=[("X-Content-Type-Options", "nosniff")],
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=math.ceil(options.keep_alive_seconds),
             timeout_graceful_shutdown=math.ceil(options.timeout_seconds),
         )
@@ -55,12 +53,6 @@ class HTTPServer(uvicorn.Server):
 
     Args:
         config: the `HTTPConfig`.
-
-    Example:
-
-    ```python
-    HTTPServer(HTTPConfig(application.asgi, options)).run(sockets=[listener])
-    ```
     """
 
     def __init__(self, config: HTTPConfig):
@@ -87,8 +79,15 @@ class HTTPServer(uvicorn.Server):
             )
 
 
-class Connection(H11Protocol):
-    """A connection, which is closed if its client is too slow or has too many."""
+class Connection(HttpToolsProtocol):
+    """A connection, which is closed if its client exceeds a limit.
+
+    Args:
+        config: the `HTTPConfig`.
+        server_state: the connections of the server.
+        app_state: the state of the application.
+        _loop: the event loop.
+    """
 
     def __init__(
         self,
@@ -99,6 +98,8 @@ class Connection(H11Protocol):
     ):
         super().__init__(config, server_state, app_state, _loop)
         self._options = config.options
+        self._in_header = False
+        self._incomplete_bytes = 0  # received since the parser last found a part
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -117,8 +118,31 @@ class Connection(H11Protocol):
             self._await_header()
 
     def data_received(self, data: bytes) -> None:
+        self._incomplete_bytes += len(data)
         super().data_received(data)
+        if self._incomplete_bytes > MAX_HEADER_BYTES:
+            self.send_400_response("")
         self._await_header()
+
+    def on_message_begin(self) -> None:
+        """Notes the begin of a header section."""
+        self._in_header = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Notes the end of a header section."""
+        self._in_header, self._incomplete_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Notes a part of a body."""
+        self._incomplete_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Notes the end of a request."""
+        self._incomplete_bytes = 0
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -160,20 +184,26 @@ class Connection(H11Protocol):
         )
         return count > self._options.max_connections_per_client
 
+    @property
+    def _responds(self) -> bool:
+        """Whether a request is in progress."""
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _await_header(self) -> None:
         """Limits the time until the header section of the next request is complete."""
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            if self._header_timer is None:
-                self._header_timer = self.loop.call_later(
-                    self._options.header_seconds, self._end_waiting
-                )
-        elif self._header_timer is not None:
+        waits = self._in_header or not self._responds
+        if waits and self._header_timer is None and not self.transport.is_closing():
+            seconds = self._options.header_seconds
+            self._header_timer = self.loop.call_later(seconds, self._end_waiting)
+        elif not waits and self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
     def _end_waiting(self) -> None:
-        received, _ = self.conn.trailing_data
-        if received:
+        self._header_timer = None
+        if self._responds:  # the client has sent a part of the next request
+            self._await_header()
+        elif self._incomplete_bytes:
             self._refuse(
                 408,
                 "the header section of a request must be complete within "
@@ -184,21 +214,20 @@ class Connection(H11Protocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Responds with an error, unless a response has begun, and closes."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        if self.transport.is_closing():
+            return
+        if not (self._responds and self.cycle.response_started):
             body = json.dumps({"error": message}).encode()
             headers = [
                 *self.server_state.default_headers,
-                (b"Content-Type", b"application/json"),
-                (b"Content-Length", str(len(body)).encode()),
-                (b"Connection", b"close"),
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"connection", b"close"),
             ]
             if status == 503:
-                headers.append((b"Retry-After", b"1"))
-            reason = http.HTTPStatus(status).phrase.encode()
-            for event in (
-                h11.Response(status_code=status, headers=headers, reason=reason),
-                h11.Data(data=body),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event))
+                headers.append((b"retry-after", b"1"))
+            phrase = http.HTTPStatus(status).phrase
+            lines = [f"HTTP/1.1 {status} {phrase}".encode()]
+            lines += [name + b": " + value for name, value in headers]
+            self.transport.write(b"\r\n".join([*lines, b"", body]))
         self.transport.close()

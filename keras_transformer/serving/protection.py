@@ -79,22 +79,22 @@ class _Protection:
         headers = Headers(scope=scope)
         exchange = _Exchange(headers, receive, send)
         application = (
-            self._refuse_host(headers.get("host"))
-            or _refuse_two_lengths(headers)
+            self._refuse_host(headers.getlist("host"))
             or self._refuse_origin(scope["method"], headers)
             or self._application
         )
         await application(scope, exchange.receive, exchange.send)
 
-    def _refuse_host(self, host: str | None) -> ASGIApp | None:
+    def _refuse_host(self, hosts: list[str]) -> ASGIApp | None:
         """Returns the response to a request for another host.
 
         With DNS rebinding, a page of another site gives its own name the address of
         this server, so that the browser lets it read the responses. The browser sends
         that name as `Host`. A request without `Host` is not from a browser.
         """
-        if self._any_host or host is None:
+        if self._any_host or not hosts:
             return None
+        host = ", ".join(hosts)
         found = HOST.fullmatch(host.lower())
         name = found[1].strip("[]") if found else ""
         if name in self._hosts or is_loopback(name):
@@ -166,18 +166,6 @@ class _Exchange:
             async with asyncio.timeout(UNREAD_BODY_SECONDS):
                 while self._unread:
                     await self.receive()
-
-
-def _refuse_two_lengths(headers: Headers) -> ASGIApp | None:
-    """Returns the response to a body whose end a proxy may find elsewhere.
-
-    Otherwise the rest of the body could be a second request (request smuggling).
-    """
-    if "transfer-encoding" in headers and "content-length" in headers:
-        return _error(
-            400, "a request must have either Content-Length or Transfer-Encoding"
-        )
-    return None
 
 
 def _error(status: int, message: str) -> ASGIApp:

@@ -202,13 +202,35 @@ def test_every_response_has_the_header_nosniff(path, start):
     connection.close()
 
 
+TWO_LENGTHS = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+LONG = b"a" * 32_769
+
+
 @pytest.mark.parametrize(
-    "request_", [b"GARBAGE\r\n\r\n", b"\x16\x03\x01\r\n", (GET + b"X: ").ljust(32_769)]
+    "request_",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"\x16\x03\x01\r\n",
+        b"GET /" + LONG,
+        GET + b"X: " + LONG,
+        GET + b"X: a\r\n" * 7000,
+        POST + TWO_LENGTHS + b"0\r\n\r\n",  # request smuggling
+        POST + CHUNKED + b"x",
+    ],
+    ids=range(7),
 )
 def test_an_invalid_request(request_, start):
     status, message = error_of(start().exchange(request_))
     assert status == 400
     assert "with a header section of at most 32768 bytes" in message
+
+
+@pytest.mark.parametrize("begin", [b"1;", b"1\r\n \r\n0\r\nX: "])
+def test_a_chunk_extension_or_trailer_without_end(begin, start):
+    with start().connect(POST + CHUNKED + begin) as connection:
+        status, message = error_of(send_slowly(connection, b"a" * 10_000))
+    assert status == 400 and "at most 32768 bytes" in message
 
 
 def test_an_upgrade_is_ignored(start):
@@ -235,9 +257,11 @@ def test_the_python_example_of_the_documentation(start, capsys):
     ("begin", "drop", "status"),
     [
         (b"", b"", None),
-        (b"", b"G", 408),
+        (b"", b"\r\n", 408),
+        (b"GET /", b"a", 408),
         (GET + b"X: ", b"a", 408),
         (GET + b"\r\n" + GET, b"a", 408),
+        (GET + b"\r\n", b"\r\n", 408),
     ],
 )
 def test_a_slow_header(begin, drop, status, start):
@@ -335,7 +359,7 @@ def test_connections_per_client(start):
     response = server.exchange(b"")
     status, message = error_of(response)
     assert status == 503 and "may have 3 connections" in message
-    assert b"\r\nRetry-After: 1\r\n" in response
+    assert b"\r\nretry-after: 1\r\n" in response
     waiting.pop().close()
     wait_until(lambda: len(server.http.server_state.connections) == 2)
     assert server.is_healthy()
