@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 2048
 MAX_HEADER_BYTES = 32_768
+MAX_PIPELINED = 32  # requests that wait for the response to an earlier one
 
 
 class HTTPConfig(uvicorn.Config):
@@ -126,6 +127,9 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Notes the begin of a header section."""
+        if len(self.pipeline) == MAX_PIPELINED:
+            # The parser stops at an exception, and uvicorn calls `send_400_response`.
+            raise ValueError("too many pipelined requests")
         self._in_header = True
         super().on_message_begin()
 
@@ -170,7 +174,8 @@ class Connection(HttpToolsProtocol):
         self._refuse(
             400,
             "the request must be valid HTTP/1.1 with a header section of at most "
-            f"{MAX_HEADER_BYTES} bytes",
+            f"{MAX_HEADER_BYTES} bytes, after at most {MAX_PIPELINED} requests that "
+            "wait for a response",
         )
 
     def _client_has_too_many(self) -> bool:

@@ -306,12 +306,24 @@ def test_an_idle_connection_is_kept_alive(start):
 def test_a_client_that_does_not_read(start):
     server = start()
     page = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", server.port))
-        client.sendall(page * 100)
+        client.sendall(page * 30)
         wait_until(lambda: server.http.server_state.total_requests)
         wait_until(lambda: not server.http.server_state.connections)
+    assert server.is_healthy()
+
+
+def test_pipelined_requests(start):
+    """As many as are allowed are answered in order; more close the connection."""
+    server = start()
+    last = GET + b"Connection: close\r\n\r\n"
+    response = server.exchange((GET + b"\r\n") * connections.MAX_PIPELINED + last)
+    assert response.count(b"HTTP/1.1 200 OK") == connections.MAX_PIPELINED + 1
+    response = server.exchange((GET + b"\r\n") * 1000 + last)
+    assert response.count(b"HTTP/1.1 200 OK") < 1000
     assert server.is_healthy()
 
 
