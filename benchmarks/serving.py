@@ -150,13 +150,15 @@ class Server:
 
 @contextlib.contextmanager
 def our_server(models: pathlib.Path) -> Iterator[Server]:
-    """Starts the command with its defaults, and waits until it is ready."""
+    """Starts the command with its defaults, and waits until all is compiled."""
     port = free_port()
     command = ["-m", "keras_transformer", "serve", str(models), "--port", str(port)]
     process = subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL)
     server = Server(process, port, models)
     try:
         wait_for(server.address + "/ready", process)
+        while not is_compiled(server):
+            time.sleep(0.5)
         yield server
     finally:
         stop(process)
@@ -201,6 +203,12 @@ def is_ready(url: str) -> bool:
     with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:
         return response.status == 200
     return False
+
+
+def is_compiled(server: Server) -> bool:
+    with urllib.request.urlopen(server.address + "/v1/models") as response:
+        models = json.load(response)["models"]
+    return all(model.get("compiled", True) for model in models)
 
 
 # Load.

@@ -289,8 +289,12 @@ def _description(model: ServedModel) -> dict[str, Any]:
         errors = [version.error for version in model.versions.values() if version.error]
         return {**description, "error": errors[-1]} if errors else description
     version = model.available()
-    signatures = sorted(version.loaded.replicas.signatures)
-    return {**description, "version": version.number, "signatures": signatures}
+    return {
+        **description,
+        "version": version.number,
+        "compiled": version.compiled,
+        "signatures": sorted(version.loaded.replicas.signatures),
+    }
 
 
 def _state(version: ModelVersion) -> dict[str, Any]:

@@ -64,6 +64,11 @@ class ModelVersion:
         assert self._loaded is not None, f"version {self.number} is {self.state}"
         return self._loaded
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the compilation has ended, so that no request waits for it."""
+        return self.compilation is None or self.compilation.done()
+
     def set_loaded(self, replicas: "Replicas", batcher: Batcher) -> None:
         """Makes the version available.
 

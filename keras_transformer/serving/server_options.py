@@ -41,9 +41,9 @@ class ModelOptions(_Options):
             stops them when the load falls. `None` for a constant number of replicas.
         cpus: int, number of cores per replica.
         batch_sizes: ints, numbers of texts that are decoded together. A smaller batch
-            is padded to the next size. Each size is compiled before the version
-            receives requests, for the lengths of the warm-up requests of the
-            SavedModel.
+            is padded to the next size. Each size is compiled for the lengths of the
+            warm-up requests of the SavedModel, the smallest before the version receives
+            requests.
         max_waiting: int, maximum number of waiting texts. Further requests are
             refused with status 503.
         split_sentences: str, language (ISO 639-1, such as `"en"`) by whose rules texts

@@ -250,7 +250,8 @@ def test_status_and_metadata(client):
     }
     upper, sentences, empty, _ = client.get("/v1/models").json()["models"]
     ready = {"ready": True, "version": 3, "signatures": ["serving_default"]}
-    assert upper == {"name": "upper", "splits_sentences": False, **ready}
+    compiled = {"compiled": True}
+    assert upper == {"name": "upper", "splits_sentences": False, **ready, **compiled}
     assert sentences["splits_sentences"]
     assert empty == {"name": "empty", "splits_sentences": False, "ready": False}
 

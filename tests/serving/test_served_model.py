@@ -271,7 +271,9 @@ def test_the_first_version_answers_while_it_compiles(tmp_path, caplog, monkeypat
         cluster.states["m-1"] = list(COMPILING)
         await model.refresh()
         assert model.ready and "compil" not in caplog.text
+        assert not model.versions[1].compiled
         await model.versions[1].compilation
+        assert model.versions[1].compiled
         lines = [record.message for record in caplog.records]
         assert lines[2:] == [
             "m, version 1: compiling batch 16 × length 8 (1 of 3)",
