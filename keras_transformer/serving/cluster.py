@@ -28,6 +28,9 @@ from ray.serve.exceptions import (  # noqa: E402
     ReplicaUnavailableError,
 )
 
+from keras_transformer.backend.ray_ports import (  # noqa: E402
+    use_loopback_in_replica,
+)
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
     RequestError,
@@ -56,15 +59,18 @@ NOT_SCHEDULED = "to be scheduled"
 
 
 class Description(NamedTuple):
-    """The signatures of a SavedModel, in two forms.
+    """A replica: the signatures of its SavedModel, in two forms, and its port.
 
     Attributes:
         signatures: dictionary of `Signature` by name.
         metadata: the same as in TensorFlow Serving's REST API.
+        port_is_closed: bool, `False` if other machines can reach the port of a replica
+            of a local cluster.
     """
 
     signatures: dict[str, Signature]
     metadata: dict[str, Any]
+    port_is_closed: bool
 
 
 class SavedModelReplica:
@@ -92,6 +98,7 @@ class SavedModelReplica:
     ):
         self._stuck_seconds = stuck_seconds
         self._started: dict[object, float] = {}  # when each running batch started
+        self._port_is_closed = use_loopback_in_replica()
         os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         os.environ["TF_XLA_FLAGS"] = (
@@ -134,7 +141,9 @@ class SavedModelReplica:
 
     async def describe(self) -> Description:
         """Returns the signatures."""
-        return Description(self._replica.signatures, self._replica.metadata())
+        return Description(
+            self._replica.signatures, self._replica.metadata(), self._port_is_closed
+        )
 
 
 class Cluster:
@@ -208,6 +217,12 @@ class Cluster:
             await _until_one_runs(name, options.cpus)
             replicas = max(options.replicas, options.max_replicas or 0)
             description = Description(*await handle.describe.remote())
+            if not description.port_is_closed:
+                logger.warning(
+                    "%s: other machines can reach the replicas, because this version "
+                    "of Ray is not known. Use a firewall",
+                    name,
+                )
             return Replicas(name, handle, replicas, description)
         except BaseException:
             await self.remove(name)

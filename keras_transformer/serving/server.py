@@ -7,16 +7,20 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
+from keras_transformer.backend.ray_ports import use_loopback
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.batching import ABANDONED_SECONDS
-from keras_transformer.serving.cluster import Cluster
 from keras_transformer.serving.connections import HTTPConfig, HTTPServer
 from keras_transformer.serving.served_model import ServedModel
 from keras_transformer.serving.server_options import ModelOptions, ServerOptions
 from keras_transformer.serving.versions import check_versions, selected_versions
+
+if TYPE_CHECKING:
+    from keras_transformer.serving.cluster import Cluster
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +51,7 @@ def serve(options: ServerOptions) -> None:
     )
     check_versions(options.models)
     with _listening(options) as listener:
-        cluster = Cluster(
-            options.address,
-            _cpus(options),
-            options.cache,
-            options.timeout_seconds + ABANDONED_SECONDS,
-        )
+        cluster = _start_cluster(options)
         models = {
             name: ServedModel(name, model, cluster)
             for name, model in options.models.items()
@@ -78,6 +77,20 @@ def serve(options: ServerOptions) -> None:
             # the process with an error.
             signal.signal(number, lambda *_: None)
         server.run(sockets=[listener])
+
+
+def _start_cluster(options: ServerOptions) -> "Cluster":
+    logger.info("%s Ray", "connecting to" if options.address else "starting")
+    if options.address is None:
+        use_loopback()
+    from keras_transformer.serving.cluster import Cluster  # imports Ray
+
+    return Cluster(
+        options.address,
+        _cpus(options),
+        options.cache,
+        options.timeout_seconds + ABANDONED_SECONDS,
+    )
 
 
 def _listening(options: ServerOptions) -> socket.socket:

@@ -154,10 +154,22 @@ def test_files_of_the_working_folder_are_not_run(server):
         assert process.cwd() != working_folder
 
 
+def test_only_this_machine_can_reach_ray(server):
+    process = psutil.Process(server.process.pid)
+    addresses = {
+        connection.laddr.ip
+        for process in (process, *process.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} and addresses
+
+
 def test_the_log_tells_the_address_and_the_progress(server):
     server.wait(lambda: "compiled all shapes (1)" in server.said())
     lines = [line.split(" INFO ", 1)[-1] for line in server.said().splitlines()]
-    address, loading, ready, *_ = lines
+    ray, address, loading, ready, *_ = lines
+    assert ray == "starting Ray"
     assert address == f"http://127.0.0.1:{server.port}"
     assert loading == "pronounce, version 1: loading"
     assert ready.startswith("pronounce, version 1: ready in ")

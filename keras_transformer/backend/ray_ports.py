@@ -1,0 +1,44 @@
+"""The ports of Ray, which runs code for everyone who can reach them."""
+
+import importlib
+import os
+
+# Ray reads this variable, which it has for Windows and macOS, at its import. At "0" its
+# processes listen on the loopback address.
+_ON_ALL_ADDRESSES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+# The module that starts the gRPC server of a replica of Ray Serve, and the function by
+# which it opens the port. It listens on all addresses, whatever the variable is.
+_REPLICA = "ray.serve._private.replica"
+_OPEN_PORT = "add_port_to_grpc_server"
+
+
+def use_loopback() -> None:
+    """Lets a local cluster of Ray listen on 127.0.0.1.
+
+    It must be called before the import of Ray. The environment variable
+    `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER` takes precedence. The processes of the cluster
+    inherit it.
+    """
+    os.environ.setdefault(_ON_ALL_ADDRESSES, "0")
+
+
+def use_loopback_in_replica() -> bool:
+    """Lets this replica listen on 127.0.0.1, if its cluster does.
+
+    Returns:
+        `False` if the replica will listen on all addresses, because the module of Ray
+        has changed.
+    """
+    if os.environ.get(_ON_ALL_ADDRESSES) != "0":
+        return True
+    try:
+        module = importlib.import_module(_REPLICA)
+        open_port = getattr(module, _OPEN_PORT)
+    except (ImportError, AttributeError):
+        return False
+
+    def open_local_port(server: object, address: str) -> object:
+        return open_port(server, address.replace("[::]", "127.0.0.1"))
+
+    setattr(module, _OPEN_PORT, open_local_port)
+    return True
