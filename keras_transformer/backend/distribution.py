@@ -279,6 +279,22 @@ class ReplicatedModel(keras.Model):
                 self._symbolic_build(data_batch=batch)
 
 
+def build_optimizer(model: keras.Model) -> None:
+    """Builds the optimizer of a built model before the first step.
+
+    TensorFlow traces a step again if the first trace creates variables. Under a
+    strategy of `tf.distribute`, Keras builds the optimizer itself.
+
+    Args:
+        model: a compiled model; it is left unchanged if its optimizer is built, or if
+            it has no weights to train.
+    """
+    if getattr(model, "_distribute_strategy", None) is not None or not model.built:
+        return
+    if model.trainable_variables and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
 def _batch_of(iterator: Any) -> Any:
     """Returns the shapes of a batch of Keras's iterator; `None` if they are unknown."""
     adapter = getattr(iterator, "data_adapter", None)

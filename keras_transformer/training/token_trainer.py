@@ -11,6 +11,7 @@ from keras import ops
 from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.distribution import (
     ReplicatedModel,
+    build_optimizer,
     check_distribution,
     count_replicas,
     is_alone,
@@ -171,6 +172,7 @@ class TokenTrainer(ReplicatedModel):
         check_distribution(self)
         self._compile_new_schedules()
         build_from_dataset(self, arguments.get("x"))
+        build_optimizer(self)
         with explained_lengths(), restored_signal_handlers():
             return super().fit(*args, **kwargs)
 
@@ -256,6 +258,7 @@ class TokenTrainer(ReplicatedModel):
         check_data("fit", {"x": x, "y": y}, self.input_keys)
         check_distribution(self)
         self._compile_new_schedules()
+        build_optimizer(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def compute_loss(

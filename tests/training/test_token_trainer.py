@@ -406,6 +406,23 @@ def test_the_loss_is_told_whether_xla_compiles_it(jit_compile):
     assert results[-1] == (not model.jit_compile)  # On PyTorch, the build calls it too.
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("call", ["fit", "train_on_batch"])
+def test_tensorflow_traces_a_step_once(call):
+    """It would trace a step that creates the variables of the optimizer again."""
+    traces = []
+
+    class RecordingLoss(LabelSmoothedCrossEntropy):
+        def call(self, y_true, y_pred):
+            traces.append(y_true.shape)
+            return super().call(y_true, y_pred)
+
+    model = compiled(keras.optimizers.Adam(0.1), loss=RecordingLoss())
+    getattr(model, call)(INPUTS, TARGET)
+    assert len(traces) == 1
+    assert int(model.optimizer.iterations) == 1
+
+
 class Bucketed(keras.utils.PyDataset):
     """Batches of target lengths 4, 4 and 6: Keras looks at the first two."""
 
