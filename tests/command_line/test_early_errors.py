@@ -8,6 +8,7 @@ import sys
 import zipfile
 
 import pytest
+from error_box import unwrapped
 from typer.testing import CliRunner
 
 from keras_transformer import command_line, export
@@ -161,4 +162,4 @@ def test_options_of_formats(tmp_path):
         command_line.app, ["export", __file__, str(tmp_path / "new"), *options]
     )
     assert result.exit_code == 2
-    assert "--card is for --format saved_model" in result.output
+    assert "--card is for --format saved_model" in unwrapped(result.output)

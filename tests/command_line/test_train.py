@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from error_box import unwrapped
 from typer.testing import CliRunner
 
 from keras_transformer import __version__, command_line
@@ -110,7 +111,8 @@ def test_auto_overrides_a_file(recipes, tmp_path):
     assert (recipe.epochs, recipe.hidden_dim, recipe.dropout) == (None, 64, 0.0)
     result = invoke(*FILES, "--epochs", "many")
     assert result.exit_code == 2
-    assert "'many' is neither 'auto' nor of type int" in " ".join(result.output.split())
+    message = "'many' is neither 'auto' nor of type int"
+    assert message in unwrapped(result.output)
 
 
 def test_help_shows_whole_names_at_80_columns(monkeypatch):
@@ -238,10 +240,10 @@ def test_the_command_does_not_wait_for_keras(arguments, code, message):
         [sys.executable, "-m", "keras_transformer", *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+        env={**os.environ, "COLUMNS": "80", "PYTHONPROFILEIMPORTTIME": "1"},
     )
     assert process.returncode == code
-    assert message in process.stdout + process.stderr
+    assert message in process.stdout + unwrapped(process.stderr)
     imports = re.findall(r"^import time: .*\| +(\S+)$", process.stderr, re.MULTILINE)
     assert "keras_transformer.command_line.train" in imports
     assert not {"keras", "tensorflow", "ray"} & set(imports)
