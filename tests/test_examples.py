@@ -1,5 +1,6 @@
 """Runs the examples at toy size."""
 
+import functools
 import importlib.util
 import pathlib
 import re
@@ -10,6 +11,7 @@ import pytest
 
 from keras_transformer import Seq2Seq
 from keras_transformer.models import PRESETS
+from keras_transformer.recipe import Recipe
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 EXPORTS = keras.backend.backend() == "tensorflow"
@@ -90,7 +92,10 @@ def test_translate(tmp_path, monkeypatch, capsys):
     options = ["--vocabulary-size", "37", "--tokens-per-batch", "509", "--epochs", "1"]
     if not EXPORTS:
         options.append("--no-export")
-    score = load("translate").main([*files, *options, "--verbose", "0"])
+    translate = load("translate")
+    recipe = functools.partial(Recipe, max_length=24)  # the steps of a search
+    monkeypatch.setattr(translate, "Recipe", recipe)
+    score = translate.main([*files, *options, "--verbose", "0"])
     output = capsys.readouterr().out
     assert printed(r"BLEU (\d+\.\d\d)  \(.*\)", output) == round(score, 2)
     assert "  ka lo 4\n    → " in output

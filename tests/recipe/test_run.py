@@ -48,6 +48,7 @@ def options(tmp_path, monkeypatch):
         "output": str(tmp_path / "results"),
         "vocabulary_size": 37,
         "tokenizer": "bpe",
+        "max_length": 24,  # of outputs too: a search has as many steps
         "num_beams": 2,
         "tokens_per_batch": 256,
         "warmup_steps": 5,
@@ -189,7 +190,7 @@ def test_init_must_be_trainable(options, tmp_path):
     positions = LearnedPositionalEncoding(19)
     short = Seq2Seq(**TOY, source_tokenizer=tokenizer, positions=positions)
     short.save(tmp_path / "short.keras")
-    message = "`max_length` must be at most 19, .*; received `max_length=256`"
+    message = "`max_length` must be at most 19, .*; received `max_length=24`"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "short.keras"))
 
@@ -291,7 +292,7 @@ def test_long_lines_are_refused_before_training(options, tmp_path, name):
     path.write_text(path.read_text() + f"{'ka ' * 30}\tKA\n")
     message = f"`{name}` must have at most `max_length=24` .*; received .* in line"
     with pytest.raises(ValueError, match=message):
-        train(Recipe(**options, max_length=24))
+        train(Recipe(**options))
     assert not (tmp_path / "results/checkpoints").exists()
 
 
