@@ -49,9 +49,16 @@ if os.environ["KERAS_BACKEND"] == "jax":
 # The modules that take longest, which start first: the last of all keeps one worker
 # waiting for the other.
 LONGEST = (
+    "test_server",
+    "test_package",
     "test_end_to_end",
     "test_examples",
     "test_docstring_examples",
+    "test_distribution",
+    "test_load_marian",
+    "test_load_own_marian",
+    "test_keras_hub_tokenizer",
+    "test_command_line",
     "test_generation",
     "test_ensemble",
     "test_preset_folders",
@@ -96,7 +103,7 @@ def cases_of_others(items, backend):
     """Finds the cases of parametrized tests that another backend runs.
 
     Most of the time of TensorFlow and JAX is compilation, by the same compiler. Each
-    test with four cases or more runs on all backends, each of its cases on PyTorch and
+    test runs on all backends, but if it has several cases, each of them on PyTorch and
     on one of the two. The cases alternate as the Thue-Morse sequence does, so that
     every value of every parameter meets both.
     """
@@ -110,7 +117,7 @@ def cases_of_others(items, backend):
         case
         for cases in tests.values()
         for number, case in enumerate(cases)
-        if len(cases) >= 4 and parity not in (None, number.bit_count() % 2)
+        if len(cases) >= 2 and parity not in (None, number.bit_count() % 2)
     ]
 
 

@@ -110,6 +110,7 @@ print(json.dumps([keras.backend.backend(), logits.tolist(), texts, scores.tolist
 """
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("backend", OTHERS)
 def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
     inputs = inputs_of(model)

@@ -197,6 +197,7 @@ def test_a_model_is_quantized_as_a_whole():
     assert 1e-5 < largest_difference(after, before) < 0.1 * np.abs(before).max()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "jit_compile",
     [False] if keras.backend.backend() == "torch" else [False, True],

@@ -392,6 +392,7 @@ def test_the_default_of_jit_compile_is_the_fast_one():
     )
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("jit_compile", JIT)
 def test_the_loss_is_told_whether_xla_compiles_it(jit_compile):
     results = []
