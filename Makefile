@@ -36,9 +36,10 @@ demo: $(VENV)/.installed-examples
 
 test: $(BACKENDS:%=test-%)
 
+# The workers and the child processes of tests share the bytecode of the modules.
 test-%: $(VENV)/.installed-dev
 	@echo "Tests on $*:"
-	@KERAS_BACKEND=$* $(BIN)/python -m pytest --numprocesses auto \
+	@PYTHONDONTWRITEBYTECODE= KERAS_BACKEND=$* $(BIN)/python -m pytest --numprocesses auto \
 		--dist loadscope --no-loadscope-reorder --share-cases --durations 20
 
 check: $(VENV)/.installed-dev
