@@ -402,6 +402,7 @@ def test_wrong_usage(folder, tmp_path):
     assert "greater than or equal to 1" in message or "x>=1" in message
 
 
+@pytest.mark.once("torch")
 def test_errors_have_no_traceback(folder, tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
