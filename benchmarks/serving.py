@@ -8,6 +8,9 @@ r"""Measures a server under load, and tests it with failures.
   Every response is compared with the output of the SavedModel.
 - `fuzz`: 1,000 malformed requests, with the memory before and after.
 - `soak`: 32 clients for several minutes, with the memory of all processes.
+- `start`: seconds from the start of the command until the port listens, until the model
+  is ready and until all shapes are compiled; with an empty and with a filled `--cache`,
+  alternately, `--rounds` times.
 
     python benchmarks/serving.py
     python benchmarks/serving.py faults fuzz --model saved_models/en-de --texts test.en
@@ -55,7 +58,7 @@ def main() -> None:
         "what",
         nargs="*",
         metavar="MEASUREMENT",
-        help=f"{', '.join(MEASUREMENTS)}. Default: load.",
+        help=f"start, {', '.join(MEASUREMENTS)}. Default: load.",
     )
     parser.add_argument(
         "--model", type=pathlib.Path, default=PRONOUNCE, help="Folder of versions."
@@ -70,7 +73,7 @@ def main() -> None:
         "--seconds", type=float, default=8, help="Duration of a phase of load."
     )
     parser.add_argument(
-        "--rounds", type=int, default=3, help="Number of rounds of load."
+        "--rounds", type=int, default=3, help="Number of rounds of load and start."
     )
     parser.add_argument(
         "--clients",
@@ -87,16 +90,21 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=10, help="Duration of soak.")
     options = parser.parse_args()
-    if unknown := sorted(set(options.what) - MEASUREMENTS.keys()):
+    names = ("start", *MEASUREMENTS)
+    if unknown := sorted(set(options.what) - set(names)):
         parser.error(
-            f"{unknown[0]!r} is not a measurement; choose from "
-            f"{', '.join(MEASUREMENTS)}"
+            f"{unknown[0]!r} is not a measurement; choose from {', '.join(names)}"
         )
     options.texts = texts_of(options.texts)
     with tempfile.TemporaryDirectory() as folder:
         models = pathlib.Path(folder, options.model.name)
         versions = [path for path in options.model.iterdir() if path.name.isdigit()]
         shutil.copytree(max(versions, key=number_of), models / "1")
+        if "start" in options.what:
+            start(models, options.rounds)
+            options.what.remove("start")
+            if not options.what:
+                return
         with our_server(models) as server:
             for what in options.what or ["load"]:
                 print(f"{what}:", flush=True)
@@ -151,15 +159,23 @@ class Server:
 @contextlib.contextmanager
 def our_server(models: pathlib.Path) -> Iterator[Server]:
     """Starts the command with its defaults, and waits until all is compiled."""
-    port = free_port()
-    command = ["-m", "keras_transformer", "serve", str(models), "--port", str(port)]
-    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.DEVNULL)
-    server = Server(process, port, models)
-    try:
-        wait_for(server.address + "/ready", process)
+    with started_server(models) as server:
+        wait_for(server.address + "/ready", server.process)
         while not is_compiled(server):
             time.sleep(0.5)
         yield server
+
+
+@contextlib.contextmanager
+def started_server(models: pathlib.Path, *options: str) -> Iterator[Server]:
+    """Starts the command, and does not wait."""
+    port = free_port()
+    command = ["-m", "keras_transformer", "serve", str(models), "--port", str(port)]
+    process = subprocess.Popen(
+        [sys.executable, *command, *options], stderr=subprocess.DEVNULL
+    )
+    try:
+        yield Server(process, port, models)
     finally:
         stop(process)
 
@@ -209,6 +225,41 @@ def is_compiled(server: Server) -> bool:
     with urllib.request.urlopen(server.address + "/v1/models") as response:
         models = json.load(response)["models"]
     return all(model.get("compiled", True) for model in models)
+
+
+# Start.
+
+
+def start(models: pathlib.Path, rounds: int) -> None:
+    """Prints a row for starts with an empty cache and one for those with a filled."""
+    print("start: medians of the seconds until")
+    print("| cache | the port listens | ready | all shapes compiled |")
+    print("| --- | ---: | ---: | ---: |")
+    seconds: dict[str, list[list[float]]] = {"empty": [], "filled": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as cache:
+            for kind, found in seconds.items():
+                found.append(start_seconds(models, cache))
+                print(f"{kind}: {found[-1]}", file=sys.stderr, flush=True)
+    for kind, found in seconds.items():
+        medians = (statistics.median(column) for column in zip(*found, strict=True))
+        print(f"| {kind} | " + " | ".join(f"{m:.1f}" for m in medians) + " |")
+
+
+def start_seconds(models: pathlib.Path, cache: str) -> list[float]:
+    started, seconds = time.monotonic(), []
+    with started_server(models, "--cache", cache) as server:
+        for reached in (
+            lambda: is_ready(server.address + "/health"),
+            lambda: is_ready(server.address + "/ready"),
+            lambda: is_compiled(server),
+        ):
+            while not reached():
+                if server.process.poll() is not None:
+                    raise RuntimeError("the server has stopped")
+                time.sleep(0.1)
+            seconds.append(time.monotonic() - started)
+    return seconds
 
 
 # Load.

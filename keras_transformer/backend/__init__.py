@@ -6,6 +6,7 @@
 - `keras_internals`: private names of Keras, with fallbacks; quantized models
 - `micro_batches`: gradients accumulated over parts of a batch
 - `random_bits`: random integers of 16 bits for dropout
+- `ray_ports`: the addresses on which Ray listens
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache
 - `slice_update`: updates of a slice in place

@@ -11,6 +11,7 @@ process a request:
 - `served_model`: the versions of a model
 - `batching`: batches of requests
 - `cluster`: Ray, which runs the replicas
+- `warm_up`: compiles the SavedModel for the shapes of batches
 - `replica`: the SavedModel in memory
 
 `server_options` has the options, `versions` finds the folders of versions, and `server`
