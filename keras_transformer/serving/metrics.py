@@ -41,7 +41,7 @@ class Metrics:
         )
         self._waiting = self._gauge("waiting_texts", "Waiting texts", "model")
         self._ready = self._gauge("model_ready", "1 if the model is available", "model")
-        self._replicas = self._gauge("replicas", "Warm replicas", "model", "version")
+        self._replicas = self._gauge("replicas", "Running replicas", "model", "version")
 
     async def collect(self, models: Collection[ServedModel]) -> bytes:
         """Returns all metrics in the text format of Prometheus.
@@ -89,7 +89,7 @@ class Metrics:
 
 
 async def _count_replicas(version: ModelVersion) -> int | None:
-    """Returns the number of warm replicas; `None` if Ray does not respond."""
+    """Returns the number of running replicas; `None` if Ray does not respond."""
     try:
         return await version.loaded.replicas.running()
     except Exception as error:
