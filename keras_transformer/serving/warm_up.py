@@ -72,15 +72,6 @@ class WarmUp:
 
     Attributes:
         progress: the `Progress`.
-
-    Example:
-
-    ```python
-    replica = Replica("saved_models/pronounce/1", batch_sizes=(1, 16))
-    warm_up = WarmUp(replica, "cache")
-    warm_up.compile_first()
-    print(warm_up.progress)  # Progress(compiled=1, shapes=10, current="", error="")
-    ```
     """
 
     def __init__(self, replica: "Replica", folder: str | os.PathLike[str]):
