@@ -31,6 +31,7 @@ EXTRAS = {
     "hub": {"huggingface_hub": "huggingface_hub>=1.0"},
     "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
     "serve": {
+        "httptools": "httptools>=0.9",
         "prometheus_client": "prometheus-client>=0.26",
         "ray": "ray[serve]>=2.60",
         "sentencex": "sentencex>=1.0.32",

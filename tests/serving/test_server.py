@@ -167,8 +167,8 @@ def test_only_this_machine_can_reach_ray(server):
 
 def test_the_log_tells_the_address_and_the_progress(server):
     server.wait(lambda: "compiled all shapes (1)" in server.said())
-    lines = [line.split(" INFO ", 1)[-1] for line in server.said().splitlines()]
-    ray, address, loading, ready, *_ = lines
+    lines = [line.split(" INFO ", 1) for line in server.said().splitlines()]
+    ray, address, loading, ready, *_ = (line[1] for line in lines if len(line) == 2)
     assert ray == "starting Ray"
     assert address == f"http://127.0.0.1:{server.port}"
     assert loading == "pronounce, version 1: loading"
