@@ -38,7 +38,7 @@ def use_loopback_in_replica() -> bool:
         return False
 
     def open_local_port(server: object, address: str) -> object:
-        return open_port(server, address.replace("[::]", "127.0.0.1"))
+        return open_port(server, "127.0.0.1:" + address.rpartition(":")[2])
 
     setattr(module, _OPEN_PORT, open_local_port)
     return True

@@ -66,7 +66,7 @@ class ModelVersion:
 
     @property
     def compiled(self) -> bool:
-        """Whether the compilation has ended, so that no request waits for it."""
+        """Whether the compilation has ended, also by an error, which is in the log."""
         return self.compilation is None or self.compilation.done()
 
     def set_loaded(self, replicas: "Replicas", batcher: Batcher) -> None:
@@ -270,7 +270,9 @@ async def _until_compiled(name: str, replicas: "Replicas") -> None:
     while True:
         compiled, shapes, current, error = progress = await replicas.progress()
         if error:
-            raise RuntimeError(f"{current} cannot be compiled: {error}")
+            # It may contain paths, which clients must not see.
+            logger.error("%s: %s: %s", name, current, error)
+            raise RuntimeError(f"{current} cannot be compiled; see the log")
         if progress.complete:
             break
         if current not in logged:

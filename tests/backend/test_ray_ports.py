@@ -25,6 +25,7 @@ def test_a_local_cluster_listens_on_loopback(monkeypatch, module):
     assert ray_ports.os.environ[VARIABLE] == "0"
     assert ray_ports.use_loopback_in_replica()
     assert module.add_port_to_grpc_server("server", "[::]:0") == "127.0.0.1:0"
+    assert module.add_port_to_grpc_server("server", "0.0.0.0:9") == "127.0.0.1:9"
 
 
 @pytest.mark.parametrize("value", [None, "1"])

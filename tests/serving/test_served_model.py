@@ -312,8 +312,9 @@ def test_a_shape_that_cannot_be_compiled(tmp_path, caplog, monkeypatch):
         await model.refresh()
         await model.versions[1].compilation
         assert model.ready
-        message = "batch 4 cannot be compiled: out of memory"
+        message = "batch 4 cannot be compiled; see the log"
         assert f"m, version 1: {message}" in caplog.text
+        assert "m, version 1: batch 4: out of memory" in caplog.text
         add(tmp_path, 2)
         cluster.states["m-2"] = [failed]
         await model.refresh()
