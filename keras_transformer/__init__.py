@@ -18,7 +18,7 @@ The packages, in the order of imports; each imports only those after it:
 - `serving`: a server of SavedModels, and a page to try them
 - `recipe`: a training run, described by its options
 - `interoperability`: models of Marian (OPUS-MT) and CTranslate2, loaded
-- `models`: `Seq2Seq`, `Ensemble` and their base classes
+- `models`: `Seq2Seq`, `CausalLM`, `Ensemble` and their base classes
 - `export`: SavedModel, ONNX, CTranslate2 and Marian, written from any model that
   follows the protocol
 - `inference`: texts to a compiled search and back, one or a whole file; scores,
@@ -117,7 +117,7 @@ if TYPE_CHECKING or not _is_command():
         Strided,
         scaled_dot_product_attention,
     )
-    from keras_transformer.models import Ensemble, Seq2Seq
+    from keras_transformer.models import CausalLM, Ensemble, Seq2Seq
     from keras_transformer.training import (
         Checkpoints,
         LabelSmoothedCrossEntropy,
@@ -200,6 +200,7 @@ __all__ = [
     "BannedTexts",
     "BeamSearch",
     "ByteTokenizer",
+    "CausalLM",
     "CharacterTokenizer",
     "Checkpoints",
     "DecoderBlock",

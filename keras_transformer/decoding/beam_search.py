@@ -218,7 +218,8 @@ class BeamSearch:
     ) -> Candidates:
         """Returns the best `2 * num_beams` continuations of all beams.
 
-        At most `num_beams` of them end, so that at least `num_beams` continue.
+        Before the limit, at most `num_beams` of them end, so that at least `num_beams`
+        continue.
         """
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process_logits(logits, history, self.logits_processors, model, inputs)
@@ -228,7 +229,8 @@ class BeamSearch:
             logits,
             min(2 * self.num_beams, total),
         )
-        ended = ops.equal(tokens, model.end_token_id)
+        is_last = (beams.index + 1 >= inputs.limits)[:, None]
+        ended = ops.logical_or(ops.equal(tokens, model.end_token_id), is_last)
         return Candidates(log_probs, parents, tokens, ended)
 
     def _add_finished(

@@ -23,6 +23,8 @@ class DecodingModel(Protocol):
         start_token_id: int, the token that precedes every hypothesis.
         end_token_id: int, the token that ends a hypothesis.
         pad_token_id: int, fills the result; a search never chooses it.
+        forces_end_token: bool, whether a hypothesis that reaches the greatest length
+            has the end token there. `False` = it is cut off after any token.
 
     Example:
 
@@ -41,6 +43,7 @@ class DecodingModel(Protocol):
     start_token_id: int
     end_token_id: int
     pad_token_id: int
+    forces_end_token: bool = True
 
     def decode_step(
         self, token_ids: TokenIds, index: Tensor, state: ModelState

@@ -99,9 +99,11 @@ class IndependentSearch:
         tokens = ops.where(is_alive, best, model.end_token_id)
         tokens = ops.where(before.done, model.pad_token_id, tokens)
         log_probs = ops.where(before.done, 0.0, log_probs)
+        is_last = (before.index + 1 >= inputs.limits)[:, None]
+        ended = ops.logical_or(ops.equal(tokens, model.end_token_id), is_last)
         return DecodingState(
             index=before.index + 1,
-            done=ops.logical_or(before.done, ops.equal(tokens, model.end_token_id)),
+            done=ops.logical_or(before.done, ended),
             token_ids=ops.slice_update(
                 before.token_ids, (0, 0, before.index), tokens[:, :, None]
             ),

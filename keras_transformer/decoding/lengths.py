@@ -3,7 +3,7 @@
 import math
 import operator
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from keras import ops
@@ -71,3 +71,17 @@ def output_lengths(length: OutputLength, source_lengths: int | Tensor) -> int | 
         return ops.zeros_like(source_lengths) + operator.index(length)
     lengths = ops.cast(source_lengths, "float32") * length.factor + length.extra
     return ops.maximum(ops.cast(ops.floor(lengths), "int32"), 1)
+
+
+def smaller(size: Any, limit: Any) -> Any:
+    """Returns the smaller of two sizes, an int if both are.
+
+    Args:
+        size: int or int tensor.
+        limit: int or int tensor.
+
+    Returns:
+        int, or int tensor of the broadcast shape.
+    """
+    are_ints = isinstance(size, int) and isinstance(limit, int)
+    return min(size, limit) if are_ints else ops.minimum(size, limit)

@@ -270,8 +270,9 @@ def process_logits(
 ) -> Tensor:
     """Applies the logits processors and the constraints of the search.
 
-    The constraints take precedence: a hypothesis ends at its limit and begins with its
-    prefix; padding is banned, and so is the end token before the least length.
+    The constraints take precedence: a hypothesis begins with its prefix and has the end
+    token at its limit, unless `model.forces_end_token` is `False`; padding is banned,
+    and so is the end token before the least length.
 
     Args:
         logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
@@ -308,6 +309,8 @@ def _constraints(
     rows = [real & ~ends, real, ends]  # below the least length, above it, at the limit
     table = ops.convert_to_tensor(np.where(rows, np.inf, -np.inf).astype("float32"))
     forced = index + 1 >= inputs.limits
+    if not model.forces_end_token:
+        forced = ops.zeros_like(forced)
     may_end = ops.cast(index + 1 >= inputs.min_lengths, "int32")
     bounds = ops.take(table, ops.where(forced, 2, may_end), axis=0)[:, None, :]
     forced = forced[:, None, None]

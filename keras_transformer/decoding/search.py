@@ -13,8 +13,9 @@ class SearchInputs(NamedTuple):
     """The constraints of a search, a row for each sequence of the batch.
 
     Attributes:
-        limits: int32 tensor `(batch,)`, the greatest lengths, the end token included:
-            the token at the limit is always the end token.
+        limits: int32 tensor `(batch,)`, the greatest lengths, the end token included.
+            The token at the limit is the end token, unless the model has
+            `forces_end_token=False`.
         min_lengths: int32 tensor `(batch,)`, the least lengths, the end token
             included. `limits` takes precedence.
         prefixes: int32 tensor `(batch, prefix_length)`, the first tokens of every
@@ -57,7 +58,7 @@ class SearchResult(NamedTuple):
 
     Attributes:
         token_ids: int32 tensor `(batch, num_hypotheses, max_length)`, each
-            hypothesis with its end token, then padding.
+            hypothesis with its end token, if it has one, then padding.
         lengths: int32 tensor `(batch, num_hypotheses)`, number of tokens of each, the
             end token included, the start token not; 0 where the search found fewer
             hypotheses.

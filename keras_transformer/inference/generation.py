@@ -22,12 +22,13 @@ from keras_transformer.inference.token_ids import (
     Sequences,
     as_entries,
     check_rows,
+    check_sources,
     is_text,
     pad_prefixes,
     pad_rows,
     power_of_two,
+    source_rows,
     token_rows,
-    without_words,
 )
 
 T = TypeVar("T")
@@ -176,6 +177,7 @@ class Generator:
         batch_size: int,
         return_alignments: bool,
         distinct_texts: bool = False,
+        include_source: bool = False,
     ) -> Generation:
         """Decodes a batch; see `GenerativeModel.generate`.
 
@@ -187,6 +189,7 @@ class Generator:
             batch_size: int.
             return_alignments: whether to align the hypotheses with the inputs.
             distinct_texts: whether each text of an input is returned once.
+            include_source: whether each text begins with its input.
 
         Returns:
             A `Generation`.
@@ -202,7 +205,7 @@ class Generator:
                 f"distinct; received `distinct_texts={distinct_texts}`. Pass texts."
             )
         tokenizer = model.source_tokenizer if are_texts else None
-        rows = token_rows(entries, "inputs", tokenizer, pad)
+        rows = source_rows(model, entries, "inputs")
         if return_alignments:
             _check_not_empty(rows)
         prefixes = self.prefix_rows(prefix, rows, request)
@@ -210,11 +213,11 @@ class Generator:
         texts = alignments = None
         if are_texts:
             assert tokenizer is not None
-            empty = [without_words(row, tokenizer) for row in rows]
+            empty = [not tokenizer.has_words(row) for row in rows]
             result = _empty_outputs(result, empty, pad)
         check_probabilities(np.asarray(result.scores))
         if are_texts:
-            texts = self._detokenize(result)
+            texts = self._detokenize(result, rows if include_source else None)
             if distinct_texts:
                 result, texts = _distinct(result, texts, pad)
         if return_alignments:
@@ -254,7 +257,8 @@ class Generator:
                 f"{len(prefixes)} prefixes and {len(rows)} inputs."
             )
         size, longest = model.target_vocabulary_size, model.max_target_length
-        check_rows(prefixes, "prefix", "target", size, longest)
+        limit_name = model.length_arguments[1]
+        check_rows(prefixes, "prefix", "target", size, longest, limit_name)
         for number, (row, source) in enumerate(zip(prefixes, rows, strict=True)):
             steps = model.max_steps(len(source), request.max_length)
             if model.end_token_id in row or len(row) >= steps:
@@ -284,7 +288,7 @@ class Generator:
             return _no_results(request.search.num_hypotheses)
         model = self._model
         limit, pad = model.max_source_length, model.pad_token_id
-        check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
+        check_sources(model, rows, "inputs")
         compiled, seed_value = self._compile(request), seed_or_random(seed)
         order = np.argsort([len(row) for row in rows], kind="stable")
         size = min(batch_size, power_of_two(len(rows)))
@@ -308,12 +312,18 @@ class Generator:
             self._compiled[request] = compile_function(search, self._model)
         return self._compiled[request]
 
-    def _detokenize(self, result: SearchResult) -> list[list[str]]:
+    def _detokenize(
+        self, result: SearchResult, sources: Rows | None
+    ) -> list[list[str]]:
         tokenizer = self._model.target_tokenizer
         assert tokenizer is not None  # `Seq2Seq` has both tokenizers or none
         token_ids = np.asarray(result.token_ids)
         count, hypotheses, length = token_ids.shape
         token_ids = token_ids.reshape(count * hypotheses, length)
+        if sources is not None:
+            pad = self._model.pad_token_id
+            begin = pad_rows(sources, count, None, pad).repeat(hypotheses, axis=0)
+            token_ids = np.concatenate([begin, token_ids], axis=1)
         texts = [text.decode() for text in tokenizer.detokenize(token_ids).numpy()]
         return _group(texts, hypotheses)
 

@@ -45,6 +45,10 @@ class SequenceModel(DecodingModel, Protocol):
         max_source_length: int, greatest length of a source in tokens, the end token
             included; `None` = no limit.
         max_target_length: int, greatest length of a target likewise.
+        empty_source: tuple of ints, the token ids that take the place of a source
+            without tokens.
+        length_arguments: names of the arguments of the model that limit the lengths of
+            sources and targets.
     """
 
     source_tokenizer: "Tokenizer | None"
@@ -53,6 +57,8 @@ class SequenceModel(DecodingModel, Protocol):
     target_vocabulary_size: int
     max_source_length: int | None
     max_target_length: int | None
+    empty_source: tuple[int, ...]
+    length_arguments: tuple[str, str]
 
     @property
     def weights(self) -> Sequence[Any]:
@@ -95,6 +101,12 @@ class SequenceModel(DecodingModel, Protocol):
         self, source_lengths: Any, max_length: OutputLength | None = None
     ) -> Any:
         """Returns the greatest output lengths; see `GenerativeModel.max_steps`."""
+        ...
+
+    def longest_output(
+        self, source_length: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the limit of a batch; see `GenerativeModel.longest_output`."""
         ...
 
     def search_inputs(
@@ -145,6 +157,20 @@ class SequenceModel(DecodingModel, Protocol):
         seed: Size = 0,
     ) -> SearchResult:
         """Decodes a batch of token ids; see `GenerativeModel.search`."""
+        ...
+
+
+class LanguageModel(SequenceModel, Protocol):
+    """A decoder-only model, whose sources are prompts; `CausalLM` follows it.
+
+    Attributes:
+        add_start_token: bool, whether texts begin with the start token.
+    """
+
+    add_start_token: bool
+
+    def score(self, sources: Any, targets: Any, batch_size: int = 64) -> Any:
+        """Scores continuations; see `GenerativeModel.score`."""
         ...
 
 

@@ -26,12 +26,11 @@ from keras_transformer.inference.generation import (
 )
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.token_ids import (
-    check_rows,
+    check_sources,
     is_text,
     pad_prefixes,
     pad_rows,
-    token_rows,
-    without_words,
+    source_rows,
 )
 from keras_transformer.types import TokenIds
 
@@ -160,8 +159,8 @@ class Stepper:
         check_seed(seed)
         model = self._model
         pad, limit = model.pad_token_id, model.max_source_length
-        rows = token_rows([inputs], "inputs", model.source_tokenizer, pad)
-        check_rows(rows, "inputs", "source", model.source_vocabulary_size, limit)
+        rows = source_rows(model, [inputs], "inputs")
+        check_sources(model, rows, "inputs")
         given = None if prefix is None else [prefix]
         prefixes = self._generator.prefix_rows(given, rows, request)
         arguments = (
@@ -186,7 +185,7 @@ class Stepper:
         def start(
             token_ids: TokenIds, prefixes: TokenIds, seed: Any
         ) -> tuple[SearchInputs, SearchState]:
-            steps = model.max_steps(ops.shape(token_ids)[1], max_length)
+            steps = model.longest_output(ops.shape(token_ids)[1], max_length)
             inputs = model.search_inputs(
                 token_ids, max_length, min_length, prefixes, seed
             )
@@ -205,7 +204,7 @@ class Stepper:
         tokenizer = self._model.source_tokenizer
         if not is_text(inputs) or tokenizer is None:
             return False
-        return without_words(tokenizer.tokenize([inputs]).to_list()[0], tokenizer)
+        return not tokenizer.has_words(tokenizer.tokenize([inputs]).to_list()[0])
 
 
 def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Texts or token ids of a user, as rows of ids and in batches of few shapes."""
 
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -161,21 +162,47 @@ def token_rows(
     return [array[array != pad_token_id].tolist() for array in arrays]
 
 
-def without_words(token_ids: Sequence[int], tokenizer: "Tokenizer") -> bool:
-    """Returns whether a text has no tokens apart from a language token.
+def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> Rows:
+    """Converts sources to lists of token ids without padding.
 
     Args:
-        token_ids: the token ids of the text, with or without the end token.
-        tokenizer: the tokenizer of the text.
+        model: the model.
+        sources: texts or token ids; see `token_rows`.
+        argument: name of the argument, for error messages.
 
     Returns:
-        bool.
+        Lists of ints; those of a source without tokens are `model.empty_source`.
+
+    Raises:
+        ValueError: as of `token_rows`.
     """
-    return {*token_ids} <= {tokenizer.end_token_id, *tokenizer.language_token_ids}
+    pad = model.pad_token_id
+    rows = token_rows(sources, argument, model.source_tokenizer, pad)
+    return [row or [*model.empty_source] for row in rows]
+
+
+def check_sources(model: SequenceModel, rows: Rows, argument: str) -> None:
+    """Checks the token ids of sources against the limits of a model.
+
+    Args:
+        model: the model.
+        rows: lists of token ids.
+        argument: name of the argument, for error messages.
+
+    Raises:
+        ValueError: as of `check_rows`.
+    """
+    size, limit = model.source_vocabulary_size, model.max_source_length
+    check_rows(rows, argument, "source", size, limit, model.length_arguments[0])
 
 
 def check_rows(
-    rows: Rows, argument: str, side: str, size: int, limit: int | None
+    rows: Rows,
+    argument: str,
+    side: str,
+    size: int,
+    limit: int | None,
+    limit_name: str,
 ) -> None:
     """Checks token ids against the vocabulary and the greatest length of a model.
 
@@ -185,6 +212,7 @@ def check_rows(
         side: `"source"` or `"target"`.
         size: int, size of the vocabulary.
         limit: int, greatest length, or `None`.
+        limit_name: name of the argument of the model that sets the limit.
 
     Raises:
         ValueError: if a token id is not in the vocabulary, or a row is too long.
@@ -198,9 +226,9 @@ def check_rows(
             )
         if limit is not None and len(row) > limit:
             raise ValueError(
-                f"`{argument}` must have at most `max_{side}_length={limit}` tokens "
+                f"`{argument}` must have at most `{limit_name}={limit}` tokens "
                 f"each; received {len(row)} tokens in row {number}. Shorten or split "
-                f"it, or build the model with a larger `max_{side}_length`."
+                f"it, or build the model with a larger `{limit_name}`."
             )
 
 
@@ -303,7 +331,9 @@ class PairBatch(NamedTuple):
     target_token_ids: TokenIds
 
 
-def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) -> Pairs:
+def token_pairs(
+    model: SequenceModel, sources: Sequences, targets: Sequences, add_end: bool = True
+) -> Pairs:
     """Converts sources and targets to lists of token ids, and checks them.
 
     Args:
@@ -312,25 +342,36 @@ def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) ->
             a list of lists of ints, or an int array `(batch, source_length)` with
             padding.
         targets: as many, likewise.
+        add_end: whether to append the end token to the ids of targets that are texts.
 
     Returns:
-        `Pairs`; the ids of texts end with the end token.
+        `Pairs`.
 
     Raises:
         ValueError: if the model does not accept them, or their numbers differ.
     """
-    pad, limit = model.pad_token_id, model.max_source_length
-    source_rows = token_rows(sources, "sources", model.source_tokenizer, pad)
-    check_rows(source_rows, "sources", "source", model.source_vocabulary_size, limit)
-    limit = model.max_target_length
-    target_rows = token_rows(targets, "targets", model.target_tokenizer, pad)
-    check_rows(target_rows, "targets", "target", model.target_vocabulary_size, limit)
-    if len(source_rows) != len(target_rows):
+    pad, limit = model.pad_token_id, model.max_target_length
+    rows = source_rows(model, sources, "sources")
+    check_sources(model, rows, "sources")
+    tokenizer, size = model.target_tokenizer, model.target_vocabulary_size
+    target_rows = token_rows(targets, "targets", tokenizer, pad, add_end)
+    limit_name = model.length_arguments[1]
+    check_rows(target_rows, "targets", "target", size, limit, limit_name)
+    if len(rows) != len(target_rows):
         raise ValueError(
             "`targets` must have one entry for each source; received "
-            f"{len(target_rows)} targets and {len(source_rows)} sources."
+            f"{len(target_rows)} targets and {len(rows)} sources."
         )
-    return Pairs(source_rows, target_rows)
+    for number, (source, target) in enumerate(zip(rows, target_rows, strict=True)):
+        longest = model.max_steps(len(source), sys.maxsize)
+        if len(target) > longest:
+            raise ValueError(
+                f"`targets` must have at most {longest} tokens after a source of "
+                f"{len(source)} tokens (`{limit_name}={limit}`); received "
+                f"{len(target)} tokens in row {number}. Shorten or split it, or build "
+                f"the model with a larger `{limit_name}`."
+            )
+    return Pairs(rows, target_rows)
 
 
 def pair_batches(

@@ -1,9 +1,17 @@
-"""Models: `Seq2Seq`, `Ensemble`, their base classes and named sizes."""
+"""Models: `Seq2Seq`, `CausalLM`, `Ensemble`, their base classes and named sizes."""
 
+from keras_transformer.models.causal_lm import CausalLM
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.presets import PRESETS
 
-__all__ = ["PRESETS", "EncoderDecoder", "Ensemble", "GenerativeModel", "Seq2Seq"]
+__all__ = [
+    "PRESETS",
+    "CausalLM",
+    "EncoderDecoder",
+    "Ensemble",
+    "GenerativeModel",
+    "Seq2Seq",
+]

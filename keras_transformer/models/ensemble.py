@@ -17,6 +17,9 @@ SHARED = (
     "pad_token_id",
     "start_token_id",
     "end_token_id",
+    "forces_end_token",
+    "empty_source",
+    "length_arguments",
 )
 
 

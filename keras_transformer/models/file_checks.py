@@ -39,7 +39,7 @@ def least_sizes(config: Config) -> Sizes:
     """Returns sizes that a model has at least, without building it.
 
     Args:
-        config: configuration of a `Seq2Seq` or an `Ensemble`, not deserialized. A
+        config: configuration of a model of the library, not deserialized. A
             setting of an invalid type counts as 0.
 
     Returns:
@@ -53,8 +53,7 @@ def least_sizes(config: Config) -> Sizes:
         ]
         return Sizes(sum(s.numbers for s in each), sum(s.arrays for s in each))
     width, num_heads = _size(config, "hidden_dim"), _size(config, "num_heads")
-    num_layers = _size(config, "num_layers")
-    num_blocks = num_layers + (_size(config, "num_decoder_layers") or num_layers)
+    num_blocks = _size(config, "num_layers") + _size(config, "num_decoder_layers")
     options = _mapping(config.get("attention_options"))
     key_dim = _size(options, "key_dim") or width // max(num_heads, 1)
     value_dim = _size(options, "value_dim") or key_dim
@@ -64,7 +63,7 @@ def least_sizes(config: Config) -> Sizes:
     )
     positions = _mapping(config.get("positions"))
     if positions.get("class_name") == "LearnedPositionalEncoding":
-        rows += 2 * _size(_mapping(positions.get("config")), "max_length")
+        rows += _size(_mapping(positions.get("config")), "max_length")
     numbers = width * (num_blocks * block + rows)
     return Sizes(numbers, ARRAYS_PER_BLOCK * num_blocks)
 

@@ -15,7 +15,11 @@ from keras_transformer.decoding import (
     SearchResult,
     run_search,
 )
-from keras_transformer.decoding.lengths import DEFAULT_MAX_LENGTH, output_lengths
+from keras_transformer.decoding.lengths import (
+    DEFAULT_MAX_LENGTH,
+    output_lengths,
+    smaller,
+)
 from keras_transformer.decoding.random_numbers import combine, key_of_tokens
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
@@ -51,6 +55,11 @@ class GenerativeModel(PresetModel):
         pad_token_id: int.
         start_token_id: int.
         end_token_id: int.
+        forces_end_token: bool; see `DecodingModel`.
+        empty_source: tuple of ints, the token ids that take the place of a source
+            without tokens.
+        length_arguments: names of the arguments that limit the lengths of sources and
+            targets, for error messages.
     """
 
     source_tokenizer: "Tokenizer | None"
@@ -62,6 +71,9 @@ class GenerativeModel(PresetModel):
     pad_token_id: int
     start_token_id: int
     end_token_id: int
+    forces_end_token: bool = True
+    empty_source: tuple[int, ...] = ()
+    length_arguments: tuple[str, str] = ("max_source_length", "max_target_length")
 
     def _cache_compiled_functions(self) -> None:
         self._generator = Generator(self)
@@ -218,12 +230,38 @@ class GenerativeModel(PresetModel):
         ```
         """
         request = Request(search or BeamSearch(), max_length, min_length)
+        return self._generate(
+            inputs,
+            request,
+            prefix,
+            seed,
+            batch_size,
+            return_scores=return_scores,
+            return_alignments=return_alignments,
+            distinct_texts=distinct_texts,
+        )
+
+    def _generate(
+        self,
+        inputs: Sequences,
+        request: Request,
+        prefix: Sequences | None,
+        seed: int | None,
+        batch_size: int,
+        *,
+        return_scores: bool,
+        return_alignments: bool = False,
+        distinct_texts: bool = False,
+        include_source: bool = False,
+    ) -> Any:
+        """Decodes, and returns the outputs in the form of the inputs."""
         single = is_text(inputs)
         prefix = [prefix] if single and is_text(prefix) else prefix
         result, texts, alignments = self._generator.generate(
             *(inputs, request, prefix, seed, batch_size),
             return_alignments=return_alignments,
             distinct_texts=distinct_texts,
+            include_source=include_source,
         )
         one = request.search.num_hypotheses == 1
         outputs: list[Any] = [result]
@@ -353,8 +391,8 @@ class GenerativeModel(PresetModel):
             A `SearchResult` of tensors.
         """
         source_length = ops.shape(encoder_token_ids)[1]
-        steps = self.max_steps(source_length, max_length)
-        capacity = _smaller(source_length + 8, steps)  # few outputs are longer
+        steps = self.longest_output(source_length, max_length)
+        capacity = smaller(source_length + 8, steps)  # few outputs are longer
         inputs = self.search_inputs(
             encoder_token_ids, max_length, min_length, prefixes, seed
         )
@@ -382,7 +420,7 @@ class GenerativeModel(PresetModel):
         batch, source_length = ops.shape(token_ids)
         if prefixes is None:
             prefixes = ops.zeros((batch, 0), "int32")
-        steps = self.max_steps(source_length, max_length)
+        steps = self.longest_output(source_length, max_length)
         limits = ops.minimum(self.max_steps(lengths, max_length), steps)
         return SearchInputs(
             limits=ops.where(lengths > 0, limits, 1),
@@ -407,7 +445,21 @@ class GenerativeModel(PresetModel):
         max_length = DEFAULT_MAX_LENGTH if max_length is None else max_length
         steps = output_lengths(max_length, source_lengths)
         limit = self.max_target_length
-        return steps if limit is None else _smaller(steps, limit)
+        return steps if limit is None else smaller(steps, limit)
+
+    def longest_output(
+        self, source_length: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the greatest output length of a batch.
+
+        Args:
+            source_length: int or int32 scalar tensor, length of the padded sources.
+            max_length: int or `RelativeLength`; see `search`.
+
+        Returns:
+            int or int32 scalar tensor: at least `max_steps` of each source.
+        """
+        return self.max_steps(source_length, max_length)
 
     @explains_search_options
     def score(
@@ -493,8 +545,3 @@ class GenerativeModel(PresetModel):
 def _squeeze(rows: list[list[Any]], one: bool) -> list[Any]:
     """Replaces the lists with the hypothesis if the search returns one."""
     return [row[0] if one else row for row in rows]
-
-
-def _smaller(size: Any, limit: Any) -> Any:
-    are_ints = isinstance(size, int) and isinstance(limit, int)
-    return min(size, limit) if are_ints else ops.minimum(size, limit)

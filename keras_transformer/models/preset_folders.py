@@ -2,6 +2,7 @@
 
 import datetime
 import pathlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 
 HUB = "hf://"
 METADATA = "metadata.json"
-# The files of tokenizers, and the arguments of the model that they are read into.
-TOKENIZERS = {
-    "tokenizer.json": "source_tokenizer",
-    "source_tokenizer.json": "source_tokenizer",
-    "target_tokenizer.json": "target_tokenizer",
-}
+# The files of tokenizers.
+TOKENIZERS = ("tokenizer.json", "source_tokenizer.json", "target_tokenizer.json")
 
 
 def save_preset(model: Any, preset_dir: Any) -> None:
@@ -53,8 +50,8 @@ def save_preset(model: Any, preset_dir: Any) -> None:
         folder.mkdir()
         for file, tokenizer in _tokenizers(model).items():
             tokenizer.save_assets(folder / file)
-        config.pop("source_tokenizer", None)
-        config.pop("target_tokenizer", None)
+        for argument in model.own_tokenizers():
+            config.pop(argument)
         write_json(folder / CONFIG, {"registered_name": name, "config": config})
         # The file of a compiled model or one with LoRA has more weights than a new
         # model, so a new model reads and writes it again.
@@ -133,7 +130,8 @@ def _tokenizers(model: Any) -> "dict[str, Tokenizer]":
     """Returns the tokenizers by the names of their files."""
     tokenizers = model.own_tokenizers()
     if len(tokenizers) == 1:
-        return {"tokenizer.json": model.source_tokenizer}
+        (tokenizer,) = tokenizers.values()
+        return {"tokenizer.json": tokenizer}
     return {f"{name}.json": tokenizer for name, tokenizer in tokenizers.items()}
 
 
@@ -181,7 +179,7 @@ def _keras_versions(metadata: Config) -> str:
 def _check_tokenizers(metadata: Config, folder: pathlib.Path) -> None:
     """Checks that all tokenizers exist; older folders do not list them."""
     names = metadata.get("tokenizers", [])
-    if not isinstance(names, list) or any(name not in [*TOKENIZERS] for name in names):
+    if not isinstance(names, list) or any(name not in TOKENIZERS for name in names):
         raise ValueError(
             f"`tokenizers` in {folder / METADATA} must be a list of names from "
             f"{', '.join(TOKENIZERS)}; received {names!r:.80}."
@@ -190,7 +188,7 @@ def _check_tokenizers(metadata: Config, folder: pathlib.Path) -> None:
         checked_file(folder / name, "preset")
 
 
-def _arguments(cls: type, folder: pathlib.Path, versions: str) -> Config:
+def _arguments(cls: Any, folder: pathlib.Path, versions: str) -> Config:
     """Returns the constructor's arguments, tokenizers included."""
     path = checked_file(folder / CONFIG, "preset")
     content = read_json(path)
@@ -206,12 +204,14 @@ def _arguments(cls: type, folder: pathlib.Path, versions: str) -> Config:
         design = deserialize_objects(config)
     except Exception as error:  # a damaged configuration can raise almost anything
         raise ValueError(f"{path} is damaged: {error} {versions}") from error
-    return {**design, **_read_tokenizers(folder)}
+    return {**design, **_read_tokenizers(cls.tokenizer_arguments, folder)}
 
 
-def _read_tokenizers(folder: pathlib.Path) -> "dict[str, Tokenizer]":
+def _read_tokenizers(
+    arguments: Mapping[str, str], folder: pathlib.Path
+) -> "dict[str, Tokenizer]":
     tokenizers = {}
-    for name, argument in TOKENIZERS.items():
+    for name, argument in arguments.items():
         if (file := folder / name).is_file():
             from keras_transformer.text import Tokenizer
 

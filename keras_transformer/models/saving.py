@@ -21,9 +21,16 @@ class PresetModel(keras.Model):
 
     Attributes:
         presets: dictionary of the constructor's arguments of each named size.
+        tokenizer_arguments: dictionary of the constructor's arguments for the files of
+            tokenizers in a preset folder.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    tokenizer_arguments: ClassVar[Mapping[str, str]] = {
+        "tokenizer.json": "source_tokenizer",
+        "source_tokenizer.json": "source_tokenizer",
+        "target_tokenizer.json": "target_tokenizer",
+    }
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does, the file whole or not at all.

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any, Self
 
 import keras
-from keras import ops
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.inference.protocols import SequenceInputs
@@ -19,9 +18,7 @@ from keras_transformer.layers.block_arguments import (
     BlockArguments,
     deserialize_objects,
 )
-from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme
-from keras_transformer.layers.projection import Dense
 from keras_transformer.models.encoder_decoder import (
     AttentionScores,
     EncoderDecoder,
@@ -29,6 +26,7 @@ from keras_transformer.models.encoder_decoder import (
 )
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import (
+    check_limit,
     check_tying,
     find_sizes,
     find_special_ids,
@@ -224,10 +222,10 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.hidden_dim = hidden_dim
         self.rematerialize = rematerialize
         longest = self.positions.max_length
-        self.max_source_length = _check_limit(
+        self.max_source_length = check_limit(
             max_source_length, longest, "max_source_length"
         )
-        self.max_target_length = _check_limit(
+        self.max_target_length = check_limit(
             max_target_length, longest, "max_target_length"
         )
         self.source_tokenizer = source_tokenizer
@@ -284,39 +282,6 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.encoder.build(shape)
         self.decoder = DecoderStack(self.num_decoder_layers, **stack, name="decoder")
         self.decoder.build(shape, shape)
-
-    def _build_output(self, shape: Shape) -> None:
-        self.output_dense = None
-        self.tied_output_bias = None
-        if self.tie_embeddings == "none":
-            self.output_dense = Dense(
-                self.target_vocabulary_size,
-                use_bias=self.output_bias,
-                dtype=self.dtype_policy,
-                name="output",
-            )
-            self.output_dense.build(shape)
-        elif self.output_bias:
-            self.tied_output_bias = self.add_weight(
-                shape=(self.target_vocabulary_size,),
-                initializer="zeros",
-                name="output_bias",
-            )
-
-    def _embedding(self, name: str, vocabulary_size: int) -> keras.layers.Embedding:
-        is_output = name == "target" and self.tie_embeddings != "none"
-        kind = Embedding if is_output else keras.layers.Embedding
-        embedding = kind(
-            vocabulary_size,
-            self.hidden_dim,
-            embeddings_initializer=keras.initializers.RandomNormal(
-                stddev=self.hidden_dim**-0.5
-            ),
-            dtype=self.dtype_policy,
-            name=f"{name}_embedding",
-        )
-        embedding.build((None, None))
-        return embedding
 
     def call(
         self,
@@ -401,26 +366,6 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             training=training,
         )
 
-    def compute_logits(self, decoded: Tensor, kernel: Tensor | None = None) -> Tensor:
-        """Computes the logits from the outputs of the decoder.
-
-        Args:
-            decoded: tensor `(batch, target_length, hidden_dim)`.
-            kernel: tensor `(hidden_dim, vocabulary_size)`, the transposed embeddings,
-                if they have been transposed; see `prepare_state`.
-
-        Returns:
-            Tensor `(batch, target_length, vocabulary_size)` in the compute dtype.
-        """
-        if self.output_dense is not None:
-            return self.output_dense(decoded)
-        logits = ops.matmul(
-            decoded, self.transposed_embeddings() if kernel is None else kernel
-        )
-        if self.tied_output_bias is None:
-            return logits
-        return logits + ops.cast(self.tied_output_bias, logits.dtype)
-
     def get_config(self) -> Config:
         names = (
             "num_layers",
@@ -477,17 +422,3 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
                     config[name], custom_objects
                 )
         return cls(**config)
-
-
-def _check_limit(
-    limit: int | None, longest_position: int | None, name: str
-) -> int | None:
-    """Returns the smaller of the limit of an argument and that of the positions."""
-    if longest_position is not None and (limit or 0) > longest_position:
-        raise ValueError(
-            f"`{name}` must not be greater than `max_length` of `positions`; received "
-            f"`{name}={limit}`, `max_length={longest_position}`. Pass positions with a "
-            "greater `max_length`."
-        )
-    limit = limit or longest_position
-    return None if limit is None else int(limit)

@@ -1,4 +1,4 @@
-"""The vocabularies of a model: sizes, special token ids and tied embeddings."""
+"""Vocabularies and lengths of a model: sizes, special ids, tied embeddings, limits."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -166,3 +166,29 @@ def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
             f"received `tie_embeddings={tie_embeddings!r}`."
         )
     return tying
+
+
+def check_limit(
+    limit: int | None, longest_position: int | None, name: str
+) -> int | None:
+    """Returns the smaller of the limit of an argument and that of the positions.
+
+    Args:
+        limit: int or `None`, the argument.
+        longest_position: int, `max_length` of the positions, or `None`.
+        name: name of the argument.
+
+    Returns:
+        int, or `None` without a limit.
+
+    Raises:
+        ValueError: if the argument is greater than the limit of the positions.
+    """
+    if longest_position is not None and (limit or 0) > longest_position:
+        raise ValueError(
+            f"`{name}` must not be greater than `max_length` of `positions`; received "
+            f"`{name}={limit}`, `max_length={longest_position}`. Pass positions with a "
+            "greater `max_length`."
+        )
+    limit = limit or longest_position
+    return None if limit is None else int(limit)

@@ -18,6 +18,7 @@ from keras_transformer.text.lookup_tokenizers import (
     WordTokenizer,
 )
 from keras_transformer.text.marian_tokenizer import MarianTokenizer
+from keras_transformer.text.prompt_tokenizer import PromptTokenizer
 from keras_transformer.text.sentence_piece_tokenizer import (
     SentencePieceTokenizer,
     Subwords,
@@ -42,6 +43,7 @@ __all__ = [
     "LineReader",
     "MarianTokenizer",
     "Paths",
+    "PromptTokenizer",
     "SentencePieceTokenizer",
     "Subwords",
     "Tokenizer",

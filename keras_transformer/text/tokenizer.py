@@ -246,6 +246,17 @@ class Tokenizer(tf.Module):
         end = [column * self.end_token_id] if add_end else []
         return tf.concat([*start, rows, *end], axis=1) if start or end else rows
 
+    def has_words(self, token_ids: Sequence[int]) -> bool:
+        """Returns whether a text has tokens apart from a language token.
+
+        Args:
+            token_ids: the token ids of the text, with or without the end token.
+
+        Returns:
+            bool. The output of a text without words is empty.
+        """
+        return not {*token_ids} <= {self.end_token_id, *self.language_token_ids}
+
     def unknown_language_token(
         self, text: str | bytes, token_ids: Sequence[int]
     ) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer.inference.token_ids import without_words
 from keras_transformer.text import LineIndex, LineReader, decode_line
 
 _READ = 1 << 16  # bytes, the capacity of a pipe
@@ -83,7 +82,7 @@ class ModelSide:
             self._tokenizer.check_language_token(
                 line, row, self._name, f"line {number + 1}"
             )
-            empty.append(not line.strip() or without_words(row, self._tokenizer))
+            empty.append(not line.strip() or not self._tokenizer.has_words(row))
         lengths = np.where(np.array(empty, dtype=bool), 1, lengths)
         return LineWindow(start, lines, lengths, lengths > (self.limit or np.inf))
 

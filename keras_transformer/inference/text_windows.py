@@ -1,0 +1,97 @@
+"""Log-probabilities of texts of any length, in windows."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.token_ids import Rows, Sequences, token_rows
+
+if TYPE_CHECKING:
+    from keras_transformer.inference.protocols import LanguageModel
+
+# The context of a model whose length has no limit.
+DEFAULT_CONTEXT = 1024
+
+
+class Windows(NamedTuple):
+    """The windows of texts, in order.
+
+    Attributes:
+        contexts: lists of token ids, which are not scored.
+        continuations: lists of token ids, which are scored after their contexts.
+        texts: list of ints, the text of each window.
+    """
+
+    contexts: Rows
+    continuations: Rows
+    texts: list[int]
+
+
+def text_windows(rows: Rows, context: int, stride: int) -> Windows:
+    """Splits texts into windows that score each token but the first once.
+
+    Args:
+        rows: lists of token ids.
+        context: int, greatest number of input tokens of a window: those of a context
+            and its continuation without the last one.
+        stride: int from 1 to `context`, number of scored tokens of all windows but the
+            first of a text, which scores `context` tokens.
+
+    Returns:
+        `Windows`.
+
+    Example:
+
+    >>> contexts, continuations, _ = text_windows([[1, 2, 3, 4, 5, 6]], 3, 2)
+    >>> contexts, continuations
+    ([[1], [3, 4]], [[2, 3, 4], [5, 6]])
+    """
+    windows = Windows([], [], [])
+    for number, row in enumerate(rows):
+        start, end = 1, 1 + context
+        while start < len(row):
+            begin = max(0, min(start - 1, start + stride - 1 - context))
+            windows.contexts.append(row[begin:start])
+            windows.continuations.append(row[start:end])
+            windows.texts.append(number)
+            start, end = end, end + stride
+    return windows
+
+
+def score_texts(
+    model: "LanguageModel", texts: Sequences, stride: int | None, batch_size: int
+) -> ScoreResult:
+    """Scores texts; see `CausalLM.score_texts`.
+
+    Args:
+        model: the model.
+        texts: texts or token ids.
+        stride: int or `None`.
+        batch_size: int.
+
+    Returns:
+        A `ScoreResult`.
+    """
+    context = model.max_target_length or DEFAULT_CONTEXT
+    stride = max(context // 2, 1) if stride is None else stride
+    if not 1 <= stride <= context:
+        raise ValueError(
+            f"`stride` must be from 1 to {context}, the context of the model; received "
+            f"`stride={stride}`."
+        )
+    tokenizer, pad = model.target_tokenizer, model.pad_token_id
+    rows = token_rows(texts, "texts", tokenizer, pad, add_end=False)
+    if model.add_start_token:
+        rows = [[model.start_token_id, *row, model.end_token_id] for row in rows]
+    contexts, continuations, numbers = text_windows(rows, context, stride)
+    found = model.score(contexts, continuations, batch_size).token_scores
+    parts: list[list[np.ndarray]] = [[np.zeros(0, "float32")] for _ in rows]
+    for number, scores in zip(numbers, found, strict=True):
+        parts[number].append(scores)
+    token_scores = [np.concatenate(part) for part in parts]
+    return ScoreResult(
+        scores=np.array([scores.sum() for scores in token_scores], "float32"),
+        lengths=np.array([len(scores) for scores in token_scores], "int32"),
+        token_scores=token_scores,
+    )

@@ -1,0 +1,638 @@
+"""The decoder-only Transformer: a language model."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict
+
+import keras
+from keras import ops
+
+from keras_transformer.arguments import check_ints
+from keras_transformer.decoding import BeamSearch, OutputLength, Search
+from keras_transformer.decoding.lengths import output_lengths, smaller
+from keras_transformer.decoding.search_options import explains_search_options
+from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.generation import Request
+from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.text_windows import score_texts
+from keras_transformer.inference.token_ids import Sequences
+from keras_transformer.layers import (
+    DecoderStack,
+    Dropout,
+    PositionalEncoding,
+    PositionScheme,
+    padding_mask,
+)
+from keras_transformer.layers.block_arguments import (
+    BlockArguments,
+    deserialize_objects,
+)
+from keras_transformer.layers.positions.scheme import copy_scheme
+from keras_transformer.models.cached_decoder import CachedDecoder, DecoderState
+from keras_transformer.models.file_checks import check_fits_memory
+from keras_transformer.models.prompt_caches import PromptCaches
+from keras_transformer.models.vocabularies import (
+    check_limit,
+    check_tying,
+    find_sizes,
+    find_special_ids,
+)
+from keras_transformer.presets import PRESETS
+from keras_transformer.training.token_trainer import TokenTrainer
+from keras_transformer.types import Config, Size, Tensor, TokenIds
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
+
+# The greatest number of new tokens if `generate` is given none.
+DEFAULT_NEW_TOKENS = 256
+
+
+class PackedTexts(TypedDict):
+    """Rows of several texts each.
+
+    Attributes:
+        token_ids: int32 tensor `(batch, length)`.
+        segment_ids: int32 tensor `(batch, length)`, the number of the text of each
+            token. It never decreases along a row.
+    """
+
+    token_ids: TokenIds
+    segment_ids: Tensor
+
+
+class CausalLMState(DecoderState, total=False):
+    """The state of decoding.
+
+    Attributes:
+        last_tokens: int32 tensor `(batch,)`, the last token of each prompt.
+    """
+
+    last_tokens: TokenIds
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class CausalLM(BlockArguments, CachedDecoder, TokenTrainer):
+    """Decoder-only Transformer: predicts the next token of a text.
+
+    It consists of token embeddings times √hidden_dim plus sinusoidal positions, a
+    stack of decoder blocks without cross-attention, and a linear layer to the logits.
+    It is a Keras model with `compile`, `fit`, `evaluate`, `predict` and `save`.
+    `generate` continues prompts, `score` and `score_texts` compute log-probabilities,
+    and `export` writes it for other software.
+
+    The source of `generate`, `score` and the other functions is the prompt, and the
+    target is its continuation. Prompts of different lengths form one batch: each row
+    has its own positions, and its output does not depend on the other rows.
+
+    Args:
+        num_layers: int, number of blocks.
+        hidden_dim: int, width of the model (d_model).
+        intermediate_dim: int, width of the feed-forward networks (d_ff).
+        num_heads: int, number of attention heads. It must divide `hidden_dim`,
+            unless `attention_options` contains `key_dim`.
+        vocabulary_size: int, size of the vocabulary. Not needed with a tokenizer.
+        tie_embeddings: bool, whether the embedding is the matrix of the logits too.
+        scale_embeddings: whether token embeddings are multiplied by √hidden_dim.
+        output_bias: whether the logits have a bias. `None` = only without
+            `tie_embeddings`.
+        dropout: float in [0, 1), dropout rate of embeddings, attention scores
+            and sub-layer outputs.
+        activation: activation of the feed-forward networks.
+        normalize_first: bool, whether to normalise the input of each sub-layer
+            (pre-norm) instead of its output (post-norm).
+        layer_norm_epsilon: float, epsilon of the normalisations.
+        positions: a `PositionScheme`: an encoding is added to the embeddings, any
+            other scheme is applied in every self-attention. `PositionalEncoding()` if
+            `None`.
+        attention_options: dictionary of further arguments of each
+            `MultiHeadAttention`, such as `num_key_value_heads`, `pattern` or
+            `sliding_window`.
+        feed_forward_options: dictionary of further arguments of each
+            `FeedForward`, such as `gated` or a separate `dropout`.
+        residual_options: dictionary of further arguments of each `Residual`, such
+            as `normalization` or `stochastic_depth`.
+        rematerialize: bool, whether training recomputes the activations inside the
+            blocks for the gradient instead of storing them.
+        kernel_initializer: initializer of all attention and feed-forward kernels.
+        bias_initializer: initializer of all attention and feed-forward biases.
+        max_length: int, greatest number of tokens that the model attends to: those of
+            a prompt and of its continuation, whose last token is not an input. `None`
+            = the limit of `positions`, if it has one.
+        pad_token_id: int, fills short rows of a batch.
+        start_token_id: int, the first token of a text; it may be the end token.
+        end_token_id: int, ends texts; it must not be the padding. The tokenizer, if
+            there is one, determines the three ids.
+        tokenizer: tokenizer of the texts (see `keras_transformer.text`), saved with
+            the model.
+        add_start_token: bool, whether every prompt that is a text begins with the
+            start token. Pass `False` for a model of running text, whose prompts begin
+            anywhere. An empty prompt is the start token in any case.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: one of
+            - int tensor `(batch, length)`: texts, padded at the end;
+            - dictionary of `"token_ids"` and `"segment_ids"`, int tensors
+              `(batch, length)`: several texts in a row, which do not attend to each
+              other; the positions of each text begin at 0;
+            - dictionary of `"encoder_token_ids"`, int tensor `(batch, prompt_length)`,
+              the prompts, and `"decoder_token_ids"`, int tensor
+              `(batch, target_length)`, their continuations after the start token, as
+              `parallel_dataset` yields. The start token stands for the last token of
+              the prompt.
+        training: whether dropout is applied.
+        return_attention_scores: whether to return the scores as well.
+
+    Returns:
+        Logits of each next token, `(batch, length, vocabulary_size)`, for prompts and
+        continuations `(batch, target_length, vocabulary_size)`. With
+        `return_attention_scores=True` a pair of the logits and a list of tensors
+        `(batch, num_heads, length, length)`, one for each layer.
+
+    Raises:
+        ValueError: if an argument is missing, out of range, or does not agree with
+            another one.
+
+    Example:
+
+    >>> model = CausalLM(
+    ...     num_layers=1,
+    ...     hidden_dim=8,
+    ...     intermediate_dim=16,
+    ...     num_heads=2,
+    ...     vocabulary_size=11,
+    ... )
+    >>> tuple(model(np.array([[2, 5, 6, 7]])).shape)
+    (1, 4, 11)
+    >>> model.generate([[2, 5], [2, 5, 6, 7]], max_length=3).token_ids.shape
+    (2, 1, 3)
+
+    References:
+        - [Radford et al., 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
+          (GPT-2)
+        - [Liu et al., 2018](https://arxiv.org/abs/1801.10198) (decoder-only
+          Transformer)
+    """
+
+    presets = PRESETS
+    tokenizer_arguments = {"tokenizer.json": "tokenizer"}
+    length_arguments = ("max_length", "max_length")
+    forces_end_token = False
+    positions: PositionScheme
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        num_heads: int,
+        vocabulary_size: int | None = None,
+        tie_embeddings: bool = True,
+        scale_embeddings: bool = True,
+        output_bias: bool | None = None,
+        dropout: float = 0.1,
+        activation: Any = "relu",
+        normalize_first: bool = True,
+        layer_norm_epsilon: float = 1e-5,
+        positions: PositionScheme | None = None,
+        attention_options: dict[str, Any] | None = None,
+        feed_forward_options: dict[str, Any] | None = None,
+        residual_options: dict[str, Any] | None = None,
+        rematerialize: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        max_length: int | None = None,
+        pad_token_id: int = 0,
+        start_token_id: int = 2,
+        end_token_id: int = 3,
+        tokenizer: "Tokenizer | None" = None,
+        add_start_token: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)
+        check_ints(
+            1, optional=True, vocabulary_size=vocabulary_size, max_length=max_length
+        )
+        self.set_block_arguments(
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+            dropout=dropout,
+            activation=activation,
+            layer_norm_epsilon=layer_norm_epsilon,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            normalize_first=normalize_first,
+            positions=positions or PositionalEncoding(),
+            attention_options=attention_options,
+            feed_forward_options=feed_forward_options,
+            residual_options=residual_options,
+        )
+        self.num_layers = num_layers
+        self.hidden_dim = hidden_dim
+        self.rematerialize = rematerialize
+        limit = check_limit(max_length, self.positions.max_length, "max_length")
+        self.max_length = self.max_source_length = self.max_target_length = limit
+        self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
+        self.add_start_token = add_start_token
+        sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
+        self.vocabulary_size = sizes.target
+        self.source_vocabulary_size = self.target_vocabulary_size = sizes.target
+        given = pad_token_id, start_token_id, end_token_id
+        special_ids = find_special_ids(tokenizer, tokenizer, given, *sizes[1:])
+        self.pad_token_id, self.start_token_id, self.end_token_id = special_ids
+        if self.start_token_id == self.pad_token_id:
+            raise ValueError(
+                "`start_token_id` must not be `pad_token_id`, since an empty prompt is "
+                f"the start token; received {self.start_token_id} for both."
+            )
+        self.empty_source = (self.start_token_id,)
+        if tokenizer is not None:
+            from keras_transformer.text import PromptTokenizer
+
+            self.source_tokenizer = PromptTokenizer(tokenizer, add_start_token)
+        self.tie_embeddings = check_tying("all" if tie_embeddings else "none", True)
+        self.scale_embeddings = scale_embeddings
+        self.output_bias = not tie_embeddings if output_bias is None else output_bias
+        self._build_layers()
+        self._cache_compiled_functions()
+
+    def _build_layers(self) -> None:
+        shape, policy = (None, None, self.hidden_dim), self.dtype_policy
+        self.target_embedding = self._embedding("token", self.vocabulary_size)
+        self.encoding: Any = None
+        positions: PositionScheme | None = self.positions
+        if self.positions.added_to_inputs:
+            self.encoding, positions = copy_scheme(self.positions, policy), None
+            self.encoding.build(shape)
+        self.embedding_dropout = Dropout(self.dropout, dtype=policy)
+        self.embedding_dropout.build(shape)
+        self.decoder = DecoderStack(
+            self.num_layers,
+            **{**self.get_block_arguments(), "positions": positions},
+            rematerialize=self.rematerialize,
+            dtype=policy,
+            name="decoder",
+        )
+        self.decoder.build(shape)
+        self._build_output(shape)
+        self.built = True
+
+    def call(
+        self,
+        inputs: TokenIds | PackedTexts | SequenceInputs,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+    ) -> Any:
+        token_ids, positions, mask, outputs = self._parse(inputs)
+        x = self.embed_target(token_ids, positions, training)
+        found = self.decoder(
+            x,
+            decoder_attention_mask=mask,
+            positions=positions,
+            training=training,
+            return_attention_scores=return_attention_scores,
+        )
+        x, *scores = found if return_attention_scores else (found,)
+        if outputs is not None:
+            x = ops.take_along_axis(x, outputs[:, :, None], axis=1)
+        logits = self.compute_logits(x)
+        if not return_attention_scores:
+            return logits
+        return logits, [block["self_attention"] for block in scores[0]]
+
+    def _parse(
+        self, inputs: Any
+    ) -> tuple[TokenIds, Tensor | None, Tensor | None, Tensor | None]:
+        """Returns token ids, positions, mask and the positions of the outputs."""
+        if not isinstance(inputs, Mapping):
+            return inputs, None, None, None
+        if "segment_ids" in inputs:
+            segments = inputs["segment_ids"]
+            same = ops.equal(segments[:, :, None], segments[:, None, :])
+            earlier = ops.tril(ops.cast(same, "int32"))
+            return inputs["token_ids"], ops.sum(earlier, axis=2) - 1, same, None
+        return self._join(inputs["encoder_token_ids"], inputs["decoder_token_ids"])
+
+    def _join(
+        self, prompts: TokenIds, continuations: TokenIds
+    ) -> tuple[TokenIds, None, None, Tensor]:
+        """Joins each prompt and its continuation, without padding between them."""
+        lengths = _lengths(prompts, self.pad_token_id)[:, None]
+        prompt_length, length = ops.shape(prompts)[1], ops.shape(continuations)[1]
+        both = ops.concatenate([prompts, continuations[:, 1:]], axis=1)
+        total = prompt_length + length - 1
+        # The rest of the longest row is padding.
+        joined = total if self.max_length is None else smaller(total, self.max_length)
+        index = ops.arange(joined, dtype="int32")[None]
+        after = ops.minimum(index - lengths + prompt_length, total - 1)
+        token_ids = ops.take_along_axis(
+            both, ops.where(index < lengths, index, after), axis=1
+        )
+        outputs = lengths - 1 + ops.arange(length, dtype="int32")[None]
+        return token_ids, None, None, ops.minimum(outputs, joined - 1)
+
+    def embed_target(
+        self,
+        token_ids: TokenIds,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Embeds tokens and adds their positions.
+
+        Args:
+            token_ids: int tensor `(batch, length)`.
+            positions: int tensor `(length,)` or `(batch, length)`; `None` = from 0.
+            training: whether dropout is applied.
+
+        Returns:
+            Tensor `(batch, length, hidden_dim)` in the compute dtype.
+        """
+        x = self.target_embedding(token_ids)
+        if self.scale_embeddings:
+            x = x * self.hidden_dim**0.5
+        if self.encoding is not None:
+            x = self.encoding(x, positions=positions)
+        return self.embedding_dropout(x, training=training)
+
+    def start_decoding(
+        self,
+        encoder_token_ids: TokenIds,
+        num_beams: int,
+        max_length: Size,
+        return_attention: bool = False,
+    ) -> CausalLMState:
+        """Computes the keys and values of the prompts, all in one pass.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, prompt_length)`, the prompts, padded
+                at the end.
+            num_beams: int, number of hypotheses of each prompt.
+            max_length: int or int32 scalar tensor, number of steps that the state has
+                room for.
+            return_attention: must be `False`.
+
+        Returns:
+            The state of the first step.
+
+        Raises:
+            ValueError: if `return_attention` is `True`.
+        """
+        if return_attention:
+            _refuse("a `coverage_penalty` and other searches with `needs_attention`")
+        token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
+        last = _lengths(token_ids, self.pad_token_id)[:, None] - 1
+        index = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]
+        embedded = self.embed_target(token_ids, training=False)
+        caches = PromptCaches.of(
+            self.decoder, embedded, index < last, num_beams, max_length
+        )
+        last_tokens = ops.take_along_axis(token_ids, last, axis=1)[:, 0]
+        return {"caches": caches, "last_tokens": last_tokens}
+
+    def decode_step(
+        self, token_ids: TokenIds, index: Tensor, state: CausalLMState
+    ) -> tuple[Tensor, CausalLMState]:
+        """Computes the logits of the next tokens; see `GenerativeModel.decode_step`."""
+        last = ops.cast(state["last_tokens"][:, None], token_ids.dtype)
+        token_ids = ops.where(ops.equal(index, 0), last, token_ids)
+        first = state["caches"].first_positions()[:, None]
+        positions = ops.broadcast_to(first + index, ops.shape(token_ids))
+        x = self.embed_target(token_ids, positions, training=False)
+        x, caches = state["caches"].step(self.decoder, x, index, positions)
+        logits = self.compute_logits(x, state.get("output_kernel"))
+        return logits, {**state, "caches": caches}
+
+    def max_steps(
+        self, source_lengths: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the greatest numbers of new tokens, as the context limits them.
+
+        Args:
+            source_lengths: int or int32 tensor, lengths of prompts in tokens.
+            max_length: int or `RelativeLength`; see `generate`.
+
+        Returns:
+            int or int32 tensor, of the type and shape of `source_lengths`.
+        """
+        max_length = DEFAULT_NEW_TOKENS if max_length is None else max_length
+        steps = output_lengths(max_length, source_lengths)
+        if self.max_length is None:
+            return steps
+        return smaller(steps, self.max_length + 1 - source_lengths)
+
+    def longest_output(
+        self, source_length: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the greatest number of new tokens of a batch of prompts.
+
+        Args:
+            source_length: int or int32 scalar tensor, length of the padded prompts.
+            max_length: int or `RelativeLength`; see `generate`.
+
+        Returns:
+            int or int32 scalar tensor.
+        """
+        max_length = DEFAULT_NEW_TOKENS if max_length is None else max_length
+        steps = output_lengths(max_length, source_length)
+        return steps if self.max_length is None else smaller(steps, self.max_length)
+
+    @explains_search_options
+    def generate(
+        self,
+        inputs: Sequences,
+        search: Search | None = None,
+        max_length: OutputLength | None = None,
+        batch_size: int = 64,
+        return_scores: bool = False,
+        *,
+        return_alignments: bool = False,
+        min_length: OutputLength = 0,
+        prefix: Sequences | None = None,
+        seed: int | None = None,
+        distinct_texts: bool = False,
+        include_prompt: bool = False,
+    ) -> Any:
+        """Continues prompts with a compiled search.
+
+        The result of one prompt does not depend on the others. An empty prompt is
+        continued from the start token.
+
+        Args:
+            inputs: a prompt or a list of prompts, if the model has a tokenizer; or
+                token ids: a list of lists of ints, or an int array
+                `(batch, prompt_length)` padded at the end. Instead of a list, also an
+                array, a tensor or a `tf.data.Dataset`, batched or not.
+            search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
+                if `None`. `Sampling(top_p=0.9)` writes more lively texts.
+            max_length: int or `RelativeLength`, greatest number of new tokens, the end
+                token included; `None` = 256. A text that reaches it is cut off there,
+                without an end token. The `max_length` of the model limits the sum of
+                prompt and new tokens.
+            batch_size: int, number of prompts continued together.
+            return_scores: for texts, whether to return the scores as well.
+            return_alignments: must be `False`.
+            min_length: int or `RelativeLength`, least number of new tokens.
+            prefix: the beginning of each continuation: a text for a text; or one entry
+                for each prompt, texts or token ids without end token, which may be
+                empty. The scores are those of the whole continuation.
+            seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
+                draws it, so `keras.utils.set_random_seed` determines it.
+            distinct_texts: for texts, whether each text of a prompt is returned once,
+                with its best hypothesis.
+            include_prompt: for texts, whether each text begins with its prompt. With a
+                tokenizer of subwords this also keeps the space between them.
+
+        Returns:
+            For token ids a `SearchResult` of NumPy arrays, without the prompts. For
+            texts a list of texts (for a single text, a text), or of lists of texts if
+            the search returns several hypotheses. With `return_scores=True` a tuple
+            with a float32 array of scores `(batch,)` or `(batch, num_hypotheses)`.
+
+        Raises:
+            ValueError: if a token id is not in the vocabulary, a prompt is longer than
+                `max_length` of the model, the inputs are texts and the model has no
+                tokenizer, or an argument is out of range.
+            FloatingPointError: if a hypothesis ends because the logits of a step have
+                no probabilities: one is NaN or `inf`, or all are `-inf`.
+
+        Example:
+
+        ```python
+        language_model.generate("A man", GreedySearch(), max_length=20)
+        prompts = ["A man", "Two dogs run"]
+        language_model.generate(prompts, Sampling(top_p=0.9), include_prompt=True)
+        language_model.generate([[2, 17, 25]]).token_ids
+        ```
+        """
+        if return_alignments:
+            _refuse("`return_alignments`")
+        request = Request(search or BeamSearch(), max_length, min_length)
+        return self._generate(
+            inputs,
+            request,
+            prefix,
+            seed,
+            batch_size,
+            return_scores=return_scores,
+            distinct_texts=distinct_texts,
+            include_source=include_prompt,
+        )
+
+    def score_texts(
+        self, texts: Sequences, stride: int | None = None, batch_size: int = 64
+    ) -> ScoreResult:
+        """Computes the log-probability of texts of any length.
+
+        A text that is longer than `max_length` of the model is scored in windows,
+        which overlap: `stride` tokens of a window are scored, and those before them are
+        only context. The first tokens of a text have all their context.
+
+        With `add_start_token` the start token precedes each text and the end token
+        follows it. Without it, the first token of a text is only context, and no end
+        token is added.
+
+        Args:
+            texts: a text or a list of texts, if the model has a tokenizer; or token
+                ids, likewise without start and end tokens.
+            stride: int from 1 to `max_length`, number of tokens that a window scores.
+                `max_length` = windows without overlap, the fastest; 1 = each token with
+                all the context there is. `None` = half of `max_length`.
+            batch_size: int, number of windows scored together.
+
+        Returns:
+            A `ScoreResult` of NumPy arrays, one entry for each text, with the
+            `perplexity` of a token.
+
+        Raises:
+            ValueError: if `stride` is out of range, or a token id is not in the
+                vocabulary.
+
+        Example:
+
+        ```python
+        result = language_model.score_texts(["A man sees two dogs."])
+        print(result.scores.shape, result.perplexity > 1)  # (1,) True
+        ```
+        """
+        return score_texts(self, texts, stride, batch_size)
+
+    def align(
+        self,
+        sources: Sequences,
+        targets: Sequences,
+        layer: int | None = None,
+        batch_size: int = 64,
+    ) -> list[Alignment]:
+        """Raises `ValueError`: the model has no cross-attention."""
+        _refuse("`align`")
+
+    def cross_attention(
+        self,
+        encoder_token_ids: TokenIds,
+        decoder_token_ids: TokenIds,
+        layer: int | None = None,
+    ) -> Tensor:
+        """Raises `ValueError`: the model has no cross-attention."""
+        _refuse("`cross_attention`")
+
+    def get_config(self) -> Config:
+        names = (
+            "num_layers",
+            "hidden_dim",
+            "vocabulary_size",
+            "scale_embeddings",
+            "output_bias",
+            "rematerialize",
+            "max_length",
+            "pad_token_id",
+            "start_token_id",
+            "end_token_id",
+            "add_start_token",
+        )
+        config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
+        config["tie_embeddings"] = self.tie_embeddings != "none"
+        config.update(self.get_block_config())
+        for name, tokenizer in self.own_tokenizers().items():
+            config[name] = keras.saving.serialize_keras_object(tokenizer)
+        return config
+
+    def own_tokenizers(self) -> "dict[str, Tokenizer]":
+        """Returns the tokenizer by its argument name.
+
+        Returns:
+            A dictionary with the key `"tokenizer"`; empty without a tokenizer.
+        """
+        return {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
+        """Creates a model from the result of `get_config`.
+
+        Raises:
+            ValueError: if the model does not fit in the memory of this machine.
+        """
+        check_fits_memory(config)
+        config = deserialize_objects(config)
+        if config.get("tokenizer") is not None:
+            from keras_transformer import text  # noqa: F401 (registers tokenizers)
+
+            config["tokenizer"] = keras.saving.deserialize_keras_object(
+                config["tokenizer"], custom_objects
+            )
+        return cls(**config)
+
+
+def _lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:
+    """Returns the lengths of prompts, at least 1: int32 `(batch,)`."""
+    real = ops.cast(padding_mask(token_ids, pad_token_id), "int32")
+    return ops.maximum(ops.sum(real, axis=1), 1)
+
+
+def _refuse(argument: str) -> NoReturn:
+    raise ValueError(
+        f"{argument} requires a model with cross-attention, such as `Seq2Seq`; "
+        "received a `CausalLM`, which has no source."
+    )
