@@ -47,7 +47,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_transformer.dataset import parallel_dataset
+    from keras_transformer.dataset import parallel_dataset, text_dataset
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.file_translation import translate_file
     from keras_transformer.inference.unknown_words import replace_unknowns
@@ -151,6 +151,7 @@ _LAZY = {
     "minimum_bayes_risk": "inference.bayes_risk",
     "parallel_dataset": "dataset",
     "replace_unknowns": "inference.unknown_words",
+    "text_dataset": "dataset",
     "translate_file": "inference.file_translation",
 }
 # The modules of all other names, for the command.
@@ -256,6 +257,7 @@ __all__ = [
     "parallel_dataset",
     "replace_unknowns",
     "scaled_dot_product_attention",
+    "text_dataset",
     "translate_file",
 ]
 

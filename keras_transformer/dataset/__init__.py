@@ -1,4 +1,4 @@
-"""Datasets of parallel text for `fit`: filtered, bucketed, padded and shifted by one.
+"""Datasets of parallel and of running text for `fit`.
 
 `parallel_dataset` in `parallel_text` connects the steps:
 
@@ -11,16 +11,28 @@
 - `buckets`: batch shapes, and the division of pairs into batches
 - `windows`: shuffling of the pairs of a window, prefetching of the next window
 - `batches`: the stream of batches, its positions, the arrays of a batch
-- `parallel_dataset`: the `ParallelDataset`, whose iterators are the epochs
+- `epoch_dataset`: a `tf.data.Dataset` whose iterators are the epochs, with positions
+- `parallel_dataset`: the `ParallelDataset`, its statistics and texts
 
 In memory, one window contains all pairs and is one epoch. In a stream, windows and
 epochs are independent of each other. Each bucket has one batch shape, so a compiler
 compiles as many shapes as there are buckets.
+
+`text_dataset` in `running_text` writes the token ids of running text to a temporary
+file, and yields windows of it, in batches of one shape.
 """
 
 from keras_transformer.dataset.buckets import BatchShape
 from keras_transformer.dataset.parallel_dataset import ParallelDataset
 from keras_transformer.dataset.parallel_text import parallel_dataset
+from keras_transformer.dataset.running_text import TextDataset, text_dataset
 from keras_transformer.dataset.text_pairs import read_pairs
 
-__all__ = ["BatchShape", "ParallelDataset", "parallel_dataset", "read_pairs"]
+__all__ = [
+    "BatchShape",
+    "ParallelDataset",
+    "TextDataset",
+    "parallel_dataset",
+    "read_pairs",
+    "text_dataset",
+]

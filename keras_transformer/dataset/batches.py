@@ -2,9 +2,9 @@
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
-from typing import NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -46,19 +46,30 @@ class StreamPosition(NamedTuple):
     offset: int
 
 
-class WindowBatch(NamedTuple):
-    """A batch and the window that contains its pairs.
+class Window(Protocol):
+    """Examples that are sorted into batches together."""
+
+    @property
+    def batches(self) -> Sequence[Any]:
+        """The batches, in order."""
+
+
+WindowT = TypeVar("WindowT", bound=Window)
+
+
+class WindowBatch(NamedTuple, Generic[WindowT]):
+    """A batch and the window that contains its examples.
 
     Attributes:
         window: the window.
         batch: the batch.
     """
 
-    window: PairWindow
-    batch: Batch
+    window: WindowT
+    batch: Any
 
 
-class BatchStream:
+class BatchStream(Generic[WindowT]):
     """The batches of consecutive windows, divided into epochs of equal size.
 
     Args:
@@ -69,7 +80,7 @@ class BatchStream:
     """
 
     def __init__(
-        self, load: Callable[[int], PairWindow], batches_per_epoch: int, aligned: bool
+        self, load: Callable[[int], WindowT], batches_per_epoch: int, aligned: bool
     ) -> None:
         self.batches_per_epoch = batches_per_epoch
         self._load = load
@@ -79,7 +90,7 @@ class BatchStream:
         # Start of the next epoch; `None`: the end of the current epoch.
         self._start: StreamPosition | None = self._known_positions[0]
 
-    def epoch(self) -> Iterator[WindowBatch]:
+    def epoch(self) -> Iterator[WindowBatch[WindowT]]:
         """Yields the batches from the current position to the end of its epoch."""
         position = self._start or self._locate(self._epoch + 1, 0)
         self._start = None
@@ -100,11 +111,11 @@ class BatchStream:
         self._epoch = self._start.epoch
         self._remember(self._start)
 
-    def at(self, state: PositionState) -> WindowBatch:
+    def at(self, state: PositionState) -> WindowBatch[WindowT]:
         """Returns the batch at a position."""
         return next(self._batches_from(self._parse(state)))
 
-    def _batches_from(self, position: StreamPosition) -> Iterator[WindowBatch]:
+    def _batches_from(self, position: StreamPosition) -> Iterator[WindowBatch[WindowT]]:
         epoch, batch, number, offset = position
         empty_windows = 0
         while batch < self.batches_per_epoch:

@@ -168,7 +168,7 @@ def parallel_dataset(
     check_tokenizer("source_tokenizer", source_tokenizer)
     check_tokenizer("target_tokenizer", target_tokenizer)
     _check_length_ratio(max_length_ratio)
-    _check_shard(shard)
+    check_shard(shard)
     _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
     corpora = open_corpora(source, target, pairs)
     weights = parse_weights(weights, len(corpora))
@@ -218,7 +218,7 @@ def _check_length_ratio(max_length_ratio: float | None) -> None:
         )
 
 
-def _check_shard(shard: tuple[int, int]) -> None:
+def check_shard(shard: tuple[int, int]) -> None:
     """Raises `ValueError` if `shard` is not an index and a number of workers."""
     is_pair = isinstance(shard, tuple | list) and len(shard) == 2
     are_ints = is_pair and all(isinstance(number, Integral) for number in shard)

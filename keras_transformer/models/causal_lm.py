@@ -126,8 +126,9 @@ class CausalLM(BlockArguments, CachedDecoder, TokenTrainer):
         tokenizer: tokenizer of the texts (see `keras_transformer.text`), saved with
             the model.
         add_start_token: bool, whether every prompt that is a text begins with the
-            start token. Pass `False` for a model of running text, whose prompts begin
-            anywhere. An empty prompt is the start token in any case.
+            start token. Pass `True` if a prompt is always the beginning of a document,
+            such as a name or a question. `False` = it can be from anywhere in a text;
+            only an empty prompt is the start token.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
     Call arguments:
@@ -208,7 +209,7 @@ class CausalLM(BlockArguments, CachedDecoder, TokenTrainer):
         start_token_id: int = 2,
         end_token_id: int = 3,
         tokenizer: "Tokenizer | None" = None,
-        add_start_token: bool = True,
+        add_start_token: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)

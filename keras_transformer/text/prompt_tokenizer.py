@@ -24,12 +24,12 @@ class PromptTokenizer(Tokenizer):
 
     Example:
 
-    >>> prompts = PromptTokenizer(ByteTokenizer())
+    >>> prompts = PromptTokenizer(ByteTokenizer(), add_start_token=True)
     >>> prompts.tokenize(["AB", ""], add_end=True).to_list()
     [[2, 69, 70], [2]]
     """
 
-    def __init__(self, tokenizer: Tokenizer, add_start_token: bool = True):
+    def __init__(self, tokenizer: Tokenizer, add_start_token: bool = False):
         ids = ("pad_token_id", "unknown_token_id", "start_token_id", "end_token_id")
         super().__init__(
             tokenizer.get_vocabulary(), [getattr(tokenizer, name) for name in ids]

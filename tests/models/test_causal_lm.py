@@ -208,7 +208,7 @@ def test_attention_scores_are_of_earlier_tokens():
 
 
 def test_windows_of_a_long_text_have_the_context_they_can_have():
-    model = model_of("learned")  # 13 positions
+    model = model_of("learned", add_start_token=True)  # 13 positions
     text = np.random.default_rng(2).integers(4, 11, 40).tolist()
     whole = [2, *text, 3]
     for stride in (1, 5, 13):
@@ -225,7 +225,7 @@ def test_windows_of_a_long_text_have_the_context_they_can_have():
 
 
 def test_a_model_of_running_text_scores_all_tokens_but_the_first():
-    model = model_of(add_start_token=False)
+    model = model_of()
     found = model.score_texts([[5, 6, 7]])
     expected = log_probs(model, [5, 6, 7])
     np.testing.assert_allclose(
@@ -331,7 +331,7 @@ def test_the_loss_of_pairs_is_that_of_the_answers():
 
 
 def test_it_trains_on_whole_texts():
-    model = model_of()
+    model = model_of(add_start_token=True)
     rows = np.array([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])
     model.compile("sgd", kt.LabelSmoothedCrossEntropy(0.0), metrics=[kt.Perplexity()])
     loss, perplexity = model.evaluate(rows[:, :-1], rows[:, 1:], verbose=0)
