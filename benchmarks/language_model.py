@@ -1,0 +1,265 @@
+"""Trains a character model of tinyshakespeare, beside a plain PyTorch loop.
+
+The design and the budget are those that nanoGPT's README gives for a processor: 4
+blocks of width 128 with 4 heads, a context of 64 characters, 2,000 steps of 12 windows,
+no dropout, AdamW with a rate of 1e-3 that falls to 1e-4. The first 90 % of the text are
+for training. The loss is a mean over the whole rest of the text, in windows of 64
+without overlap, in nats a character; nanoGPT reports 1.88 from 20 batches.
+
+Ours trains with `fit` on `text_dataset`; the peer is a loop over random windows with
+`torch.nn` and `scaled_dot_product_attention`. Each side runs in its own process. Steps
+a second are those after the first 100, so without compilation, whose seconds have a
+column of their own. `--side ours-modern` is the design that this library recommends:
+rotary positions, SwiGLU, RMSNorm and `WarmupInverseSquareRoot` with a cool-down.
+
+    python benchmarks/language_model.py --text input.txt
+    python benchmarks/language_model.py --text input.txt --side ours-modern --steps 6000
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+SIDES = ("ours-jax", "ours-torch", "ours-tensorflow", "peer")
+LAYERS, WIDTH, HEADS, CONTEXT, ROWS = 4, 128, 4, 64, 12
+WARMUP, RATE, LEAST = 100, 1e-3, 1e-4
+
+
+def split(path):
+    text = pathlib.Path(path).read_text("utf-8")
+    end = int(0.9 * len(text))
+    return text[:end], text[end:]
+
+
+def ours(arguments, backend):
+    os.environ["KERAS_BACKEND"] = backend
+    import keras
+
+    import keras_transformer as kt
+
+    keras.utils.set_random_seed(arguments.seed)
+    train_text, valid_text = split(arguments.text)
+    tokenizer = kt.CharacterTokenizer.train(lines=[train_text])
+    folder = pathlib.Path(arguments.text).parent
+    files = []
+    for name, text in (("train", train_text), ("valid", valid_text)):
+        files.append(folder / f".{name}-{os.getpid()}.txt")
+        files[-1].write_text(text, "utf-8")
+    options = {"tokenizer": tokenizer, "documents": None}
+    length, rows = arguments.context, arguments.rows
+    train = kt.text_dataset(
+        files[0],
+        length=length,
+        tokens_per_batch=rows * length,
+        seed=arguments.seed,
+        **options,
+    )
+    valid = kt.text_dataset(
+        files[1],
+        length=CONTEXT,
+        tokens_per_batch=64 * CONTEXT,
+        shuffle=False,
+        **options,
+    )
+    for file in files:
+        file.unlink()
+    if arguments.modern:
+        design = {
+            "positions": kt.RotaryEmbedding(),
+            "attention_options": {"use_bias": False},
+            "feed_forward_options": {"gated": True, "use_bias": False},
+            "residual_options": {"normalization": "rms"},
+            "activation": "silu",
+            "intermediate_dim": 344,
+        }
+    else:
+        design = {
+            "positions": kt.LearnedPositionalEncoding(CONTEXT),
+            "activation": "gelu",
+            "intermediate_dim": 4 * WIDTH,
+            "scale_embeddings": False,
+        }
+    model = kt.CausalLM(
+        num_layers=LAYERS,
+        hidden_dim=arguments.width,
+        num_heads=HEADS,
+        dropout=arguments.dropout,
+        tokenizer=tokenizer,
+        **design,
+    )
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0,
+        arguments.steps - WARMUP,
+        alpha=LEAST / arguments.rate,
+        warmup_target=arguments.rate,
+        warmup_steps=WARMUP,
+    )
+    optimizer = keras.optimizers.AdamW(
+        schedule, weight_decay=0.1, beta_2=0.99, global_clipnorm=1.0
+    )
+    optimizer.exclude_from_weight_decay(
+        [w for w in model.trainable_variables if len(w.shape) < 2]
+    )
+    model.compile(optimizer, kt.LabelSmoothedCrossEntropy(0.0))
+
+    class Clock(keras.callbacks.Callback):
+        times = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.times.append(time.perf_counter())
+            if len(self.times) == arguments.steps:
+                self.model.stop_training = True
+
+    start, clock = time.perf_counter(), Clock()
+    epochs = -(-arguments.steps // train.batches_per_epoch)
+    first = min(train.batches_per_epoch, arguments.steps)
+    model.fit(
+        train.dataset if epochs > 1 else train.dataset.take(first),
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=[clock],
+    )
+    loss = model.evaluate(valid.dataset, verbose=0)
+    return report(loss, start, clock.times, model.count_params())
+
+
+def peer(arguments):
+    import numpy as np
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    torch.manual_seed(arguments.seed)
+    train_text, valid_text = split(arguments.text)
+    letters = {c: i for i, c in enumerate(sorted({*train_text, *valid_text}))}
+    train, valid = (
+        torch.tensor([letters[c] for c in text]) for text in (train_text, valid_text)
+    )
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = (
+                nn.Linear(WIDTH, 4 * WIDTH),
+                nn.Linear(4 * WIDTH, WIDTH),
+            )
+
+        def forward(self, x):
+            batch, length, _ = x.shape
+            q, k, v = (
+                t.view(batch, length, HEADS, -1).transpose(1, 2)
+                for t in self.qkv(self.norm(x)).split(WIDTH, 2)
+            )
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(y.transpose(1, 2).reshape(batch, length, WIDTH))
+            return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens = nn.Embedding(len(letters), WIDTH)
+            self.positions = nn.Embedding(CONTEXT, WIDTH)
+            self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
+            self.norm = nn.LayerNorm(WIDTH)
+            for name, weight in self.named_parameters():
+                if weight.ndim == 2:
+                    residual = name.endswith(("out.weight", "down.weight"))
+                    scale = (2 * LAYERS) ** -0.5 if residual else 1.0
+                    nn.init.normal_(weight, std=0.02 * scale)
+                elif name.endswith("bias"):
+                    nn.init.zeros_(weight)
+
+        def forward(self, ids):
+            x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+            return self.norm(self.blocks(x)) @ self.tokens.weight.T
+
+    model = Model()
+    call = torch.compile(model) if arguments.compile else model
+    decayed = [w for w in model.parameters() if w.ndim == 2]
+    others = [w for w in model.parameters() if w.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": 0.1},
+            {"params": others, "weight_decay": 0},
+        ],
+        betas=(0.9, 0.99),
+    )
+    times, start = [], time.perf_counter()
+    for step in range(arguments.steps):
+        done = max(0, step - WARMUP) / (arguments.steps - WARMUP)
+        rate = LEAST + 0.5 * (1 + np.cos(np.pi * done)) * (RATE - LEAST)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * (step + 1) / WARMUP if step < WARMUP else rate
+        begin = torch.randint(len(train) - CONTEXT, (ROWS,))
+        rows = torch.stack([train[i : i + CONTEXT + 1] for i in begin])
+        logits = call(rows[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        times.append(time.perf_counter())
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for i in range(0, len(valid) - 1, CONTEXT):
+            row = valid[i : i + CONTEXT + 1]
+            logits = model(row[None, :-1])[0]
+            total += functional.cross_entropy(logits, row[1:], reduction="sum").item()
+            count += len(row) - 1
+    parameters = sum(w.numel() for w in model.parameters())
+    return report(total / count, start, times, parameters)
+
+
+def report(loss, start, times, parameters):
+    steady = (len(times) - WARMUP) / (times[-1] - times[WARMUP - 1])
+    compilation = times[0] - start
+    return {
+        "loss": loss,
+        "steps a second": steady,
+        "first step, s": compilation,
+        "training, s": times[-1] - start,
+        "parameters": parameters,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--text", required=True, help="tinyshakespeare's input.txt")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--side", nargs="*", default=[*SIDES])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="compile the peer")
+    parser.add_argument("--rate", type=float, default=RATE)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--context", type=int, default=CONTEXT, help="of training")
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--modern", action="store_true", help="rotary, SwiGLU, RMSNorm")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        kind, _, backend = arguments.measure.partition("-")
+        found = peer(arguments) if kind == "peer" else ours(arguments, backend)
+        print(json.dumps(found))
+        return
+    for side in arguments.side:
+        command = [sys.executable, *sys.argv, "--measure", side]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        found = json.loads(done.stdout.splitlines()[-1])
+        numbers = ", ".join(f"{name} {value:,.3f}" for name, value in found.items())
+        print(f"{side}: {numbers}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
