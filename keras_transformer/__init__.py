@@ -51,7 +51,11 @@ if TYPE_CHECKING:
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.file_translation import translate_file
     from keras_transformer.inference.unknown_words import replace_unknowns
-    from keras_transformer.interoperability import load_ctranslate2, load_marian
+    from keras_transformer.interoperability import (
+        load_ctranslate2,
+        load_gpt2,
+        load_marian,
+    )
     from keras_transformer.text import (
         ByteTokenizer,
         CharacterTokenizer,
@@ -147,6 +151,7 @@ _LAZY = {
     "Tokenizer": "text",
     "WordTokenizer": "text",
     "load_ctranslate2": "interoperability",
+    "load_gpt2": "interoperability",
     "load_marian": "interoperability",
     "minimum_bayes_risk": "inference.bayes_risk",
     "parallel_dataset": "dataset",
@@ -252,6 +257,7 @@ __all__ = [
     "list_checkpoints",
     "load_checkpoint",
     "load_ctranslate2",
+    "load_gpt2",
     "load_marian",
     "minimum_bayes_risk",
     "parallel_dataset",

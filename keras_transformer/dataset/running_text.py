@@ -237,8 +237,9 @@ def text_dataset(
         tokens_per_batch: int, number of tokens of a batch: its rows are
             `tokens_per_batch // length`, at least one.
         documents: what a document is: `"file"`, `"line"` (a line that is not blank,
-            without its line ending) or `"paragraph"` (lines up to a blank line). `None` = the files are one text
-            without start and end tokens. Must be `"file"` with `texts`.
+            without its line ending) or `"paragraph"` (lines up to a blank line).
+            `None` = the files are one text without start and end tokens. Must be
+            `"file"` with `texts`.
         separate_documents: bool, whether a token attends only to its own document. A
             batch is then `({"token_ids", "segment_ids"}, target_token_ids)`.
         shard: tuple of the index of this worker, counted from 0, and the number of

@@ -1,7 +1,8 @@
-"""Models of other toolkits, loaded as a `Seq2Seq`.
+"""Models of other toolkits, loaded as a `Seq2Seq` or a `CausalLM`.
 
 - `load_marian`: folders of Marian models in the form of Hugging Face, such as OPUS-MT
 - `load_ctranslate2`: folders of CTranslate2
+- `load_gpt2`: folders of GPT-2 in the form of Hugging Face
 
 `keras_transformer.export` writes both. Files are read as data; nothing in them is
 executed. Each function is imported at its first use, together with the packages that
@@ -14,15 +15,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keras_transformer.interoperability.ctranslate2 import load_ctranslate2
+    from keras_transformer.interoperability.gpt2 import load_gpt2
     from keras_transformer.interoperability.marian import load_marian, save_marian
 
 _MODULES = {
     "load_ctranslate2": "ctranslate2",
+    "load_gpt2": "gpt2",
     "load_marian": "marian",
     "save_marian": "marian",
 }
 
-__all__ = ["load_ctranslate2", "load_marian", "save_marian"]
+__all__ = ["load_ctranslate2", "load_gpt2", "load_marian", "save_marian"]
 
 
 def __getattr__(name: str) -> object:

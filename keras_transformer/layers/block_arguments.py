@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_ints, check_positive, check_rates
+from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
 from keras_transformer.layers.sub_layers import serialize_weight_options
 from keras_transformer.types import Config, Options
@@ -106,7 +107,7 @@ class BlockArguments:
         self.intermediate_dim = intermediate_dim
         self.num_heads = num_heads
         self.dropout = dropout
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.layer_norm_epsilon = layer_norm_epsilon
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_ints, check_rates
+from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.projection import Dense
 from keras_transformer.layers.sub_layers import (
@@ -80,7 +81,7 @@ class FeedForward(keras.layers.Layer):
         check_ints(1, intermediate_dim=intermediate_dim)
         check_rates(dropout=dropout)
         self.intermediate_dim = intermediate_dim
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.gated = gated
         self.dropout = dropout
         self.use_bias = use_bias
