@@ -180,6 +180,7 @@ class CausalLM(BlockArguments, CachedDecoder, TokenTrainer):
     tokenizer_arguments = {"tokenizer.json": "tokenizer"}
     length_arguments = ("max_length", "max_length")
     forces_end_token = False
+    has_cross_attention = False
     positions: PositionScheme
 
     def __init__(

@@ -18,6 +18,7 @@ SHARED = (
     "start_token_id",
     "end_token_id",
     "forces_end_token",
+    "has_cross_attention",
     "empty_source",
     "length_arguments",
 )

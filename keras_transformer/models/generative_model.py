@@ -56,6 +56,7 @@ class GenerativeModel(PresetModel):
         start_token_id: int.
         end_token_id: int.
         forces_end_token: bool; see `DecodingModel`.
+        has_cross_attention: bool, whether `cross_attention` is defined.
         empty_source: tuple of ints, the token ids that take the place of a source
             without tokens.
         length_arguments: names of the arguments that limit the lengths of sources and
@@ -72,6 +73,7 @@ class GenerativeModel(PresetModel):
     start_token_id: int
     end_token_id: int
     forces_end_token: bool = True
+    has_cross_attention: bool = True
     empty_source: tuple[int, ...] = ()
     length_arguments: tuple[str, str] = ("max_source_length", "max_target_length")
 

@@ -55,9 +55,7 @@ class PromptTokenizer(Tokenizer):
             ValueError: as of `Tokenizer.tokenize`.
         """
         rows = super().tokenize(texts, add_start=add_start or self.add_start_token)
-        missing = tf.cast(rows.row_lengths() == 0, rows.row_splits.dtype)
-        start = tf.repeat(tf.constant([self.start_token_id]), tf.reduce_sum(missing))
-        return tf.concat([tf.RaggedTensor.from_row_lengths(start, missing), rows], 1)
+        return with_first_token(rows, self.start_token_id)
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self.tokenizer.tokenize(texts)
@@ -80,3 +78,18 @@ class PromptTokenizer(Tokenizer):
         """Creates a tokenizer from the configuration that `get_config` returned."""
         own = keras.saving.deserialize_keras_object(config["tokenizer"])
         return cls(own, config["add_start_token"])
+
+
+def with_first_token(rows: tf.RaggedTensor, token_id: int) -> tf.RaggedTensor:
+    """Adds a token to rows without tokens.
+
+    Args:
+        rows: ragged int32 tensor `(batch, None)`.
+        token_id: int.
+
+    Returns:
+        Ragged int32 tensor `(batch, None)`.
+    """
+    missing = tf.cast(rows.row_lengths() == 0, rows.row_splits.dtype)
+    tokens = tf.repeat(tf.constant([token_id]), tf.reduce_sum(missing))
+    return tf.concat([tf.RaggedTensor.from_row_lengths(tokens, missing), rows], axis=1)

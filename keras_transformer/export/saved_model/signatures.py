@@ -16,6 +16,7 @@ from keras_transformer.inference.protocols import HasAttentionScores, SequenceIn
 from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.text import Tokenizer
+from keras_transformer.text.prompt_tokenizer import with_first_token
 
 DEFAULT_MAX_LENGTH = 512  # of models without a limit
 MAX_BATCH_BUCKET = 64
@@ -102,15 +103,20 @@ class Signatures(tf.Module):
         self._source_vocabulary_size = model.source_vocabulary_size
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
+        self._empty_source = model.empty_source
         self._max_steps = lambda lengths: model.max_steps(lengths, request.max_length)
+        self._longest_targets = lambda lengths: model.max_steps(lengths, tf.int32.max)
         self._compile(model, request)
         self.functions = {
             "serving_default": self.serve,
             "nbest": self.nbest,
             "tokens": self.tokens,
             "score": self.score,
-            "attention": self.attention,
         }
+        if model.has_cross_attention:
+            self.functions["attention"] = _function(
+                self._attention, input_signature=[_input("text")]
+            )
         if isinstance(model, HasAttentionScores):
             self.functions["attention_scores"] = _function(
                 self._attention_scores, input_signature=[_input("text")]
@@ -175,6 +181,8 @@ class Signatures(tf.Module):
         )
         with tf.control_dependencies([checked]):
             real = tf.ragged.boolean_mask(token_ids, token_ids != self._pad_token_id)
+        if self._empty_source:
+            real = with_first_token(real, self._empty_source[0])
         tokens = self._check_length(real, "token_ids", "source")
         result = self._search_padded(tokens).result
         count = tf.shape(token_ids)[0]
@@ -194,7 +202,17 @@ class Signatures(tf.Module):
         target = _check_same_batch(target, "target", source, "source")
         tokens = self.target_tokenizer.tokenize(target, add_end=True)
         tokens = _check_language(self.target_tokenizer, target, tokens, "target")
-        targets = self._pad(self._check_length(tokens, "target", "target"), "target")
+        tokens = self._check_length(tokens, "target", "target")
+        longest = self._longest_targets(
+            _lengths(sources, self._pad_token_id)[: tokens.nrows()]
+        )
+        checked = tf.debugging.assert_less_equal(
+            tf.cast(tokens.row_lengths(), tf.int32),
+            longest,
+            "`source` and `target` must be shorter together",
+        )
+        with tf.control_dependencies([checked]):
+            targets = self._pad(tf.identity(tokens), "target")
         count, length = tf.unstack(tokens.bounding_shape())
         scores = self._score(sources, self._shift(targets), targets)[:count, :length]
         return {
@@ -203,8 +221,7 @@ class Signatures(tf.Module):
             "token_scores": scores,
         }
 
-    @_function(input_signature=[_input("text")])
-    def attention(self, text: tf.Tensor) -> Outputs:
+    def _attention(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` and aligns the tokens of both sides."""
         outputs, sources, targets, batch, length, width = self._best(text)
         aligned = self._align(sources, targets)
@@ -253,6 +270,8 @@ class Signatures(tf.Module):
         for language_token_id in self.source_tokenizer.language_token_ids:
             is_token &= token_ids != language_token_id
         is_empty = tf.math.count_nonzero(is_token, axis=1, keepdims=True) <= 1
+        if self._empty_source:  # The model continues it too.
+            is_empty = tf.zeros_like(is_empty)
         result = SearchResult(
             tf.where(is_empty[:, None], self._pad_token_id, result.token_ids),
             tf.where(is_empty, 0, result.lengths),
@@ -391,3 +410,8 @@ def _powers_of_two(smallest: int, largest: int) -> list[int]:
     while powers[-1] < largest:
         powers.append(2 * powers[-1])
     return powers
+
+
+def _lengths(token_ids: tf.Tensor, pad_token_id: int) -> tf.Tensor:
+    """Returns the lengths of padded rows, int32 `(batch,)`."""
+    return tf.math.count_nonzero(token_ids != pad_token_id, axis=1, dtype=tf.int32)

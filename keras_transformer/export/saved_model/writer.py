@@ -87,11 +87,12 @@ def export_saved_model(
     - `score`: `source` and `target`, strings `(batch,)`. It returns `score`, float32
       `(batch,)`, and the scores of the tokens: `tokens`, strings, and `token_scores`,
       float32, both `(batch, target_length)`, padded with `""` and 0.
-    - `attention`: `text`. It returns the best `text` and its `score`, `(batch,)`;
-      `source_tokens` and `tokens`, strings `(batch, source_length)` and
-      `(batch, target_length)`, padded with `""`; and their alignment as in an
-      `Alignment`: `attention`, float32 `(batch, target_length, source_length)`, and
-      `positions`, int32 `(batch, target_length)`.
+    - `attention`, only of models with cross-attention: `text`. It returns the best
+      `text` and its `score`, `(batch,)`; `source_tokens` and `tokens`, strings
+      `(batch, source_length)` and `(batch, target_length)`, padded with `""`; and their
+      alignment as in an `Alignment`: `attention`, float32
+      `(batch, target_length, source_length)`, and `positions`, int32
+      `(batch, target_length)`.
     - `attention_scores`, only of models that return attention scores, such as a
       `Seq2Seq`: `text`. It returns `text`, `score`, `source_tokens` and `tokens` as
       `attention` does, and `attention_scores`, float32

@@ -1,0 +1,72 @@
+"""A SavedModel of a `CausalLM` continues prompts as `generate` does."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer import BeamSearch, CausalLM
+
+PROMPTS = ["two", "", "a man sees"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    tokenizer = kt.CharacterTokenizer.train(lines=["a man sees two dogs."])
+    model = CausalLM(
+        num_layers=1,
+        hidden_dim=16,
+        intermediate_dim=24,
+        num_heads=2,
+        tokenizer=tokenizer,
+        positions=kt.RotaryEmbedding(),
+        max_length=16,
+    )
+    rng = np.random.default_rng(3)
+    model.set_weights([w + rng.normal(0, 0.3, w.shape) for w in model.get_weights()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def signatures(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export") / "1"
+    search = BeamSearch(2, num_hypotheses=2)
+    model.export(folder, search, max_length=6, check_texts=PROMPTS)
+    return tf.saved_model.load(str(folder)).signatures
+
+
+@pytest.mark.once
+def test_hypotheses_equal_those_of_generate(model, signatures):
+    search = BeamSearch(2, num_hypotheses=2)
+    texts, scores = model.generate(PROMPTS, search, max_length=6, return_scores=True)
+    found = signatures["nbest"](
+        text=tf.constant(PROMPTS),
+        prefix=tf.constant([""] * 3),
+        seed=tf.constant([0] * 3),
+    )
+    decoded = [[text.decode() for text in row] for row in found["text"].numpy()]
+    assert decoded == texts
+    np.testing.assert_allclose(found["score"].numpy(), scores, atol=1e-4)
+    rows = model.source_tokenizer.tokenize(PROMPTS).to_tensor().numpy()
+    rows[1] = model.pad_token_id  # no tokens
+    by_ids = signatures["tokens"](token_ids=tf.constant(rows, tf.int32))
+    np.testing.assert_allclose(by_ids["score"].numpy(), scores, atol=1e-4)
+
+
+@pytest.mark.once
+def test_scores_equal_those_of_the_model(model, signatures):
+    targets = ["dogs", "a man", "."]
+    found = signatures["score"](
+        source=tf.constant(PROMPTS), target=tf.constant(targets)
+    )
+    expected = model.score(PROMPTS, targets).scores
+    np.testing.assert_allclose(found["score"].numpy(), expected, atol=1e-4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shorter together"):
+        signatures["score"](
+            source=tf.constant(["a man see"]), target=tf.constant(["a man see"])
+        )
+
+
+@pytest.mark.once
+def test_there_is_no_attention_to_a_source(signatures):
+    assert {*signatures} == {"serving_default", "nbest", "tokens", "score"}
