@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import Seq2Seq
+import keras_transformer as kt
+from keras_transformer import CausalLM, Seq2Seq
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
 
@@ -123,3 +124,30 @@ def test_custom_model_codes_letters():
     assert ids.shape == (2, 16)
     assert ids[:, :6].tolist() == [[97, 98, 0, 0, 0, 0], [99, 97, 98, 39, 115, 0]]
     assert not ids[:, 6:].any()
+
+
+# write.py
+
+
+def test_write(tmp_path, monkeypatch, capsys):
+    write = load("write")
+    model = functools.partial(CausalLM, **TOY, dropout=0.0)
+    monkeypatch.setattr(
+        write, "build_model", lambda tokenizer: model(tokenizer=tokenizer)
+    )
+    arguments = ["--limit", "6000", "--updates", "60", "--length", "16"]
+    arguments += ["--samples", "2", "--characters", "7", "--prompt", "def"]
+    loss = write.main([*arguments, "--verbose", "0", "--output", str(tmp_path)])
+    output = capsys.readouterr().out
+    shown = printed(r"loss on 600 other characters: (\d\.\d+) nats a character", output)
+    assert shown == round(loss, 3)
+    uniform = np.log(len(set(write.read_text([])[:6000])))
+    assert loss < uniform
+    model = keras.saving.load_model(tmp_path / "write.keras")
+    samples = output.split("-" * 79 + "\n")[1:]
+    assert len(samples) == 2
+    assert all(sample.startswith("def") for sample in samples)
+    again = model.generate(
+        "def", kt.Sampling(temperature=0.8, top_p=0.95), 7, include_prompt=True, seed=1
+    )
+    assert again in samples[0]

@@ -190,9 +190,13 @@ def save_toy_model(**options):
     model.save("en-de.keras")
 
 
+def read(page):
+    return (ROOT / page).read_text("utf-8")
+
+
 def run_page(page, sizes=(), leave_out="<nothing>"):
     """Runs the code of a page, with other sizes than it says; returns its names."""
-    text = (ROOT / page).read_text("utf-8")
+    text = read(page)
     for size, toy_size in dict(sizes).items():
         assert size in text
         text = text.replace(size, toy_size)
@@ -209,6 +213,17 @@ def test_readme_code_runs(toy_text, capsys):
     namespace["classifier"].summary()
     assert pathlib.Path("en-de.keras").exists()
     assert "pairs read" in capsys.readouterr().out
+
+
+@pytest.mark.once
+def test_language_models_page_runs(toy_text, capsys):
+    names = run_page("docs/language_models.md", leave_out="openai-community")
+    shown = re.findall(r"# (\(11,\)|True)$", read("docs/language_models.md"), re.M)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line in ("(11,)", "True")] == shown
+    assert printed[-1] == "sgod owt"
+    assert 0 < names["nats"] < 0.5
+    assert pathlib.Path("saved_models/dogs/1/README.md").exists()
 
 
 @pytest.mark.once
