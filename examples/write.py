@@ -53,21 +53,22 @@ def main(arguments: list[str] | None = None) -> float:
         verbose=options.verbose,
     )
 
-    scored = model.score_texts([text[end:]])
+    scored = model.score_texts([text[end:]], context=options.length)
     loss = -float(scored.scores[0]) / int(scored.lengths[0])
     print(f"loss on {len(text) - end:,} other characters: {loss:.3f} nats a character")
     path = pathlib.Path(options.output) / "write.keras"
     path.parent.mkdir(parents=True, exist_ok=True)
     model.save(path)
     print(f"model: {path}")
+    search = kt.Sampling(options.samples, temperature=0.8, top_p=0.95)
     written = model.generate(
-        [options.prompt] * options.samples,
-        kt.Sampling(temperature=0.8, top_p=0.95),
+        options.prompt,
+        search,
         max_length=options.characters,
         include_prompt=True,
         seed=options.seed,
     )
-    for sample in written:
+    for sample in [written] if search.num_hypotheses == 1 else written:
         print("-" * 79, sample, sep="\n")
     return loss
 

@@ -10,9 +10,6 @@ from keras_transformer.inference.token_ids import Rows, Sequences, token_rows
 if TYPE_CHECKING:
     from keras_transformer.inference.protocols import LanguageModel
 
-# The context of a model whose length has no limit.
-DEFAULT_CONTEXT = 1024
-
 
 class Windows(NamedTuple):
     """The windows of texts, in order.
@@ -60,20 +57,33 @@ def text_windows(rows: Rows, context: int, stride: int) -> Windows:
 
 
 def score_texts(
-    model: "LanguageModel", texts: Sequences, stride: int | None, batch_size: int
+    model: "LanguageModel",
+    texts: Sequences,
+    context: int | None,
+    stride: int | None,
+    batch_size: int,
 ) -> ScoreResult:
     """Scores texts; see `CausalLM.score_texts`.
 
     Args:
         model: the model.
         texts: texts or token ids.
+        context: int or `None`.
         stride: int or `None`.
         batch_size: int.
 
     Returns:
         A `ScoreResult`.
     """
-    context = model.max_target_length or DEFAULT_CONTEXT
+    limit = model.max_target_length
+    context = limit if context is None else context
+    if context is None or not 1 <= context <= (limit or context):
+        raise ValueError(
+            "`context` must be an int of at least 1"
+            + (f" and at most `max_length={limit}`" if limit else "")
+            + f"; received `context={context}`. For a model without `max_length`, pass "
+            "the length of the windows that it was trained on."
+        )
     stride = max(context // 2, 1) if stride is None else stride
     if not 1 <= stride <= context:
         raise ValueError(

@@ -524,13 +524,17 @@ class CausalLM(BlockArguments, CachedDecoder, TokenTrainer):
         )
 
     def score_texts(
-        self, texts: Sequences, stride: int | None = None, batch_size: int = 64
+        self,
+        texts: Sequences,
+        context: int | None = None,
+        stride: int | None = None,
+        batch_size: int = 64,
     ) -> ScoreResult:
         """Computes the log-probability of texts of any length.
 
-        A text that is longer than `max_length` of the model is scored in windows,
-        which overlap: `stride` tokens of a window are scored, and those before them are
-        only context. The first tokens of a text have all their context.
+        A text that is longer than `context` is scored in windows, which overlap:
+        `stride` tokens of a window are scored, and those before them are only context.
+        The first tokens of a text have all their context.
 
         With `add_start_token` the start token precedes each text and the end token
         follows it. Without it, the first token of a text is only context, and no end
@@ -539,9 +543,13 @@ class CausalLM(BlockArguments, CachedDecoder, TokenTrainer):
         Args:
             texts: a text or a list of texts, if the model has a tokenizer; or token
                 ids, likewise without start and end tokens.
-            stride: int from 1 to `max_length`, number of tokens that a window scores.
-                `max_length` = windows without overlap, the fastest; 1 = each token with
-                all the context there is. `None` = half of `max_length`.
+            context: int, number of tokens that a window attends to; `None` =
+                `max_length` of the model. A model without `max_length` requires it: the
+                length of the windows that it was trained on, since most models predict
+                poorly beyond it.
+            stride: int from 1 to `context`, number of tokens that a window scores.
+                `context` = windows without overlap, the fastest; 1 = each token with
+                all the context there is. `None` = half of `context`.
             batch_size: int, number of windows scored together.
 
         Returns:
@@ -549,17 +557,17 @@ class CausalLM(BlockArguments, CachedDecoder, TokenTrainer):
             `perplexity` of a token.
 
         Raises:
-            ValueError: if `stride` is out of range, or a token id is not in the
-                vocabulary.
+            ValueError: if `context` or `stride` is missing or out of range, or a token
+                id is not in the vocabulary.
 
         Example:
 
         ```python
-        result = language_model.score_texts(["A man sees two dogs."])
+        result = language_model.score_texts(["A man sees two dogs."], context=32)
         print(result.scores.shape, result.perplexity > 1)  # (1,) True
         ```
         """
-        return score_texts(self, texts, stride, batch_size)
+        return score_texts(self, texts, context, stride, batch_size)
 
     def align(
         self,

@@ -212,7 +212,7 @@ def test_windows_of_a_long_text_have_the_context_they_can_have():
     text = np.random.default_rng(2).integers(4, 11, 40).tolist()
     whole = [2, *text, 3]
     for stride in (1, 5, 13):
-        found = model.score_texts([text, text[:3]], stride)
+        found = model.score_texts([text, text[:3]], stride=stride)
         expected, end = [], 14  # the first window predicts tokens 1 to 13
         for number in range(1, len(whole)):
             end += stride * (number == end)
@@ -220,13 +220,17 @@ def test_windows_of_a_long_text_have_the_context_they_can_have():
             expected.append(row[whole[number]])
         np.testing.assert_allclose(found.token_scores[0], expected, atol=1e-5)
         assert found.lengths.tolist() == [41, 4]
+    with pytest.raises(ValueError, match="`context` must be.*at most `max_length=13`"):
+        model.score_texts([text], context=14)
+    with pytest.raises(ValueError, match="`context` must be.*was trained on"):
+        model_of().score_texts([text])
     with pytest.raises(ValueError, match="`stride` must be from 1 to 13"):
-        model.score_texts([text], 14)
+        model.score_texts([text], stride=14)
 
 
 def test_a_model_of_running_text_scores_all_tokens_but_the_first():
     model = model_of()
-    found = model.score_texts([[5, 6, 7]])
+    found = model.score_texts([[5, 6, 7]], context=8)
     expected = log_probs(model, [5, 6, 7])
     np.testing.assert_allclose(
         found.token_scores[0], [expected[0, 6], expected[1, 7]], atol=1e-5
@@ -335,7 +339,7 @@ def test_it_trains_on_whole_texts():
     rows = np.array([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])
     model.compile("sgd", kt.LabelSmoothedCrossEntropy(0.0), metrics=[kt.Perplexity()])
     loss, perplexity = model.evaluate(rows[:, :-1], rows[:, 1:], verbose=0)
-    scored = model.score_texts([[5, 6, 7, 8], [9, 4]])
+    scored = model.score_texts([[5, 6, 7, 8], [9, 4]], context=8)
     expected = -scored.scores.sum() / scored.lengths.sum()
     assert loss == pytest.approx(expected, rel=1e-4)
     assert perplexity == pytest.approx(np.exp(expected), rel=1e-4)
