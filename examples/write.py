@@ -18,8 +18,10 @@ import keras
 
 import keras_transformer as kt
 
-MODULES = ("argparse", "ast", "collections/__init__", "datetime", "doctest", "inspect")
-MODULES += ("logging/__init__", "pathlib", "pickle", "tarfile", "typing", "zipfile")
+MODULES = (
+    *("argparse", "ast", "collections/__init__", "datetime", "doctest", "inspect"),
+    *("logging/__init__", "pathlib", "pickle", "tarfile", "typing", "zipfile"),
+)
 
 
 def main(arguments: list[str] | None = None) -> float:

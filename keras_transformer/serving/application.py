@@ -1,10 +1,11 @@
 """The HTTP application: TensorFlow Serving's REST API, health, metrics, the page."""
 
 import asyncio
+import logging
 import pathlib
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -12,17 +13,23 @@ from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from keras_transformer.serving import rest, sentences
+from keras_transformer.serving import rest, sentences, text_stream
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.protection import protect
 from keras_transformer.serving.rest import Columns, PredictRequest, RequestError
 from keras_transformer.serving.served_model import ModelVersion, ServedModel
 from keras_transformer.serving.server_options import NAME, ModelOptions, ServerOptions
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAGE = pathlib.Path(__file__).parent / "page" / "index.html"
@@ -90,6 +97,7 @@ class Application:
         for path in (version, model):
             routes += [
                 _Route(path + ":predict", self.predict, methods=["POST"]),
+                _Route(path + ":stream", self.stream, methods=["POST"]),
                 _Route(path + "/metadata", self.metadata),
                 _Route(path, self.status),
             ]
@@ -191,6 +199,69 @@ class Application:
             raise RequestError(400, "the client has disconnected") from None
         self._metrics.texts.labels(model.name).inc(parsed.rows)
         return JSONResponse(rest.format_response(outputs, parsed.by_rows))
+
+    async def stream(self, request: Request) -> Response:
+        """Continues a prompt, in server-sent events.
+
+        Each event has a piece of the text, `{"text": ...}`. The last one is of the type
+        `end`, or of the type `error` if the model fails later than in the first piece.
+        """
+        model = self._model(request)
+        status = 500
+        try:
+            async with asyncio.timeout(self._options.timeout_seconds):
+                body = await self._body(request)
+            parsed = text_stream.parse(body, self._options)
+            version = model.available(self._number(request))
+            if text_stream.SIGNATURE not in version.loaded.replicas.signatures:
+                raise RequestError(
+                    400,
+                    f"{model.name} cannot stream: it has no signature "
+                    f"{text_stream.SIGNATURE!r}. Export a language model with "
+                    "GreedySearch or Sampling",
+                )
+            pieces = text_stream.pieces(version.loaded.batcher, parsed)
+            first = await self._next_piece(pieces)
+            status = 200
+        except ClientDisconnect:
+            status = 400
+            raise RequestError(400, "the client has disconnected") from None
+        except RequestError as error:
+            status = error.status
+            raise
+        finally:
+            self._metrics.requests.labels(model.name, str(status)).inc()
+        self._metrics.texts.labels(model.name).inc(1)
+        return StreamingResponse(
+            self._events(first, pieces),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    async def _next_piece(self, pieces: AsyncIterator[str]) -> str | None:
+        """Returns the next piece of a stream, `None` at its end."""
+        seconds = self._options.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(pieces, None)
+        except TimeoutError:
+            raise RequestError(504, f"no response within {seconds:g} s") from None
+
+    async def _events(
+        self, piece: str | None, pieces: AsyncIterator[str]
+    ) -> AsyncIterator[str]:
+        """Yields the events of a stream, whose first piece has been computed."""
+        try:
+            while piece is not None:
+                yield text_stream.event({"text": piece})
+                piece = await self._next_piece(pieces)
+        except RequestError as error:
+            yield text_stream.event({"error": error.message}, "error")
+        except Exception:
+            logger.exception("a stream failed")
+            yield text_stream.event({"error": "the model failed"}, "error")
+        else:
+            yield text_stream.event({}, "end")
 
     async def _body(self, request: Request) -> bytes:
         limit = self._options.max_body_bytes

@@ -149,7 +149,7 @@ def parse(
     Raises:
         RequestError: with status 400, if the body is invalid.
     """
-    request = _json_object(body)
+    request = json_object(body)
     unknown = sorted(set(request) - KEYS)
     if unknown:
         raise RequestError(
@@ -203,7 +203,18 @@ def format_response(outputs: Columns, by_rows: bool) -> dict[str, Any]:
     return {"predictions": [dict(zip(outputs, row, strict=True)) for row in rows]}
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, Any]:
+    """Parses a body.
+
+    Args:
+        body: a JSON object in UTF-8.
+
+    Returns:
+        The object.
+
+    Raises:
+        RequestError: with status 400 if it is something else.
+    """
     try:
         request = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -282,7 +293,7 @@ def _value(value: Any, spec: TensorSpec, name: str, limits: ServerOptions) -> An
         inner = TensorSpec(spec.dtype, spec.rank - 1)
         return [_value(entry, inner, name, limits) for entry in value]
     if spec.dtype == "string":
-        return _text(value, name, limits)
+        return text_value(value, name, limits)
     if spec.dtype.startswith("int"):
         return _integer(value, name, int(spec.dtype.removeprefix("int")))
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -297,7 +308,20 @@ def _value(value: Any, spec: TensorSpec, name: str, limits: ServerOptions) -> An
         ) from None
 
 
-def _text(value: Any, name: str, limits: ServerOptions) -> str:
+def text_value(value: Any, name: str, limits: ServerOptions) -> str:
+    """Checks a text of a request.
+
+    Args:
+        value: the value, a str or an object with the key `"b64"`.
+        name: name of the input, for error messages.
+        limits: the options of the server.
+
+    Returns:
+        The text.
+
+    Raises:
+        RequestError: with status 400 if it is no text, or too long.
+    """
     if isinstance(value, dict) and set(value) == {"b64"}:
         value = _decoded(value["b64"], name)
     if not isinstance(value, str):

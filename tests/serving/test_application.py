@@ -1,5 +1,6 @@
 import asyncio
 import gzip
+import json
 
 import pytest
 from starlette.testclient import TestClient
@@ -43,9 +44,35 @@ class Replicas:
         return {"score": [-1.0] * len(texts), "text": [t.upper() for t in texts]}
 
 
+class Writer(Replicas):
+    """Continues a prompt with its letters in reverse, two in each piece."""
+
+    signatures = {"continue": Signature({}, {})}
+
+    async def predict(self, signature, requests):
+        assert signature == "continue"
+        return [await self._piece(request) for request in requests]
+
+    async def _piece(self, request):
+        (text,), (state,), (seed,) = request["text"], request["state"], request["seed"]
+        if text == "sleep":
+            await asyncio.sleep(60)
+        if text == "refuse" or (text == "refuse later" and state):
+            return "`text` must be nice"
+        if text == "fail later" and state:
+            raise OSError("a secret of the server")
+        written = text[::-1][: len(state.split()) + 2]
+        return {
+            "text": [written.replace("é", "\ufffd") if seed == 1 else written],
+            "state": [" ".join(written)],
+            "length": [len(written)],
+            "done": [int(len(written) == len(text))],
+        }
+
+
 def make_model(name, options):
     model = ServedModel(name, options, cluster=None)
-    replicas = Replicas()
+    replicas = Writer() if name == "writer" else Replicas()
     batcher = Batcher(replicas.predict, 1, 4, options.max_waiting)
     model.versions[3] = ModelVersion(3)
     model.versions[3].set_loaded(replicas, batcher)
@@ -58,6 +85,7 @@ def client(tmp_path):
     options = make_server_options(
         models={
             "upper": folder,
+            "writer": folder,
             "sentences": {**folder, "split_sentences": "en", "max_waiting": 5},
             "empty": folder,
             "busy": {**folder, "max_waiting": 1},
@@ -248,7 +276,7 @@ def test_status_and_metadata(client):
         "model_spec": {"name": "upper", "signature_name": "", "version": "3"},
         "metadata": Replicas.metadata,
     }
-    upper, sentences, empty, _ = client.get("/v1/models").json()["models"]
+    upper, _, sentences, empty, _ = client.get("/v1/models").json()["models"]
     ready = {"ready": True, "version": 3, "signatures": ["serving_default"]}
     compiled = {"compiled": True}
     assert upper == {"name": "upper", "splits_sentences": False, **ready, **compiled}
@@ -287,3 +315,71 @@ def test_metrics_without_a_response_of_the_cluster(client, monkeypatch):
     text = client.get("/metrics").text
     assert "keras_transformer_replicas{" not in text
     assert 'keras_transformer_model_ready{model="upper"} 1.0' in text
+
+
+STREAM = "/v1/models/writer:stream"
+
+
+def events(response):
+    """Returns the types and the data of server-sent events."""
+    found = []
+    for block in response.text.split("\n\n")[:-1]:
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        found.append((fields.get("event"), json.loads(fields["data"])))
+    return found
+
+
+def test_a_stream_has_the_pieces_of_a_text(client):
+    response = client.post(STREAM, json={"prompt": "abcde"})
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-store"
+    texts = [(None, {"text": text}) for text in ("ed", "cb", "a")]
+    assert events(response) == [*texts, ("end", {})]
+
+
+def test_a_stream_ends_at_its_limit(client):
+    response = client.post(STREAM, json={"prompt": "abcde", "max_length": 3})
+    assert [data.get("text") for _, data in events(response)] == ["ed", "cb", None]
+
+
+def test_an_incomplete_character_waits(client):
+    response = client.post(STREAM, json={"prompt": "abéd", "seed": 1})
+    assert [data.get("text") for _, data in events(response)] == ["d", "\ufffdba", None]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "the body must have 'prompt'"),
+        ({"prompt": "a", "temperature": 1}, "received ['prompt', 'temperature']"),
+        ({"prompt": 3}, "'prompt' must contain strings"),
+        ({"prompt": "a" * 20_000}, "body"),
+        ({"prompt": "a", "max_length": 0}, "'max_length' must be an integer from 1"),
+        ({"prompt": "a", "seed": 2**31}, "'seed' must be an integer"),
+        ({"prompt": "refuse"}, "`text` must be nice"),
+    ],
+)
+def test_bad_streams(client, body, message):
+    response = client.post(STREAM, json=body)
+    assert response.status_code in (400, 413)
+    assert message in response.json()["error"]
+
+
+def test_streams_of_other_models(client):
+    response = client.post("/v1/models/upper:stream", json={"prompt": "a"})
+    assert response.status_code == 400
+    assert "upper cannot stream" in response.json()["error"]
+    assert (
+        client.post("/v1/models/none:stream", json={"prompt": "a"}).status_code == 404
+    )
+
+
+def test_failures_of_a_stream(client):
+    response = client.post(STREAM, json={"prompt": "refuse later"})
+    error = ("error", {"error": "`text` must be nice"})
+    assert events(response) == [(None, {"text": "re"}), error]
+    response = client.post(STREAM, json={"prompt": "fail later"})
+    assert events(response)[-1] == ("error", {"error": "the model failed"})
+    assert "secret" not in response.text
+    assert client.post(STREAM, json={"prompt": "sleep"}).status_code == 504

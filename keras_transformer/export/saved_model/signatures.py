@@ -20,6 +20,7 @@ from keras_transformer.text.prompt_tokenizer import with_first_token
 
 DEFAULT_MAX_LENGTH = 512  # of models without a limit
 MAX_BATCH_BUCKET = 64
+PIECE_LENGTH = 8  # tokens of a call of `continue`
 
 # Tensors by name.
 Outputs: TypeAlias = dict[str, tf.Tensor]
@@ -65,6 +66,21 @@ class _BestHypotheses(NamedTuple):
     batch: tf.Tensor
     target_length: tf.Tensor
     source_length: tf.Tensor
+
+
+def streams(model: ExportableModel, request: Request) -> bool:
+    """Returns whether a model has the signature `continue`.
+
+    Its pieces are those of one search if the choice of a token depends on nothing but
+    the tokens before it.
+
+    Args:
+        model: the model.
+        request: the search and its limits.
+    """
+    search = request.search
+    is_alone = search.num_beams == 1 and not getattr(search, "logits_processors", ())
+    return not model.has_cross_attention and is_alone
 
 
 class Signatures(tf.Module):
@@ -117,6 +133,13 @@ class Signatures(tf.Module):
             self.functions["attention"] = _function(
                 self._attention, input_signature=[_input("text")]
             )
+        if streams(model, request):
+            self.functions["continue"] = _function(
+                self._continue,
+                input_signature=[
+                    *(_input("text"), _input("state"), _input("seed", tf.int32))
+                ],
+            )
         if isinstance(model, HasAttentionScores):
             self.functions["attention_scores"] = _function(
                 self._attention_scores, input_signature=[_input("text")]
@@ -132,6 +155,9 @@ class Signatures(tf.Module):
             token_ids: tf.Tensor, prefixes: tf.Tensor, seed: tf.Tensor
         ) -> SearchResult:
             return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
+
+        def search_piece(token_ids: tf.Tensor, seed: tf.Tensor) -> SearchResult:
+            return model.search(token_ids, request.search, PIECE_LENGTH, seed=seed)
 
         def score(
             sources: tf.Tensor, targets: tf.Tensor, labels: tf.Tensor
@@ -152,6 +178,7 @@ class Signatures(tf.Module):
             return compile_function(self.weights.used_in(function), model)
 
         self._search = compiled(search)
+        self._search_piece = compiled(search_piece)
         self._score = compiled(score)
         self._align = compiled(align)
         self._scores_of_heads = compiled(attention_scores)
@@ -191,6 +218,34 @@ class Signatures(tf.Module):
             "token_ids": result.token_ids[:count, :, :length],
             "score": result.scores[:count],
             "length": result.lengths[:count],
+        }
+
+    def _continue(self, text: tf.Tensor, state: tf.Tensor, seed: tf.Tensor) -> Outputs:
+        """Continues prompts `(batch,)` and what they have been continued with."""
+        state = _check_same_batch(state, "state", text, "text")
+        seed = _check_same_batch(seed, "seed", text, "text")
+        prompts = self.source_tokenizer.tokenize(text, add_end=True)
+        prompts = self._check_length(prompts, "text", "source")
+        earlier = tf.strings.to_number(tf.strings.split(state), tf.int32)
+        earlier = earlier.with_row_splits_dtype(prompts.row_splits.dtype)
+        tokens = tf.concat([prompts, earlier], axis=1)
+        token_ids = self._pad(self._check_length(tokens, "state", "source"), "source")
+        rows, count = tf.shape(token_ids)[0], tf.shape(text)[0]
+        seeds = tf.pad(seed, [[0, rows - count]])
+        found = self._search_piece(token_ids, seeds).token_ids[:count, 0]
+        piece = tf.ragged.boolean_mask(found, found != self._pad_token_id)
+        written = tf.concat([earlier, piece], axis=1)
+        ended = tf.reduce_any(found == self.target_tokenizer.end_token_id, axis=1)
+        ended |= piece.row_lengths() < PIECE_LENGTH  # The context of the model is full.
+        lengths = prompts.row_lengths() + written.row_lengths()
+        ended |= lengths > self._limits["source"]
+        return {
+            "text": self.target_tokenizer.detokenize(written),
+            "state": tf.strings.reduce_join(
+                tf.strings.as_string(written), axis=1, separator=" "
+            ),
+            "length": tf.cast(written.row_lengths(), tf.int32),
+            "done": tf.cast(ended, tf.int32),
         }
 
     @_function(input_signature=[_input("source"), _input("target")])

@@ -87,6 +87,13 @@ def export_saved_model(
     - `score`: `source` and `target`, strings `(batch,)`. It returns `score`, float32
       `(batch,)`, and the scores of the tokens: `tokens`, strings, and `token_scores`,
       float32, both `(batch, target_length)`, padded with `""` and 0.
+    - `continue`, only of language models, if the search is `GreedySearch` or `Sampling`
+      of one sample without logits processors: `text`, the prompts; `state`, strings
+      `(batch,)`, `""` at first and then that of the last call; and `seed`, int32
+      `(batch,)`. It returns the whole `text` after up to 8 more tokens, the new
+      `state`, the number of tokens of `text`, `length`, and whether the text has ended,
+      `done`, both int32 `(batch,)`. A server streams a text with it, and stores nothing
+      between the calls.
     - `attention`, only of models with cross-attention: `text`. It returns the best
       `text` and its `score`, `(batch,)`; `source_tokens` and `tokens`, strings
       `(batch, source_length)` and `(batch, target_length)`, padded with `""`; and their

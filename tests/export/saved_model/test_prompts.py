@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer import BeamSearch, CausalLM
+from keras_transformer import BeamSearch, CausalLM, GreedySearch
 
 PROMPTS = ["two", "", "a man sees"]
 
@@ -68,5 +68,30 @@ def test_scores_equal_those_of_the_model(model, signatures):
 
 
 @pytest.mark.once
-def test_there_is_no_attention_to_a_source(signatures):
+def test_signatures(signatures):
     assert {*signatures} == {"serving_default", "nbest", "tokens", "score"}
+
+
+@pytest.mark.once
+def test_pieces_of_a_stream(model, tmp_path):
+    model.export(tmp_path / "1", GreedySearch(), max_length=6, check_texts=PROMPTS)
+    continued = tf.saved_model.load(str(tmp_path / "1")).signatures["continue"]
+    expected = model.generate(PROMPTS, GreedySearch(), max_length=99)
+    first = continued(
+        text=tf.constant(PROMPTS),
+        state=tf.constant([""] * 3),
+        seed=tf.constant([0] * 3),
+    )
+    assert (first["length"].numpy() <= 8).all()
+    for whole, piece in zip(expected, first["text"].numpy(), strict=True):
+        assert whole.startswith(piece.decode())
+    alone = []
+    for prompt in PROMPTS:
+        state, is_done = tf.constant([""]), False
+        while not is_done:
+            found = continued(
+                text=tf.constant([prompt]), state=state, seed=tf.constant([0])
+            )
+            state, is_done = found["state"], bool(found["done"][0])
+        alone.append(found["text"].numpy()[0].decode())
+    assert alone == expected
