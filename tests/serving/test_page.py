@@ -88,7 +88,7 @@ class UpperCase:
     async def compute(self, signature, requests):
         return [await self.answer(signature, **inputs) for inputs in requests]
 
-    async def answer(self, signature, text, prefix=None, seed=None):
+    async def answer(self, signature, text, prefix=None, seed=None, state=None):
         (text,) = text
         self.asked.append((signature, text))
         if "wait" in text:
@@ -97,6 +97,8 @@ class UpperCase:
             return "`text` must have at most <b>9</b> tokens"
         if "limit" in text:
             return "`text` must have at most max_source_length=1024 tokens"
+        if signature == "continue":
+            return self.piece(text, *state)
         best = "" if "nothing" in text else text.upper()
         if signature == "nbest":
             return {"text": [[best, text.title()]], "score": [[-0.5, -1.25]]}
@@ -106,6 +108,19 @@ class UpperCase:
         if "another" in text:
             outputs["text"] = ["ANOTHER ONE"]
         return outputs
+
+    def piece(self, prompt, state):
+        """Continues a prompt with `" <b>one</b> <b>two</b> <b>three</b>"`."""
+        count = len(state) + 1
+        if count == 2 and "breaks" in prompt:
+            return "`text` must be another one"
+        words = [" <b>one</b>", " <b>two</b>", " <b>three</b>"][:count]
+        return {
+            "text": ["".join(words)],
+            "state": ["x" * count],
+            "length": [count],
+            "done": [int(count == 3)],
+        }
 
     def attention(self, text, best):
         sources, targets = (
@@ -170,6 +185,7 @@ def models(model, tmp_path_factory):
         "upper": available("upper", folder, model, SIGNATURES),
         "plain": available("plain", folder, model, plain),
         "split": available("split", folder, model, SIGNATURES, split_sentences="en"),
+        "writer": available("writer", folder, model, {"continue": Signature({}, {})}),
     }
 
 
@@ -834,3 +850,36 @@ def test_contrast(open_page, scheme):
     assert page.evaluate(FAINT_TEXTS) == []
     page.evaluate("document.body.style.color = '#777'")
     assert page.evaluate(FAINT_TEXTS) != []
+
+
+# Language models.
+
+
+def test_a_language_model_continues_a_prompt(page):
+    page.select_option("#model", "writer")
+    page.fill("#text", "It is <i>")
+    page.press("#text", "Enter")
+    page.wait_for_selector("#copying:visible")
+    written = "It is <i> <b>one</b> <b>two</b> <b>three</b>"
+    assert page.inner_text("#best") == written
+    assert page.is_hidden("#attention") and page.is_hidden("#meaning")
+    command = page.text_content("#curl")
+    assert command.startswith("curl --no-buffer ")
+    assert """:stream -d '{"prompt":"It is <i>","seed":0}'""" in command
+
+
+def test_an_empty_prompt_is_continued(page):
+    page.select_option("#model", "writer")
+    page.click("#send")
+    page.wait_for_selector("#copying:visible")
+    assert page.inner_text("#best").strip() == "<b>one</b> <b>two</b> <b>three</b>"
+
+
+def test_a_text_that_breaks_off_is_kept(page):
+    page.select_option("#model", "writer")
+    page.fill("#text", "It breaks")
+    page.press("#text", "Enter")
+    page.wait_for_selector("#error:visible")
+    assert "must be another one" in page.inner_text("#error")
+    assert page.inner_text("#best") == "It breaks <b>one</b>"
+    assert page.get_attribute("#result", "aria-busy") == "false"
