@@ -21,6 +21,8 @@ from keras_transformer.text.prompt_tokenizer import with_first_token
 DEFAULT_MAX_LENGTH = 512  # of models without a limit
 MAX_BATCH_BUCKET = 64
 PIECE_LENGTH = 8  # tokens of a call of `continue`
+# A text grows from call to call, so `continue` has fewer lengths than other functions.
+SHORTEST_STREAM = 64
 
 # Tensors by name.
 Outputs: TypeAlias = dict[str, tf.Tensor]
@@ -229,7 +231,11 @@ class Signatures(tf.Module):
         earlier = tf.strings.to_number(tf.strings.split(state), tf.int32)
         earlier = earlier.with_row_splits_dtype(prompts.row_splits.dtype)
         tokens = tf.concat([prompts, earlier], axis=1)
-        token_ids = self._pad(self._check_length(tokens, "state", "source"), "source")
+        token_ids = self._pad(
+            self._check_length(tokens, "state", "source"),
+            "source",
+            _powers_of_two(SHORTEST_STREAM, self._limits["source"]),
+        )
         rows, count = tf.shape(token_ids)[0], tf.shape(text)[0]
         seeds = tf.pad(seed, [[0, rows - count]])
         found = self._search_piece(token_ids, seeds).token_ids[:count, 0]
@@ -393,10 +399,13 @@ class Signatures(tf.Module):
         with tf.control_dependencies([checked]):
             return tf.identity(tokens)
 
-    def _pad(self, tokens: tf.RaggedTensor, side: str) -> tf.Tensor:
+    def _pad(
+        self, tokens: tf.RaggedTensor, side: str, lengths: list[int] | None = None
+    ) -> tf.Tensor:
+        """Pads the tokens to one of `lengths`, `length_buckets` by default."""
         limit = self._limits[side]
         rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
-        length = _round_up(longest, length_buckets(limit))
+        length = _round_up(longest, lengths or length_buckets(limit))
         length = tf.minimum(length, tf.constant(limit, tf.int64))
         shape = [_round_up(rows, _powers_of_two(1, MAX_BATCH_BUCKET)), length]
         return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))

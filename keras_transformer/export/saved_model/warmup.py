@@ -100,7 +100,10 @@ def warmup_requests(filepath: str | os.PathLike) -> Iterator[WarmupRequest]:
 
 
 def write_warmup(
-    model: ExportableModel, folder: pathlib.Path, shapes: WarmupShapes
+    model: ExportableModel,
+    folder: pathlib.Path,
+    shapes: WarmupShapes,
+    has_continue: bool = False,
 ) -> None:
     """Writes warm-up requests into a SavedModel.
 
@@ -112,6 +115,8 @@ def write_warmup(
         folder: the SavedModel.
         shapes: pairs of a number of texts and their length in tokens. Lengths are
             limited to `max_source_length`.
+        has_continue: whether the SavedModel has the signature `continue`, which has a
+            search of its own.
     """
     limit = model.max_source_length
     limited = ((batch, min(length, limit or length)) for batch, length in shapes)
@@ -121,6 +126,13 @@ def write_warmup(
     text, *_ = sample_texts(model)
     (row,) = tokenizers_of(model).source.tokenize([text]).to_list()
     requests = [WarmupRequest("serving_default", {"text": np.array([text], object)})]
+    if has_continue:
+        inputs = {
+            "text": np.array([text], object),
+            "state": np.array([""], object),
+            "seed": np.zeros(1, "int32"),
+        }
+        requests.append(WarmupRequest("continue", inputs))
     for batch, length in shapes:
         token_ids = [*np.resize(row, length - 1), model.end_token_id]
         rows = np.array([token_ids] * batch, "int32")

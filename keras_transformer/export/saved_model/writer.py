@@ -31,6 +31,7 @@ from keras_transformer.export.saved_model.quantization import (
 from keras_transformer.export.saved_model.signatures import (
     DEFAULT_MAX_LENGTH,
     Signatures,
+    streams,
 )
 from keras_transformer.export.saved_model.warmup import (
     WarmupShapes,
@@ -180,7 +181,7 @@ def export_saved_model(
             _write, model, folder, request=request, quantization=quantization
         )
         error = _check(model, folder, request, quantization, texts)
-        write_warmup(model, folder, warmup)
+        write_warmup(model, folder, warmup, streams(model, request))
         decoding = {
             "search": repr(search),
             "max_length": max_length or "50 more than the source",

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import BeamSearch, CausalLM, GreedySearch
+from keras_transformer.export import warmup_requests
 
 PROMPTS = ["two", "", "a man sees"]
 
@@ -76,6 +77,9 @@ def test_signatures(signatures):
 def test_pieces_of_a_stream(model, tmp_path):
     model.export(tmp_path / "1", GreedySearch(), max_length=6, check_texts=PROMPTS)
     continued = tf.saved_model.load(str(tmp_path / "1")).signatures["continue"]
+    (warmed,) = (r for r in warmup_requests(tmp_path / "1") if r[0] == "continue")
+    found = continued(**{name: tf.constant(x) for name, x in warmed.inputs.items()})
+    assert found["text"].shape == (1,)
     expected = model.generate(PROMPTS, GreedySearch(), max_length=99)
     first = continued(
         text=tf.constant(PROMPTS),
