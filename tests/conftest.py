@@ -1,9 +1,18 @@
 import functools
+import gc
 import os
+import subprocess
+import sys
 import tempfile
+import types
 from importlib.metadata import version
 
+import fork_server
 import pytest
+from fork_server import forked_python
+
+# The modules have hundreds of thousands of objects, none of them garbage: see below.
+gc.disable()
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -84,6 +93,27 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    """Starts the server of forked processes, unless this is a worker of its session."""
+    if "FORK_SERVER" in os.environ:
+        return
+    folder = tempfile.TemporaryDirectory()
+    server = subprocess.Popen(
+        [sys.executable, fork_server.__file__, "--serve", folder.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    server.stdout.readline()
+    os.environ["FORK_SERVER"] = folder.name
+
+    def end():
+        del os.environ["FORK_SERVER"]
+        server.communicate()
+        folder.cleanup()
+
+    config.add_cleanup(end)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
@@ -97,6 +127,13 @@ def pytest_collection_modifyitems(config, items):
         others = cases_of_others(items, backend)
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in set(others)]
+
+
+def pytest_collection_finish():
+    """Leaves what has been imported out of every garbage collection."""
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(10_000, 10, 10)
 
 
 def cases_of_others(items, backend):
@@ -128,3 +165,20 @@ def fresh_session():
 
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(7)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_exports():
+    """The processes that write and check exports are forked from one with TensorFlow.
+
+    `tests/export/test_tensorflow_process.py` tests those that users start.
+    """
+    from keras_transformer.export import tensorflow_process
+
+    def popen(command, **options):
+        imports_package = "import keras_transformer" in command[-1]
+        python = forked_python("tensorflow" if imports_package else "saved_model")
+        return subprocess.Popen([*python, *command[1:]], **options)
+
+    names = {**vars(subprocess), "Popen": popen}
+    tensorflow_process.subprocess = types.SimpleNamespace(**names)

@@ -10,6 +10,11 @@ from keras_transformer.export.tensorflow_process import run_python
 pytestmark = pytest.mark.once
 
 
+@pytest.fixture(autouse=True)
+def process_of_its_own(monkeypatch):
+    monkeypatch.setattr(tensorflow_process, "subprocess", subprocess)
+
+
 def test_the_error_of_a_process_is_quoted():
     assert run_python("print(input())", "out of ink") == '"out of ink"\n'
     message = "child process .* end of its error output: out of ink"
