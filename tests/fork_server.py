@@ -125,7 +125,7 @@ def _receive(connection, streams):
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.stdin = open(0)
+    sys.stdin = os.fdopen(0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)

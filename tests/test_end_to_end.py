@@ -4,11 +4,11 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from fork_server import forked_python
 
 from keras_transformer import (
     BeamSearch,
@@ -120,7 +120,7 @@ def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
         [*UNSEEN, ""],
     ]
     process = subprocess.run(
-        [sys.executable, "-c", IN_ANOTHER_PROCESS],
+        [*forked_python(backend), "-c", IN_ANOTHER_PROCESS],
         input=json.dumps(settings),
         env={**os.environ, "KERAS_BACKEND": backend},
         cwd=ROOT,

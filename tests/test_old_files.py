@@ -11,11 +11,11 @@ import json
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
+from fork_server import forked_python
 from layer_contract import to_numpy
 
 from keras_transformer import (
@@ -103,7 +103,7 @@ def test_a_process_that_has_imported_only_the_package():
         f"model = keras.saving.load_model({str(FOLDER / 'ensemble.keras')!r})\n"
         "print(type(model.target_tokenizer).__name__)"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code]
+    command = [*forked_python("tensorflow"), "-c", code]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.stdout == "WordTokenizer\n", process.stderr
 

@@ -4,7 +4,6 @@ import json
 import shutil
 import struct
 import subprocess
-import sys
 import warnings
 
 import ctranslate2
@@ -15,6 +14,7 @@ from ctranslate2.converters import TransformersConverter
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2_designs import DESIGNS, TARGET, log_probabilities, model_of
+from fork_server import forked_python
 from layer_contract import to_numpy
 
 from keras_transformer import GreedySearch
@@ -119,7 +119,7 @@ print(load_ctranslate2(sys.argv[1]).hidden_dim)
 
 @pytest.mark.once
 def test_the_package_ctranslate2_is_not_needed(good):
-    command = [sys.executable, "-c", WITHOUT_CTRANSLATE2, str(good)]
+    command = [*forked_python("tensorflow"), "-c", WITHOUT_CTRANSLATE2, str(good)]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.stdout.split()[-1:] == ["12"], process.stderr
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 from designs import DESIGNS
+from fork_server import forked_python
 from layer_contract import to_numpy, with_random_weights
 
 import keras_transformer
@@ -401,7 +402,7 @@ print(keras.backend.backend(), np.abs(keras.ops.convert_to_numpy(model(inputs)))
 """
     other = OTHER[keras.backend.backend()]
     process = subprocess.run(
-        [sys.executable, "-c", code],
+        [*forked_python(other), "-c", code],
         env={**os.environ, "KERAS_BACKEND": other},
         capture_output=True,
         text=True,

@@ -5,7 +5,6 @@ import pathlib
 import pickle
 import re
 import subprocess
-import sys
 
 import keras
 import keras_nlp
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from fork_server import forked_python
 
 from keras_transformer import (
     BannedTexts,
@@ -305,7 +305,7 @@ import keras_transformer.text
 assert "keras_nlp" not in sys.modules and "keras_hub" not in sys.modules
 """
     process = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
+        [*forked_python("saved_model"), "-c", code, str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

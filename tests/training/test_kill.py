@@ -1,13 +1,13 @@
 """A run that is killed several times has the result of an uninterrupted run."""
 
 import json
-import os
 import pathlib
 import subprocess
-import sys
 
+import keras
 import numpy as np
 import pytest
+from fork_server import forked_python
 from small_run import BATCHES, EPOCHS
 
 SCRIPT = pathlib.Path(__file__).with_name("killed_runs.py")
@@ -22,16 +22,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ends(folder):
     """Exit codes of the processes, by the place where they were killed."""
-    # Compiled functions of JAX, for the following processes.
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
     process = subprocess.run(
-        [sys.executable, SCRIPT, folder],
+        [*forked_python(keras.backend.backend()), SCRIPT, folder],
         capture_output=True,
         text=True,
-        env={**os.environ, **cache},
     )
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout.splitlines()[-1])
