@@ -21,17 +21,22 @@ NOT_RUN = {
     "Helsinki-NLP/": "it downloads a published model",
     "serve(read_server_options(": "it serves until it is stopped",
 }
-# Why an example with this in it runs with the TensorFlow backend alone.
+# Why an example with this in it runs with one backend alone, and which.
 RUN_ONCE = {
-    "export_onnx(": "TensorFlow writes it, for other backends in a slow child process",
-    "saved_models/": "TensorFlow alone writes and reads a SavedModel",
+    "export_onnx(": ("tensorflow", "others write it in a slow child process"),
+    "saved_models/": ("tensorflow", "it alone writes and reads a SavedModel"),
+    "Recipe(": ("torch", "the others compile for seconds what other tests train"),
 }
 EXAMPLES = [
     pytest.param(
         module,
         inspect.cleandoc("\n" + code),
         id=f"{module.__name__}-{number}",
-        marks=[pytest.mark.once for part in RUN_ONCE if part in code],
+        marks=[
+            pytest.mark.once(backend)
+            for part, (backend, _) in RUN_ONCE.items()
+            if part in code
+        ],
     )
     for module in [kt, *MODULES]
     for number, (_, code) in enumerate(

@@ -178,7 +178,7 @@ def test_a_stopped_run_of_the_command(tmp_path, monkeypatch):
     assert_close(trained.model(INPUTS), expected["logits"], atol=1e-3)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_run_of_the_command_that_has_ended(tmp_path):
     folder = copy_run("ended", tmp_path)
     trained = train(Recipe(**read_options(folder / "options.toml")))

@@ -12,6 +12,7 @@ def test_parameters_of_tiny():
     assert model.count_params() == 2_547_200
 
 
+@pytest.mark.once
 def test_parameters_of_base():
     model = Seq2Seq.from_preset("transformer_base", vocabulary_size=37_000)
     assert model.count_params() == 63_082_496

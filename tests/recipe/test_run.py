@@ -104,7 +104,7 @@ def test_a_run_writes_its_files_and_is_resumed(options, tmp_path, monkeypatch):
         train(Recipe(**options, label_smoothing=0.2))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_complete_run_is_read(options, tmp_path, monkeypatch):
     results = tmp_path / "results"
     model, search, figures = train(Recipe(**options, epochs=1))
@@ -152,6 +152,7 @@ def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
     assert len(read_history(results)) == 2
 
 
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_init_starts_from_a_trained_model(options, tmp_path):
     first = train(Recipe(**options, epochs=1)).model
@@ -303,7 +304,7 @@ def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_model_is_saved_before_its_evaluation(options, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "evaluate_model", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):

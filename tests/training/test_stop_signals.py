@@ -152,6 +152,7 @@ def at(epoch, batch):
     return f"^Stopped. .* resumes at epoch {epoch}, batch {batch}. Checkpoint: "
 
 
+@pytest.mark.once("torch")
 def test_a_run_that_signals_stop_everywhere(tmp_path, monkeypatch):
     keras.utils.set_random_seed(5)
     other, log = make_small(), LossLog()
