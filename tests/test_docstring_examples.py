@@ -19,6 +19,7 @@ from keras_transformer.recipe import Recipe
 # Why an example with this in it is compiled and no more.
 NOT_RUN = {
     "Helsinki-NLP/": "it downloads a published model",
+    "openai-community/": "it downloads a published model",
     "serve(read_server_options(": "it serves until it is stopped",
 }
 # Why an example with this in it runs with one backend alone, and which.
@@ -78,6 +79,7 @@ def toys(tmp_path_factory):
     return {
         **{"model": pieces_model, "model_of_another_seed": other_model},
         **{"word_model": word_model, "train": data, "valid": data},
+        **{"language_model": kt.CausalLM(**TOY_MODEL, tokenizer=pieces)},
         **{"train_files": TRAIN, "valid_files": VALID},
         **{"texts": sources[:3], "sources": sources[:3]},
         **{"valid_sources": sources[:3], "valid_references": references[:3]},

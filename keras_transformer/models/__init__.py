@@ -1,6 +1,7 @@
 """Models: `Seq2Seq`, `CausalLM`, `Ensemble`, their base classes and named sizes."""
 
 from keras_transformer.models.causal_lm import CausalLM
+from keras_transformer.models.decoder_only import DecoderOnly
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.generative_model import GenerativeModel
@@ -10,6 +11,7 @@ from keras_transformer.presets import PRESETS
 __all__ = [
     "PRESETS",
     "CausalLM",
+    "DecoderOnly",
     "EncoderDecoder",
     "Ensemble",
     "GenerativeModel",
