@@ -182,3 +182,14 @@ def forked_exports():
 
     names = {**vars(subprocess), "Popen": popen}
     tensorflow_process.subprocess = types.SimpleNamespace(**names)
+
+
+@pytest.fixture
+def unchecked_exports(monkeypatch):
+    """`export` skips the comparison of texts, which takes seconds.
+
+    For tests that compare the texts themselves, or that are not about them.
+    """
+    from keras_transformer.export.saved_model import writer
+
+    monkeypatch.setattr(writer, "compare_texts", lambda *_: None)

@@ -125,7 +125,8 @@ def _receive(connection, streams):
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.stdin = os.fdopen(0)
+    # Without the second reference, code that replaces the first closes the stream.
+    sys.stdin = sys.__stdin__ = os.fdopen(0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
@@ -156,7 +157,7 @@ def run(arguments):
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
-        sys.path[0] = os.path.dirname(option)
+        sys.path[0] = os.path.dirname(os.path.abspath(option))
         runpy.run_path(option, run_name="__main__")
 
 
@@ -170,8 +171,9 @@ def end(code):
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
     os._exit(code)
 
 

@@ -209,6 +209,7 @@ def test_one_file_has_model_and_tokenizers(trained, tmp_path):
 
 
 @pytest.mark.once
+@pytest.mark.usefixtures("unchecked_exports")
 def test_a_saved_model_equals_generate(trained, tmp_path):
     trained.ours.export(tmp_path / "1", BeamSearch(2), check_texts=TEXTS)
     serve = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]

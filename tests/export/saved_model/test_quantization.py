@@ -7,7 +7,6 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer import BeamSearch, Ensemble, GreedySearch, Seq2Seq
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export import checking
-from keras_transformer.export.saved_model import writer
 from keras_transformer.export.saved_model.quantization import (
     check_quantization,
     restore_numbers,
@@ -131,9 +130,8 @@ def test_the_rounding_error_is_the_greatest_per_token():
 
 
 @pytest.mark.once
-def test_a_saved_model_in_int8(ensemble, tmp_path, monkeypatch):
-    # The test itself compares the texts.
-    monkeypatch.setattr(writer, "compare_texts", lambda *_: None)
+@pytest.mark.usefixtures("unchecked_exports")
+def test_a_saved_model_in_int8(ensemble, tmp_path):
     folder, search = tmp_path / "letters" / "1", BeamSearch(2)
     ensemble.export(folder, search, check_texts=TEXTS, quantization="int8")
     signatures = tf.saved_model.load(str(folder)).signatures

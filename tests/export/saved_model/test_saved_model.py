@@ -291,11 +291,8 @@ class Bigrams(GenerativeModel):
         return keras.ops.ones(shape, "float32")
 
 
-def test_sampling_logits_processors_and_lengths_of_generate(
-    model, tmp_path, monkeypatch
-):
-    # The test itself compares the texts.
-    monkeypatch.setattr(writer, "compare_texts", lambda *_: None)
+@pytest.mark.usefixtures("unchecked_exports")
+def test_sampling_logits_processors_and_lengths_of_generate(model, tmp_path):
     search = Sampling(
         3, top_p=0.9, logits_processors=[NoRepeatNGram(1), SuppressTokens([5])]
     )
