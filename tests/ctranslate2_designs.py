@@ -79,6 +79,7 @@ DESIGNS = {
     },
     "as they are": lambda: {
         "target_tokenizer": None,
+        "activation": "gelu_new",
         "scale_embeddings": False,
         "tie_embeddings": "none",
         "output_bias": False,

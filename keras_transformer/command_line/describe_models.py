@@ -104,9 +104,18 @@ def describe_ctranslate2(path: pathlib.Path) -> Facts:
 
     variables = read_variables(path / "model.bin")
     types = ", ".join(variables.weight_types())
-    return {
+    facts = {
         **size_and_date(path),
         "format": f"version {variables.version}, weights in {types}",
+    }
+    if variables.name == "TransformerDecoderSpec":
+        return {
+            **facts,
+            "class": "decoder-only Transformer",
+            "next": [f'in Python: ctranslate2.Generator("{path}")'],
+        }
+    return {
+        **facts,
         **_describe_loaded(load_ctranslate2(path)),
         "next": [command("import", path, "MODEL.keras")],
     }

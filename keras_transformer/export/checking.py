@@ -70,16 +70,18 @@ def sample_texts(model: ExportableModel) -> list[str]:
     return [text.decode("utf-8") for text in texts.numpy()] + [""]
 
 
-def checked_length(model: ExportableModel) -> int:
+def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:
     """Returns the greatest length of the hypotheses that a check compares.
 
     Args:
         model: the model.
+        rows: token ids of the sources, at least one row.
 
     Returns:
-        64 tokens, or `max_target_length` if it is less.
+        64 tokens, or the limit of the model for one of the sources if it is less.
     """
-    return min(model.max_target_length or MAX_CHECKED_LENGTH, MAX_CHECKED_LENGTH)
+    limits = [int(model.max_steps(len(row), MAX_CHECKED_LENGTH)) for row in rows]
+    return max(1, min(limits))  # `generate` refuses a source over the limit
 
 
 def best_hypotheses(

@@ -1,10 +1,12 @@
-"""Writes a CTranslate2 model, which translates on CPUs and GPUs."""
+"""Writes a CTranslate2 model, which decodes on CPUs and GPUs."""
 
+import abc
 import math
 import os
 import pathlib
 import warnings
 from collections.abc import Sequence
+from typing import final
 
 import ctranslate2
 import numpy as np
@@ -25,10 +27,12 @@ from keras_transformer.export.ctranslate2_spec import make_spec
 from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
     ExportableModel,
+    Transformer,
     as_keras_model,
-    check_encoder_decoder,
+    check_transformer,
     embedding_vocabulary,
     tokenizers_of,
+    tokenizers_to_write,
 )
 from keras_transformer.files import new_folder
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
@@ -45,12 +49,14 @@ def export_ctranslate2(
     quantization: str | None = None,
     check_texts: Sequence[str] | None = None,
 ) -> None:
-    """Writes a folder that `ctranslate2.Translator` loads, with tokenizers.
+    """Writes a folder that CTranslate2 loads, with tokenizers.
 
-    The folder contains the model and the vocabularies of CTranslate2. If the tokenizers
-    are `SentencePieceTokenizer`s or `MarianTokenizer`s, it also contains
-    `source.model` and `target.model` for the package sentencepiece. CTranslate2 accepts
-    and returns tokens without the end token.
+    `ctranslate2.Translator` loads an encoder-decoder Transformer, and
+    `ctranslate2.Generator` a decoder-only Transformer. The folder contains the model
+    and the vocabularies of CTranslate2. If the tokenizers are
+    `SentencePieceTokenizer`s or `MarianTokenizer`s, it also contains `source.model` and
+    `target.model` for the package sentencepiece; for a decoder-only Transformer,
+    `tokenizer.model`. CTranslate2 accepts and returns tokens without the end token.
 
     The supported architectures are pre-norm and post-norm, layer and RMS normalization,
     gated feed-forward networks, grouped-query attention, sinusoidal, learned and rotary
@@ -59,8 +65,8 @@ def export_ctranslate2(
     positions, or 2,048 without a limit. CTranslate2 raises an error for longer inputs.
 
     CTranslate2 computes the logits of the model, up to rounding. The search is not part
-    of the folder. `translate_batch` has its own search, which differs from `BeamSearch`
-    as follows:
+    of the folder. `translate_batch` and `generate_batch` have their own search, which
+    differs from `BeamSearch` as follows:
 
     - The score is the sum of the log-probabilities, including that of the end token,
       divided by `length ** length_penalty`. `BeamSearch` divides by
@@ -69,9 +75,9 @@ def export_ctranslate2(
     - Without a length penalty, both searches stop when no better hypothesis is
       possible. With a length penalty, CTranslate2 stops when `beam_size * patience`
       hypotheses have ended; `BeamSearch` continues while an open hypothesis can win.
-    - At `max_decoding_length`, CTranslate2 returns open hypotheses unchanged.
-      `BeamSearch` appends the end token.
-    - CTranslate2 returns an empty output only with `min_decoding_length=0`.
+    - At `max_decoding_length`, `translate_batch` returns open hypotheses unchanged.
+      `BeamSearch` appends the end token, except for a `CausalLM`.
+    - `translate_batch` returns an empty output only with `min_decoding_length=0`.
     - CTranslate2 can choose the pad token, which is rare in trained models.
       `suppress_sequences=[["<pad>"]]` prevents it; its probability then goes to the
       other tokens. `BeamSearch` never chooses it and leaves the other probabilities
@@ -85,7 +91,7 @@ def export_ctranslate2(
     per token.
 
     Args:
-        model: an encoder-decoder Transformer, such as a `Seq2Seq`, in float32, with
+        model: a Transformer, such as a `Seq2Seq` or a `CausalLM`, in float32, with
             tokenizers.
         filepath: folder to write. It must not exist or be empty.
         search: search that finds the hypotheses whose scores are checked.
@@ -123,12 +129,13 @@ def export_ctranslate2(
             f"`quantization` must be one of {ACCEPTED_MODEL_TYPES} or `None`; received "
             f"`quantization={quantization!r}`."
         )
-    transformer = check_encoder_decoder(model, "ctranslate2")
+    transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(as_keras_model(model))
     texts = list(check_texts or sample_texts(model))
     rows = tokenizer.tokenize(texts, add_end=True).to_list()
-    rows = [row for row in rows if len(row) > 1]  # without empty texts
+    if isinstance(transformer, EncoderDecoderTransformer):
+        rows = [row for row in rows if len(row) > 1]  # without empty texts
     if not rows:
         raise ValueError(
             "`check_texts` must hold a text that is not empty; received "
@@ -138,7 +145,7 @@ def export_ctranslate2(
     with new_folder(filepath) as folder:
         _write(transformer, folder, None)
         _check_tokens(transformer, folder, rows)
-        best = best_hypotheses(model, rows, search, checked_length(model))
+        best = best_hypotheses(model, rows, search, checked_length(model, rows))
         # A search with logits processors may find no hypothesis.
         pairs = [pair for pair in zip(rows, best, strict=True) if pair[1]]
         rows, targets = ([pair[side] for pair in pairs] for side in range(2))
@@ -148,50 +155,116 @@ def export_ctranslate2(
             _check_scores(transformer, folder, rows, targets, ROUNDING_TOLERANCE)
 
 
-def _write(
-    model: EncoderDecoderTransformer, folder: pathlib.Path, quantization: str | None
-) -> None:
+def _write(model: Transformer, folder: pathlib.Path, quantization: str | None) -> None:
     spec = make_spec(model)
     spec.validate()
     spec.optimize(quantization)
     folder.mkdir(exist_ok=True)
     spec.save(str(folder))
-    for side, tokenizer in tokenizers_of(model)._asdict().items():
+    for name, tokenizer in tokenizers_to_write(model).items():
         if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
-            (folder / f"{side}.model").write_bytes(tokenizer.proto)
+            (folder / f"{name}.model").write_bytes(tokenizer.proto)
 
 
-def _source_tokens(model: EncoderDecoderTransformer, rows: Rows) -> list[list[str]]:
-    """Returns the tokens of sources, without the end token."""
-    tokenizer, size = tokenizers_of(model).source, model.source_vocabulary_size
-    vocabulary = embedding_vocabulary(tokenizer, size)
-    return [[vocabulary[token_id] for token_id in row[:-1]] for row in rows]
+class _Engine(abc.ABC):
+    """A model that CTranslate2 has loaded, with token ids as inputs and outputs.
+
+    Args:
+        model: the exported model.
+        folder: the folder of CTranslate2.
+    """
+
+    def __init__(self, model: Transformer, folder: pathlib.Path):
+        self.model, self.folder = model, str(folder)
+        source, target = tokenizers_of(model)
+        self.sources = embedding_vocabulary(source, model.source_vocabulary_size)
+        self.targets = embedding_vocabulary(target, model.target_vocabulary_size)
+        self.ids = {token: row for row, token in enumerate(self.targets)}
+        self.suppressed = [[self.targets[model.pad_token_id]]]
+
+    def target_tokens(self, row: list[int]) -> list[str]:
+        """Converts ids of a target to tokens."""
+        return [self.targets[token_id] for token_id in row]
+
+    @abc.abstractmethod
+    def decode(self, rows: Rows, max_length: int) -> Rows:
+        """Returns the outputs of greedy search as `generate` returns them."""
+
+    @abc.abstractmethod
+    def score(self, rows: Rows, targets: Rows) -> np.ndarray:
+        """Returns the log-probabilities of targets: float array `(len(targets),)`."""
 
 
-def _target_vocabulary(model: EncoderDecoderTransformer) -> list[str]:
-    tokenizer, size = tokenizers_of(model).target, model.target_vocabulary_size
-    return embedding_vocabulary(tokenizer, size)
+@final
+class _Translator(_Engine):
+    """An encoder-decoder Transformer. CTranslate2 adds the end tokens."""
+
+    def decode(self, rows: Rows, max_length: int) -> Rows:
+        results = ctranslate2.Translator(self.folder).translate_batch(
+            self._source_tokens(rows),
+            beam_size=1,
+            min_decoding_length=0,
+            max_decoding_length=max(1, max_length - 1),
+            suppress_sequences=self.suppressed,
+        )
+        outputs = [result.hypotheses[0][: max_length - 1] for result in results]
+        end = self.model.end_token_id
+        return [[*(self.ids[token] for token in row), end] for row in outputs]
+
+    def score(self, rows: Rows, targets: Rows) -> np.ndarray:
+        results = ctranslate2.Translator(self.folder).score_batch(
+            self._source_tokens(rows), [self.target_tokens(row[:-1]) for row in targets]
+        )
+        return np.array([math.fsum(result.log_probs) for result in results])
+
+    def _source_tokens(self, rows: Rows) -> list[list[str]]:
+        return [[self.sources[token_id] for token_id in row[:-1]] for row in rows]
 
 
-def _check_tokens(
-    model: EncoderDecoderTransformer, folder: pathlib.Path, rows: Rows
-) -> None:
+@final
+class _Generator(_Engine):
+    """A decoder-only Transformer, which continues prompts."""
+
+    def decode(self, rows: Rows, max_length: int) -> Rows:
+        results = ctranslate2.Generator(self.folder).generate_batch(
+            [self.target_tokens(row) for row in rows],
+            # In a batch with a prompt of one token, the outputs begin with the prompts.
+            max_batch_size=1,
+            max_length=max_length,
+            suppress_sequences=self.suppressed,
+            include_prompt_in_result=False,
+            return_end_token=True,
+        )
+        return [[self.ids[token] for token in r.sequences[0]] for r in results]
+
+    def score(self, rows: Rows, targets: Rows) -> np.ndarray:
+        results = ctranslate2.Generator(self.folder).score_batch(
+            [
+                self.target_tokens([*row, *target])
+                for row, target in zip(rows, targets, strict=True)
+            ],
+            max_input_length=0,
+        )
+        return np.array(
+            [
+                math.fsum(result.log_probs[-len(target) :])
+                for result, target in zip(results, targets, strict=True)
+            ]
+        )
+
+
+def _load(model: Transformer, folder: pathlib.Path) -> _Engine:
+    kind = _Translator if isinstance(model, EncoderDecoderTransformer) else _Generator
+    return kind(model, folder)
+
+
+def _check_tokens(model: Transformer, folder: pathlib.Path, rows: Rows) -> None:
     """Compares the outputs of greedy search, except for ties."""
-    max_length = checked_length(model)
+    max_length = checked_length(model, rows)
     expected = best_hypotheses(model, rows, GreedySearch(), max_length)
-    vocabulary = _target_vocabulary(model)
-    results = ctranslate2.Translator(str(folder)).translate_batch(
-        _source_tokens(model, rows),
-        beam_size=1,
-        min_decoding_length=0,
-        max_decoding_length=max(1, max_length - 1),
-        suppress_sequences=[[vocabulary[model.pad_token_id]]],
-    )
-    ids = {token: row for row, token in enumerate(vocabulary)}
+    outputs = _load(model, folder).decode(rows, max_length)
     ties = 0
-    for source, target, result in zip(rows, expected, results, strict=True):
-        found = [ids[token] for token in result.hypotheses[0][: max_length - 1]]
-        found.append(model.end_token_id)
+    for source, target, found in zip(rows, expected, outputs, strict=True):
         if found == target:
             continue
         if not _are_tied(model, source, target, found):
@@ -209,7 +282,7 @@ def _check_tokens(
 
 
 def _are_tied(
-    model: EncoderDecoderTransformer,
+    model: Transformer,
     source: list[int],
     target: list[int],
     found: list[int],
@@ -223,19 +296,13 @@ def _are_tied(
 
 
 def _check_scores(
-    model: EncoderDecoderTransformer,
+    model: Transformer,
     folder: pathlib.Path,
     rows: Rows,
     targets: Rows,
     tolerance: float,
 ) -> None:
     """Compares the log-probabilities of the targets."""
-    if not targets:
-        return
-    vocabulary = _target_vocabulary(model)
-    results = ctranslate2.Translator(str(folder)).score_batch(
-        _source_tokens(model, rows),
-        [[vocabulary[token_id] for token_id in row[:-1]] for row in targets],
-    )
-    found = np.array([math.fsum(result.log_probs) for result in results])
-    check_log_probabilities("CTranslate2", model, rows, targets, found, tolerance)
+    if targets:
+        found = _load(model, folder).score(rows, targets)
+        check_log_probabilities("CTranslate2", model, rows, targets, found, tolerance)

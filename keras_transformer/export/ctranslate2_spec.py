@@ -1,7 +1,7 @@
-"""Describes the architecture and the weights of a model as a `TransformerSpec`."""
+"""Describes the architecture and the weights of a model as a `ModelSpec`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -10,11 +10,14 @@ from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 from keras import ops
 
 from keras_transformer.export.protocols import (
+    DecoderOnlyTransformer,
     EncoderDecoderTransformer,
+    Transformer,
     embedding_vocabulary,
     tokenizers_of,
 )
 from keras_transformer.layers import (
+    AlibiBias,
     DecoderBlock,
     DecoderStack,
     EncoderStack,
@@ -25,63 +28,97 @@ from keras_transformer.layers import (
     Residual,
     RotaryEmbedding,
 )
+from keras_transformer.layers.activations import gelu_new
 from keras_transformer.types import Options, Tensor
+
+Spec: TypeAlias = (
+    transformer_spec.TransformerSpec | transformer_spec.TransformerDecoderModelSpec
+)
 
 ACTIVATIONS: dict[Callable[[Tensor], Tensor], int] = {
     keras.activations.relu: Activation.RELU,
     keras.activations.gelu: Activation.GELU,
+    gelu_new: Activation.GELUTanh,
     keras.activations.silu: Activation.SWISH,
     keras.activations.tanh: Activation.Tanh,
     keras.activations.sigmoid: Activation.Sigmoid,
 }
-# Encoders of CTranslate2 do not support ALiBi.
-SCHEMES_IN_ATTENTION = (RelativePositionBias, RotaryEmbedding)
+SCHEMES_IN_ATTENTION = (RotaryEmbedding, RelativePositionBias)
+# Encoders of CTranslate2 do not support ALiBi, whose slopes it computes.
+DECODER_SCHEMES_IN_ATTENTION = (*SCHEMES_IN_ATTENTION, AlibiBias)
+ALIBI_MAX_BIAS = 8
 DEFAULT_TABLE_LENGTH = 2048
 
 
-def make_spec(model: EncoderDecoderTransformer) -> transformer_spec.TransformerSpec:
+def make_spec(model: Transformer) -> Spec:
     """Describes a model to CTranslate2.
 
     Args:
         model: a model with tokenizers.
 
     Returns:
-        A `TransformerSpec` with configuration, vocabularies and float32 weights.
+        A `TransformerSpec`, or a `TransformerDecoderModelSpec` for a decoder-only
+        model, with configuration, vocabularies and float32 weights.
 
     Raises:
         ValueError: if CTranslate2 does not support a part of the model.
     """
     _check_architecture(model)
+    if isinstance(model, EncoderDecoderTransformer):
+        spec = _encoder_decoder_spec(model)
+    else:
+        spec = _decoder_only_spec(model)
+    tokens = _target_tokens(model)
+    spec.config.layer_norm_epsilon = _residuals(model)[0].layer_norm_epsilon
+    spec.config.unk_token = tokens[tokenizers_of(model).target.unknown_token_id]
+    spec.config.eos_token = tokens[model.end_token_id]
+    if model.start_token_id != model.pad_token_id:
+        spec.config.bos_token = tokens[model.start_token_id]
+    return spec
+
+
+def _encoder_decoder_spec(
+    model: EncoderDecoderTransformer,
+) -> transformer_spec.TransformerSpec:
     options = _architecture_options(model)
     spec = transformer_spec.TransformerSpec(
         transformer_spec.TransformerEncoderSpec(model.num_layers, **options),
         transformer_spec.TransformerDecoderSpec(model.num_decoder_layers, **options),
     )
-    spec.config.layer_norm_epsilon = _residuals(model)[0].layer_norm_epsilon
+    targets = _target_tokens(model)
     spec.config.add_source_eos = True
-    source, target = tokenizers_of(model)
-    sources = embedding_vocabulary(source, model.source_vocabulary_size)
-    targets = embedding_vocabulary(target, model.target_vocabulary_size)
-    spec.config.unk_token = targets[target.unknown_token_id]
-    spec.config.eos_token = targets[model.end_token_id]
     spec.config.decoder_start_token = targets[model.start_token_id]
-    if model.start_token_id != model.pad_token_id:
-        spec.config.bos_token = targets[model.start_token_id]
+    tokenizer = tokenizers_of(model).source
+    sources = embedding_vocabulary(tokenizer, model.source_vocabulary_size)
     spec.register_source_vocabulary(sources)
     spec.register_target_vocabulary(targets)
     _set_encoder(spec.encoder, model)
-    _set_decoder(spec.decoder, model)
+    _set_decoder(spec.decoder, model, model.target_encoding)
     return spec
 
 
-def _check_architecture(model: EncoderDecoderTransformer) -> None:
+def _decoder_only_spec(
+    model: DecoderOnlyTransformer,
+) -> transformer_spec.TransformerDecoderModelSpec:
+    decoder = transformer_spec.TransformerDecoderSpec(
+        model.num_layers, with_encoder_attention=False, **_architecture_options(model)
+    )
+    spec = transformer_spec.TransformerDecoderModelSpec(decoder)
+    spec.register_vocabulary(_target_tokens(model))
+    _set_decoder(spec.decoder, model, model.encoding)
+    return spec
+
+
+def _target_tokens(model: Transformer) -> list[str]:
+    tokenizer = tokenizers_of(model).target
+    return embedding_vocabulary(tokenizer, model.target_vocabulary_size)
+
+
+def _check_architecture(model: Transformer) -> None:
     """Raises `ValueError` if CTranslate2 does not support the architecture."""
-    block = model.encoder.blocks[0]
+    block = model.decoder.blocks[0]
     attention, residuals = block.self_attention, _residuals(model)
-    scheme = model.positions
-    supported = scheme.added_to_inputs or isinstance(scheme, SCHEMES_IN_ATTENTION)
-    expected = "an encoding, `RotaryEmbedding`, `RelativePositionBias`"
-    _require(supported, "positions", type(scheme).__name__, expected)
+    _check_positions(model)
     _require(attention.pattern is None, "pattern", attention.pattern, "`None`")
     _require(not attention.use_gate, "use_gate", attention.use_gate, "`False`")
     same_width = attention.value_dim == attention.key_dim
@@ -104,6 +141,19 @@ def _check_architecture(model: EncoderDecoderTransformer) -> None:
     _require(dtype == "float32", "dtype", dtype, "'float32'")
 
 
+def _check_positions(model: Transformer) -> None:
+    schemes: tuple[type[PositionScheme], ...] = DECODER_SCHEMES_IN_ATTENTION
+    if isinstance(model, EncoderDecoderTransformer):
+        schemes = SCHEMES_IN_ATTENTION
+    scheme = model.positions
+    supported = scheme.added_to_inputs or isinstance(scheme, schemes)
+    names = ", ".join(f"`{known.__name__}`" for known in schemes)
+    _require(supported, "positions", type(scheme).__name__, f"an encoding, {names}")
+    if isinstance(scheme, AlibiBias):
+        is_same = scheme.max_bias == ALIBI_MAX_BIAS
+        _require(is_same, "max_bias", scheme.max_bias, str(ALIBI_MAX_BIAS))
+
+
 def _require(supported: bool, name: str, received: object, expected: str) -> None:
     if not supported:
         raise ValueError(
@@ -113,14 +163,16 @@ def _require(supported: bool, name: str, received: object, expected: str) -> Non
         )
 
 
-def _residuals(model: EncoderDecoderTransformer) -> list[Residual]:
-    blocks = [*model.encoder.blocks, *model.decoder.blocks]
+def _residuals(model: Transformer) -> list[Residual]:
+    blocks = [*model.decoder.blocks]
+    if isinstance(model, EncoderDecoderTransformer):
+        blocks += model.encoder.blocks
     return [block.feed_forward_residual for block in blocks]
 
 
-def _architecture_options(model: EncoderDecoderTransformer) -> Options:
-    """Returns the arguments of the specifications of both encoder and decoder."""
-    block = model.encoder.blocks[0]
+def _architecture_options(model: Transformer) -> Options:
+    """Returns the arguments of the specifications of encoder and decoder."""
+    block = model.decoder.blocks[0]
     attention = block.self_attention
     options = {
         "num_heads": attention.num_heads,
@@ -135,6 +187,8 @@ def _architecture_options(model: EncoderDecoderTransformer) -> Options:
         options["rotary_dim"] = attention.key_dim
         options["rotary_interleave"] = False
         options["rotary_base"] = model.positions.max_wavelength
+    if isinstance(model.positions, AlibiBias):
+        options["alibi"] = True
     if isinstance(model.positions, RelativePositionBias):
         options["relative_attention_bias"] = True
     return options
@@ -153,15 +207,17 @@ def _set_encoder(
 
 
 def _set_decoder(
-    spec: transformer_spec.TransformerDecoderSpec, model: EncoderDecoderTransformer
+    spec: transformer_spec.TransformerDecoderSpec,
+    model: Transformer,
+    encoding: PositionScheme | None,
 ) -> None:
     spec.embeddings.weight = _array(model.target_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
-    if model.target_encoding is not None:
+    if encoding is not None:
         length = model.positions.max_length or max(
             DEFAULT_TABLE_LENGTH, model.max_target_length or 0
         )
-        table = _position_table(model.target_encoding, length, model.hidden_dim)
+        table = _position_table(encoding, length, model.hidden_dim)
         spec.position_encodings.encodings = table
     _set_layers(spec, model.decoder)
     if model.output_dense is not None:

@@ -276,7 +276,7 @@ def _check(
     """Compares the log-probabilities of the hypotheses of the search."""
     tokenizer = tokenizers_of(model).source
     rows = tokenizer.tokenize(list(texts), add_end=True).to_list()
-    targets = best_hypotheses(model, rows, search, checked_length(model))
+    targets = best_hypotheses(model, rows, search, checked_length(model, rows))
     pad = model.pad_token_id
     found = _score(folder, _pad_rows(rows, pad), _pad_rows(targets, pad))
     check_log_probabilities(

@@ -8,6 +8,7 @@ from typing import (
     NamedTuple,
     Protocol,
     Self,
+    TypeAlias,
     runtime_checkable,
 )
 
@@ -58,28 +59,20 @@ class ExportableModel(SequenceModel, Protocol):
         ...
 
 
-@runtime_checkable
-class EncoderDecoderTransformer(ExportableModel, Protocol):
-    """An encoder-decoder Transformer whose sources and targets are token ids.
+class DecoderTransformer(ExportableModel, Protocol):
+    """A Transformer with a stack of decoder blocks, which predicts the next token.
 
-    The formats that store weights and a description of the architecture require it:
-    ONNX, CTranslate2 and Marian. `Seq2Seq` follows it; its docstring describes the
-    attributes that are arguments of its constructor. An `Ensemble` does not follow it.
+    It holds what `EncoderDecoderTransformer` and `DecoderOnlyTransformer` share. The
+    docstrings of `Seq2Seq` and `CausalLM` describe the attributes that are arguments of
+    their constructors.
 
     Attributes:
-        source_embedding: embedding of the source tokens.
-        target_embedding: embedding of the target tokens. It is `source_embedding` if
-            `tie_embeddings` is `"all"`.
-        source_encoding: encoding that is added to the embeddings of the source;
-            `None` if `positions` act in attention.
-        target_encoding: encoding that is added to the embeddings of the target.
-        encoder: the stack of encoder blocks.
+        target_embedding: embedding of the target tokens.
         decoder: the stack of decoder blocks.
         tied_output_bias: bias of the logits without `output_dense`; `None` = no bias.
     """
 
     num_layers: int
-    num_decoder_layers: int
     hidden_dim: int
     intermediate_dim: int
     num_heads: int
@@ -91,11 +84,7 @@ class EncoderDecoderTransformer(ExportableModel, Protocol):
     tie_embeddings: str
     scale_embeddings: bool
     output_bias: bool
-    source_embedding: keras.layers.Embedding
     target_embedding: keras.layers.Embedding
-    source_encoding: PositionScheme | None
-    target_encoding: PositionScheme | None
-    encoder: EncoderStack
     decoder: DecoderStack
     tied_output_bias: keras.Variable | None
 
@@ -107,12 +96,6 @@ class EncoderDecoderTransformer(ExportableModel, Protocol):
     @property
     def dtype_policy(self) -> Any:
         """The dtype policy."""
-        ...
-
-    def encode(
-        self, encoder_token_ids: TokenIds, training: bool | None = None
-    ) -> Tensor:
-        """Returns the outputs of the encoder `(batch, source_length, hidden_dim)`."""
         ...
 
     def embed_target(
@@ -129,23 +112,91 @@ class EncoderDecoderTransformer(ExportableModel, Protocol):
         ...
 
 
+@runtime_checkable
+class EncoderDecoderTransformer(DecoderTransformer, Protocol):
+    """An encoder-decoder Transformer whose sources and targets are token ids.
+
+    ONNX, CTranslate2 and Marian, which store weights and a description of the
+    architecture, support it. `Seq2Seq` follows it. An `Ensemble` does not follow it.
+
+    Attributes:
+        source_embedding: embedding of the source tokens. It is `target_embedding` if
+            `tie_embeddings` is `"all"`.
+        source_encoding: encoding that is added to the embeddings of the source;
+            `None` if `positions` act in attention.
+        target_encoding: encoding that is added to the embeddings of the target.
+        encoder: the stack of encoder blocks.
+    """
+
+    num_decoder_layers: int
+    source_embedding: keras.layers.Embedding
+    source_encoding: PositionScheme | None
+    target_encoding: PositionScheme | None
+    encoder: EncoderStack
+
+    def encode(
+        self, encoder_token_ids: TokenIds, training: bool | None = None
+    ) -> Tensor:
+        """Returns the outputs of the encoder `(batch, source_length, hidden_dim)`."""
+        ...
+
+
+@runtime_checkable
+class DecoderOnlyTransformer(DecoderTransformer, Protocol):
+    """A language model: its sources are prompts, and its targets continue them.
+
+    ONNX and CTranslate2 support it. `CausalLM` follows it.
+
+    Attributes:
+        encoding: encoding that is added to the embeddings; `None` if `positions` act in
+            attention.
+    """
+
+    encoding: PositionScheme | None
+
+
+Transformer: TypeAlias = EncoderDecoderTransformer | DecoderOnlyTransformer
+
+
 def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransformer:
     """Returns the model as an `EncoderDecoderTransformer`.
 
     Args:
         model: the model to export.
-        format: name of the format, such as `"onnx"`.
+        format: name of the format, such as `"marian"`.
 
     Raises:
         ValueError: if the model does not follow the protocol.
     """
     if isinstance(model, EncoderDecoderTransformer):
         return model
-    raise ValueError(
-        "`model` must be an encoder-decoder Transformer, such as a `Seq2Seq`, for "
-        f"{FORMAT_NAMES[format]}; received a model of class "
-        f"`{type(model).__name__}`. Use `format='saved_model'`, which supports any "
-        "model with tokenizers."
+    raise _wrong_class(
+        model, "an encoder-decoder Transformer, such as a `Seq2Seq`,", format
+    )
+
+
+def check_transformer(model: object, format: str) -> Transformer:
+    """Returns the model as a `Transformer`.
+
+    Args:
+        model: the model to export.
+        format: name of the format, such as `"onnx"`.
+
+    Raises:
+        ValueError: if the model follows neither protocol.
+    """
+    if isinstance(model, EncoderDecoderTransformer | DecoderOnlyTransformer):
+        return model
+    raise _wrong_class(
+        model, "a single Transformer, such as a `Seq2Seq` or a `CausalLM`,", format
+    )
+
+
+def _wrong_class(model: object, expected: str, format: str) -> ValueError:
+    return ValueError(
+        f"`model` must be {expected} for {FORMAT_NAMES[format]}; received a model of "
+        f"class `{type(model).__name__}`. Use `format='saved_model'`, which supports "
+        "any model with tokenizers."
     )
 
 
@@ -194,6 +245,25 @@ def tokenizers_of(model: SequenceModel) -> Tokenizers:
             "`source_tokenizer`. Pass tokenizers to the constructor of the model."
         )
     return Tokenizers(model.source_tokenizer, model.target_tokenizer)
+
+
+def tokenizers_to_write(model: SequenceModel) -> "dict[str, Tokenizer]":
+    """Returns the tokenizers of a model by the names of their files.
+
+    Args:
+        model: the model to export.
+
+    Returns:
+        Tokenizers by `"source"` and `"target"`; for a `DecoderOnlyTransformer`, its one
+        tokenizer by `"tokenizer"`.
+
+    Raises:
+        ValueError: if the model has no tokenizers.
+    """
+    tokenizers = tokenizers_of(model)
+    if isinstance(model, DecoderOnlyTransformer):
+        return {"tokenizer": tokenizers.target}
+    return tokenizers._asdict()
 
 
 def embedding_vocabulary(tokenizer: "Tokenizer", size: int) -> list[str]:

@@ -16,6 +16,7 @@ from keras_transformer.layers import (
     RelativePositionBias,
     RotaryEmbedding,
 )
+from keras_transformer.layers.activations import gelu_new
 from keras_transformer.types import Config, Tensor
 
 # Names of variables.
@@ -33,6 +34,7 @@ POSITION_TABLE = "/position_encodings/encodings"
 # ctranslate2.specs.common_spec. The package is not required to load a model.
 ACTIVATIONS = {
     0: keras.activations.relu,
+    1: gelu_new,
     2: keras.activations.silu,
     3: keras.activations.gelu,
     5: keras.activations.tanh,

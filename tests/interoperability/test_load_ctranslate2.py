@@ -129,6 +129,7 @@ def test_activations_have_the_numbers_of_ctranslate2():
     assert {function.__name__: n for n, function in ACTIVATIONS.items()} == {
         "relu": Activation.RELU,
         "gelu": Activation.GELU,
+        "gelu_new": Activation.GELUTanh,
         "silu": Activation.SWISH,
         "tanh": Activation.Tanh,
         "sigmoid": Activation.Sigmoid,
@@ -492,9 +493,9 @@ def test_unsupported_parts(option, tmp_path):
 
 @pytest.mark.once
 def test_an_unsupported_activation(tmp_path):
-    folder = write(random_spec(activation=1), tmp_path / "1")
+    folder = write(random_spec(activation=4), tmp_path / "1")
     with pytest.raises(
-        ValueError, match="`activation` in model.bin must be one of .*=1"
+        ValueError, match="`activation` in model.bin must be one of .*=4"
     ):
         load_ctranslate2(folder)
 

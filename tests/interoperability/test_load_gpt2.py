@@ -5,28 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from gpt2_folders import END, random_model, write_tokenizer
 from keras import ops
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import keras_transformer as kt
 from keras_transformer import BeamSearch, CausalLM, GreedySearch
 from keras_transformer.interoperability import load_gpt2
 
 PROMPTS = [[5, 9, 11], [7], [21, 4, 4, 30, 8, 2, 19], [3, 30]]
-END = 46
-
-
-def random_model(**options):
-    settings = {"vocab_size": 47, "n_embd": 32, "n_layer": 2, "n_head": 4}
-    ids = {"n_positions": 20, "bos_token_id": END, "eos_token_id": END}
-    model = GPT2LMHeadModel(GPT2Config(**{**settings, **ids, **options})).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            noise = 0.2 * torch.randn(weight.shape, generator=generator)
-            is_scale = "ln_" in name and name.endswith("weight")
-            weight.copy_(noise + is_scale)
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -126,20 +112,6 @@ def test_it_is_saved_and_trained(ours, tmp_path):
     again.compile("adam", loss)
     losses = again.fit(rows[:, :-1], rows[:, 1:], epochs=3, verbose=0).history["loss"]
     assert losses[2] < losses[0]
-
-
-def write_tokenizer(folder, settings):
-    tokens = [*"abdegmnostw", "Ġ", "Ġm", "an", "Ġman", "Ġs", "Ġse", "Ġsee", "so"]
-    tokens = [*tokens, "<|endoftext|>"]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    merges = ["Ġ m", "a n", "Ġm an", "Ġ s", "Ġs e", "Ġse e", "s o"]
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), "utf-8")
-    text = "\n".join(["#version: 0.2", *merges, ""])
-    (folder / "merges.txt").write_text(text, "utf-8")
-    file = folder / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, **settings(len(tokens))}))
-    return vocabulary
 
 
 def test_texts(tmp_path):

@@ -1,0 +1,294 @@
+"""A CTranslate2 model of a `CausalLM` continues prompts as `generate` does."""
+
+import ctranslate2
+import numpy as np
+import pytest
+import sentencepiece
+from gpt2_folders import random_model, write_tokenizer
+from processor import has_vnni
+
+from keras_transformer import BeamSearch, CausalLM, GreedySearch
+from keras_transformer.export import ctranslate2 as exporting
+from keras_transformer.interoperability import load_gpt2
+from keras_transformer.layers import (
+    AlibiBias,
+    LearnedPositionalEncoding,
+    LocalWindow,
+    PositionalEncoding,
+    PositionScheme,
+    RelativePositionBias,
+    RotaryEmbedding,
+)
+from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
+
+# PyTorch does not compile the searches, which takes longer than they run.
+pytestmark = pytest.mark.once("torch")
+
+GREEDY = GreedySearch()
+LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
+SIZES = {"num_layers": 2, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 3}
+TEXTS = ["abc", "", "deadbeef"]
+# Of different lengths. CTranslate2 repeats prompts if the batch has one of one token.
+PROMPTS = [[4, 5, 6], [7, 4], [4, 8, 8, 5, 7, 9, 4]]
+
+
+def model_of(seed=1, spread=0.5, **design):
+    model = CausalLM(**{**SIZES, "tokenizer": LETTERS, **design})
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        mean = weight.path.endswith(("gamma", "scale"))
+        weight.assign(rng.normal(mean, spread, weight.shape))
+    return model
+
+
+def export(model, folder, **options):
+    options = {"search": GREEDY, "check_texts": TEXTS, **options}
+    model.export(folder, format="ctranslate2", **options)
+    return ctranslate2.Generator(str(folder), intra_threads=1)
+
+
+def tokens(tokenizer, rows):
+    return [[tokenizer.id_to_token(token_id) for token_id in row] for row in rows]
+
+
+def generate(generator, tokenizer, prompts, **options):
+    """Continues prompts, in one batch by default; returns tokens and the results."""
+    results = generator.generate_batch(
+        tokens(tokenizer, prompts),
+        include_prompt_in_result=False,
+        return_end_token=True,
+        return_scores=True,
+        suppress_sequences=[["<pad>"]],
+        length_penalty=0,
+        **options,
+    )
+    return [result.sequences_ids[0] for result in results], results
+
+
+def best_of(result):
+    best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
+    return [row[:length].tolist() for row, length in best]
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt2")
+    sizes = {"vocab_size": 20, "bos_token_id": 19, "eos_token_id": 19}
+    random_model(**sizes).save_pretrained(folder)
+    write_tokenizer(folder, lambda count: {"vocab_size": count})
+    return load_gpt2(folder)
+
+
+@pytest.fixture(scope="module")
+def generator(gpt2, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ctranslate2") / "1"
+    return export(gpt2, folder, search=BeamSearch(3), check_texts=["a man", "", "so"])
+
+
+# The outputs of GPT-2.
+
+
+def test_greedy_search_gives_the_tokens_of_generate(gpt2, generator):
+    found, results = generate(generator, gpt2.tokenizer, PROMPTS, max_length=8)
+    expected = gpt2.generate(PROMPTS, GREEDY, max_length=8)
+    assert found == best_of(expected)
+    assert len({*map(tuple, found)}) == 3
+    scores = [result.scores[0] for result in results]
+    np.testing.assert_allclose(scores, expected.scores[:, 0], atol=1e-4)
+
+
+def test_a_long_output_reaches_the_limit_of_the_model(gpt2, generator):
+    prompt = PROMPTS[2:]
+    expected = best_of(gpt2.generate(prompt, GREEDY))  # 20 inputs
+    options = {"max_length": len(expected[0])}
+    assert generate(generator, gpt2.tokenizer, prompt, **options)[0] == expected
+    assert expected[0][-1] == gpt2.end_token_id or len(expected[0]) == 14
+
+
+def test_beams_have_the_scores_of_the_model(gpt2, generator):
+    # With prompts of other lengths in the batch, CTranslate2 loses short hypotheses.
+    options = {"beam_size": 4, "max_batch_size": 1, "num_hypotheses": 2}
+    options["max_length"] = 6
+    found, results = generate(generator, gpt2.tokenizer, PROMPTS, **options)
+    expected = gpt2.generate(PROMPTS, BeamSearch(4, length_penalty=0), max_length=6)
+    assert found == best_of(expected)
+    for number in range(2):
+        rows = [result.sequences_ids[number] for result in results]
+        scores = [result.scores[number] for result in results]
+        again = gpt2.score(PROMPTS, rows)
+        errors = np.abs(scores - again.scores) / again.lengths
+        assert errors.max() < 1e-4
+
+
+def test_token_scores(gpt2, generator):
+    texts = [[*prompt, 5, 19] for prompt in PROMPTS]
+    results = generator.score_batch(tokens(gpt2.tokenizer, texts))
+    expected = gpt2.score(PROMPTS, [[5, 19]] * 3)
+    for result, scores in zip(results, expected.token_scores, strict=True):
+        np.testing.assert_allclose(result.log_probs[-2:], scores, atol=1e-4)
+
+
+@pytest.mark.skipif(not has_vnni(), reason="products of int8 saturate")
+def test_quantized_weights(gpt2, tmp_path):
+    options = {"quantization": "int8", "check_texts": ["a man", "so"]}
+    quantized = export(gpt2, tmp_path / "1", **options)
+    assert quantized.compute_type.startswith("int8")
+    texts = [[*prompt, 5, 19] for prompt in PROMPTS]
+    results = quantized.score_batch(tokens(gpt2.tokenizer, texts))
+    expected = gpt2.score(PROMPTS, [[5, 19]] * 3)
+    scores = [sum(result.log_probs[-2:]) for result in results]
+    errors = np.abs(scores - expected.scores) / 2
+    assert 1e-5 < errors.max() < 0.5
+
+
+# Other designs.
+
+DESIGNS = {
+    "post-norm": lambda: {"normalize_first": False, "activation": "gelu"},
+    "untied": lambda: {
+        "tie_embeddings": False,
+        "activation": "tanh",
+        "positions": PositionalEncoding(interleaved=False),
+        "layer_norm_epsilon": 0.1,
+    },
+    "learned": lambda: {
+        "positions": LearnedPositionalEncoding(max_length=13),
+        "scale_embeddings": False,
+        "output_bias": True,
+        "vocabulary_size": 13,
+    },
+    "llama": lambda: {
+        "hidden_dim": 16,
+        "num_heads": 4,
+        "positions": RotaryEmbedding(max_wavelength=100),
+        "activation": "silu",
+        "tie_embeddings": False,
+        "output_bias": False,
+        "attention_options": {"num_key_value_heads": 2, "use_bias": False},
+        "feed_forward_options": {"gated": True, "use_bias": False},
+        "residual_options": {"normalization": "rms"},
+    },
+    "relative": lambda: {"positions": RelativePositionBias(8, max_distance=5)},
+    "alibi": lambda: {
+        "positions": AlibiBias(),
+        "attention_options": {"num_key_value_heads": 1, "key_dim": 5},
+        "add_start_token": True,
+    },
+}
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_every_design_has_the_outputs_of_the_model(name, tmp_path):
+    model = model_of(**DESIGNS[name]())
+    exporting._write(model, tmp_path / "1", None)
+    generator = ctranslate2.Generator(str(tmp_path / "1"), intra_threads=1)
+    found, _ = generate(generator, LETTERS, PROMPTS, max_length=5)
+    expected = model.generate(PROMPTS, GREEDY, max_length=5)
+    assert found == best_of(expected)
+    texts = [[*prompt, 9, 1, 3] for prompt in PROMPTS]
+    results = generator.score_batch(tokens(LETTERS, texts))
+    scores = [sum(result.log_probs[-3:]) for result in results]
+    expected = model.score(PROMPTS, [[9, 1, 3]] * 3).scores
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+# The folder.
+
+
+def test_strings_with_sentence_pieces(tmp_path):
+    lines = ["the cat sat on the mat", "the dog sat on the log"]
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=29)
+    model = model_of(tokenizer=tokenizer, add_start_token=True)
+    texts = ["the mat", "a ☃ sat"]
+    generator = export(model, tmp_path / "1", check_texts=[*texts, ""])
+    names = {"tokenizer.model", "vocabulary.json", "model.bin", "config.json"}
+    assert {file.name for file in (tmp_path / "1").iterdir()} == names
+    pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / "1/tokenizer.model"))
+    results = generator.generate_batch(
+        [["<s>", *row] for row in pieces.encode(texts, out_type=str)],
+        include_prompt_in_result=False,
+        max_length=5,
+        suppress_sequences=[["<pad>"]],
+    )
+    outputs = [pieces.decode(result.sequences[0]) for result in results]
+    assert outputs == model.generate(texts, GREEDY, max_length=5)
+    assert any(outputs)
+
+
+# The check.
+
+
+def test_other_tokens_are_an_error(tmp_path, monkeypatch):
+    spec = exporting.make_spec(model_of(seed=2))
+    monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
+    message = r"CTranslate2 gives the token ids \[.*, but `generate` gives .* nothing"
+    with pytest.raises(RuntimeError, match=message):
+        export(model_of(), tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_scores_are_an_error(tmp_path, monkeypatch):
+    model = model_of()
+    spec = exporting.make_spec(model)
+    spec.decoder.projection.weight = 1.1 * spec.decoder.projection.weight
+    monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
+    message = "a log-probability of .*, but `score` gives .* nothing was written"
+    with pytest.raises(RuntimeError, match=message):
+        export(model, tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prompts_up_to_the_limit_are_checked(tmp_path):
+    """Without room for the second token."""
+    model = model_of(max_length=8)
+    export(model, tmp_path / "1")
+    with pytest.raises(ValueError, match="`max_length`"):
+        export(model, tmp_path / "2", check_texts=["deadbeefa"])
+
+
+# Errors.
+
+
+class OtherScheme(PositionScheme):
+    """No scheme of the library."""
+
+
+REFUSED = {
+    "max_bias": ({"positions": AlibiBias(max_bias=4)}, "8"),
+    "positions": (
+        {"positions": OtherScheme()},
+        "an encoding, `RotaryEmbedding`, `RelativePositionBias`, `AlibiBias` .*Export",
+    ),
+    "pattern": ({"attention_options": {"pattern": LocalWindow(1)}}, "`None`"),
+    "use_gate": ({"attention_options": {"use_gate": True}}, "`False`"),
+    "value_dim": ({"attention_options": {"value_dim": 5}}, "`key_dim`"),
+    "activation": ({"activation": "elu"}, "one of 'relu', 'gelu', 'gelu_new'.*'elu'"),
+    "normalization": (
+        {"residual_options": {"normalization": None}},
+        "'layer' or 'rms'",
+    ),
+    "dtype": ({"dtype": "mixed_bfloat16"}, "'float32' .*'mixed_bfloat16'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_unsupported_architectures_are_refused(name, tmp_path):
+    design, message = REFUSED[name]
+    with pytest.raises(ValueError, match=f"`{name}` must be {message}"):
+        export(model_of(**design), tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_a_tokenizer(tmp_path):
+    model = CausalLM(**SIZES, vocabulary_size=11)
+    with pytest.raises(ValueError, match="`model` must have tokenizers to be exported"):
+        export(model, tmp_path / "1")
+
+
+def test_marian_has_no_language_models(tmp_path):
+    message = (
+        "`model` must be an encoder-decoder Transformer, such as a `Seq2Seq`, for "
+        "Marian; received a model of class `CausalLM`. Use `format='saved_model'`"
+    )
+    with pytest.raises(ValueError, match=message):
+        model_of().export(tmp_path / "1", format="marian")
