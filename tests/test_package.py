@@ -194,6 +194,13 @@ def read(page):
     return (ROOT / page).read_text("utf-8")
 
 
+def save_toy_language_model():
+    tokenizer = keras_transformer.SentencePieceTokenizer.train(
+        "train.en", vocabulary_size=29
+    )
+    keras_transformer.CausalLM(**TOY_MODEL, tokenizer=tokenizer).save("stories.keras")
+
+
 def run_page(page, sizes=(), leave_out="<nothing>"):
     """Runs the code of a page, with other sizes than it says; returns its names."""
     text = read(page)
@@ -276,8 +283,11 @@ def test_sharing_page_runs(toy_text, capsys):
 @pytest.mark.skipif(not has_vnni(), reason="products of int8 saturate")
 def test_ctranslate2_page_runs(toy_text, capsys):
     save_toy_model()
+    save_toy_language_model()
     run_page("docs/ctranslate2.md")
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[2].startswith("a man sees") and lines[3].startswith("two")
 
 
 @pytest.mark.once

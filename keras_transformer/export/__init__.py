@@ -8,8 +8,9 @@
 - `describe_model`, `describe_signatures`, `warmup_requests`: information on models and
   SavedModels
 
-A SavedModel requires a model that follows the protocol `ExportableModel`, the other
-formats an `EncoderDecoderTransformer`. Each function is imported at its first use,
+A SavedModel requires a model that follows the protocol `ExportableModel`; CTranslate2
+and ONNX, an `EncoderDecoderTransformer` or a `DecoderOnlyTransformer`; and Marian, an
+`EncoderDecoderTransformer`. Each function is imported at its first use,
 together with the packages that it requires.
 """
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from keras_transformer.export.marian import export_marian
     from keras_transformer.export.onnx import export_onnx
     from keras_transformer.export.protocols import (
+        DecoderOnlyTransformer,
         EncoderDecoderTransformer,
         ExportableModel,
     )
@@ -52,6 +54,7 @@ _MODULES = {
     "describe_model": "saved_model.model_card",
     "describe_signatures": "saved_model.model_card",
     "warmup_requests": "saved_model.warmup",
+    "DecoderOnlyTransformer": "protocols",
     "EncoderDecoderTransformer": "protocols",
     "ExportableModel": "protocols",
 }
@@ -60,6 +63,7 @@ _MODULES = {
 _COMMON = ("model", "filepath", "search")
 
 __all__ = [
+    "DecoderOnlyTransformer",
     "EncoderDecoderTransformer",
     "ExportableModel",
     "describe_model",

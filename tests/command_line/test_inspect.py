@@ -11,7 +11,13 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from keras_transformer import Checkpoints, Seq2Seq, command_line
+from keras_transformer import (
+    CausalLM,
+    Checkpoints,
+    GreedySearch,
+    Seq2Seq,
+    command_line,
+)
 from keras_transformer.recipe import Figures
 from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
@@ -146,6 +152,22 @@ def test_a_model_of_marian(folder):
     size = written.config.vocab_size
     assert facts["source vocabulary"] == f"{size}, MarianTokenizer"
     assert facts["next"] == "keras-transformer import marian MODEL.keras"
+
+
+def test_a_language_model_of_ctranslate2(folder):
+    model = CausalLM(
+        num_layers=1,
+        hidden_dim=6,
+        intermediate_dim=7,
+        num_heads=3,
+        tokenizer=CharacterTokenizer.train(lines=LINES),
+    )
+    model.export(folder / "stories", GreedySearch(), format="ctranslate2")
+    facts = inspect("stories")
+    assert facts["kind"] == "CTranslate2 model"
+    assert facts["format"] == "version 6, weights in float32"
+    assert facts["class"] == "decoder-only Transformer"
+    assert facts["next"] == 'in Python: ctranslate2.Generator("stories")'
 
 
 def test_onnx(folder):

@@ -1,9 +1,11 @@
 import pytest
 
-from keras_transformer import Ensemble, Seq2Seq
+from keras_transformer import CausalLM, Ensemble, Seq2Seq
 from keras_transformer.export.protocols import (
+    DecoderOnlyTransformer,
     EncoderDecoderTransformer,
     check_encoder_decoder,
+    check_transformer,
     embedding_vocabulary,
     tokenizers_of,
 )
@@ -19,7 +21,16 @@ def test_a_seq2seq_is_an_encoder_decoder():
     for options in ({}, {"tie_embeddings": "none"}, {"output_bias": True}):
         model = Seq2Seq(**SIZES, source_tokenizer=LETTERS, **options)
         assert isinstance(model, EncoderDecoderTransformer)
-        assert check_encoder_decoder(model, "onnx") is model
+        assert not isinstance(model, DecoderOnlyTransformer)
+        assert check_encoder_decoder(model, "marian") is model
+        assert check_transformer(model, "onnx") is model
+
+
+def test_a_causal_lm_is_decoder_only():
+    model = CausalLM(**SIZES, tokenizer=LETTERS)
+    assert isinstance(model, DecoderOnlyTransformer)
+    assert not isinstance(model, EncoderDecoderTransformer)
+    assert check_transformer(model, "onnx") is model
 
 
 @pytest.mark.parametrize(
@@ -28,8 +39,9 @@ def test_a_seq2seq_is_an_encoder_decoder():
 def test_another_model_is_refused(format, name):
     ensemble = Ensemble([Seq2Seq(**SIZES, source_tokenizer=LETTERS)])
     message = f"for {name}; received a model of class `Ensemble`. Use `format='saved_m"
-    with pytest.raises(ValueError, match=message):
-        check_encoder_decoder(ensemble, format)
+    for check in (check_encoder_decoder, check_transformer):
+        with pytest.raises(ValueError, match=message):
+            check(ensemble, format)
 
 
 def test_a_model_without_tokenizers():
