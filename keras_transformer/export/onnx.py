@@ -1,16 +1,15 @@
-"""Writes the encoder and the decoder step of a model for ONNX Runtime."""
+"""Writes the graphs of a model for ONNX Runtime."""
 
 import json
 import os
 import pathlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import keras
 import numpy as np
 import onnxruntime
-from keras import ops
 
 from keras_transformer.decoding import Search
 from keras_transformer.export.checking import (
@@ -21,23 +20,23 @@ from keras_transformer.export.checking import (
     checked_length,
     sample_texts,
 )
+from keras_transformer.export.onnx_graphs import Graph, graphs_of
 from keras_transformer.export.protocols import (
-    EncoderDecoderTransformer,
+    DecoderOnlyTransformer,
     ExportableModel,
-    check_encoder_decoder,
+    Transformer,
+    check_transformer,
     tokenizers_of,
+    tokenizers_to_write,
 )
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.files import new_folder
-from keras_transformer.layers import KeyValues, padding_mask
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
-from keras_transformer.types import Config, Size, Tensor
+from keras_transformer.types import Config
 
 OPSET_VERSION = 18
-MODEL_SETTINGS = (
-    "pad_token_id",
-    "start_token_id",
-    "end_token_id",
+SPECIAL_IDS = ("pad_token_id", "start_token_id", "end_token_id")
+ENCODER_DECODER_SETTINGS = (
     "source_vocabulary_size",
     "target_vocabulary_size",
     "max_source_length",
@@ -46,9 +45,10 @@ MODEL_SETTINGS = (
 )
 ATTENTION_SETTINGS = ("num_key_value_heads", "key_dim", "value_dim")
 
-# Tensors or arrays by the names of the inputs and outputs of a graph.
-Tensors: TypeAlias = dict[str, Tensor]
+# Arrays by the names of the inputs and outputs of a graph.
 Arrays: TypeAlias = dict[str, np.ndarray]
+# Token ids of sequences.
+Rows: TypeAlias = list[list[int]]
 
 
 def export_onnx(
@@ -114,7 +114,7 @@ def export_onnx(
     encoder.run(None, {"encoder_token_ids": np.array([[17, 25, 3]], "int32")})
     ```
     """
-    transformer = check_encoder_decoder(model, "onnx")
+    transformer = check_transformer(model, "onnx")
     _check_architecture(transformer)
     tokenizers_of(model)
     check_weights(model)
@@ -124,7 +124,7 @@ def export_onnx(
         _check(transformer, folder, search, texts)
 
 
-def _check_architecture(model: EncoderDecoderTransformer) -> None:
+def _check_architecture(model: Transformer) -> None:
     """Raises `ValueError` if the graphs do not support a part of the model."""
     attention = model.decoder.blocks[0].self_attention
     settings = {
@@ -141,84 +141,11 @@ def _check_architecture(model: EncoderDecoderTransformer) -> None:
             )
 
 
-class _Encoder(keras.Model):
-    """Computes the keys and values of the sources for all blocks of the decoder."""
-
-    def __init__(self, model: EncoderDecoderTransformer):
-        super().__init__(name="encoder")
-        self.model = model
-
-    def call(self, inputs: Tensors) -> Tensors:
-        encoded = self.model.encode(inputs["encoder_token_ids"], training=False)
-        caches = [
-            block.cross_attention.compute_key_values(encoded)
-            for block in self.model.decoder.blocks
-        ]
-        return _by_name(caches, "source_")
-
-
-class _DecoderStep(keras.Model):
-    """Computes the logits of the next tokens of one beam."""
-
-    def __init__(self, model: EncoderDecoderTransformer):
-        super().__init__(name="decoder_step")
-        self.model = model
-
-    def call(self, inputs: Tensors) -> Tensors:
-        model, source = self.model, inputs["encoder_token_ids"]
-        caches = [
-            (_cache(inputs, "past_", i), _cache(inputs, "source_", i))
-            for i in range(model.num_decoder_layers)
-        ]
-        past = ops.shape(inputs["past_keys_0"])[3]
-        position = ops.reshape(past, (1,))
-        x, caches = model.decoder.step(
-            model.embed_target(inputs["token_ids"], position, training=False),
-            caches,
-            past,
-            attention_mask=ops.ones((ops.shape(source)[0], 1, past + 1), "bool"),
-            encoder_padding_mask=padding_mask(source, model.pad_token_id),
-            positions=position,
-            cache_positions=ops.arange(past + 1, dtype="int32"),
-        )
-        own = _by_name([cache for cache, _ in caches], "")
-        return {"logits": model.compute_logits(x)[:, 0], **own}
-
-
-class _GrowingKeyValues(KeyValues):
-    """A cache without free entries, whose length grows at each step."""
-
-    def updated(self, keys: Tensor, values: Tensor, index: Size) -> KeyValues:
-        new = KeyValues.of(keys, values)
-        return _GrowingKeyValues(
-            ops.concatenate([self.keys, new.keys], axis=3),
-            ops.concatenate([self.values, new.values], axis=2),
-        )
-
-
-def _by_name(caches: Sequence[KeyValues], prefix: str) -> Tensors:
-    named = {}
-    for number, cache in enumerate(caches):
-        named[f"{prefix}keys_{number}"] = cache.keys
-        named[f"{prefix}values_{number}"] = cache.values
-    return named
-
-
-def _cache(inputs: Mapping[str, Tensor], prefix: str, number: int) -> KeyValues:
-    return _GrowingKeyValues(
-        inputs[f"{prefix}keys_{number}"], inputs[f"{prefix}values_{number}"]
-    )
-
-
-def _write(model: EncoderDecoderTransformer, folder: pathlib.Path) -> None:
+def _write(model: Transformer, folder: pathlib.Path) -> None:
     folder.mkdir()
-    ids = {"encoder_token_ids": keras.InputSpec("int32", (None, None))}
-    _write_graph(_Encoder(model), folder / "encoder.onnx", ids)
-    newest = {"token_ids": keras.InputSpec("int32", (None, 1))}
-    caches = {**_cache_specs(model, "source_"), **_cache_specs(model, "past_")}
-    step = {**newest, **ids, **caches}
-    _write_graph(_DecoderStep(model), folder / "decoder_step.onnx", step)
-    for side, tokenizer in tokenizers_of(model)._asdict().items():
+    for name, graph in graphs_of(model).items():
+        _write_graph(graph, folder / f"{name}.onnx")
+    for side, tokenizer in tokenizers_to_write(model).items():
         if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
             (folder / f"{side}.model").write_bytes(tokenizer.proto)
             if isinstance(tokenizer, MarianTokenizer):
@@ -230,17 +157,15 @@ def _write(model: EncoderDecoderTransformer, folder: pathlib.Path) -> None:
     (folder / "config.json").write_text(config + "\n", "utf-8")
 
 
-def _write_graph(
-    part: keras.Model, file: pathlib.Path, inputs: dict[str, keras.InputSpec]
-) -> None:
+def _write_graph(graph: Graph, file: pathlib.Path) -> None:
     signature = {
         name: keras.InputSpec(spec.dtype, spec.shape, name=name)
-        for name, spec in inputs.items()
+        for name, spec in graph.inputs.items()
     }
-    part.built = True
+    graph.model.built = True
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
-        part.export(
+        graph.model.export(
             str(file),
             format="onnx",
             verbose=False,
@@ -249,76 +174,103 @@ def _write_graph(
         )
 
 
-def _cache_specs(
-    model: EncoderDecoderTransformer, prefix: str
-) -> dict[str, keras.InputSpec]:
-    attention = model.decoder.blocks[0].cross_attention
-    heads = attention.num_key_value_heads
-    keys = keras.InputSpec("float32", (None, heads, attention.key_dim, None))
-    values = keras.InputSpec("float32", (None, heads, None, attention.value_dim))
-    return _by_name([KeyValues(keys, values)] * model.num_decoder_layers, prefix)
-
-
-def _config(model: EncoderDecoderTransformer) -> Config:
+def _config(model: Transformer) -> Config:
     attention = model.decoder.blocks[0].self_attention
+    if isinstance(model, DecoderOnlyTransformer):
+        settings: Config = {
+            "vocabulary_size": model.target_vocabulary_size,
+            "max_length": model.max_target_length,
+            "num_layers": model.num_layers,
+            "add_start_token": model.add_start_token,
+        }
+    else:
+        settings = {name: getattr(model, name) for name in ENCODER_DECODER_SETTINGS}
     return {
-        **{name: getattr(model, name) for name in MODEL_SETTINGS},
+        **{name: getattr(model, name) for name in SPECIAL_IDS},
+        **settings,
         **{name: getattr(attention, name) for name in ATTENTION_SETTINGS},
     }
 
 
 def _check(
-    model: EncoderDecoderTransformer,
-    folder: pathlib.Path,
-    search: Search,
-    texts: Sequence[str],
+    model: Transformer, folder: pathlib.Path, search: Search, texts: Sequence[str]
 ) -> None:
     """Compares the log-probabilities of the hypotheses of the search."""
     tokenizer = tokenizers_of(model).source
     rows = tokenizer.tokenize(list(texts), add_end=True).to_list()
     targets = best_hypotheses(model, rows, search, checked_length(model, rows))
-    pad = model.pad_token_id
-    found = _score(folder, _pad_rows(rows, pad), _pad_rows(targets, pad))
+    found = _score(folder, rows, targets)
     check_log_probabilities(
         "ONNX Runtime", model, rows, targets, found, SCORE_TOLERANCE
     )
 
 
-def _pad_rows(rows: list[list[int]], pad_token_id: int) -> np.ndarray:
+class _Decoding:
+    """Runs the graphs of a folder.
+
+    Args:
+        folder: the folder.
+        config: the content of `config.json`.
+        rows: token ids of the sources.
+
+    Attributes:
+        tokens: int32 array `(batch, length)`, the inputs of the first step.
+    """
+
+    def __init__(self, folder: pathlib.Path, config: Config, rows: Rows):
+        pad, batch = config["pad_token_id"], len(rows)
+        self.state: Arrays = {}
+        if (folder / "decoder.onnx").exists():
+            self.graph = onnxruntime.InferenceSession(folder / "decoder.onnx")
+            reversed_rows = _pad_rows([row[::-1] for row in rows], pad)
+            self.tokens = reversed_rows[:, ::-1].copy()  # padded at the start
+            mask = _pad_rows([[1] * len(row) for row in rows], 0)[:, ::-1]
+            self.state["attention_mask"] = mask.astype(bool)
+        else:
+            self.graph = onnxruntime.InferenceSession(folder / "decoder_step.onnx")
+            self.tokens = np.full((batch, 1), config["start_token_id"], "int32")
+            self.state["encoder_token_ids"] = _pad_rows(rows, pad)
+            encoder = onnxruntime.InferenceSession(folder / "encoder.onnx")
+            self.state |= _run(encoder, self.state)
+        shapes = {argument.name: argument.shape for argument in self.graph.get_inputs()}
+        for name, shape in shapes.items():
+            if name.startswith("past_"):  # of length 0, the size that is not fixed
+                sizes = [size if isinstance(size, int) else 0 for size in shape[1:]]
+                self.state[name] = np.zeros((batch, *sizes), "float32")
+
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        """Returns the logits after the newest tokens `(batch, length)`."""
+        outputs = _run(self.graph, {"token_ids": tokens, **self.state})
+        logits = outputs.pop("logits")
+        self.state |= {f"past_{name}": value for name, value in outputs.items()}
+        if "attention_mask" in self.state:
+            mask = self.state["attention_mask"]
+            self.state["attention_mask"] = np.pad(
+                mask, ((0, 0), (0, 1)), constant_values=True
+            )
+        return logits
+
+
+def _score(folder: pathlib.Path, rows: Rows, targets: Rows) -> np.ndarray:
+    """Returns the log-probabilities of targets: float32 `(batch,)`."""
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    pad = config["pad_token_id"]
+    decoding = _Decoding(folder, config, rows)
+    tokens, total = decoding.tokens, np.zeros(len(rows), "float32")
+    for column in _pad_rows(targets, pad).T:
+        logits = decoding.step(tokens).astype("float64")
+        scores = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        chosen = np.take_along_axis(scores, column[:, None], axis=1)[:, 0]
+        total += np.where(column == pad, 0, chosen)
+        tokens = column[:, None]
+    return total
+
+
+def _pad_rows(rows: Rows, pad_token_id: int) -> np.ndarray:
     padded = np.full((len(rows), max(map(len, rows))), pad_token_id, "int32")
     for row, tokens in zip(padded, rows, strict=True):
         row[: len(tokens)] = tokens
     return padded
-
-
-def _score(
-    folder: pathlib.Path, sources: np.ndarray, targets: np.ndarray
-) -> np.ndarray:
-    """Returns the log-probabilities of targets: float32 `(batch,)`."""
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    encoder, step = (
-        onnxruntime.InferenceSession(folder / f"{name}.onnx")
-        for name in ("encoder", "decoder_step")
-    )
-    state = {"encoder_token_ids": sources}
-    state |= _run(encoder, state)
-    batch, heads = len(sources), config["num_key_value_heads"]
-    for i in range(config["num_decoder_layers"]):
-        keys = (batch, heads, config["key_dim"], 0)
-        values = (batch, heads, 0, config["value_dim"])
-        state[f"past_keys_{i}"] = np.zeros(keys, "float32")
-        state[f"past_values_{i}"] = np.zeros(values, "float32")
-    tokens = np.full((batch, 1), config["start_token_id"], "int32")
-    total = np.zeros(batch, "float32")
-    for column in targets.T:
-        outputs = _run(step, {"token_ids": tokens, **state})
-        logits = outputs.pop("logits").astype("float64")
-        state |= {f"past_{name}": value for name, value in outputs.items()}
-        scores = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        chosen = np.take_along_axis(scores, column[:, None], axis=1)[:, 0]
-        total += np.where(column == config["pad_token_id"], 0, chosen)
-        tokens = column[:, None]
-    return total
 
 
 def _run(session: onnxruntime.InferenceSession, inputs: Arrays) -> Arrays:

@@ -150,9 +150,11 @@ class DecoderOnlyTransformer(DecoderTransformer, Protocol):
     Attributes:
         encoding: encoding that is added to the embeddings; `None` if `positions` act in
             attention.
+        add_start_token: bool, whether every prompt begins with the start token.
     """
 
     encoding: PositionScheme | None
+    add_start_token: bool
 
 
 Transformer: TypeAlias = EncoderDecoderTransformer | DecoderOnlyTransformer
