@@ -141,8 +141,8 @@ def _describe_loaded(model: Any) -> Facts:
 
 def describe_onnx_folder(path: pathlib.Path) -> Facts:
     """Describes the graphs and settings that `export --format onnx` has written."""
-    for name in ("encoder.onnx", "decoder_step.onnx"):
-        describe_onnx_graph(checked_file(path / name, "path"))
+    for graph in path.glob("*.onnx"):
+        describe_onnx_graph(checked_file(graph, "path"))
     return {
         **size_and_date(path),
         **read_json(checked_file(path / "config.json", "path")),

@@ -82,6 +82,7 @@ KINDS = (
     Kind("versions of a SavedModel", _has("[0-9]*/saved_model.pb"), describe_versions),
     Kind("CTranslate2 model", _has("model.bin"), describe_ctranslate2),
     Kind("ONNX model", _has("decoder_step.onnx", "encoder.onnx"), describe_onnx_folder),
+    Kind("ONNX language model", _has("decoder.onnx"), describe_onnx_folder),
     Kind("Marian's own files", _has("decoder.yml"), describe_marian),
     Kind("Marian model, as of Hugging Face", _is_marian, describe_marian),
     Kind("preset folder", _has("metadata.json", "config.json"), describe_keras_model),

@@ -60,7 +60,7 @@ def export_onnx(
 ) -> None:
     """Writes the graphs that ONNX Runtime needs to decode, with tokenizers.
 
-    The folder contains:
+    The folder of an encoder-decoder Transformer contains:
 
     - `encoder.onnx`: `encoder_token_ids`, int32 `(batch, source_length)`. It returns
       for each block of the decoder `source_keys_<i>`, float32
@@ -81,6 +81,19 @@ def export_onnx(
     - `source_vocabulary.json` and `target_vocabulary.json`, lists of the tokens in the
       order of their ids, if the tokenizers are `MarianTokenizer`s.
 
+    The folder of a decoder-only Transformer contains:
+
+    - `decoder.onnx`: `token_ids`, int32 `(batch, length)`, the prompts at the first
+      step, padded at the start, and the newest tokens `(batch, 1)` later;
+      `attention_mask`, bool `(batch, past_length + length)`, `True` for each token of
+      this step and of all earlier steps that is not padding; and the outputs of the
+      previous step, `past_keys_<i>` and `past_values_<i>`, of length 0 at the first
+      step. It returns `logits`, float32 `(batch, vocabulary_size)`, of the token after
+      the last one, and `keys_<i>` and `values_<i>`, whose length is greater by
+      `length`.
+    - `config.json`, as above.
+    - `tokenizer.model`, `tokenizer_vocabulary.json` or `tokenizer.json`, likewise.
+
     The sizes of batches and sequences are dynamic. `num_heads` is the number of heads
     of keys and values. The search is not part of the folder: it is a loop around the
     decoder step.
@@ -92,7 +105,7 @@ def export_onnx(
     child process.
 
     Args:
-        model: an encoder-decoder Transformer, such as a `Seq2Seq`, in float32, with
+        model: a Transformer, such as a `Seq2Seq` or a `CausalLM`, in float32, with
             tokenizers.
         filepath: folder to write. It must not exist or be empty.
         search: search that finds the hypotheses whose scores are checked.
@@ -100,9 +113,9 @@ def export_onnx(
             vocabulary.
 
     Raises:
-        ValueError: if the model is not an encoder-decoder Transformer in float32 with
-            tokenizers, or has an attention pattern, or fewer heads of keys and values
-            than of queries.
+        ValueError: if the model is not a Transformer in float32 with tokenizers, or
+            has an attention pattern, one head of keys and values for several of
+            queries, or the exact GELU.
         FileExistsError: if `filepath` exists and is not an empty folder.
         RuntimeError: if ONNX Runtime does not compute the outputs of the model.
 
@@ -126,19 +139,24 @@ def export_onnx(
 
 def _check_architecture(model: Transformer) -> None:
     """Raises `ValueError` if the graphs do not support a part of the model."""
-    attention = model.decoder.blocks[0].self_attention
-    settings = {
-        "dtype": (model.dtype_policy.name, "float32"),
-        "num_key_value_heads": (attention.num_key_value_heads, model.num_heads),
-        "pattern": (attention.pattern, None),
-    }
-    for name, (received, expected) in settings.items():
-        if received != expected:
-            raise ValueError(
-                f"`{name}` must be {expected!r} for ONNX; received "
-                f"`{name}={received!r}`. Use `format='saved_model'`, which supports "
-                "any model with tokenizers."
-            )
+    block = model.decoder.blocks[0]
+    attention, activation = block.self_attention, block.feed_forward.activation
+    dtype, heads = model.dtype_policy.name, attention.num_key_value_heads
+    _require(dtype == "float32", "dtype", dtype, "'float32'")
+    # tf2onnx reads some axes of size 1 wrongly.
+    is_multi_query = heads == 1 < model.num_heads
+    _require(not is_multi_query, "num_key_value_heads", heads, "at least 2")
+    _require(attention.pattern is None, "pattern", attention.pattern, "None")
+    expected = "a function other than the exact GELU, such as 'gelu_new',"
+    _require(activation is not keras.activations.gelu, "activation", "gelu", expected)
+
+
+def _require(supported: bool, name: str, received: object, expected: str) -> None:
+    if not supported:
+        raise ValueError(
+            f"`{name}` must be {expected} for ONNX; received `{name}={received!r}`. "
+            "Use `format='saved_model'`, which supports any model with tokenizers."
+        )
 
 
 def _write(model: Transformer, folder: pathlib.Path) -> None:

@@ -190,6 +190,12 @@ def test_onnx(folder):
     facts = inspect("onnx")
     assert facts["kind"] == "ONNX model"
     assert facts["source_vocabulary_size"] == "9"
+    (folder / "stories-onnx").mkdir()
+    (folder / "stories-onnx/config.json").write_text('{"vocabulary_size": 7}')
+    onnx.save(onnx_model, folder / "stories-onnx/decoder.onnx")
+    facts = inspect("stories-onnx")
+    assert facts["kind"] == "ONNX language model"
+    assert facts["vocabulary_size"] == "7"
     (folder / "onnx/encoder.onnx").write_bytes(b"\xff" * 9)
     assert "encoder.onnx must be an ONNX graph; it is damaged" in failure("onnx")
 

@@ -30,8 +30,10 @@ REFUSED = [
     ({"dtype": "mixed_bfloat16"}, "`dtype` must be 'float32' for ONNX; received"),
     (
         {"attention_options": {"num_key_value_heads": 1}},
-        "`num_key_value_heads` must be 2 for ONNX; received `num_key_value_heads=1`",
+        "`num_key_value_heads` must be at least 2 for ONNX; received "
+        "`num_key_value_heads=1`",
     ),
+    ({"activation": "gelu"}, "`activation` must be a function other than the exact "),
     ({"attention_options": {"pattern": LocalWindow(3)}}, "`pattern` must be None"),
 ]
 
@@ -102,13 +104,13 @@ def test_the_example_reads_marian_tokenizers(tmp_path):
     assert expected[0] == marian_folders.TARGETS[0] and expected[5:7] == ["", ""]
     example = runpy.run_path(str(EXAMPLE))
     translator = example["Translator"](tmp_path / "onnx")
-    assert translator.translate(texts) == expected
+    assert translator.decode_texts(texts) == expected
     tokenizer = marian_folders.tokenizer_of(tmp_path / "opus")
     for text in texts:
         ids = [*translator.source.encode(text), tokenizer.eos_token_id]
         assert ids == tokenizer(text).input_ids
     with pytest.raises(ValueError, match="no language token >>fra<<"):
-        translator.translate([">>fra<< a cat"])
+        translator.decode_texts([">>fra<< a cat"])
 
 
 @pytest.mark.once

@@ -1,0 +1,136 @@
+"""The ONNX graph of a `CausalLM` continues prompts as `generate` does."""
+
+import json
+import pathlib
+import runpy
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from keras_transformer import (
+    CausalLM,
+    GreedySearch,
+    LearnedPositionalEncoding,
+    RotaryEmbedding,
+)
+from keras_transformer.export import onnx
+from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
+
+# TensorFlow writes the graphs, for other backends in a slow child process.
+pytestmark = pytest.mark.once
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "onnx_runtime.py"
+GREEDY = GreedySearch()
+SIZES = {"num_layers": 2, "hidden_dim": 16, "intermediate_dim": 7, "num_heads": 4}
+TEXTS = ["the dog", "", "the cat sat on the mat on the log"]
+LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
+PROMPTS = [[4, 5, 6], [7], [4, 8, 8, 5, 7, 9, 4]]
+
+
+def model_of(**design):
+    model = CausalLM(**{**SIZES, **design})
+    rng = np.random.default_rng(30)
+    for weight in model.weights:
+        mean = weight.path.endswith(("gamma", "scale"))
+        weight.assign(rng.normal(mean, 0.5, weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    lines = ["the cat sat on the mat", "the dog sat on the log"]
+    return model_of(
+        tokenizer=SentencePieceTokenizer.train(lines=lines, vocabulary_size=30),
+        positions=RotaryEmbedding(),
+        activation="silu",
+        attention_options={"num_key_value_heads": 2},
+        feed_forward_options={"gated": True},
+        residual_options={"normalization": "rms"},
+        max_length=31,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("onnx") / "animals"
+    model.export(folder, GREEDY, format="onnx", check_texts=TEXTS)
+    return folder
+
+
+def test_outputs_of_the_example_equal_those_of_generate(model, folder, capsys):
+    expected = model.generate(TEXTS, GREEDY)
+    assert len(set(expected)) == 3
+    example = runpy.run_path(str(EXAMPLE))
+    for texts in (TEXTS, TEXTS[:1]):
+        example["main"]([str(folder), *texts, "--threads", "1"])
+        assert capsys.readouterr().out.split("\n") == [*expected[: len(texts)], ""]
+
+
+def test_the_files_of_the_folder(model, folder):
+    names = {"decoder.onnx", "config.json", "tokenizer.model"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert (folder / "tokenizer.model").read_bytes() == model.tokenizer.proto
+    config = json.loads((folder / "config.json").read_text())
+    assert config["vocabulary_size"] == 30 and config["max_length"] == 31
+    assert config["num_key_value_heads"] == 2 and config["add_start_token"] is False
+    session = onnxruntime.InferenceSession(folder / "decoder.onnx")
+    inputs = {argument.name for argument in session.get_inputs()}
+    caches = {f"past_{kind}_{i}" for kind in ("keys", "values") for i in range(2)}
+    assert inputs == {"token_ids", "attention_mask"} | caches
+
+
+def test_learned_positions_and_token_ids(tmp_path):
+    lines = ["a cab", "a bead", "a face"]
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=17)
+    model = model_of(
+        tokenizer=tokenizer,
+        positions=LearnedPositionalEncoding(max_length=13),
+        activation="gelu_new",
+        scale_embeddings=False,
+        add_start_token=True,
+    )
+    texts = ["a", "a bead", ""]
+    model.export(tmp_path / "1", GREEDY, format="onnx", check_texts=texts)
+    language_model = runpy.run_path(str(EXAMPLE))["LanguageModel"](tmp_path / "1")
+    result = model.generate(PROMPTS, GREEDY)
+    found = language_model.decode(PROMPTS)
+    assert found == [
+        row[0, : length[0]].tolist()
+        for row, length in zip(result.token_ids, result.lengths, strict=True)
+    ]
+    assert len(found[0]) == 11  # and a prompt of 3, up to the limit of the positions
+    outputs = language_model.decode_texts(texts)
+    assert outputs == model.generate(texts, GREEDY) and any(outputs)
+
+
+def test_a_failed_check_leaves_nothing(model, folder, tmp_path, monkeypatch):
+    def write(_, model, folder):
+        folder.mkdir()
+
+    monkeypatch.setattr(onnx, "write_with_tensorflow", write)
+    monkeypatch.setattr(onnx, "_score", lambda _, sources, targets: len(sources) * [7])
+    with pytest.raises(RuntimeError, match="log-probability of 7 after .*nothing was"):
+        model.export(tmp_path / "1", GREEDY, format="onnx", check_texts=TEXTS)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "mixed_bfloat16"}, "`dtype` must be 'float32' for ONNX"),
+        (
+            {"attention_options": {"num_key_value_heads": 1}},
+            "`num_key_value_heads` must be at least 2 for ONNX; received",
+        ),
+        (
+            {"attention_options": {"sliding_window": 3}},
+            "`pattern` must be None for ONNX",
+        ),
+        ({"activation": "gelu"}, "`activation` must be a .* such as 'gelu_new', for O"),
+    ],
+)
+def test_unsupported_models_are_refused(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        model_of(tokenizer=LETTERS, **options).export(tmp_path / "1", format="onnx")
+    assert not list(tmp_path.iterdir())
