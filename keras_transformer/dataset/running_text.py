@@ -291,7 +291,7 @@ def text_dataset(
             "`separate_documents` requires documents; received "
             "`separate_documents=True` and `documents=None`."
         )
-    pieces = _pieces(files, documents) if files else _document_pieces(texts or ())
+    pieces = text_pieces(files, documents) if files else _document_pieces(texts or ())
     token_ids, counts = _write_tokens(pieces, tokenizer, documents is not None)
     if len(token_ids) < 2:
         raise ValueError(
@@ -317,8 +317,17 @@ def _document_pieces(texts: Iterable[str]) -> Iterator[Piece]:
         yield None
 
 
-def _pieces(files: Paths, documents: str | None) -> Iterator[Piece]:
-    """Yields the lines of files, and `None` after each document."""
+def text_pieces(files: Paths, documents: str | None) -> Iterator[Piece]:
+    """Reads running text line by line.
+
+    Args:
+        files: one path or several paths.
+        documents: what a document is; see `text_dataset`.
+
+    Yields:
+        The lines, with their line endings if a document has several, and `None` after
+        each document.
+    """
     for path in path_list(files):
         if documents == "line":
             for line in filter(str.strip, _lines(path)):

@@ -94,6 +94,7 @@ class SentencePieceTokenizer(Tokenizer):
         character_coverage: float = 1.0,
         byte_fallback: bool = False,
         user_defined_symbols: Sequence[str] = (),
+        keep_whitespace: bool = False,
         max_sentences: int = 1_000_000,
         seed: int = 0,
     ) -> Self:
@@ -119,7 +120,7 @@ class SentencePieceTokenizer(Tokenizer):
                 Everything else is as in SentencePiece's rule of this name.
                 `"identity"`: characters are not replaced; this excludes `lowercase`.
                 Every normalisation merges consecutive spaces and removes spaces at
-                both ends.
+                both ends, unless `keep_whitespace` is true.
             character_coverage: float in [0.98, 1], the share of the characters of the
                 text that the vocabulary covers. The rarest characters are converted to
                 `<unk>`. 0.9995 suits scripts of thousands of characters.
@@ -128,6 +129,9 @@ class SentencePieceTokenizer(Tokenizer):
                 tokens for bytes.
             user_defined_symbols: list of str, texts that are always one token, such as
                 `["<name>", "<number>"]`.
+            keep_whitespace: bool, whether spaces and line breaks are kept, as running
+                text requires: each "\\n" is one token, and a text does not begin with
+                a space that it lacks.
             max_sentences: int of at least 1, the maximum number of lines. If the text
                 has more, this many lines are sampled at random, which limits the
                 memory.
@@ -177,6 +181,11 @@ class SentencePieceTokenizer(Tokenizer):
             )
         rule = normalization_rule(normalization, lowercase)
         sample = sample_items(training_lines(files, lines), max_sentences, seed)
+        symbols, options = list(user_defined_symbols), {}
+        if keep_whitespace:
+            sample = [part for line in sample for part in line.split("\n") if part]
+            symbols.append("\n")
+            options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
         proto = _train_model(
             sample,
             vocab_size=vocabulary_size,
@@ -184,7 +193,8 @@ class SentencePieceTokenizer(Tokenizer):
             normalization=rule,
             character_coverage=character_coverage,
             byte_fallback=byte_fallback,
-            user_defined_symbols=list(user_defined_symbols),
+            user_defined_symbols=symbols,
+            **options,
         )
         return cls(proto)
 
