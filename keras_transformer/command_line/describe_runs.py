@@ -49,17 +49,19 @@ def _next_commands(path: pathlib.Path) -> list[str]:
 
 
 def _describe_figures(path: pathlib.Path, recipe: Recipe) -> Facts:
-    from keras_transformer.recipe import Figures
+    from keras_transformer.recipe.result import Figures, read_figures
 
-    figures = Figures.read(path / "figures.json")
+    figures = read_figures(path / "figures.json", recipe.model)
     text = "test" if recipe.test else "validation"
-    return {
-        "figures of": f"the {text} text, {figures.sentences:,} sentences",
+    facts = {
+        "figures of": f"the {text} text, {figures.size}",
         "figures": figures.lines(),
         "weights": figures.weights,
-        "search": f"--num-beams {recipe.num_beams} "
-        f"--length-penalty {figures.length_penalty}",
     }
+    if isinstance(figures, Figures):
+        penalty = f"--length-penalty {figures.length_penalty}"
+        facts["search"] = f"--num-beams {recipe.num_beams} {penalty}"
+    return facts
 
 
 def _describe_history(path: pathlib.Path) -> Facts:

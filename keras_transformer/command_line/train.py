@@ -18,14 +18,20 @@ from keras_transformer.recipe.option_checks import SIZES
 # The headings of `--help`, by the first option below each.
 HEADINGS = {
     "train": "Data",
+    "documents": "Running text, with --model causal",
     "tokenizer": "Vocabulary",
-    "preset": "Model",
+    "model": "Model",
     "epochs": "Training",
     "num_beams": "Search",
 }
 # Options whose default `None` is not a choice from the text.
 _METAVARS = {name: "FILE..." for name in ("train", "valid", "test")}
 _METAVARS["user_defined_symbols"] = "TEXT..."
+_DEFAULTS = {
+    **dict.fromkeys(SIZES, "that of the preset"),
+    "positions": "sinusoidal; causal: rotary",
+    "label_smoothing": "0.1; causal: 0",
+}
 _OFF = {"test", "init", "subword_sampling", "patience", "verbose", "tokenizer"}
 
 
@@ -50,12 +56,13 @@ class TrainCommand(TyperCommand):
 
 
 def train_command(**options: Any) -> None:
-    """Train a model on parallel text. The same command resumes a stopped run.
+    """Train a model on text. The same command resumes a stopped run.
 
     A text is two files, source and target, whose lines correspond, or one file
-    with a tab between source and target; plain or .gz. The value auto of an
-    option is chosen from the text, and printed. The folder --output gets
-    model.keras, figures.json, and options.toml to repeat the run.
+    with a tab between source and target; plain or .gz. With --model causal it is
+    any number of files of running text. The value auto of an option is chosen
+    from the text, and printed. The folder --output gets model.keras,
+    figures.json, and options.toml to repeat the run.
     """
     del options["config"]
     for name in ("valid", "test"):
@@ -72,10 +79,11 @@ def train_command(**options: Any) -> None:
     if recipe.verbose == 0:
         for line in figures.lines():
             typer.echo(line)
-    search = f"--num-beams {recipe.num_beams} --length-penalty {figures.length_penalty}"
     typer.echo(f"{'weights':12}{figures.weights}")
     typer.echo(f"{'model':12}{pathlib.Path(recipe.output, 'model.keras')}")
-    typer.echo(f"{'search':12}{search}")
+    if recipe.model == "seq2seq":
+        penalty = f"--length-penalty {figures.length_penalty}"
+        typer.echo(f"{'search':12}--num-beams {recipe.num_beams} {penalty}")
 
 
 def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:
@@ -155,8 +163,8 @@ def _parameters() -> list[inspect.Parameter]:
 
 def _default_label(field: dataclasses.Field[Any]) -> str | bool:
     """Returns what `--help` shows as the default of an option."""
-    if field.name in SIZES:
-        return "that of the preset"
+    if field.name in _DEFAULTS:
+        return _DEFAULTS[field.name]
     return "auto" if field.default is None and field.name not in _OFF else True
 
 

@@ -341,6 +341,19 @@ def text_pieces(files: Paths, documents: str | None) -> Iterator[Piece]:
                 yield None
 
 
+def text_documents(files: Paths, documents: str | None) -> Iterator[str]:
+    """Reads the documents of running text; see `text_pieces`."""
+    lines: list[str] = []
+    for piece in text_pieces(files, documents):
+        if piece is not None:
+            lines.append(piece)
+        elif lines:
+            yield "".join(lines)
+            lines = []
+    if lines:
+        yield "".join(lines)
+
+
 def _lines(path: pathlib.Path) -> Iterator[str]:
     """Yields the lines of a file, each with the line ending that it has."""
     for number, line in numbered_lines(path):

@@ -1,4 +1,4 @@
-"""A training run described by its options: from parallel text to a trained model.
+"""A training run described by its options: from text to a trained model.
 
 `Recipe` contains the options, which a run saves in `options.toml`. `train` executes the
 run. The command `keras-transformer train` parses the options and calls `train`. The
@@ -15,13 +15,29 @@ from typing import TYPE_CHECKING
 from keras_transformer.recipe.recipe import Recipe, read_options
 
 if TYPE_CHECKING:
-    from keras_transformer.recipe.result import Figures, TrainingResult
+    from keras_transformer.recipe.result import (
+        Figures,
+        LanguageModelFigures,
+        TrainingResult,
+    )
     from keras_transformer.recipe.run import train
 
-_MODULES = {"Figures": "result", "TrainingResult": "result", "train": "run"}
+_MODULES = {
+    "Figures": "result",
+    "LanguageModelFigures": "result",
+    "TrainingResult": "result",
+    "train": "run",
+}
 _FORMER_NAMES = {"Trained": "TrainingResult"}
 
-__all__ = ["Figures", "Recipe", "TrainingResult", "read_options", "train"]
+__all__ = [
+    "Figures",
+    "LanguageModelFigures",
+    "Recipe",
+    "TrainingResult",
+    "read_options",
+    "train",
+]
 
 
 def __getattr__(name: str) -> object:

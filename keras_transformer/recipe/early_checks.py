@@ -26,13 +26,14 @@ def check_early(recipe: Recipe) -> None:
         ModuleNotFoundError: if an option requires a package that is not installed.
         OSError: if `bleu_tokenize` requires a file that sacreBLEU fails to download.
     """
-    from keras_transformer.evaluation import check_tokenize  # imports sacreBLEU
-
     _check_one_of("preset", recipe.preset, PRESETS)
     _check_one_of("dtype", recipe.dtype, DTYPES)
     normalization_rule(recipe.normalization, recipe.lowercase)
     check_character_coverage(recipe.character_coverage)
-    check_tokenize(recipe.bleu_tokenize)
+    if recipe.model == "seq2seq":
+        from keras_transformer.evaluation import check_tokenize  # imports sacreBLEU
+
+        check_tokenize(recipe.bleu_tokenize)
     output = pathlib.Path(recipe.output)
     if output.exists() and not output.is_dir():
         raise ValueError(

@@ -48,12 +48,15 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
         path: the folder of a complete run, or another path.
 
     Returns:
-        The settings; `None` if `path` is not the folder of a complete run.
+        The settings; `None` if `path` is not the folder of a complete run, or its model
+        is a language model.
     """
     options, figures = path / "options.toml", path / "figures.json"
     if not (options.is_file() and figures.is_file()):
         return None
-    num_beams = Recipe.from_toml(options).num_beams
+    recipe = Recipe.from_toml(options)
+    if recipe.model == "causal":
+        return None
     penalty = read_json(figures).get("length_penalty")
     try:
         check_length_penalty(penalty)
@@ -61,7 +64,7 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
         raise ValueError(
             f"{figures} must have the figures of a run; it is damaged: {error}"
         ) from error
-    return SearchSettings(num_beams, float(penalty))
+    return SearchSettings(recipe.num_beams, float(penalty))
 
 
 def began_recipe(output: pathlib.Path) -> PlannedRecipe:

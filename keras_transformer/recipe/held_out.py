@@ -2,15 +2,19 @@
 
 import contextlib
 import hashlib
+import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from keras_transformer.dataset.running_text import text_documents, text_pieces
 from keras_transformer.dataset.text_pairs import Pair
 from keras_transformer.files import written_whole
 
 MOST_PAIRS = 1000  # held out if no fraction is given
+MOST_CHARACTERS = 500_000  # the same of running text
 MOST_OF_TEXT = 0.1
+SMALL_DOCUMENTS = ("line", "paragraph")  # of which whole ones are held out
 
 
 class ParallelText(NamedTuple):
@@ -29,7 +33,8 @@ class TextFiles(NamedTuple):
     """The files of the texts of a run.
 
     Attributes:
-        train: list of paths, source and target of the training text, or one file.
+        train: list of paths, source and target of the training text, or one file; for
+            a language model files of running text.
         valid: the same of the validation text.
         test: the same of the test text; `None` without a test text.
     """
@@ -72,11 +77,7 @@ def hold_out(
     Raises:
         ValueError: if a part is empty.
     """
-    shares = {
-        name: share
-        for name, share in {"valid": valid, "test": test}.items()
-        if isinstance(share, int | float)
-    }
+    shares = _shares(valid, test)
     names = ("train", *shares)
     files = {
         name: [str(folder / f"{name}.{side}") for side in ("source", "target")]
@@ -90,6 +91,17 @@ def hold_out(
         files["valid"] if isinstance(valid, int | float) else valid,
         files["test"] if isinstance(test, int | float) else test,
     )
+
+
+def _shares(
+    valid: list[str] | float, test: list[str] | float | None
+) -> dict[str, float]:
+    """Returns the fractions that are held out, by the name of the part."""
+    return {
+        name: share
+        for name, share in {"valid": valid, "test": test}.items()
+        if isinstance(share, int | float)
+    }
 
 
 def _write(
@@ -126,3 +138,121 @@ def _part(source: str, shares: dict[str, float]) -> str:
         if position < end:
             return name
     return "train"
+
+
+# Running text.
+
+
+def default_text_fraction(characters: int) -> float:
+    """Returns the fraction of a running text that is held out for validation.
+
+    Args:
+        characters: number of characters of the training text.
+    """
+    share = min(MOST_OF_TEXT, MOST_CHARACTERS / max(characters, 1))
+    return round(share, 4) or share
+
+
+def hold_out_text(
+    files: list[str],
+    documents: str,
+    valid: list[str] | float,
+    test: list[str] | float | None,
+    folder: pathlib.Path,
+    is_new: bool,
+) -> TextFiles:
+    """Writes the parts of a running text to files.
+
+    If documents are lines or paragraphs, whole documents are held out, by a hash of
+    their text; otherwise the end of the text, first for validation and then for the
+    test. Existing files are kept, unless the run is new.
+
+    Args:
+        files: the training text.
+        documents: what a document is: `"file"`, `"line"`, `"paragraph"` or `"none"`.
+        valid: files, or the fraction of the text for validation.
+        test: files, or the fraction for the test, or `None`.
+        folder: the folder for the files `train-001.txt`, and so on.
+        is_new: whether the run is new.
+
+    Returns:
+        The `TextFiles`.
+
+    Raises:
+        ValueError: if a part is empty.
+    """
+    shares = _shares(valid, test)
+    names = ("train", *shares)
+
+    def found() -> dict[str, list[str]]:
+        return {name: sorted(map(str, folder.glob(f"{name}-*.txt"))) for name in names}
+
+    if is_new or not all(found().values()):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in itertools.chain(*found().values()):
+            pathlib.Path(path).unlink()
+        write = _write_documents if documents in SMALL_DOCUMENTS else _write_ends
+        write(files, documents, shares, folder)
+    parts = found()
+    return TextFiles(
+        parts["train"],
+        parts["valid"] if isinstance(valid, int | float) else valid,
+        parts["test"] if isinstance(test, int | float) else test,
+    )
+
+
+def _write_documents(
+    files: list[str], documents: str, shares: dict[str, float], folder: pathlib.Path
+) -> None:
+    """Writes each document to the file of its part."""
+    ending = "\n" if documents == "line" else "\n\n"
+    names = ("train", *shares)
+    counts = dict.fromkeys(names, 0)
+    with contextlib.ExitStack() as stack:
+        open_files = {
+            name: stack.enter_context(written_whole(folder / f"{name}-001.txt"))
+            for name in names
+        }
+        for text in text_documents(files, documents):
+            name = _part(text, shares)
+            counts[name] += 1
+            open_files[name].write(f"{text.rstrip(chr(10))}{ending}".encode())
+        if not all(counts.values()):
+            raise _no_text(f"{sum(counts.values())} documents", shares)
+
+
+def _write_ends(
+    files: list[str], documents: str, shares: dict[str, float], folder: pathlib.Path
+) -> None:
+    """Splits the text at two characters at most, and keeps the limits of its files."""
+    size = sum(len(piece or "") for piece in text_pieces(files, documents))
+    ends, end = {}, size
+    for name, share in reversed(shares.items()):
+        ends[name] = end
+        end -= round(share * size)
+    ends["train"] = end
+    parts = [(name, ends[name]) for name in ("train", *shares)]
+    sizes = [b - a for (_, a), (_, b) in itertools.pairwise([("", 0), *parts])]
+    if min(sizes) < 2:
+        raise _no_text(f"{size} characters", shares)
+    position = 0
+    for number, path in enumerate(files, start=1):
+        with contextlib.ExitStack() as stack:
+            opened: dict[str, BinaryIO] = {}
+            for piece in text_pieces(path, documents):
+                while piece:
+                    name, end = next(each for each in parts if position < each[1])
+                    if name not in opened:
+                        new = written_whole(folder / f"{name}-{number:03}.txt")
+                        opened[name] = stack.enter_context(new)
+                    taken = piece[: end - position]
+                    opened[name].write(taken.encode())
+                    position, piece = position + len(taken), piece[len(taken) :]
+
+
+def _no_text(received: str, shares: dict[str, float]) -> ValueError:
+    given = ", ".join(f"`{name}={share}`" for name, share in shares.items())
+    return ValueError(
+        "`train` must have enough text for each part after texts are held out; "
+        f"received {received} and {given}. Give files, or another fraction."
+    )

@@ -5,6 +5,8 @@ import shlex
 import zipfile
 from typing import TYPE_CHECKING
 
+from keras_transformer.files import read_json
+
 if TYPE_CHECKING:
     from keras_transformer.models import GenerativeModel
 
@@ -24,12 +26,13 @@ def load_trained_model(path: pathlib.Path) -> "GenerativeModel":
     """
     import keras
 
-    from keras_transformer.models import GenerativeModel, Seq2Seq
+    from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
     from keras_transformer.models.file_checks import check_keras_file
 
     path = find_model(path)
     if path.is_dir():
-        return Seq2Seq.from_preset(str(path))
+        cls = CausalLM if _is_causal(path) else Seq2Seq
+        return cls.from_preset(str(path))
     try:
         content = check_keras_file(path)
         if str(content.get("module")).partition(".")[0] == "keras":
@@ -48,6 +51,14 @@ def load_trained_model(path: pathlib.Path) -> "GenerativeModel":
     if not isinstance(model, GenerativeModel):
         raise _another_class(path, type(model).__name__)
     return model
+
+
+def _is_causal(folder: pathlib.Path) -> bool:
+    """Returns whether the folder of a preset says that it is that of a `CausalLM`."""
+    config = folder / "config.json"
+    if not config.is_file():
+        return False
+    return str(read_json(config).get("registered_name")).endswith(">CausalLM")
 
 
 class _AnotherClass(ValueError):

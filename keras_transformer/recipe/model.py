@@ -2,6 +2,7 @@
 
 import pathlib
 import warnings
+from typing import Any
 
 import keras
 
@@ -13,7 +14,7 @@ from keras_transformer.layers import (
     RelativePositionBias,
     RotaryEmbedding,
 )
-from keras_transformer.models import GenerativeModel, Seq2Seq
+from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.option_checks import SIZES
@@ -28,8 +29,8 @@ from keras_transformer.training import (
 from keras_transformer.training.token_trainer import TokenTrainer
 
 
-def new_model(tokenizers: Tokenizers, recipe: PlannedRecipe) -> Seq2Seq:
-    """Returns a new model.
+def new_seq2seq(tokenizers: Tokenizers, recipe: PlannedRecipe) -> Seq2Seq:
+    """Returns a new `Seq2Seq`.
 
     Args:
         tokenizers: the tokenizers of source and target.
@@ -39,26 +40,61 @@ def new_model(tokenizers: Tokenizers, recipe: PlannedRecipe) -> Seq2Seq:
         The model, not compiled.
     """
     assert recipe.preset is not None
-    sizes = {name: vars(recipe)[name] for name in SIZES}
     return Seq2Seq.from_preset(
         recipe.preset,
         source_tokenizer=tokenizers.source,
         target_tokenizer=tokenizers.target,
-        normalize_first=True,
-        dropout=recipe.dropout,
-        attention_options={"dropout": recipe.attention_dropout},
-        positions=_positions(recipe),
-        dtype=recipe.dtype,
-        max_source_length=recipe.max_length,
-        max_target_length=recipe.max_length,
-        **{name: size for name, size in sizes.items() if size is not None},
+        **_options(recipe, recipe.max_length),
+        **_length_arguments(Seq2Seq, recipe.max_length),
     )
 
 
-def _positions(recipe: PlannedRecipe) -> PositionScheme:
+def new_causal_lm(
+    tokenizers: Tokenizers, recipe: PlannedRecipe, context: int, add_start_token: bool
+) -> CausalLM:
+    """Returns a new `CausalLM`.
+
+    Args:
+        tokenizers: the tokenizers; that of the target is the tokenizer of the model.
+        recipe: the options.
+        context: int, greatest number of tokens that the model attends to.
+        add_start_token: bool, see `CausalLM`.
+
+    Returns:
+        The model, not compiled.
+    """
+    assert recipe.preset is not None
+    return CausalLM.from_preset(
+        recipe.preset,
+        tokenizer=tokenizers.target,
+        add_start_token=add_start_token,
+        **_options(recipe, context),
+        **_length_arguments(CausalLM, context),
+    )
+
+
+def _options(recipe: PlannedRecipe, length: int) -> dict[str, Any]:
+    """Returns the arguments that all kinds of new models have."""
+    sizes = {name: vars(recipe)[name] for name in SIZES}
+    return {
+        "normalize_first": True,
+        "dropout": recipe.dropout,
+        "attention_options": {"dropout": recipe.attention_dropout},
+        "positions": _positions(recipe, length),
+        "dtype": recipe.dtype,
+        **{name: size for name, size in sizes.items() if size is not None},
+    }
+
+
+def _length_arguments(cls: type[GenerativeModel], length: int) -> dict[str, Any]:
+    """Returns the limits of the lengths, by the arguments of a model."""
+    return dict.fromkeys(cls.length_arguments, length)
+
+
+def _positions(recipe: PlannedRecipe, length: int) -> PositionScheme:
     """Returns the position scheme of the recipe."""
     if recipe.positions == "learned":
-        return LearnedPositionalEncoding(recipe.max_length)
+        return LearnedPositionalEncoding(length)
     schemes = {
         "sinusoidal": PositionalEncoding,
         "rotary": RotaryEmbedding,
@@ -68,21 +104,26 @@ def _positions(recipe: PlannedRecipe) -> PositionScheme:
     return schemes[recipe.positions]()
 
 
-def load_initial_model(init: str) -> GenerativeModel:
+def load_initial_model(init: str, kind: str) -> GenerativeModel:
     """Loads the trained model that a run starts from.
 
     Args:
         init: `recipe.init`.
+        kind: `recipe.model`.
 
     Raises:
-        ValueError: if it is not a trainable model with tokenizers.
+        ValueError: if it is not a trainable model of this kind with tokenizers.
     """
     is_address = "://" in init
-    trained = (
-        Seq2Seq.from_preset(init)
-        if is_address
-        else load_trained_model(pathlib.Path(init))
+    cls: Any = CausalLM if kind == "causal" else Seq2Seq
+    trained: GenerativeModel = (
+        cls.from_preset(init) if is_address else load_trained_model(pathlib.Path(init))
     )
+    if isinstance(trained, CausalLM) != (kind == "causal"):
+        raise ValueError(
+            f"`init` must be a model of the kind `model={kind!r}`; received "
+            f"`init={init!r}`, which is a {type(trained).__name__}."
+        )
     if not isinstance(trained, TokenTrainer) or trained.source_tokenizer is None:
         raise ValueError(
             "`init` must be a model that can be trained, such as a `Seq2Seq`, with "
@@ -92,22 +133,26 @@ def load_initial_model(init: str) -> GenerativeModel:
     return trained
 
 
-def with_options(trained: GenerativeModel, recipe: PlannedRecipe) -> GenerativeModel:
+def with_options(
+    trained: GenerativeModel, recipe: PlannedRecipe, length: int
+) -> GenerativeModel:
     """Returns a trained model with the dropout, lengths and dtype of a recipe.
 
     Args:
         trained: the model that the run starts from.
         recipe: the options.
+        length: int, greatest length of a sequence.
 
     Raises:
-        ValueError: if `max_length` exceeds the number of positions of the model.
+        ValueError: if the length exceeds the number of positions of the model.
     """
     positions = getattr(trained, "positions", None)
-    longest: int = getattr(positions, "max_length", None) or recipe.max_length
-    if longest < recipe.max_length:
+    longest: int = getattr(positions, "max_length", None) or length
+    if longest < length:
+        option = "length" if recipe.has_running_text else "max_length"
         raise ValueError(
-            f"`max_length` must be at most {longest}, the number of positions of the "
-            f"model of `init`; received `max_length={recipe.max_length}`."
+            f"`{option}` must be at most {longest}, the number of positions of the "
+            f"model of `init`; received `{option}={vars(recipe)[option]}`."
         )
     options = trained.get_config().get("attention_options") or {}
     return _rebuilt(
@@ -115,8 +160,7 @@ def with_options(trained: GenerativeModel, recipe: PlannedRecipe) -> GenerativeM
         dropout=recipe.dropout,
         attention_options={**options, "dropout": recipe.attention_dropout},
         dtype=recipe.dtype,
-        max_source_length=recipe.max_length,
-        max_target_length=recipe.max_length,
+        **_length_arguments(type(trained), length),
     )
 
 

@@ -1,5 +1,6 @@
 """Checks of the options of a `Recipe`, and the values that some of them may have."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from keras_transformer.arguments import check_ints, check_rates
@@ -7,6 +8,8 @@ from keras_transformer.arguments import check_ints, check_rates
 if TYPE_CHECKING:
     from keras_transformer.recipe.recipe import Recipe
 
+MODELS = ("seq2seq", "causal")
+DOCUMENTS = ("file", "line", "paragraph", "none", "pairs")
 TOKENIZERS = ("bpe", "unigram", "characters", "words", "bytes")
 SUBWORDS = ("bpe", "unigram")
 METRICS = (
@@ -15,6 +18,31 @@ METRICS = (
 )
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative", "alibi")
 SIZES = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
+# Options that only one kind of model has, each with the remedy.
+_USE_TOKENIZER = "Use `tokenizer`."
+_USE_SIZE = "Use `vocabulary_size`."
+_SELECTED_BY_LOSS = "Its loss selects the weights."
+ONLY_SEQ2SEQ = {
+    "source_tokenizer": _USE_TOKENIZER,
+    "target_tokenizer": _USE_TOKENIZER,
+    "vocabularies": _USE_TOKENIZER,
+    "source_vocabulary_size": _USE_SIZE,
+    "target_vocabulary_size": _USE_SIZE,
+    "metric": _SELECTED_BY_LOSS,
+    "metric_every": _SELECTED_BY_LOSS,
+    "bleu_tokenize": _SELECTED_BY_LOSS,
+    "num_beams": _SELECTED_BY_LOSS,
+}
+ONLY_CAUSAL = ("documents", "separate_documents", "length")
+# Options of parallel text and of running text.
+ONLY_PARALLEL_TEXT = {
+    "max_length": "Use `length`, the length of a window.",
+    "subword_sampling": "Remove it.",
+}
+ONLY_RUNNING_TEXT = {
+    "separate_documents": "Remove it.",
+    "length": "Use `max_length`, the limit of a prompt and of an answer.",
+}
 
 
 def check_numbers(recipe: "Recipe") -> None:
@@ -34,6 +62,7 @@ def check_numbers(recipe: "Recipe") -> None:
         1,
         optional=True,
         vocabulary_size=recipe.vocabulary_size,
+        length=recipe.length,
         source_vocabulary_size=recipe.source_vocabulary_size,
         target_vocabulary_size=recipe.target_vocabulary_size,
         **{name: vars(recipe)[name] for name in SIZES},
@@ -48,7 +77,7 @@ def check_numbers(recipe: "Recipe") -> None:
     check_rates(
         dropout=recipe.dropout or 0.0,
         attention_dropout=recipe.attention_dropout,
-        label_smoothing=recipe.label_smoothing,
+        label_smoothing=recipe.label_smoothing or 0.0,
     )
     if not 0.0 <= recipe.r_drop < float("inf"):
         raise ValueError(
@@ -81,6 +110,7 @@ def check_names(recipe: "Recipe") -> None:
     tokenizers = ("tokenizer", "source_tokenizer", "target_tokenizer")
     choices: dict[str, tuple[str, ...]] = dict.fromkeys(tokenizers, TOKENIZERS)
     choices |= {"metric": METRICS, "positions": POSITIONS}
+    choices |= {"model": MODELS, "documents": DOCUMENTS}
     choices["vocabularies"] = ("joint", "separate")
     for name, known in choices.items():
         value = vars(recipe)[name]
@@ -97,3 +127,40 @@ def check_names(recipe: "Recipe") -> None:
                     f"`{side}_{name}` must be `{name}` if both are given; received "
                     f"`{name}={both!r}`, `{side}_{name}={one!r}`. Remove one."
                 )
+
+
+def check_suits_model(recipe: "Recipe", given: Mapping[str, object]) -> None:
+    """Checks that the options are those of the model and of its text.
+
+    Args:
+        recipe: the options.
+        given: the options that differ from their defaults.
+
+    Raises:
+        ValueError: if an option is that of another model.
+    """
+    if recipe.model == "seq2seq":
+        remedy = "Give `model='causal'` for a language model."
+        _refuse(given, dict.fromkeys(ONLY_CAUSAL, remedy), "`model='seq2seq'`")
+        return
+    _refuse(given, ONLY_SEQ2SEQ, "`model='causal'`")
+    if recipe.has_running_text:
+        _refuse(given, ONLY_PARALLEL_TEXT, "running text")
+    else:
+        _refuse(given, ONLY_RUNNING_TEXT, "`documents='pairs'`")
+    if recipe.separate_documents and recipe.documents == "none":
+        raise ValueError(
+            "`separate_documents` requires documents; received `separate_documents="
+            "True` and `documents='none'`."
+        )
+
+
+def _refuse(
+    given: Mapping[str, object], remedies: Mapping[str, str], circumstance: str
+) -> None:
+    for name, remedy in remedies.items():
+        if name in given:
+            raise ValueError(
+                f"`{name}` must not be given with {circumstance}; received "
+                f"`{name}={given[name]!r}`. {remedy}"
+            )

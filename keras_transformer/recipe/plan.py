@@ -3,13 +3,17 @@
 import math
 from typing import Any, NamedTuple
 
-from keras_transformer.dataset import ParallelDataset
+from keras_transformer.dataset import ParallelDataset, TextDataset
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe.recipe import PlannedRecipe, Recipe
 from keras_transformer.recipe.text_statistics import TextStatistics
 
 # Numbers of pairs from which a larger preset is chosen.
 SMALL_FROM, BASE_FROM = 100_000, 1_000_000
+# Numbers of tokens from which a larger language model is chosen.
+SMALL_LM_FROM, BASE_LM_FROM = 2_000_000, 20_000_000
+LEAST_LENGTH, MOST_LENGTH = 16, 256  # of a window of running text
+WINDOWS = 100  # in an epoch, at least
 LEAST_TOKENS, MOST_TOKENS = 1024, 4096  # in a batch
 UPDATES = 6.6  # times the square root of the tokens in an epoch
 CHARACTER_UPDATES = 5000  # at least, for a source of characters
@@ -76,17 +80,44 @@ def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:
         target_tokens: number of target tokens of the training text.
     """
     if plan["init"] is None:
-        name = (
-            "tiny" if pairs < SMALL_FROM else "small" if pairs < BASE_FROM else "base"
-        )
-        plan.choose("preset", f"transformer_{name}", f"{pairs:,} pairs")
+        preset = _preset(pairs, SMALL_FROM, BASE_FROM)
+        plan.choose("preset", preset, f"{pairs:,} pairs")
+    _choose_learning_rate(plan)
+    few, many = 2_000_000, 20_000_000
+    rate = 0.3 if target_tokens < few else 0.2 if target_tokens < many else 0.1
+    plan.choose("dropout", rate, f"{target_tokens:,} target tokens")
+
+
+def choose_language_model(plan: Plan, tokens: int) -> None:
+    """Chooses the window, the size of a language model, dropout and learning rate.
+
+    Args:
+        plan: the plan.
+        tokens: number of tokens of the training text.
+    """
+    if plan["documents"] != "pairs":
+        length = 2 ** int(math.log2(max(tokens / WINDOWS, 1)))
+        length = min(max(length, LEAST_LENGTH), MOST_LENGTH)
+        plan.choose("length", length, f"{tokens:,} tokens")
+    if plan["init"] is None:
+        preset = _preset(tokens, SMALL_LM_FROM, BASE_LM_FROM)
+        plan.choose("preset", preset, f"{tokens:,} tokens")
+    _choose_learning_rate(plan)
+    plan.choose("dropout", 0.2 if tokens < SMALL_LM_FROM else 0.1, f"{tokens:,} tokens")
+
+
+def _preset(size: int, small_from: int, base_from: int) -> str:
+    """Returns the preset that suits the size of a text."""
+    name = "tiny" if size < small_from else "small" if size < base_from else "base"
+    return f"transformer_{name}"
+
+
+def _choose_learning_rate(plan: Plan) -> None:
+    if plan["init"] is None:
         width = plan["hidden_dim"] or PRESETS[plan["preset"]]["hidden_dim"]
         plan.choose("learning_rate", round(0.512 / width, 6), f"model of width {width}")
     else:
         plan.choose("learning_rate", 4e-4, "continues a trained model")
-    few, many = 2_000_000, 20_000_000
-    rate = 0.3 if target_tokens < few else 0.2 if target_tokens < many else 0.1
-    plan.choose("dropout", rate, f"{target_tokens:,} target tokens")
 
 
 def choose_batches(plan: Plan, tokens: int) -> None:
@@ -114,7 +145,7 @@ def choose_metric(plan: Plan, text: TextStatistics) -> None:
     plan.choose("metric", "bleu", f"targets of {words:.1f} words")
 
 
-def choose_schedule(plan: Plan, data: ParallelDataset) -> None:
+def choose_schedule(plan: Plan, data: ParallelDataset | TextDataset) -> None:
     """Chooses the length of the run and the course of the learning rate.
 
     Args:

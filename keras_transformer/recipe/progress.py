@@ -12,8 +12,8 @@ import numpy as np
 from keras import ops
 from tqdm import tqdm
 
-from keras_transformer.dataset import ParallelDataset
-from keras_transformer.models import GenerativeModel
+from keras_transformer.dataset import ParallelDataset, TextDataset
+from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.recipe.plan import Choice, Plan
 
 WIDTH = 80  # columns
@@ -61,8 +61,8 @@ class Reporter:
         self,
         plan: Plan,
         model: GenerativeModel,
-        train_data: ParallelDataset,
-        valid_data: ParallelDataset,
+        train_data: ParallelDataset | TextDataset,
+        valid_data: ParallelDataset | TextDataset,
     ) -> None:
         """Prints the chosen options, the data, the model and the expected time."""
         if not self.verbose:
@@ -73,6 +73,9 @@ class Reporter:
         for name, data in {"Training": train_data, "Validation": valid_data}.items():
             print(f"{name + ' text':16} {_describe(data)}")
         print(f"{'Model':16} {model.count_params():,} parameters", flush=True)
+        if isinstance(model, CausalLM):
+            place = "begin" if model.add_start_token else "can be from anywhere in"
+            print(f"{'Prompts':16} {place} a text", flush=True)
         seconds = expected_seconds(model, train_data) * plan["epochs"]
         print(
             f"{'Expected time':16} about {format_seconds(seconds)} for "
@@ -87,7 +90,13 @@ def _choice_line(choice: Choice) -> str:
     return f"  {option:32} {choice.reason}"[:WIDTH]
 
 
-def _describe(data: ParallelDataset) -> str:
+def _describe(data: ParallelDataset | TextDataset) -> str:
+    if isinstance(data, TextDataset):
+        documents = "document" if data.num_documents == 1 else "documents"
+        return (
+            f"{data.num_tokens:,} tokens of {data.num_documents:,} {documents} in "
+            f"{data.batches_per_epoch:,} batches"
+        )
     dropped = {
         "empty": "empty",
         "max_source_length": "too long",
@@ -105,7 +114,9 @@ def _describe(data: ParallelDataset) -> str:
     return ", ".join(parts)
 
 
-def expected_seconds(model: GenerativeModel, data: ParallelDataset) -> float:
+def expected_seconds(
+    model: GenerativeModel, data: ParallelDataset | TextDataset
+) -> float:
     """Estimates the duration of an epoch from the speed of matrix products.
 
     Args:
@@ -115,10 +126,13 @@ def expected_seconds(model: GenerativeModel, data: ParallelDataset) -> float:
     Returns:
         Seconds, without compilation and validation.
     """
-    tokens = sum(
-        shape.batches * shape.rows * (shape.source_length + shape.target_length) / 2
-        for shape in data.shapes
-    )
+    if isinstance(data, TextDataset):
+        tokens: float = data.batches_per_epoch * math.prod(data.batch_shape)
+    else:
+        tokens = sum(
+            shape.batches * shape.rows * (shape.source_length + shape.target_length) / 2
+            for shape in data.shapes
+        )
     embeddings = sum(
         math.prod(weight.shape)
         for weight in model.trainable_weights

@@ -24,6 +24,7 @@ from keras_transformer.recipe.option_checks import (
     TOKENIZERS,
     check_names,
     check_numbers,
+    check_suits_model,
 )
 from keras_transformer.recipe.options_file import read_toml, to_toml
 
@@ -43,6 +44,11 @@ _OPTIONS_OF_INIT = (
     *("source_vocabulary_size", "target_vocabulary_size", "normalization"),
     *("character_coverage", "byte_fallback", "user_defined_symbols"),
 )
+# Options whose default depends on the model.
+_DEFAULTS_OF_MODELS: dict[str, dict[str, OptionValue]] = {
+    "seq2seq": {"label_smoothing": 0.1, "positions": "sinusoidal"},
+    "causal": {"label_smoothing": 0.0, "positions": "rotary", "metric": "loss"},
+}
 _FORMER_NAMES = {"consistency": "r_drop", "bleu_every": "metric_every"}
 # The tokenizers of earlier versions, which had no options for them.
 _FORMER_TOKENIZERS = {
@@ -81,12 +87,15 @@ class Recipe:
     prints what it has chosen and why, and writes the values to `options.toml`.
     Text files contain one sentence per line and may be compressed with gzip (`.gz`).
     A text is a source file and a target file whose lines correspond, or one file with
-    a tab between source and target.
+    a tab between source and target. For a language model, `model="causal"`, it is any
+    number of files of running text; options that such a model does not have must not
+    be given.
 
     Raises:
         ValueError: if `train`, `valid` or `test` is not a list of one or two files, if
-            a number is out of range, or if `init` is given together with an option
-            that the trained model determines. `train` checks the other options.
+            a number is out of range, if an option does not suit the model, or if `init`
+            is given together with an option that the trained model determines. `train`
+            checks the other options.
 
     Example:
 
@@ -97,7 +106,9 @@ class Recipe:
     """
 
     train: Annotated[
-        list[str], "Training text: source and target file, or one tab-separated file."
+        list[str],
+        "Training text: source and target file, or one tab-separated file; with "
+        "--model causal files of running text.",
     ]
     valid: Annotated[
         list[str] | float | None,
@@ -114,6 +125,18 @@ class Recipe:
     ] = False
     max_length: Annotated[int, "Maximum length of a sentence in tokens."] = 256
     export: Annotated[bool, "Export a SavedModel."] = True
+
+    documents: Annotated[
+        str | None,
+        "What a document is: a file, a line, a paragraph, or none for one text; "
+        "pairs: prompts and answers, in the form of parallel text.",
+    ] = None
+    separate_documents: Annotated[
+        bool, "Limit attention to the document of a token."
+    ] = False
+    length: Annotated[
+        int | None, "Length of a window of running text in tokens, the context."
+    ] = None
 
     tokenizer: Annotated[
         str | None, f"Tokenizer of both sides: {', '.join(TOKENIZERS)}."
@@ -138,6 +161,10 @@ class Recipe:
         list[str], "Subwords: texts that are always one token, such as <name>."
     ] = dataclasses.field(default_factory=list)
 
+    model: Annotated[
+        str,
+        "seq2seq: from text to text; causal: a decoder-only language model.",
+    ] = "seq2seq"
     preset: Annotated[
         str | None,
         "Size of the model: transformer_tiny, transformer_small, transformer_base or "
@@ -147,8 +174,8 @@ class Recipe:
     hidden_dim: Annotated[int | None, "Width of the model."] = None
     intermediate_dim: Annotated[int | None, "Width of the feed-forward layers."] = None
     num_heads: Annotated[int | None, "Number of attention heads."] = None
-    positions: Annotated[str, f"Position encoding: {', '.join(POSITIONS)}."] = (
-        "sinusoidal"
+    positions: Annotated[str | None, f"Position encoding: {', '.join(POSITIONS)}."] = (
+        None
     )
     init: Annotated[
         str | None,
@@ -176,8 +203,8 @@ class Recipe:
         int | None, "Number of final epochs in which the learning rate falls to 0."
     ] = None
     label_smoothing: Annotated[
-        float, "Probability distributed over all other tokens."
-    ] = 0.1
+        float | None, "Probability distributed over all other tokens."
+    ] = None
     r_drop: Annotated[
         float, "Weight of the R-Drop loss, which doubles the training time; 0: off."
     ] = 0.0
@@ -223,9 +250,13 @@ class Recipe:
         object.__setattr__(self, "r_drop", r_drop)
         object.__setattr__(self, "metric_every", every)
         self._check_types()
+        check_names(self)
+        for name, value in _DEFAULTS_OF_MODELS[self.model].items():
+            if vars(self)[name] is None:
+                object.__setattr__(self, name, value)
         self._check_files()
         check_numbers(self)
-        check_names(self)
+        check_suits_model(self, self._given())
         if self.init is not None:
             self._check_options_of_init()
 
@@ -340,8 +371,26 @@ class Recipe:
         if self.init is not None:
             object.__setattr__(self, "init", _absolute_path(os.fspath(self.init)))
 
+    @property
+    def has_running_text(self) -> bool:
+        """Whether the texts are running text, not parallel text."""
+        return self.model == "causal" and self.documents != "pairs"
+
+    def _given(self) -> dict[str, OptionValue]:
+        """Returns the options that differ from their defaults."""
+        return {
+            name: value
+            for name, value in self.values().items()
+            if value != _default(name, self.model)
+        }
+
     def _set_files(self, name: str, files: list[str]) -> None:
-        if not (isinstance(files, list | tuple) and len(files) in (1, 2)):
+        if self.has_running_text:
+            if not (isinstance(files, list | tuple) and files):
+                raise ValueError(
+                    f"`{name}` must be a list of files; received `{name}={files!r}`."
+                )
+        elif not (isinstance(files, list | tuple) and len(files) in (1, 2)):
             raise ValueError(
                 f"`{name}` must be a list of two files, source and target, or of one "
                 f"with a tab between the sides; received `{name}={files!r}`."
@@ -353,12 +402,11 @@ class Recipe:
         object.__setattr__(self, name, [os.path.abspath(file) for file in files])
 
     def _check_options_of_init(self) -> None:
-        values = self.values()
-        for name in _OPTIONS_OF_INIT:
-            if values[name] != _default(name):
+        for name, value in self._given().items():
+            if name in _OPTIONS_OF_INIT:
                 raise ValueError(
                     f"`{name}` must not be given with `init`, whose model "
-                    f"determines it; received `{name}={values[name]!r}`, "
+                    f"determines it; received `{name}={value!r}`, "
                     f"`init={self.init!r}`. Remove one of them, also from a file of "
                     "options."
                 )
@@ -381,6 +429,9 @@ class PlannedRecipe(Recipe):
     average: int = dataclasses.field()
     save_every: int = dataclasses.field()
     metric: str = dataclasses.field()
+    # Of the model, if they are missing in a file.
+    label_smoothing: float = None  # type: ignore[assignment]
+    positions: str = None  # type: ignore[assignment]
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -452,8 +503,10 @@ def _has_no_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is missing and field.default_factory is missing
 
 
-def _default(name: str) -> OptionValue:
-    """Returns the default of an option."""
+def _default(name: str, model: str) -> OptionValue:
+    """Returns the default of an option with a model."""
+    if name in _DEFAULTS_OF_MODELS[model]:
+        return _DEFAULTS_OF_MODELS[model][name]
     field = next(field for field in dataclasses.fields(Recipe) if field.name == name)
     factory = field.default_factory
     value: Any = field.default if factory is dataclasses.MISSING else factory()

@@ -4,17 +4,21 @@ import dataclasses
 import math
 import pathlib
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer import evaluation
-from keras_transformer.decoding import BeamSearch
+from keras_transformer.decoding import BeamSearch, Sampling, Search
 from keras_transformer.files import read_json, write_json
+from keras_transformer.inference.perplexity import TextScores
 from keras_transformer.models import GenerativeModel
-from keras_transformer.recipe.folder import check_length_penalty
+from keras_transformer.recipe.folder import began_recipe, check_length_penalty
 from keras_transformer.recipe.held_out import ParallelText
+from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.selection import Selection, is_lower_better
 
+# The search of a language model.
+SAMPLING = Sampling(top_p=0.9)
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 
 
@@ -92,6 +96,11 @@ class Figures:
         )
         return self.valid_scores
 
+    @property
+    def size(self) -> str:
+        """The size of the text, as a phrase."""
+        return f"{self.sentences:,} sentences"
+
     def lines(self) -> list[str]:
         """Returns the scores as lines of at most 80 columns."""
         names = {name: getattr(self, name) for name in evaluation.METRICS}
@@ -125,19 +134,112 @@ class Figures:
         return value
 
 
+@dataclasses.dataclass(frozen=True)
+class LanguageModelFigures:
+    """The scores of a trained language model.
+
+    Attributes:
+        scores: the `TextScores` of the test text, or of the validation text if there is
+            no test text.
+        metric: str, the metric that selected the weights, `"loss"`.
+        weights: str, the selected weights, such as `"mean of epochs 31 to 40"`.
+        candidates: dictionary of floats, the loss of a token of the validation text by
+            the name of the weights.
+    """
+
+    scores: TextScores
+    metric: str
+    weights: str
+    candidates: dict[str, float]
+
+    @classmethod
+    def of(cls, scores: TextScores, selection: Selection) -> "LanguageModelFigures":
+        """Creates the figures of selected weights."""
+        return cls(scores, "loss", selection.name, selection.scores)
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> "LanguageModelFigures":
+        """Reads the figures from a JSON file.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The `LanguageModelFigures`.
+
+        Raises:
+            ValueError: if the file does not contain figures.
+        """
+        content = read_json(path)
+        try:
+            figures = cls(**{**content, "scores": TextScores(**content["scores"])})
+            figures.lines()
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"{path} must have the figures of a run; it is damaged: {error}"
+            ) from error
+        return figures
+
+    @property
+    def size(self) -> str:
+        """The size of the text, as a phrase."""
+        return f"{self.scores.characters:,} characters"
+
+    def lines(self) -> list[str]:
+        """Returns the scores as lines of at most 80 columns."""
+        return self.scores.lines()
+
+    def write(self, path: pathlib.Path) -> None:
+        """Writes the figures to a JSON file.
+
+        Args:
+            path: the file.
+        """
+        write_json(path, dataclasses.asdict(self))
+
+
+AnyFigures: TypeAlias = Figures | LanguageModelFigures
+
+
+def read_figures(path: pathlib.Path, model: str) -> AnyFigures:
+    """Reads the figures of a run.
+
+    Args:
+        path: the file `figures.json` of the run.
+        model: the option `model` of the run.
+    """
+    return (LanguageModelFigures if model == "causal" else Figures).read(path)
+
+
 class TrainingResult(NamedTuple):
     """The result of a run.
 
     Attributes:
         model: the model, with the selected weights.
         search: the `BeamSearch` with the length penalty that is best on the validation
-            text.
-        figures: the `Figures` of the model with this search.
+            text; for a language model `Sampling(top_p=0.9)`.
+        figures: the `Figures` of the model with this search, or the
+            `LanguageModelFigures`.
     """
 
     model: GenerativeModel
-    search: BeamSearch
-    figures: Figures
+    search: Search
+    figures: Any
+
+
+def read_result(output: pathlib.Path) -> TrainingResult:
+    """Reads the result of a complete run.
+
+    Args:
+        output: the folder of the run.
+    """
+    recipe = began_recipe(output)
+    figures = read_figures(output / "figures.json", recipe.model)
+    model = load_trained_model(output / "model.keras")
+    search: Search = SAMPLING
+    if isinstance(figures, Figures):
+        search = BeamSearch(recipe.num_beams, figures.length_penalty)
+    return TrainingResult(model, search, figures)
 
 
 def evaluate_model(

@@ -5,34 +5,31 @@ from typing import Literal
 
 import keras
 
-from keras_transformer.decoding import BeamSearch, GreedySearch
-from keras_transformer.evaluation import METRICS
 from keras_transformer.files import written_whole
 from keras_transformer.recipe.early_checks import check_early
-from keras_transformer.recipe.folder import began_recipe, is_complete, next_version
+from keras_transformer.recipe.folder import is_complete, next_version
 from keras_transformer.recipe.history_file import HistoryFile
-from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.model import in_float32
 from keras_transformer.recipe.preparation import PreparedRun, prepare_run
 from keras_transformer.recipe.progress import EpochReport, Reporter
 from keras_transformer.recipe.recipe import Recipe
-from keras_transformer.recipe.result import Figures, TrainingResult, evaluate_model
-from keras_transformer.recipe.selection import is_lower_better, select_weights
+from keras_transformer.recipe.result import AnyFigures, TrainingResult, read_result
+from keras_transformer.recipe.selection import select_weights
 from keras_transformer.training import (
     Checkpoints,
     NonFiniteLoss,
     TrainingProgress,
-    TranslationQuality,
 )
 
 
 def train(recipe: Recipe) -> TrainingResult:
-    """Trains a model on parallel text, as `keras-transformer train` does.
+    """Trains a model on text, as `keras-transformer train` does.
 
     Chooses the options that are not given from the training text, learns a vocabulary,
     trains the model, sets its weights to the best of the last epoch, the best epoch and
     the mean of the last epochs, and selects the length penalty, both by `recipe.metric`
-    of the validation text. If a run was stopped, calling `train` with the
+    of the validation text; a language model has no length penalty. If a run was
+    stopped, calling `train` with the
     same options resumes it at the batch where it stopped, with equal losses. If the
     run is complete, its model and figures are read.
 
@@ -78,7 +75,7 @@ def train(recipe: Recipe) -> TrainingResult:
     output = pathlib.Path(recipe.output)
     reporter = Reporter(recipe.verbose)
     if is_complete(recipe):
-        result = _read_result(output)
+        result = read_result(output)
         reporter.print(f"The run in {output} is complete.")
         _print_figures(result.figures, recipe, reporter)
         return result
@@ -91,58 +88,41 @@ def train(recipe: Recipe) -> TrainingResult:
     _fit(prepared, reporter)
     model = in_float32(prepared.model)
     with reporter.phase("Comparing the last epoch, the best and their mean"):
-        selection = select_weights(model, prepared.valid_text, recipe)
+        selection = select_weights(model, prepared.evaluator, recipe)
     for name, score in selection.scores.items():
         mark = "  selected" if name == selection.name else ""
         reporter.print(f"  {recipe.metric} {score:.4g}  {name}{mark}")
     model.save(output / "model.keras")
-    with reporter.phase("Searching the length penalty, translating the test text"):
-        result = evaluate_model(
-            model, prepared.valid_text, prepared.test_text, recipe, selection
-        )
+    with reporter.phase(prepared.evaluator.description):
+        result = prepared.evaluator.result(model, selection)
     _print_figures(result.figures, recipe, reporter)
     if recipe.export:
         folder = next_version(output / "saved_model")
         with reporter.phase(f"Exporting and checking {folder}"):
-            texts = prepared.valid_text.sources[:20]
+            texts = prepared.evaluator.check_texts
             model.export(folder, result.search, check_texts=texts, verbose=False)
     result.figures.write(figures_file)  # last: its presence means a complete run
     return result
 
 
-def _print_figures(figures: Figures, recipe: Recipe, reporter: Reporter) -> None:
+def _print_figures(figures: AnyFigures, recipe: Recipe, reporter: Reporter) -> None:
     text = "test" if recipe.test else "validation"
-    reporter.print(f"{figures.sentences:,} sentences of the {text} text:")
+    reporter.print(f"{figures.size} of the {text} text:")
     for line in figures.lines():
         reporter.print(f"  {line}")
-
-
-def _read_result(output: pathlib.Path) -> TrainingResult:
-    """Returns the result of a complete run."""
-    figures = Figures.read(output / "figures.json")
-    model = load_trained_model(output / "model.keras")
-    num_beams = began_recipe(output).num_beams
-    return TrainingResult(model, BeamSearch(num_beams, figures.length_penalty), figures)
 
 
 def _fit(run: PreparedRun, reporter: Reporter) -> None:
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
     metric = f"val_{recipe.metric}"
-    best: Literal["min", "max"] = "min" if is_lower_better(recipe.metric) else "max"
-    metrics = [name for name in METRICS if name in (recipe.metric, "bleu", "chrf")]
+    best: Literal["min", "max"] = "min" if run.evaluator.is_lower_better else "max"
+    shown = [metric] if recipe.metric != "loss" else ["val_perplexity"]
     callbacks: list[keras.callbacks.Callback] = [
-        NonFiniteLoss(data=run.train_data, folder=output),
-        TranslationQuality(
-            *run.valid_text,
-            search=GreedySearch(),
-            every=recipe.metric_every,
-            lowercase=recipe.lowercase,
-            tokenize=recipe.bleu_tokenize,
-            metrics=metrics,
-        ),
-        TrainingProgress(run.train_data.tokens_per_epoch),
+        NonFiniteLoss(data=run.data.train, folder=output),
+        *run.evaluator.callbacks(),
+        TrainingProgress(run.data.train.tokens_per_epoch),
         HistoryFile(output / "history.csv"),
-        EpochReport(reporter, [metric] if recipe.metric != "loss" else []),
+        EpochReport(reporter, shown),
     ]
     if recipe.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(output / "logs"))
@@ -152,15 +132,15 @@ def _fit(run: PreparedRun, reporter: Reporter) -> None:
         )
     checkpoints = Checkpoints(
         output / "checkpoints",
-        run.train_data,
+        run.data.train,
         save_every=recipe.save_every,
         keep=recipe.average,
         monitor=metric,
         mode=best,
     )
     run.model.fit(
-        run.train_data.dataset,
-        validation_data=run.valid_data.dataset,
+        run.data.train.dataset,
+        validation_data=run.data.valid.dataset,
         epochs=recipe.epochs,
         shuffle=False,  # the dataset shuffles itself
         verbose=0,

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer import evaluation
-from keras_transformer.decoding import BeamSearch
 from keras_transformer.models import GenerativeModel
-from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.recipe import PlannedRecipe
+from keras_transformer.recipe.task import Evaluator
 from keras_transformer.training import (
     average_checkpoints,
     list_checkpoints,
@@ -45,7 +44,7 @@ class Selection(NamedTuple):
 
 
 def select_weights(
-    model: GenerativeModel, valid_text: ParallelText, recipe: PlannedRecipe
+    model: GenerativeModel, evaluator: Evaluator, recipe: PlannedRecipe
 ) -> Selection:
     """Sets the weights of a model to the best candidate by the metric of the recipe.
 
@@ -55,7 +54,7 @@ def select_weights(
 
     Args:
         model: the model, float32.
-        valid_text: the validation text.
+        evaluator: scores the model on the validation text.
         recipe: the options.
 
     Returns:
@@ -66,8 +65,8 @@ def select_weights(
     scores = {}
     for candidate in candidates:
         candidate.load()
-        scores[candidate.name] = score_model(model, valid_text, recipe)
-    is_error = is_lower_better(recipe.metric)
+        scores[candidate.name] = evaluator.score(model)
+    is_error = evaluator.is_lower_better
 
     def rank(candidate: Candidate) -> float:
         score = scores[candidate.name]
@@ -82,27 +81,6 @@ def select_weights(
 def is_lower_better(metric: str) -> bool:
     """Returns whether lower values of a metric are better."""
     return metric == "loss" or evaluation.METRICS[metric].is_error
-
-
-def score_model(
-    model: GenerativeModel, text: ParallelText, recipe: PlannedRecipe
-) -> float:
-    """Returns the metric of the recipe on a text, with beam search.
-
-    Args:
-        model: the model.
-        text: the text.
-        recipe: the options. With `metric="loss"`, the result is the mean cross-entropy
-            of a target token.
-    """
-    if recipe.metric == "loss":
-        result = model.score(text.sources, text.references)
-        return float(-np.sum(result.scores) / np.sum(result.lengths))
-    outputs = model.generate(text.sources, BeamSearch(recipe.num_beams))
-    scores = evaluation.text_scores(
-        outputs, text.references, recipe.lowercase, recipe.bleu_tokenize
-    )
-    return scores[recipe.metric].score
 
 
 def _candidates(

@@ -5,10 +5,11 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from keras_transformer.dataset.running_text import text_pieces
 from keras_transformer.dataset.text_pairs import Pair
 from keras_transformer.text.text_files import sample_items
 
-SAMPLE = 100_000  # pairs; words are counted in a sample of a larger text
+SAMPLE = 100_000  # pairs or lines; words are counted in a sample of a larger text
 RARE = 2  # times that a rare word occurs at most
 
 
@@ -96,3 +97,48 @@ class TextStatistics(NamedTuple):
         sample = sample_items(counted(), SAMPLE, seed=0)
         sides = ([pair[side] for pair in sample] for side in (0, 1))
         return cls(count, sample, *map(SideStatistics.of, sides))
+
+
+class RunningTextStatistics(NamedTuple):
+    """Statistics of running text.
+
+    Attributes:
+        characters: int, number of characters.
+        documents: int, number of documents.
+        lines: int, number of lines.
+        sample: list of at most 100,000 lines.
+    """
+
+    characters: int
+    documents: int
+    lines: int
+    sample: list[str]
+
+    @classmethod
+    def of(cls, files: list[str], documents: str | None) -> "RunningTextStatistics":
+        """Reads a training text.
+
+        Args:
+            files: the files.
+            documents: what a document is; see `text_dataset`.
+        """
+        counts: collections.Counter[str] = collections.Counter()
+
+        def counted() -> Iterator[str]:
+            for piece in text_pieces(files, documents):
+                if piece is None:
+                    counts["documents"] += 1
+                else:
+                    counts["characters"] += len(piece)
+                    counts["lines"] += 1
+                    yield piece
+
+        sample = sample_items(counted(), SAMPLE, seed=0)
+        return cls(
+            counts["characters"], counts["documents"] or 1, counts["lines"], sample
+        )
+
+    @property
+    def scale(self) -> float:
+        """Number of lines, divided by those of the sample."""
+        return self.lines / max(len(self.sample), 1)

@@ -3,13 +3,18 @@
 import contextlib
 import pathlib
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from keras_transformer.dataset.text_pairs import Corpus
 from keras_transformer.recipe.option_checks import SUBWORDS
 from keras_transformer.recipe.plan import Plan
-from keras_transformer.recipe.text_statistics import SideStatistics, TextStatistics
+from keras_transformer.recipe.text_statistics import (
+    RunningTextStatistics,
+    SideStatistics,
+    TextStatistics,
+)
 from keras_transformer.text import (
     ByteTokenizer,
     CharacterTokenizer,
@@ -26,6 +31,8 @@ OCCURRENCES = 80
 # that it knows well, such as the numbers of a date.
 OCCURRENCES_OF_PARTS = 300
 RARE_WORDS = 0.5
+# Number of characters of running text from which it is split into subwords.
+SUBWORDS_FROM = 5_000_000
 LETTERS, WORDS_PER_LINE = 0.9, 1.5  # of lists of words, which are split into characters
 LONGEST_WORDS = 20  # mean characters; longer ones are text without spaces
 MOST_CHARACTERS = 300  # of an alphabet
@@ -111,6 +118,32 @@ def make_tokenizers(
     return Tokenizers(tokenizer, tokenizer)
 
 
+def make_running_text_tokenizer(
+    plan: Plan, text: RunningTextStatistics, lines: Iterable[str]
+) -> Tokenizer:
+    """Chooses a tokenizer of running text if none is given, and trains it.
+
+    Args:
+        plan: the plan, which gets the choices.
+        text: the statistics of the training text.
+        lines: the lines of the training text, with their line endings.
+
+    Returns:
+        The tokenizer.
+    """
+    kind = "characters" if text.characters < SUBWORDS_FROM else "bpe"
+    plan.choose("tokenizer", kind, f"{text.characters:,} characters")
+    if plan["tokenizer"] == "words" and any("\n" in line for line in text.sample):
+        warnings.warn(
+            "`tokenizer='words'` splits texts at spaces and line breaks: the model "
+            "writes a space for each. Use another tokenizer to keep the lines.",
+            stacklevel=2,
+        )
+    return train_tokenizer(
+        plan, "vocabulary_size", plan["tokenizer"], lines, text.sample, text.scale
+    )
+
+
 def _suitable_tokenizer(name: str, side: SideStatistics, lines: int) -> tuple[str, str]:
     """Returns the tokenizer for one side of a text, and the reason."""
     if (
@@ -154,9 +187,40 @@ def _train(
         text: the statistics of the training text.
         corpora: the training text.
     """
+    has_parts = any(_has_parts((text.source, text.target)[side]) for side in sides)
+    return train_tokenizer(
+        plan,
+        option,
+        kind,
+        (pair[side] for side in sides for corpus in corpora for pair in corpus),
+        sample=[pair[side] for side in sides for pair in text.sample],
+        scale=text.pairs / len(text.sample),
+        occurrences=OCCURRENCES_OF_PARTS if has_parts else OCCURRENCES,
+    )
+
+
+def train_tokenizer(
+    plan: Plan,
+    option: str,
+    kind: str,
+    lines: Iterable[str],
+    sample: Sequence[str],
+    scale: float,
+    occurrences: int = OCCURRENCES,
+) -> Tokenizer:
+    """Trains a tokenizer.
+
+    Args:
+        plan: the plan, which gets the size of the vocabulary.
+        option: name of the option of this size.
+        kind: the kind of the tokenizer, one of `TOKENIZERS`.
+        lines: lines of the text, which are read once.
+        sample: lines of the text.
+        scale: number of lines of the text, divided by those of the sample.
+        occurrences: mean number of times that each subword must occur.
+    """
     size = plan[option] or plan["vocabulary_size"]
     lowercase = plan["lowercase"]
-    lines = (pair[side] for side in sides for corpus in corpora for pair in corpus)
     if kind == "bytes":
         plan.choose(option, ByteTokenizer().vocabulary_size, "the bytes")
         return ByteTokenizer(lowercase)
@@ -172,17 +236,9 @@ def _train(
     if size is not None:
         plan.choose(option, size, "given as `vocabulary_size`")
         return _train_subwords(plan, kind, size, lines)
-    sample = [pair[side] for side in sides for pair in text.sample]
-    has_parts = any(_has_parts((text.source, text.target)[side]) for side in sides)
-    tokenizer, reason = _find_subwords(
-        plan,
-        kind,
-        sample,
-        scale=text.pairs / len(text.sample),
-        occurrences=OCCURRENCES_OF_PARTS if has_parts else OCCURRENCES,
-    )
+    tokenizer, reason = _find_subwords(plan, kind, sample, scale, occurrences)
     plan.choose(option, tokenizer.vocabulary_size, reason)
-    if text.pairs == len(text.sample):
+    if scale == 1:
         return tokenizer
     return _train_subwords(plan, kind, tokenizer.vocabulary_size, lines)
 
@@ -244,6 +300,7 @@ def _train_subwords(
         character_coverage=plan["character_coverage"],
         byte_fallback=plan["byte_fallback"],
         user_defined_symbols=plan["user_defined_symbols"],
+        keep_whitespace=plan["model"] == "causal",
     )
 
 

@@ -98,7 +98,7 @@ class SentencePieceTokenizer(Tokenizer):
         max_sentences: int = 1_000_000,
         seed: int = 0,
     ) -> Self:
-        """Trains a SentencePiece model.
+        r"""Trains a SentencePiece model.
 
         The text is read once, line by line, so it may be larger than the memory.
 
@@ -130,7 +130,7 @@ class SentencePieceTokenizer(Tokenizer):
             user_defined_symbols: list of str, texts that are always one token, such as
                 `["<name>", "<number>"]`.
             keep_whitespace: bool, whether spaces and line breaks are kept, as running
-                text requires: each "\\n" is one token, and a text does not begin with
+                text requires: each "\n" is one token, and a text does not begin with
                 a space that it lacks.
             max_sentences: int of at least 1, the maximum number of lines. If the text
                 has more, this many lines are sampled at random, which limits the

@@ -17,7 +17,14 @@ from keras_transformer import (
 )
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.models import PRESETS
-from keras_transformer.recipe import Recipe, read_options, result, run, train
+from keras_transformer.recipe import (
+    Recipe,
+    read_options,
+    result,
+    run,
+    train,
+    translation,
+)
 from keras_transformer.recipe.history_file import HistoryFile
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
@@ -225,7 +232,7 @@ def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkey
             super().__init__(*args, **further)
             qualities.append(self)
 
-    monkeypatch.setattr(run, "TranslationQuality", Quality)
+    monkeypatch.setattr(translation, "TranslationQuality", Quality)
     options |= {"normalization": "identity", "character_coverage": 0.99}
     with open(options["train"][0], "a", encoding="utf-8") as source:
         source.write("½ ka\n")
@@ -306,7 +313,7 @@ def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
 
 @pytest.mark.once("torch")
 def test_the_model_is_saved_before_its_evaluation(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "evaluate_model", lambda *args: 1 / 0)
+    monkeypatch.setattr(translation, "evaluate_model", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(Recipe(**options, epochs=1))
     assert keras.saving.load_model(tmp_path / "results/model.keras").generate(["ka"])

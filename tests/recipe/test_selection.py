@@ -7,6 +7,7 @@ from keras_transformer.recipe import selection
 from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.selection import Candidate, select_weights
+from keras_transformer.recipe.translation import TranslationEvaluator
 
 pytestmark = pytest.mark.once
 
@@ -50,7 +51,8 @@ def select(monkeypatch, metric, right=RIGHT):
 
     monkeypatch.setattr(selection, "_candidates", candidates)
     recipe = PlannedRecipe.of({**VALUES, "metric": metric})
-    return model, select_weights(model, TEXT, recipe)
+    evaluator = TranslationEvaluator(recipe, TEXT, TEXT)
+    return model, select_weights(model, evaluator, recipe)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,6 @@ def test_of_equal_candidates_the_first_is_selected(monkeypatch):
 
 def test_no_candidate_is_selected_for_a_score_that_is_not_a_number(monkeypatch):
     scores = iter([np.nan, 5.0, 4.0])
-    monkeypatch.setattr(selection, "score_model", lambda *args: next(scores))
+    monkeypatch.setattr(TranslationEvaluator, "score", lambda *args: next(scores))
     model, selected = select(monkeypatch, "bleu")
     assert selected.name == model.weights == "last"

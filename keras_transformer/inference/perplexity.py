@@ -1,0 +1,97 @@
+"""Perplexities of texts: of a token, of a character and of a byte."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.text_windows import DEFAULT_CONTEXT, score_texts
+
+if TYPE_CHECKING:
+    from keras_transformer.inference.protocols import LanguageModel
+
+
+@dataclasses.dataclass(frozen=True)
+class TextScores:
+    """The negative log-probability of texts, and their sizes.
+
+    Attributes:
+        nats: float, negative log-probability of all texts, in nats.
+        texts: int, number of texts.
+        tokens: int, number of tokens that are scored, end tokens included.
+        characters: int, number of characters of the texts.
+        bytes: int, number of bytes of the texts in UTF-8.
+    """
+
+    nats: float
+    texts: int
+    tokens: int
+    characters: int
+    bytes: int
+
+    @classmethod
+    def of(cls, result: ScoreResult, texts: Sequence[str]) -> "TextScores":
+        """Adds up the scores of texts.
+
+        Args:
+            result: the scores.
+            texts: list of str, the texts.
+        """
+        return cls(
+            nats=float(-result.scores.sum(dtype="float64")),
+            texts=len(texts),
+            tokens=int(result.lengths.sum()),
+            characters=sum(map(len, texts)),
+            bytes=sum(len(text.encode()) for text in texts),
+        )
+
+    @property
+    def loss(self) -> float:
+        """Mean negative log-probability of a token, in nats."""
+        return self.nats / max(self.tokens, 1)
+
+    def lines(self) -> list[str]:
+        """Returns the perplexities as lines of at most 80 columns."""
+        counts = {
+            "token": self.tokens,
+            "character": self.characters,
+            "byte": self.bytes,
+        }
+        lines = [
+            f"{f'perplexity a {unit}':24}{_exp(self.nats / max(count, 1)):8.4g}"
+            for unit, count in counts.items()
+        ]
+        nats = self.nats / max(self.characters, 1)
+        return [*lines, f"{'nats a character':24}{nats:8.4f}"]
+
+
+def _exp(value: float) -> float:
+    """Returns `exp(value)`; an untrained model may have infinity."""
+    return math.exp(value) if value < 700 else math.inf
+
+
+def score_running_text(
+    model: "LanguageModel",
+    texts: Sequence[str],
+    stride: int | None = None,
+    batch_size: int = 64,
+) -> TextScores:
+    """Scores texts of any length; see `CausalLM.score_texts`.
+
+    Args:
+        model: a language model with a tokenizer.
+        texts: list of str.
+        stride: int, number of tokens that a window scores; `None` = half of the
+            context.
+        batch_size: int, number of windows scored together.
+
+    Returns:
+        The `TextScores`.
+    """
+    return TextScores.of(score_texts(model, texts, stride, batch_size), texts)
+
+
+def context_length(model: "LanguageModel") -> int:
+    """Returns the length of the windows in which texts are scored."""
+    return model.max_target_length or DEFAULT_CONTEXT
