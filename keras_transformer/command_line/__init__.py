@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from keras_transformer import __version__
 from keras_transformer.command_line.evaluate import evaluate_command
+from keras_transformer.command_line.generate import generate_command
 from keras_transformer.command_line.inspect import inspect_command
 from keras_transformer.command_line.messages import (
     exits_on_interrupt,
@@ -28,8 +29,8 @@ from keras_transformer.packages import with_advice
 
 app = typer.Typer(
     name="keras-transformer",
-    help="Train, use and serve sequence-to-sequence Transformers. The environment "
-    "variable KERAS_BACKEND selects tensorflow, jax or torch.",
+    help="Train, use and serve sequence-to-sequence Transformers and language models. "
+    "The environment variable KERAS_BACKEND selects tensorflow, jax or torch.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -60,6 +61,7 @@ def _options(
 app.command("train", cls=TrainCommand)(exits_on_interrupt(train_command))
 COMMANDS: dict[str, Callable[..., None]] = {
     "translate": translate_command,
+    "generate": generate_command,
     "evaluate": evaluate_command,
     "export": export_command,
     "inspect": inspect_command,

@@ -20,6 +20,7 @@ from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.recipe.loading import find_model, load_trained_model
 
 if TYPE_CHECKING:
+    from keras_transformer.models import CausalLM
     from keras_transformer.inference.protocols import SequenceModel
 
 
@@ -30,17 +31,19 @@ def evaluate_command(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="Text to translate, one sentence per line; plain or .gz.",
+            help="Text to translate, one sentence per line; plain or .gz. For a "
+            "language model its text, or prompts, one per line.",
         ),
     ],
     references: Annotated[
-        pathlib.Path,
+        pathlib.Path | None,
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="Reference translations, one per line; plain or .gz.",
+            help="Reference translations, one per line; plain or .gz. For a language "
+            "model the answers of the prompts, or nothing for running text.",
         ),
-    ],
+    ] = None,
     num_beams: NumBeams = None,
     length_penalty: LengthPenalty = None,
     lowercase: Annotated[
@@ -51,19 +54,68 @@ def evaluate_command(
     ] = "13a",
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            help="What a document is, for a language model: file, line, paragraph or "
+            "none.",
+            show_default="that of the run, or file",
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of tokens that a window scores, for a language model; the "
+            "tokens before them are context.",
+            show_default="half of the context",
+        ),
+    ] = None,
 ) -> None:
-    """Print BLEU, chrF, exact match, error rates and perplexity on a parallel text."""
+    """Print the scores of a model on a text.
+
+    For parallel text these are BLEU, chrF, exact match, error rates and perplexity,
+    and for a language model the perplexity of a token, of a character and of a byte.
+    """
     from keras_transformer.evaluation import check_tokenize, text_scores
 
     check_tokenize(bleu_tokenize)
     find_model(model)
     import_keras_quietly()
     from keras_transformer.dataset import read_pairs
+    from keras_transformer.models import CausalLM
 
+    loaded = load_trained_model(model)
+    if isinstance(loaded, CausalLM):
+        options = {
+            "num_beams": num_beams,
+            "length_penalty": length_penalty,
+            "lowercase": lowercase or None,
+        }
+        for name, value in options.items():
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` is for models that translate; received `{name}={value}` "
+                    f"and the language model {model}."
+                )
+        _evaluate_language_model(
+            loaded, model, source, references, documents, stride, batch_size
+        )
+        return
+    for name, value in {"documents": documents, "stride": stride}.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` is for language models; received `{name}={value!r}` and "
+                f"{model}, a {type(loaded).__name__}."
+            )
+    if references is None:
+        raise ValueError(
+            "`references` must be given, unless the model is a language model; "
+            f"received a {type(loaded).__name__}."
+        )
     pairs = read_pairs(source, references)
     sources = [text for text, _ in pairs]
     targets = [text for _, text in pairs]
-    loaded = load_trained_model(model)
     long_sources = _find_long_lines(loaded, "source", sources, source, too_long)
     long_targets = _find_long_lines(loaded, "target", targets, references, too_long)
     texts = [
@@ -113,3 +165,40 @@ def _find_long_lines(
     if too_long is TooLong.error:
         model_side.check_lengths(window, path)
     return [bool(is_long) for is_long in window.too_long]
+
+
+def _evaluate_language_model(
+    model: "CausalLM",
+    path: pathlib.Path,
+    source: pathlib.Path,
+    references: pathlib.Path | None,
+    documents: str | None,
+    stride: int | None,
+    batch_size: int,
+) -> None:
+    """Prints the perplexities of running text, or of answers."""
+    from keras_transformer.dataset import read_pairs
+    from keras_transformer.dataset.running_text import check_documents, text_documents
+    from keras_transformer.inference.perplexity import (
+        TextScores,
+        context_length,
+        score_running_text,
+    )
+    from keras_transformer.recipe.folder import documents_of_run
+
+    if references is not None:
+        prompts, answers = zip(*read_pairs(source, references), strict=True)
+        result = model.score([*prompts], [*answers], batch_size)
+        scores, size = TextScores.of(result, answers), f"{len(answers):,} answers"
+    else:
+        documents = documents or documents_of_run(path) or "file"
+        documents = None if documents == "none" else documents
+        check_documents(documents)
+        texts = [*text_documents(source, documents)]
+        context = context_length(model)
+        stride = max(context // 2, 1) if stride is None else stride
+        scores = score_running_text(model, texts, stride, batch_size)
+        size = f"windows of {context:,} tokens, stride {stride:,}"
+    for line in scores.lines():
+        typer.echo(line)
+    typer.echo(f"{scores.tokens:,} tokens of {scores.characters:,} characters, {size}")

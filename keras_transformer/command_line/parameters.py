@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from keras_transformer.decoding import BeamSearch
+    from keras_transformer.decoding import BeamSearch, Search
 
 
 class TooLong(enum.StrEnum):
@@ -69,4 +69,46 @@ def make_search(
         default.num_beams if num_beams is None else num_beams,
         default.length_penalty if length_penalty is None else length_penalty,
         num_hypotheses=num_hypotheses,
+    )
+
+
+def make_generation_search(
+    num_beams: int | None,
+    length_penalty: float | None,
+    num_samples: int,
+    temperature: float | None,
+    top_p: float | None,
+) -> "Search":
+    """Returns the search of a language model: sampling, or beam search if it is given.
+
+    Args:
+        num_beams: number of beams, or `None`.
+        length_penalty: length penalty, or `None`.
+        num_samples: number of texts of each prompt.
+        temperature: temperature of sampling; `None` for 1.
+        top_p: see `Sampling`; `None` for 0.9.
+
+    Raises:
+        ValueError: if options of both searches are given, or one is out of range.
+    """
+    from keras_transformer.decoding import BeamSearch, Sampling
+
+    if num_beams is None and length_penalty is None:
+        return Sampling(
+            num_samples,
+            temperature=1.0 if temperature is None else temperature,
+            top_p=0.9 if top_p is None else top_p,
+        )
+    for name, value in (("temperature", temperature), ("top_p", top_p)):
+        if value is not None:
+            raise ValueError(
+                f"`{name}` is for sampling; received `{name}={value}` together with "
+                "`num_beams` or `length_penalty`, which are for beam search. Remove "
+                "one."
+            )
+    default = BeamSearch()
+    return BeamSearch(
+        max(default.num_beams, num_samples) if num_beams is None else num_beams,
+        default.length_penalty if length_penalty is None else length_penalty,
+        num_hypotheses=num_samples,
     )

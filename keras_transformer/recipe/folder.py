@@ -67,6 +67,22 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
     return SearchSettings(recipe.num_beams, float(penalty))
 
 
+def documents_of_run(path: pathlib.Path) -> str | None:
+    """Returns what a document of the training text of a run is.
+
+    Args:
+        path: the folder of a run of a language model, or another path.
+
+    Returns:
+        The option `documents`; `None` if `path` is not the folder of a run.
+    """
+    options = path / "options.toml"
+    if not options.is_file():
+        return None
+    documents = Recipe.from_toml(options).documents
+    return None if documents == "pairs" else documents
+
+
 def began_recipe(output: pathlib.Path) -> PlannedRecipe:
     """Reads the options of a run from its folder.
 

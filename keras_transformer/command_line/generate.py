@@ -1,0 +1,205 @@
+"""The command `generate`: continues prompts with a language model."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keras_transformer.command_line.parameters import (
+    BatchSize,
+    ModelPath,
+    make_generation_search,
+)
+from keras_transformer.command_line.startup import import_keras_quietly
+from keras_transformer.recipe.loading import find_model, load_trained_model
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding import Search
+    from keras_transformer.models import CausalLM
+
+
+def generate_command(
+    model: ModelPath,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="Beginning of the text, which may be empty.",
+            show_default="the lines of standard input, one prompt each",
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Greatest number of new tokens. The context of the model limits the "
+            "sum of prompt and new tokens.",
+            show_default="256",
+        ),
+    ] = None,
+    num_samples: Annotated[
+        int, typer.Option(min=1, help="Number of texts of each prompt.")
+    ] = 1,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="Divisor of the logits; below 1: more probable texts.",
+            show_default="1",
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Sample from the most probable tokens whose probabilities sum to this "
+            "number; 1: from all.",
+            show_default="0.9",
+        ),
+    ] = None,
+    num_beams: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of beams, for beam search in place of sampling."
+        ),
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(
+            help="Length penalty of beam search; greater values favour longer texts.",
+            show_default="0.6",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Random seed.", show_default="another each time")
+    ] = None,
+    include_prompt: Annotated[
+        bool, typer.Option(help="Write each text with its prompt.")
+    ] = True,
+    batch_size: BatchSize = 64,
+) -> None:
+    """Continue prompts with a language model.
+
+    Standard input has one prompt a line; an empty line is the beginning of a text.
+    In a terminal, texts are written while they are generated. A text of several
+    lines is followed by an empty line.
+    """
+    find_model(model)
+    import_keras_quietly()
+    from keras_transformer.models import CausalLM
+
+    search = make_generation_search(
+        num_beams, length_penalty, num_samples, temperature, top_p
+    )
+    loaded = load_trained_model(model)
+    if not isinstance(loaded, CausalLM):
+        raise ValueError(
+            f"`model` must be a language model; {model} is a {type(loaded).__name__}. "
+            "Use the command translate."
+        )
+    if max_length and loaded.max_length and max_length > loaded.max_length:
+        warnings.warn(
+            f"`max_length={max_length}` is greater than {loaded.max_length}, the "
+            "context of the model, which ends the texts earlier.",
+            stacklevel=1,
+        )
+    writer = _Writer(loaded, search, max_length, seed, include_prompt, batch_size)
+    if prompt is not None:
+        writer.write([prompt])
+    elif sys.stdin.isatty():
+        typer.echo("Type a prompt and press Enter; Ctrl-D ends.", err=True)
+        for line in sys.stdin:
+            writer.write([line.removesuffix("\n")])
+    else:
+        for prompts in _piped_prompts(loaded):
+            writer.write(prompts)
+
+
+class _Writer:
+    """Writes the texts of prompts to standard output.
+
+    Args:
+        model: the language model.
+        search: the search.
+        max_length: greatest number of new tokens, or `None`.
+        seed: random seed, or `None`.
+        include_prompt: whether each text begins with its prompt.
+        batch_size: number of prompts continued together.
+    """
+
+    def __init__(
+        self,
+        model: "CausalLM",
+        search: "Search",
+        max_length: int | None,
+        seed: int | None,
+        include_prompt: bool,
+        batch_size: int,
+    ) -> None:
+        self._model = model
+        self._options: dict[str, Any] = {
+            "search": search,
+            "max_length": max_length,
+            "seed": seed,
+        }
+        self._include_prompt = include_prompt
+        self._batch_size = batch_size
+        self._streams = sys.stdout.isatty() and search.num_hypotheses == 1
+
+    def write(self, prompts: list[str]) -> None:
+        """Continues prompts and writes their texts."""
+        if self._streams:
+            for prompt in prompts:
+                self._stream(prompt)
+            return
+        found = self._model.generate(
+            prompts,
+            **self._options,
+            batch_size=self._batch_size,
+            include_prompt=self._include_prompt,
+        )
+        for texts in found:
+            for text in [texts] if isinstance(texts, str) else texts:
+                self._end(text, text)
+
+    def _stream(self, prompt: str) -> None:
+        parts = [prompt] if self._include_prompt else []
+        typer.echo("".join(parts), nl=False)
+        for piece in self._model.stream(prompt, **self._options):
+            typer.echo(piece, nl=False)
+            sys.stdout.flush()
+            parts.append(piece)
+        self._end("".join(parts), "")
+
+    def _end(self, text: str, rest: str) -> None:
+        """Writes the rest of a text and its line break.
+
+        Args:
+            text: the whole text.
+            rest: the part that is not written.
+        """
+        typer.echo(rest)
+        if "\n" in text:
+            typer.echo()
+        sys.stdout.flush()
+
+
+def _piped_prompts(model: "CausalLM") -> Iterator[list[str]]:
+    """Yields the lines of standard input that have arrived.
+
+    Raises `ValueError` for a line that is longer than the context of the model.
+    """
+    from keras_transformer.inference.file_translation.line_windows import (
+        ModelSide,
+        PipeLines,
+    )
+
+    side = ModelSide(model)
+    lines = PipeLines(sys.stdin.buffer, "standard input", side, check_lengths=False)
+    for window in lines.windows(0, 512):
+        for place in window.too_long.nonzero()[0]:
+            raise ValueError(
+                f"A prompt must have at most {side.limit} tokens, the context of the "
+                f"model; line {window.start + place + 1} of the standard input has "
+                f"{window.lengths[place]}. Shorten it."
+            )
+        yield window.lines
