@@ -36,12 +36,12 @@ def size_and_date(path: pathlib.Path) -> Facts:
 
 def describe_keras_model(path: pathlib.Path) -> Facts:
     """Describes a `.keras` file, a preset, or a folder with `model.keras`."""
-    found = find_model(path)
+    found, facts = find_model(path), describe_trained_model(path)
     return {
         **size_and_date(found),
-        **describe_trained_model(path),
+        **facts,
         "written": _stored_date(found),
-        "next": next_commands(path),
+        "next": next_commands(path, is_causal=facts["class"] == "CausalLM"),
     }
 
 
@@ -52,8 +52,19 @@ def describe_trained_model(path: pathlib.Path) -> Facts:
     return describe_model(load_trained_model(path))
 
 
-def next_commands(path: pathlib.Path) -> list[str]:
-    """Returns the commands that take a trained model."""
+def next_commands(path: pathlib.Path, is_causal: bool) -> list[str]:
+    """Returns the commands that take a trained model.
+
+    Args:
+        path: of the model.
+        is_causal: whether it is a language model.
+    """
+    if is_causal:
+        return [
+            command("generate", path, "--prompt", "TEXT"),
+            command("evaluate", path, "TEXT"),
+            command("export", path, "FOLDER"),
+        ]
     return [
         command("translate", path, "SOURCE", "TARGET"),
         command("evaluate", path, "SOURCE", "REFERENCES"),

@@ -37,15 +37,18 @@ def describe_run(path: pathlib.Path) -> Facts:
     }
     if is_complete:
         figures, model = _describe_figures(path, recipe), describe_trained_model(path)
-        return {**facts, **figures, **model, "next": _next_commands(path)}
+        return {**facts, **figures, **model, "next": _next_commands(path, recipe)}
     if reached and reached.epochs < recipe.epochs:
         facts["resumes at"] = reached.resumes_at
     return {**facts, "next": [_resume(path / "checkpoints")]}
 
 
-def _next_commands(path: pathlib.Path) -> list[str]:
+def _next_commands(path: pathlib.Path, recipe: Recipe) -> list[str]:
     is_exported = any(path.glob("saved_model/*/saved_model.pb"))
-    return [*next_commands(path), *([command("serve", path)] if is_exported else [])]
+    return [
+        *next_commands(path, recipe.model == "causal"),
+        *([command("serve", path)] if is_exported else []),
+    ]
 
 
 def _describe_figures(path: pathlib.Path, recipe: Recipe) -> Facts:

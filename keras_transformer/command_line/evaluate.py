@@ -20,8 +20,8 @@ from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.recipe.loading import find_model, load_trained_model
 
 if TYPE_CHECKING:
-    from keras_transformer.models import CausalLM
     from keras_transformer.inference.protocols import SequenceModel
+    from keras_transformer.models import CausalLM
 
 
 def evaluate_command(
@@ -87,25 +87,25 @@ def evaluate_command(
 
     loaded = load_trained_model(model)
     if isinstance(loaded, CausalLM):
-        options = {
+        options: dict[str, object] = {
             "num_beams": num_beams,
             "length_penalty": length_penalty,
             "lowercase": lowercase or None,
         }
-        for name, value in options.items():
-            if value is not None:
+        for name, given in options.items():
+            if given is not None:
                 raise ValueError(
-                    f"`{name}` is for models that translate; received `{name}={value}` "
+                    f"`{name}` is for models that translate; received `{name}={given}` "
                     f"and the language model {model}."
                 )
         _evaluate_language_model(
             loaded, model, source, references, documents, stride, batch_size
         )
         return
-    for name, value in {"documents": documents, "stride": stride}.items():
-        if value is not None:
+    for name, given in {"documents": documents, "stride": stride}.items():
+        if given is not None:
             raise ValueError(
-                f"`{name}` is for language models; received `{name}={value!r}` and "
+                f"`{name}` is for language models; received `{name}={given!r}` and "
                 f"{model}, a {type(loaded).__name__}."
             )
     if references is None:

@@ -10,6 +10,7 @@ from keras_transformer.inference.text_windows import DEFAULT_CONTEXT, score_text
 
 if TYPE_CHECKING:
     from keras_transformer.inference.protocols import LanguageModel
+    from keras_transformer.text import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +21,8 @@ class TextScores:
         nats: float, negative log-probability of all texts, in nats.
         texts: int, number of texts.
         tokens: int, number of tokens that are scored, end tokens included.
-        characters: int, number of characters of the texts.
-        bytes: int, number of bytes of the texts in UTF-8.
+        characters: int, number of characters of these tokens.
+        bytes: int, number of their bytes in UTF-8.
     """
 
     nats: float
@@ -89,7 +90,21 @@ def score_running_text(
     Returns:
         The `TextScores`.
     """
-    return TextScores.of(score_texts(model, texts, stride, batch_size), texts)
+    scores = TextScores.of(score_texts(model, texts, stride, batch_size), texts)
+    if model.add_start_token or model.target_tokenizer is None:
+        return scores
+    first = _first_tokens(model.target_tokenizer, texts)
+    return dataclasses.replace(
+        scores,
+        characters=scores.characters - sum(map(len, first)),
+        bytes=scores.bytes - sum(len(text.encode()) for text in first),
+    )
+
+
+def _first_tokens(tokenizer: "Tokenizer", texts: Sequence[str]) -> list[str]:
+    """Returns the text of the first token of each text, which is not scored."""
+    rows = [row[:1] for row in tokenizer.tokenize(texts).to_list()]
+    return [text.decode() for text in tokenizer.detokenize(rows).numpy()]
 
 
 def context_length(model: "LanguageModel") -> int:

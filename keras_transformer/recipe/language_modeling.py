@@ -136,6 +136,8 @@ class PerplexityEvaluator:
         context: int, length of the windows.
     """
 
+    # Of all tokens; `val_loss` is a mean over batches, of which the last is padded.
+    monitored = "val_perplexity"
     is_lower_better = True
 
     def __init__(self, valid: Sequence[str], test: Sequence[str], context: int) -> None:

@@ -114,9 +114,9 @@ def _print_figures(figures: AnyFigures, recipe: Recipe, reporter: Reporter) -> N
 
 def _fit(run: PreparedRun, reporter: Reporter) -> None:
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
-    metric = f"val_{recipe.metric}"
+    metric = run.evaluator.monitored
     best: Literal["min", "max"] = "min" if run.evaluator.is_lower_better else "max"
-    shown = [metric] if recipe.metric != "loss" else ["val_perplexity"]
+    shown = [metric] if metric != "val_loss" else []
     callbacks: list[keras.callbacks.Callback] = [
         NonFiniteLoss(data=run.data.train, folder=output),
         *run.evaluator.callbacks(),

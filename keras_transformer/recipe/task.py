@@ -32,6 +32,10 @@ class Evaluator(Protocol):
     """Scores the model of a run on its validation and test texts."""
 
     @property
+    def monitored(self) -> str:
+        """The log of an epoch that is the metric on the validation text."""
+
+    @property
     def is_lower_better(self) -> bool:
         """Whether lower values of the metric are better."""
 

@@ -128,6 +128,7 @@ class TranslationEvaluator:
     ) -> None:
         self._recipe = recipe
         self._valid, self._test = valid_text, test_text
+        self.monitored = f"val_{recipe.metric}"
         self.is_lower_better = is_lower_better(recipe.metric)
         self.check_texts = valid_text.sources[:20]
 
