@@ -1,5 +1,6 @@
 """The command `evaluate`."""
 
+import enum
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -22,6 +23,15 @@ from keras_transformer.recipe.loading import find_model, load_trained_model
 if TYPE_CHECKING:
     from keras_transformer.inference.protocols import SequenceModel
     from keras_transformer.models import CausalLM
+
+
+class Documents(enum.StrEnum):
+    """What a document of running text is; `none` for one text without documents."""
+
+    file = "file"
+    line = "line"
+    paragraph = "paragraph"
+    none = "none"
 
 
 def evaluate_command(
@@ -55,10 +65,9 @@ def evaluate_command(
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
     documents: Annotated[
-        str | None,
+        Documents | None,
         typer.Option(
-            help="What a document is, for a language model: file, line, paragraph or "
-            "none.",
+            help="What a document is, for a language model.",
             show_default="that of the run, or file",
         ),
     ] = None,
@@ -105,7 +114,7 @@ def evaluate_command(
     for name, given in {"documents": documents, "stride": stride}.items():
         if given is not None:
             raise ValueError(
-                f"`{name}` is for language models; received `{name}={given!r}` and "
+                f"`{name}` is for language models; received `{name}={given}` and "
                 f"{model}, a {type(loaded).__name__}."
             )
     if references is None:
@@ -172,13 +181,13 @@ def _evaluate_language_model(
     path: pathlib.Path,
     source: pathlib.Path,
     references: pathlib.Path | None,
-    documents: str | None,
+    documents: Documents | None,
     stride: int | None,
     batch_size: int,
 ) -> None:
     """Prints the perplexities of running text, or of answers."""
     from keras_transformer.dataset import read_pairs
-    from keras_transformer.dataset.running_text import check_documents, text_documents
+    from keras_transformer.dataset.running_text import text_documents
     from keras_transformer.inference.perplexity import (
         TextScores,
         context_length,
@@ -191,10 +200,8 @@ def _evaluate_language_model(
         result = model.score([*prompts], [*answers], batch_size)
         scores, size = TextScores.of(result, answers), f"{len(answers):,} answers"
     else:
-        documents = documents or documents_of_run(path) or "file"
-        documents = None if documents == "none" else documents
-        check_documents(documents)
-        texts = [*text_documents(source, documents)]
+        kind = documents_of_run(path) or "file" if documents is None else documents
+        texts = [*text_documents(source, None if kind == "none" else str(kind))]
         context = context_length(model)
         stride = max(context // 2, 1) if stride is None else stride
         scores = score_running_text(model, texts, stride, batch_size)

@@ -281,7 +281,11 @@ def text_dataset(
             "Either `files` or `texts` must be given; received "
             f"`files={files!r}`, `texts={texts!r:.80}`."
         )
-    check_documents(documents, ("file",) if texts is not None else DOCUMENTS)
+    if documents not in DOCUMENTS or (texts is not None and documents != "file"):
+        raise ValueError(
+            f"`documents` must be one of {DOCUMENTS}, and 'file' with `texts`; "
+            f"received `documents={documents!r}`."
+        )
     if separate_documents and documents is None:
         raise ValueError(
             "`separate_documents` requires documents; received "
@@ -305,22 +309,6 @@ def text_dataset(
     ids = tokenizer.pad_token_id, tokenizer.start_token_id, tokenizer.end_token_id
     collate = TextCollator(token_ids, length, ids, separate_documents)
     return TextDataset(windows, collate, counts)
-
-
-def check_documents(
-    documents: str | None, known: tuple[str | None, ...] = DOCUMENTS
-) -> None:
-    """Raises `ValueError` if `documents` is not a kind of document.
-
-    Args:
-        documents: the argument of `text_dataset`.
-        known: the kinds of documents.
-    """
-    if documents not in known:
-        raise ValueError(
-            f"`documents` must be one of {DOCUMENTS}, and 'file' with `texts`; "
-            f"received `documents={documents!r}`."
-        )
 
 
 def _document_pieces(texts: Iterable[str]) -> Iterator[Piece]:
