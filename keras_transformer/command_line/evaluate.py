@@ -118,9 +118,9 @@ def evaluate_command(
                 f"{model}, a {type(loaded).__name__}."
             )
     if references is None:
-        raise ValueError(
-            "`references` must be given, unless the model is a language model; "
-            f"received a {type(loaded).__name__}."
+        raise typer.BadParameter(
+            f"a {type(loaded).__name__} requires reference translations",
+            param_hint="'REFERENCES'",
         )
     pairs = read_pairs(source, references)
     sources = [text for text, _ in pairs]

@@ -55,10 +55,11 @@ def load_trained_model(path: pathlib.Path) -> "GenerativeModel":
 
 def _is_causal(folder: pathlib.Path) -> bool:
     """Returns whether the folder of a preset says that it is that of a `CausalLM`."""
-    config = folder / "config.json"
-    if not config.is_file():
+    try:
+        config = read_json(folder / "config.json")
+    except (OSError, ValueError):  # `from_preset` says what is wrong
         return False
-    return str(read_json(config).get("registered_name")).endswith(">CausalLM")
+    return str(config.get("registered_name")).endswith(">CausalLM")
 
 
 class _AnotherClass(ValueError):
