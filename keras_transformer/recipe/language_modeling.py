@@ -30,7 +30,7 @@ from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import (
     Tokenizers,
     count_tokens,
-    make_running_text_tokenizer,
+    make_text_tokenizer,
 )
 
 PROMPT = 20  # characters of a prompt with which an export is checked
@@ -63,7 +63,7 @@ class LanguageModelTask:
     def make_tokenizers(self) -> Tokenizers:
         pieces = text_pieces(self._files.train, self._documents)
         lines = (piece for piece in pieces if piece is not None)
-        tokenizer = make_running_text_tokenizer(self._plan, self._statistics, lines)
+        tokenizer = make_text_tokenizer(self._plan, self._statistics, lines)
         return Tokenizers(tokenizer, tokenizer)
 
     def choose_options(self, tokenizers: Tokenizers) -> None:

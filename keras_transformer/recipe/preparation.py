@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 
 from keras_transformer.models import GenerativeModel
+from keras_transformer.recipe.answering import AnsweringTask
 from keras_transformer.recipe.folder import recipe_to_resume, warn_of_another_cooldown
 from keras_transformer.recipe.language_modeling import LanguageModelTask
 from keras_transformer.recipe.loading import load_trained_model
@@ -59,10 +60,7 @@ def prepare_run(recipe: Recipe, reporter: Reporter) -> PreparedRun:
     if began is not None:
         warn_of_another_cooldown(began)
     plan = Plan(began or recipe)
-    is_causal = recipe.model == "causal"
-    task: Task = (LanguageModelTask if is_causal else TranslationTask)(
-        plan, is_new=began is None
-    )
+    task = _task(plan, is_new=began is None)
     with reporter.phase("Reading the text"):
         task.read_texts()
     keras.utils.set_random_seed(recipe.seed)
@@ -95,6 +93,15 @@ def prepare_run(recipe: Recipe, reporter: Reporter) -> PreparedRun:
     compile_model(model, complete, data.train.batches_per_epoch)
     reporter.show_plan(plan, model, *data)
     return PreparedRun(complete, model, data, evaluator)
+
+
+def _task(plan: Plan, is_new: bool) -> Task:
+    """Returns the task of the model and of its text."""
+    if plan["model"] == "seq2seq":
+        return TranslationTask(plan, is_new)
+    if plan["documents"] == "pairs":
+        return AnsweringTask(plan, is_new)
+    return LanguageModelTask(plan, is_new)
 
 
 def _initial_model(init: str, plan: Plan, is_resumed: bool) -> GenerativeModel:

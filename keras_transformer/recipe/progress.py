@@ -130,9 +130,11 @@ def expected_seconds(
         tokens: float = data.batches_per_epoch * math.prod(data.batch_shape)
     else:
         tokens = sum(
-            shape.batches * shape.rows * (shape.source_length + shape.target_length) / 2
+            shape.batches * shape.rows * (shape.source_length + shape.target_length)
             for shape in data.shapes
         )
+        if not isinstance(model, CausalLM):  # each weight is used for one side
+            tokens /= 2
     embeddings = sum(
         math.prod(weight.shape)
         for weight in model.trainable_weights

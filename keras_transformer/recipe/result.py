@@ -17,8 +17,9 @@ from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.selection import Selection, is_lower_better
 
-# The search of a language model.
+# The search of a language model, and that of answers.
 SAMPLING = Sampling(top_p=0.9)
+ANSWERING = BeamSearch()
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 
 
@@ -217,7 +218,8 @@ class TrainingResult(NamedTuple):
     Attributes:
         model: the model, with the selected weights.
         search: the `BeamSearch` with the length penalty that is best on the validation
-            text; for a language model `Sampling(top_p=0.9)`.
+            text; for a language model `Sampling(top_p=0.9)`, or `BeamSearch()` if it
+            was trained on prompts and answers.
         figures: the `Figures` of the model with this search, or the
             `LanguageModelFigures`.
     """
@@ -236,7 +238,7 @@ def read_result(output: pathlib.Path) -> TrainingResult:
     recipe = began_recipe(output)
     figures = read_figures(output / "figures.json", recipe.model)
     model = load_trained_model(output / "model.keras")
-    search: Search = SAMPLING
+    search: Search = SAMPLING if recipe.has_running_text else ANSWERING
     if isinstance(figures, Figures):
         search = BeamSearch(recipe.num_beams, figures.length_penalty)
     return TrainingResult(model, search, figures)

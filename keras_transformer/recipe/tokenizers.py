@@ -118,10 +118,10 @@ def make_tokenizers(
     return Tokenizers(tokenizer, tokenizer)
 
 
-def make_running_text_tokenizer(
+def make_text_tokenizer(
     plan: Plan, text: RunningTextStatistics, lines: Iterable[str]
 ) -> Tokenizer:
-    """Chooses a tokenizer of running text if none is given, and trains it.
+    """Chooses the tokenizer of a language model if none is given, and trains it.
 
     Args:
         plan: the plan, which gets the choices.

@@ -25,7 +25,7 @@ from keras_transformer.recipe.folder import selected_search
 from keras_transformer.recipe.held_out import default_text_fraction, hold_out_text
 from keras_transformer.recipe.plan import Plan, choose_language_model
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
-from keras_transformer.recipe.tokenizers import make_running_text_tokenizer
+from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
 
 pytestmark = pytest.mark.once
@@ -316,7 +316,7 @@ def make_tokenizer(path, **options):
     plan = Plan(Recipe(**{**FILES, "train": [path]}, **options))
     text = RunningTextStatistics.of([path], "file")
     lines = path.read_text("utf-8").splitlines(keepends=True)
-    return plan, make_running_text_tokenizer(plan, text, iter(lines))
+    return plan, make_text_tokenizer(plan, text, iter(lines))
 
 
 def test_statistics_of_running_text(folder, monkeypatch):
@@ -395,3 +395,53 @@ def test_wrong_figures(tmp_path, content):
     (tmp_path / "figures.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="figures.json must have the figures of a run"):
         LanguageModelFigures.read(tmp_path / "figures.json")
+
+
+# Prompts and answers.
+
+
+def test_prompts_and_answers(tmp_path):
+    answers = [line.upper() for line in TEXT[:80]]
+    prompts = write_lines(tmp_path / "prompts.txt", TEXT[:80])
+    pairs = {"train": [prompts, write_lines(tmp_path / "answers.txt", answers)]}
+    pairs |= {"documents": "pairs", "valid": 0.2, "max_length": 24, "epochs": 1}
+    pairs["warmup_steps"] = 2
+    result = train(recipe(tmp_path, **pairs))
+    model, figures = result.model, result.figures
+    assert (model.max_length, model.add_start_token) == (48, True)
+    held_out = [
+        (tmp_path / f"run/data/valid.{side}").read_text("utf-8").splitlines()
+        for side in ("source", "target")
+    ]
+    assert figures.scores.texts == len(held_out[0]) > 5
+    assert figures.scores.nats == pytest.approx(-model.score(*held_out).scores.sum())
+    assert figures.scores.tokens == sum(len(line) + 1 for line in held_out[1])
+    assert figures.scores.characters == sum(map(len, held_out[1]))
+    perplexity = float(history(tmp_path / "run")[-1]["val_perplexity"])
+    (loss,) = figures.candidates.values()
+    assert loss == pytest.approx(np.log(perplexity), abs=1e-4)
+    again = train(recipe(tmp_path, **{**pairs, "epochs": 2}))  # resumed
+    assert [row["epoch"] for row in history(tmp_path / "run")] == ["1", "2"]
+    assert train(recipe(tmp_path, **{**pairs, "epochs": 2})).search == again.search
+
+
+def test_long_answers_are_refused_before_training(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    write_lines(path, ["ab\tAB"] * 20 + ["ab\t" + "AB" * 9])
+    options = {"train": [str(path)], "valid": [str(path)], "documents": "pairs"}
+    message = "`valid` must have at most `max_length=18` .* answer of line 21 has 19"
+    with pytest.raises(ValueError, match=message):
+        train(recipe(tmp_path, **options, max_length=18))
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    "name, value", [("length", 64), ("separate_documents", True), ("num_beams", 3)]
+)
+def test_options_that_pairs_lack(name, value):
+    options = {"train": ["a.tsv"], "output": "runs/a", "model": "causal"}
+    options |= {"documents": "pairs", name: value}
+    with pytest.raises(ValueError, match=f"`{name}` must not be given with .*; rec"):
+        Recipe(**options)
+    with pytest.raises(ValueError, match="`train` must be a list of two files"):
+        Recipe(**{**FILES, "documents": "pairs"})
