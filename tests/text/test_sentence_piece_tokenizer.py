@@ -273,3 +273,22 @@ def test_user_defined_symbols_are_words(symbols):
         SentencePieceTokenizer.train(
             lines=["a"], vocabulary_size=9, user_defined_symbols=symbols
         )
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize("normalization", ["nmt_nfkc", "nfkc", "identity"])
+def test_spaces_and_line_breaks_are_kept(model_type, normalization):
+    options = {"vocabulary_size": 15, "model_type": model_type}
+    options["normalization"] = normalization
+    lines = ["the cat sat\n", "  the hat\n", "that\n"] * 9
+    running = SentencePieceTokenizer.train(lines=lines, keep_whitespace=True, **options)
+    texts = [*lines[:3], "the cat\n\n  sat \n", " the", ""]
+    rows = running.tokenize(texts)
+    assert [t.decode() for t in running.detokenize(rows).numpy()] == texts
+    newline = running.get_vocabulary().index("\n")
+    assert [row.count(newline) for row in rows.to_list()] == [1, 1, 1, 3, 0, 0]
+    # A text is the concatenation of its tokens, also from the middle of another.
+    (whole,) = running.tokenize(["the cat sat"]).to_list()
+    parts = running.detokenize(tf.ragged.constant([whole[:2], whole[2:]])).numpy()
+    assert b"".join(parts) == b"the cat sat"
