@@ -71,6 +71,14 @@ def evaluate_command(
             show_default="that of the run, or file",
         ),
     ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of tokens that a window attends to, for a language model.",
+            show_default="max_length of the model",
+        ),
+    ] = None,
     stride: Annotated[
         int | None,
         typer.Option(
@@ -108,10 +116,12 @@ def evaluate_command(
                     f"and the language model {model}."
                 )
         _evaluate_language_model(
-            loaded, model, source, references, documents, stride, batch_size
+            *(loaded, model, source, references, documents),
+            *(context, stride, batch_size),
         )
         return
-    for name, given in {"documents": documents, "stride": stride}.items():
+    given_options = {"documents": documents, "context": context, "stride": stride}
+    for name, given in given_options.items():
         if given is not None:
             raise ValueError(
                 f"`{name}` is for language models; received `{name}={given}` and "
@@ -182,17 +192,14 @@ def _evaluate_language_model(
     source: pathlib.Path,
     references: pathlib.Path | None,
     documents: Documents | None,
+    context: int | None,
     stride: int | None,
     batch_size: int,
 ) -> None:
     """Prints the perplexities of running text, or of answers."""
     from keras_transformer.dataset import read_pairs
     from keras_transformer.dataset.running_text import text_documents
-    from keras_transformer.inference.perplexity import (
-        TextScores,
-        context_length,
-        score_running_text,
-    )
+    from keras_transformer.inference.perplexity import TextScores, score_running_text
     from keras_transformer.recipe.folder import documents_of_run
 
     if references is not None:
@@ -202,9 +209,9 @@ def _evaluate_language_model(
     else:
         kind = documents_of_run(path) or "file" if documents is None else documents
         texts = [*text_documents(source, None if kind == "none" else str(kind))]
-        context = context_length(model)
-        stride = max(context // 2, 1) if stride is None else stride
-        scores = score_running_text(model, texts, stride, batch_size)
+        scores = score_running_text(model, texts, context, stride, batch_size)
+        context = context or model.max_length or 1
+        stride = stride or max(context // 2, 1)
         size = f"windows of {context:,} tokens, stride {stride:,}"
     for line in scores.lines():
         typer.echo(line)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keras_transformer.inference.scoring import ScoreResult
-from keras_transformer.inference.text_windows import DEFAULT_CONTEXT, score_texts
+from keras_transformer.inference.text_windows import score_texts
 
 if TYPE_CHECKING:
     from keras_transformer.inference.protocols import LanguageModel
@@ -75,6 +75,7 @@ def _exp(value: float) -> float:
 def score_running_text(
     model: "LanguageModel",
     texts: Sequence[str],
+    context: int | None = None,
     stride: int | None = None,
     batch_size: int = 64,
 ) -> TextScores:
@@ -83,6 +84,8 @@ def score_running_text(
     Args:
         model: a language model with a tokenizer.
         texts: list of str.
+        context: int, number of tokens that a window attends to; `None` = `max_length`
+            of the model.
         stride: int, number of tokens that a window scores; `None` = half of the
             context.
         batch_size: int, number of windows scored together.
@@ -90,7 +93,8 @@ def score_running_text(
     Returns:
         The `TextScores`.
     """
-    scores = TextScores.of(score_texts(model, texts, stride, batch_size), texts)
+    result = score_texts(model, texts, context, stride, batch_size)
+    scores = TextScores.of(result, texts)
     if model.add_start_token or model.target_tokenizer is None:
         return scores
     first = _first_tokens(model.target_tokenizer, texts)
@@ -105,8 +109,3 @@ def _first_tokens(tokenizer: "Tokenizer", texts: Sequence[str]) -> list[str]:
     """Returns the text of the first token of each text, which is not scored."""
     rows = [row[:1] for row in tokenizer.tokenize(texts).to_list()]
     return [text.decode() for text in tokenizer.detokenize(rows).numpy()]
-
-
-def context_length(model: "LanguageModel") -> int:
-    """Returns the length of the windows in which texts are scored."""
-    return model.max_target_length or DEFAULT_CONTEXT
