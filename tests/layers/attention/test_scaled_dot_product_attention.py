@@ -1,3 +1,5 @@
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -6,6 +8,8 @@ from keras import ops
 from layer_contract import gradients, to_numpy
 
 from keras_transformer.layers import scaled_dot_product_attention
+
+MODULE = sys.modules[scaled_dot_product_attention.__module__]
 
 RNG = np.random.default_rng(13)
 BATCH, QUERY_LENGTH, KEY_LENGTH, NUM_HEADS, KEY_DIM, VALUE_DIM = 2, 5, 7, 6, 11, 13
@@ -325,3 +329,71 @@ def test_shapes_that_do_not_fit_are_named(shapes, message):
     with pytest.raises(ValueError, match=message) as error:
         scaled_dot_product_attention(*map(np.zeros, shapes))
     assert all(str(shape) in str(error.value) for shape in shapes)
+
+
+@pytest.fixture
+def kernel_calls(monkeypatch):
+    """Calls of the fused kernel, as on a machine with a GPU."""
+    calls = []
+    kernel = ops.dot_product_attention
+
+    def recorded(*inputs, **options):
+        calls.append(options)
+        return kernel(*inputs, **options)
+
+    monkeypatch.setattr(MODULE, "_is_on_gpu", lambda: True)
+    monkeypatch.setattr(MODULE.ops, "dot_product_attention", recorded)
+    return calls
+
+
+def ones(length, dtype="bfloat16", heads=2, dim=8):
+    return ops.ones((1, length, heads, dim), dtype)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="rules of JAX's kernel")
+class TestKernelOfJaxOnAGpu:
+    def test_is_used_in_half_precision_for_many_keys(self, kernel_calls):
+        for dtype in ("bfloat16", "float16"):
+            x = ones(128, dtype)
+            scaled_dot_product_attention(x, x, x, use_causal_mask=True)
+        assert [options["is_causal"] for options in kernel_calls] == [True, True]
+
+    @pytest.mark.parametrize(
+        ("query", "key", "value"),
+        [
+            (ones(128, "float32"), ones(128, "float32"), ones(128, "float32")),
+            (ones(128), ones(126), ones(126)),
+            (ones(16), ones(128), ones(128)),
+            (ones(128), ones(128), ones(128, dim=6)),
+        ],
+        ids=["float32", "few keys", "few queries", "other value_dim"],
+    )
+    def test_is_not_used_otherwise(self, kernel_calls, query, key, value):
+        scaled_dot_product_attention(query, key, value)
+        assert not kernel_calls
+
+    @pytest.mark.parametrize("length", [128, 129])
+    @pytest.mark.parametrize("heads", [1, 2])
+    def test_takes_even_lengths_only_with_a_mask(self, kernel_calls, length, heads):
+        query, key = ones(length), ones(length, heads=heads)
+        mask = np.arange(length)[None, None] < 100
+        scaled_dot_product_attention(query, key, key)
+        scaled_dot_product_attention(query, key, key, mask)
+        scaled_dot_product_attention(query, key, key, use_causal_mask=True)
+        masks = [options["mask"] is not None for options in kernel_calls]
+        is_masked_if_causal = heads == 1  # The query heads are folded to queries.
+        if length % 2 == 0:
+            assert masks == [False, True, is_masked_if_causal]
+        else:
+            assert masks == [False] + [False] * (not is_masked_if_causal)
+
+    def test_gets_masks_and_biases_for_all_queries(self, kernel_calls):
+        """Its layout has an axis for the queries; those of the rows may have size 1."""
+        x = ones(128)
+        mask, bias = np.arange(128)[None, None] < 100, ops.ones((2, 1, 128))
+        scaled_dot_product_attention(x, x, x, mask)
+        scaled_dot_product_attention(x, x, x, bias=bias)
+        scaled_dot_product_attention(x, x, x, mask, bias=bias)
+        first, *others = kernel_calls
+        assert first["mask"].shape == (1, 1, 128, 128)
+        assert [options["bias"].shape for options in others] == 2 * [(1, 2, 128, 128)]
