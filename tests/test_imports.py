@@ -180,6 +180,28 @@ def test_import_loads_nothing_that_it_does_not_need():
     assert not unneeded & loaded
 
 
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="needs TensorFlow")
+def test_training_and_decoding_without_tensorflow(tmp_path):
+    """As on a machine on which TensorFlow is not installed."""
+    code = (
+        "import sys; sys.modules.update(tensorflow=None, tensorflow_text=None)\n"
+        "import keras, numpy as np, keras_transformer as kt\n"
+        "model = kt.Seq2Seq(num_layers=1, hidden_dim=8, intermediate_dim=8,"
+        " num_heads=2, vocabulary_size=11)\n"
+        "model.compile('adam', kt.LabelSmoothedCrossEntropy(),"
+        " metrics=[kt.Perplexity()])\n"
+        "ids = np.ones((4, 3), 'int32')\n"
+        "inputs = {'encoder_token_ids': ids, 'decoder_token_ids': ids}\n"
+        "history = model.fit(inputs, ids, batch_size=2, verbose=0).history\n"
+        f"model.save({str(tmp_path / 'model.keras')!r})\n"
+        f"loaded = keras.saving.load_model({str(tmp_path / 'model.keras')!r})\n"
+        "found = [m.generate([[5, 3]], kt.BeamSearch(2), 4).token_ids.tolist()"
+        " for m in (model, loaded)]\n"
+        "print(len(history['loss']), len(found[0][0]), found[0] == found[1])"
+    )
+    assert imported_by(code, cwd=ROOT) == ["1", "1", "True"]
+
+
 @pytest.mark.once
 def test_a_script_with_the_name_of_the_command_has_all_names(tmp_path):
     script = pathlib.Path(tmp_path, "keras-transformer.py")
