@@ -10,7 +10,8 @@ Marian and KerasHub have random weights.
 Each side runs in a separate process with the default number of threads of its library.
 The sides alternate. The first pass on each shape measures compilation. On one core
 (`taskset --cpu-list 0 python …`) seconds are processor time. Memory is the peak without
-the resident memory before the library is loaded (on Linux).
+the resident memory before the library is loaded (on Linux), and on a GPU the peak
+there. `--random` needs no TensorFlow.
 
     python benchmarks/decoding.py --sizes small --train train.en train.de \
         --source test.en
@@ -19,19 +20,17 @@ the resident memory before the library is loaded (on Linux).
 import argparse
 import contextlib
 import json
-import multiprocessing
-import os
 import statistics
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from decoding_sides.prepare import prepare
+from decoding_sides.prepare import prepare, prepare_random
 from decoding_sides.setting import Setting
 from decoding_sides.worker import measure, start
-from training import Side, environment, in_a_process, is_installed
+from training import Side, environment, in_a_process, is_installed, worker
+from training_sides.devices import gpu_name
 
 SIZES = ("tiny", "small", "base", "big")
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -44,24 +43,30 @@ Figures = dict[str, float]
 def main() -> None:
     """Prints a table per size, beams and batch, and writes all figures to `--json`."""
     options = parse_arguments()
-    sides = choose_sides(options.backends, options.peers)
+    sides = choose_sides(options)
     print(environment())
     results: dict[str, Any] = {}
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as folder:
-            in_a_process(
-                prepare,
-                folder,
-                size,
-                options.beams,
-                options.length,
-                options.train,
-                options.source,
-                options.sentences,
-                backend="tensorflow",
-            )
+            if options.random:
+                model = folder, size, options.dtype, options.length
+                in_a_process(prepare_random, *model, options.sentences, backend="jax")
+            else:
+                in_a_process(
+                    prepare,
+                    folder,
+                    size,
+                    options.beams,
+                    options.length,
+                    options.train,
+                    options.source,
+                    options.sentences,
+                    backend="tensorflow",
+                )
             for num_beams in options.beams:
-                setting = Setting(size, num_beams, options.length, folder)
+                setting = Setting(
+                    size, num_beams, options.length, folder, options.dtype
+                )
                 rounds = measure_rounds(sides, setting, options)
                 results[f"{size}, {num_beams} beams"] = rounds
                 for batch_size in options.batches:
@@ -82,6 +87,17 @@ def parse_arguments() -> argparse.Namespace:
         help="text of the vocabulary; default: generated",
     )
     parser.add_argument("--source", metavar="FILE", help="text to decode")
+    parser.add_argument(
+        "--random",
+        action="store_true",
+        help="random ids in place of texts, without the sides that need TensorFlow",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of ours and Marian with `--random`",
+    )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small"])
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--batches", nargs="+", type=int, default=[64, 1])
@@ -94,22 +110,30 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def choose_sides(backends: list[str], peers: list[str]) -> list[Side]:
+def choose_sides(options: argparse.Namespace) -> list[Side]:
+    peers = {*options.peers}
+    if options.random:
+        peers -= {"ctranslate2-int8", "keras_hub", "tutorial"}
+    forms = {"float32": "ctranslate2", "int8": "ctranslate2-int8"}
+    if gpu_name() is not None:
+        forms = {form: "ctranslate2" for form in ("float32", "float16", "int8_float16")}
     sides = []
-    for backend in backends:
+    for backend in options.backends:
+        if not is_installed(backend):
+            continue
         sides.append(Side(f"ours, {backend}", "ours", backend))
-        if backend == "tensorflow":
+        if backend == "tensorflow" and not options.random:
             sides.append(Side("ours, SavedModel", "saved_model", backend))
         if "keras_hub" in peers:
             sides.append(Side(f"KerasHub, {backend}", "keras_hub", backend))
         if "tutorial" in peers:
             name = f"tutorials' loop, {backend}"
             sides.append(Side(name, "tutorial_loop", backend))
-    for form, name in ("float32", "ctranslate2"), ("int8", "ctranslate2-int8"):
+    for form, name in forms.items():
         if name in peers and is_installed("ctranslate2"):
-            options = {"form": form}
+            build = {"form": form}
             sides.append(
-                Side(f"CTranslate2 {form}", "ctranslate2_translator", options=options)
+                Side(f"CTranslate2 {form}", "ctranslate2_translator", options=build)
             )
     if "marian" in peers and is_installed("transformers"):
         sides.append(Side("Marian", "marian"))
@@ -127,9 +151,14 @@ def measure_rounds(
     ]
     rounds: dict[int, list[dict[str, Figures]]] = {size: [] for size in options.batches}
     with contextlib.ExitStack() as stack:
-        workers = {side.name: stack.enter_context(worker(side)) for side in sides}
-        for side in sides:
-            work = workers[side.name].submit(start, side.module, side.options, setting)
+        workers = {
+            side.name: stack.enter_context(worker(side.backend)) for side in sides
+        }
+        starting = [
+            workers[side.name].submit(start, side.module, side.options, setting)
+            for side in sides
+        ]
+        for work in starting:
             work.result()
         for batch_size in options.batches:
             for number in range(options.repeats + 1):
@@ -141,13 +170,6 @@ def measure_rounds(
                     report(setting, batch_size, number, side, figures[side.name])
                 rounds[batch_size].append(figures)
     return rounds
-
-
-def worker(side: Side) -> ProcessPoolExecutor:
-    os.environ.update(KERAS_BACKEND=side.backend, TF_CPP_MIN_LOG_LEVEL="3")
-    executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-    executor.submit(os.getpid).result()  # Starts the process with this environment.
-    return executor
 
 
 def sentences(side: Side, batch_size: int, most: int) -> int:

@@ -14,12 +14,18 @@ is built (on Linux).
 
     python benchmarks/training.py --sizes tiny small
 
+On a GPU, the processes of all sides take turns, and the ceiling is the rate of products
+of large matrices in the process of the side. Steps run asynchronously; memory is the
+peak on the GPU. `--random-lengths` needs no TensorFlow, and `--kernels` prints the
+kernels of a step.
+
 The benchmark repeats steps in which other processes used a tenth of the machine or
 more, and reports their load in the measured steps. On one core (`taskset --cpu-list 0
 python …`) seconds are processor time, which other processes affect little.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -31,17 +37,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from training_sides.batches import make_batches
-from training_sides.measuring import Figures, measure, measure_parts
+from training_sides.batches import make_batches, make_random_batches
+from training_sides.devices import gpu_name
+from training_sides.kernels import kernels
+from training_sides.measuring import Figures, finish, measure, measure_parts, start
 from training_sides.products import MULTIPLY, multiplications
 from training_sides.setting import Setting
 
 SIZES = ("tiny", "small", "base", "big")
-BACKENDS = ("jax", "torch", "tensorflow", "tensorflow-xla")
+MOST_KERNELS = 25
+BACKENDS = ("jax", "torch", "tensorflow", "tensorflow-xla", "torch-compiled")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +75,14 @@ TORCH_SIDES = {
         options={"compiled": True},
     ),
     "marian": Side("Marian", "marian"),
+    "marian-compiled": Side("Marian, compiled", "marian", options={"compiled": True}),
     "joeynmt": Side("JoeyNMT", "joey_nmt"),
 }
-REQUIRES = {"marian": "transformers", "joeynmt": "joeynmt"}
+REQUIRES = {
+    "marian": "transformers",
+    "marian-compiled": "transformers",
+    "joeynmt": "joeynmt",
+}
 PEERS = ("keras_hub", *TORCH_SIDES)
 
 
@@ -79,24 +93,33 @@ def main() -> None:
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         path = str(pathlib.Path(folder) / "batches.npz")
+        make, texts = make_batches, (options.source, options.target)
+        if options.random_lengths:
+            make, texts = make_random_batches, options.random_lengths
         description = in_a_process(
-            make_batches,
-            path,
-            (options.source, options.target),
-            options.tokens_per_batch,
-            options.steps,
+            make, path, texts, options.tokens_per_batch, options.steps
         )
         print(environment())
         print(f"{options.tokens_per_batch} tokens per batch: {description}")
-        for size in options.sizes:
-            setting = Setting(
-                size, options.dropout, options.tokens_per_batch, options.dtype
+        settings = [
+            Setting(
+                size,
+                options.dropout,
+                options.tokens_per_batch,
+                dtype,
+                options.attention_dropout,
             )
-            if options.profile:
-                print_profile(setting, path, options)
-                continue
-            rounds = measure_rounds(sides, setting, path, options)
-            results[size] = rounds
+            for size in options.sizes
+            for dtype in options.dtype
+        ]
+        if options.kernels or options.profile:
+            print_parts = print_kernels if options.kernels else print_profile
+            for setting in settings:
+                print_parts(setting, path, options)
+            return
+        measure_all = measure_rounds if gpu_name() is None else measure_on_gpu
+        for setting, rounds in measure_all(sides, settings, path, options):
+            results[f"{setting.size}, {setting.dtype}"] = rounds
             print_table(setting, sides, rounds)
             if options.json:
                 write_json(options, results)
@@ -110,16 +133,31 @@ def parse_arguments() -> argparse.Namespace:
         "--source", metavar="FILE", help="source text; default: generated"
     )
     parser.add_argument("--target", metavar="FILE", help="target text")
+    parser.add_argument(
+        "--random-lengths",
+        nargs=2,
+        type=int,
+        metavar="N",
+        help="random ids of sources and targets of these lengths in place of texts; "
+        "TensorFlow is not needed",
+    )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES[:3])
-    parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS[:4])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--tokens-per-batch", type=int, default=2048, metavar="N")
     parser.add_argument("--dropout", type=float, default=0.1, metavar="RATE")
     parser.add_argument(
+        "--attention-dropout",
+        type=float,
+        metavar="RATE",
+        help="of ours; default: that of the other layers",
+    )
+    parser.add_argument(
         "--dtype",
+        nargs="+",
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
-        default="float32",
-        help="of the Keras models; the others use float32",
+        default=["float32"],
+        help="of the Keras models; the others use float32, and on a GPU autocast",
     )
     parser.add_argument("--steps", type=int, default=8, help="batches per pass")
     parser.add_argument(
@@ -131,6 +169,11 @@ def parse_arguments() -> argparse.Namespace:
         choices=("jax", "torch", "tensorflow"),
         help="print the time of the parts of a step on this backend instead",
     )
+    parser.add_argument(
+        "--kernels",
+        choices=("jax", "torch", "torch-compiled"),
+        help="print the kernels of a step on a GPU instead",
+    )
     parser.add_argument("--json", metavar="FILE")
     return parser.parse_args()
 
@@ -139,10 +182,12 @@ def choose_sides(backends: list[str], peers: list[str]) -> list[Side]:
     """Returns the sides whose packages are installed."""
     sides = []
     for name in backends:
-        backend, _, xla = name.partition("-")
-        options = {"jit_compile": True} if xla else {}
+        backend, _, compiled = name.partition("-")
+        if not is_installed(backend):
+            continue
+        options = {"jit_compile": True} if compiled else {}
         sides.append(Side(f"ours, {name}", "ours", backend, options))
-        if "keras_hub" in peers:
+        if "keras_hub" in peers and is_installed("tensorflow"):
             sides.append(Side(f"KerasHub, {name}", "keras_hub", backend, options))
     return sides + [
         side
@@ -157,7 +202,8 @@ def environment() -> str:
         for package in ("keras", "tensorflow", "jax", "torch", "transformers")
         if is_installed(package)
     ]
-    return f"{len(os.sched_getaffinity(0))} cores, {', '.join(versions)}"
+    gpu = "" if gpu_name() is None else f"{gpu_name()}, "
+    return f"{gpu}{len(os.sched_getaffinity(0))} cores, {', '.join(versions)}"
 
 
 def is_installed(package: str) -> bool:
@@ -167,27 +213,79 @@ def is_installed(package: str) -> bool:
     return found
 
 
+# A setting and the figures of all sides, by round.
+Measured = Iterator[tuple[Setting, list[dict[str, Figures]]]]
+
+
 def measure_rounds(
-    sides: list[Side], setting: Setting, path: str, options: argparse.Namespace
-) -> list[dict[str, Figures]]:
-    """Returns the figures of all sides, by round."""
-    rounds = []
-    for number in range(options.repeats):
-        speeds = {
-            library: in_a_process(multiplications, library, setting)
-            for library in MULTIPLY
-        }
-        report(f"{setting.size}, round {number + 1}: operations per second", speeds)
-        ceiling = max(speeds.values())
-        figures = {}
-        for side in sides:
-            work = (side.module, side.options, setting, path, options.passes)
-            row = in_a_process(measure, *work, backend=side.backend)
-            row["utilisation"] = row.pop("flops_per_second") / ceiling
-            report(f"{setting.size}, round {number + 1}: {side.name}", row)
-            figures[side.name] = row
-        rounds.append(figures)
-    return rounds
+    sides: list[Side], settings: list[Setting], path: str, options: argparse.Namespace
+) -> Measured:
+    """Yields the figures of each setting."""
+    for setting in settings:
+        rounds = []
+        for number in range(options.repeats):
+            speeds = {
+                library: in_a_process(multiplications, library, setting)
+                for library in MULTIPLY
+            }
+            label = f"{setting.size}, round {number + 1}"
+            report(f"{label}: operations per second", speeds)
+            ceiling = max(speeds.values())
+            figures = {}
+            for side in sides:
+                work = (side.module, side.options, setting, path, options.passes)
+                row = in_a_process(measure, *work, backend=side.backend)
+                row["utilisation"] = row.pop("flops_per_second") / ceiling
+                report(f"{label}: {side.name}", row)
+                figures[side.name] = row
+            rounds.append(figures)
+        yield setting, rounds
+
+
+def measure_on_gpu(
+    sides: list[Side], settings: list[Setting], path: str, options: argparse.Namespace
+) -> Measured:
+    """Yields the figures of each setting.
+
+    The processes of all sides stay, and take turns. They compile at the same time. The
+    ceiling is the rate of large products in the process of the side.
+    """
+    for setting in settings:
+        with contextlib.ExitStack() as stack:
+            workers = {
+                side.name: stack.enter_context(worker(side.backend)) for side in sides
+            }
+            starting = [
+                workers[side.name].submit(
+                    start, side.module, side.options, setting, path
+                )
+                for side in sides
+            ]
+            for work in starting:
+                work.result()
+            rounds = []
+            for number in range(options.repeats):
+                figures = {}
+                for side in sides:
+                    row = workers[side.name].submit(finish, options.passes).result()
+                    row["utilisation"] = row.pop("flops_per_second") / row["ceiling"]
+                    report(f"{setting.size}, round {number + 1}: {side.name}", row)
+                    figures[side.name] = row
+                rounds.append(figures)
+        yield setting, rounds
+
+
+def worker(backend: str) -> ProcessPoolExecutor:
+    os.environ.update(
+        KERAS_BACKEND=backend,
+        TF_CPP_MIN_LOG_LEVEL="3",
+        # Processes share the GPU.
+        XLA_PYTHON_CLIENT_PREALLOCATE="false",
+        TF_FORCE_GPU_ALLOW_GROWTH="true",
+    )
+    executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    executor.submit(os.getpid).result()  # Starts the process with this environment.
+    return executor
 
 
 def report(label: str, figures: Figures) -> None:
@@ -198,9 +296,7 @@ def report(label: str, figures: Figures) -> None:
 def in_a_process(
     function: Callable[..., Any], *arguments: Any, backend: str = "torch"
 ) -> Any:
-    os.environ.update(KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn) as process:
+    with worker(backend) as process:
         return process.submit(function, *arguments).result()
 
 
@@ -243,6 +339,23 @@ def print_profile(setting: Setting, path: str, options: argparse.Namespace) -> N
     print(f"\n{setting.size} on {options.profile}: {step:.0f} ms per step")
     for name, milliseconds in parts.items():
         print(f"{name:16}{milliseconds:8.0f} ms {milliseconds / step:5.0%}")
+
+
+def print_kernels(setting: Setting, path: str, options: argparse.Namespace) -> None:
+    backend, _, compiled = options.kernels.partition("-")
+    build = {"jit_compile": True} if compiled else {}
+    found = in_a_process(kernels, backend, setting, path, build, backend=backend)
+    step = sum(milliseconds for milliseconds, _ in found.values())
+    print(f"\n{setting.size} on {options.kernels}: {step:.1f} ms of kernels per step")
+    for name, (milliseconds, calls) in list(found.items())[:MOST_KERNELS]:
+        print(f"{milliseconds:8.2f} ms {calls:6.0f} × {name[:90]}")
+    fused = {name: ms for name, (ms, _) in found.items() if is_fused_attention(name)}
+    print(f"fused attention: {sum(fused.values()):.2f} ms, {', '.join(fused) or None}")
+
+
+def is_fused_attention(name: str) -> bool:
+    names = "flash", "fmha", "cudnn_generated", "sdpa", "fused_attention"
+    return any(each in name.lower() for each in names)
 
 
 def ratio(rounds: list[dict[str, Figures]], name: str, best: str) -> float:

@@ -1,6 +1,8 @@
-"""CTranslate2 with the exported model."""
+"""CTranslate2 with the exported model; on a GPU it converts the weights."""
 
 import os
+
+from training_sides.devices import gpu_name
 
 from decoding_sides.setting import Decode, Setting
 
@@ -8,8 +10,13 @@ from decoding_sides.setting import Decode, Setting
 def build(setting: Setting, form: str) -> Decode:
     import ctranslate2
 
-    cores = len(os.sched_getaffinity(0))
-    translator = ctranslate2.Translator(setting.path(form), intra_threads=cores)
+    if gpu_name() is None:
+        cores = len(os.sched_getaffinity(0))
+        translator = ctranslate2.Translator(setting.path(form), intra_threads=cores)
+    else:
+        translator = ctranslate2.Translator(
+            setting.path("float32"), device="cuda", compute_type=form
+        )
     vocabulary = setting.vocabulary
     tokens = [[vocabulary[i] for i in row[:-1]] for row in setting.rows]
 

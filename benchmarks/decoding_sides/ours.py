@@ -13,8 +13,12 @@ def make_search(num_beams: int) -> Any:
 
 def build(setting: Setting) -> Decode:
     import keras
+    from training_sides.devices import allow_tf32
 
     import keras_transformer as kt  # noqa: F401 (registers the classes)
+
+    if keras.backend.backend() == "torch":
+        allow_tf32()
 
     model = keras.saving.load_model(setting.path("model.keras"), compile=False)
     rows, search = setting.rows, make_search(setting.num_beams)

@@ -1,10 +1,15 @@
 """Writes the decoded model in all formats."""
 
+import importlib.util
 import json
 import pathlib
 import tempfile
+from typing import NamedTuple
 
+import numpy as np
 from training_sides.batches import VOCABULARY_SIZE, generate_corpus
+
+from decoding_sides.setting import END
 
 
 def prepare(
@@ -52,3 +57,54 @@ def prepare(
             min_length=length,
             check_texts=texts[:2],
         )
+
+
+def prepare_random(folder: str, size: str, dtype: str, length: int, count: int) -> None:
+    """Writes random token ids, numbers for a vocabulary and a model to a folder.
+
+    The sources have the length of the outputs or up to a half less.
+    """
+    import keras
+
+    import keras_transformer as kt
+
+    path, rng = pathlib.Path(folder), np.random.default_rng(0)
+    rows = [
+        [*rng.integers(4, VOCABULARY_SIZE, number - 1).tolist(), END]
+        for number in rng.integers(length // 2, length + 1, count)
+    ]
+    (path / "rows.json").write_text(json.dumps(rows))
+    vocabulary = [str(number) for number in range(VOCABULARY_SIZE)]
+    (path / "vocabulary.json").write_text(json.dumps(vocabulary))
+    keras.utils.set_random_seed(1)
+
+    def make_model(dtype: str) -> kt.Seq2Seq:
+        return kt.Seq2Seq.from_preset(
+            f"transformer_{size}",
+            vocabulary_size=VOCABULARY_SIZE,
+            normalize_first=True,
+            dtype=dtype,
+        )
+
+    make_model(dtype).save(path / "model.keras")
+    if importlib.util.find_spec("ctranslate2") is None:
+        return
+    from keras_transformer.export.ctranslate2_spec import make_spec
+
+    model = make_model("float32")
+    model.source_tokenizer = model.target_tokenizer = Numbers(vocabulary)
+    spec = make_spec(model)
+    spec.validate()
+    spec.optimize(None)
+    (path / "float32").mkdir()
+    spec.save(str(path / "float32"))
+
+
+class Numbers(NamedTuple):
+    """A vocabulary of numbers, with what `make_spec` uses of a tokenizer."""
+
+    vocabulary: list[str]
+    unknown_token_id: int = 1
+
+    def get_vocabulary(self) -> list[str]:
+        return self.vocabulary

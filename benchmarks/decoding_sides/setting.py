@@ -21,6 +21,7 @@ class Setting:
     num_beams: int
     length: int
     folder: str
+    dtype: str = "float32"
 
     @property
     def dimensions(self) -> dict[str, int]:

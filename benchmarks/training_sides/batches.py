@@ -35,6 +35,29 @@ class Batch:
         return np.count_nonzero(self.target_token_ids)
 
 
+def make_random_batches(
+    path: str, lengths: tuple[int, int], tokens_per_batch: int, steps: int
+) -> str:
+    """Writes batches of random ids of one shape and returns a description.
+
+    The last eighth of a row has padding: of each row between none and all of it.
+    """
+    rng = np.random.default_rng(0)
+    rows = tokens_per_batch // lengths[1]
+
+    def random_ids(length: int) -> np.ndarray:
+        ids = rng.integers(4, VOCABULARY_SIZE, (rows, length), dtype="int32")
+        real = rng.integers(length - length // 8, length + 1, (rows, 1))
+        real[0] = length
+        return np.where(np.arange(length) < real, ids, 0).astype("int32")
+
+    batches = []
+    for _ in range(steps):
+        targets = random_ids(lengths[1] + 1)
+        batches.append(Batch(random_ids(lengths[0]), targets[:, :-1], targets[:, 1:]))
+    return _write(path, batches, steps)
+
+
 def make_batches(
     path: str,
     files: tuple[str | None, str | None],
@@ -58,7 +81,10 @@ def make_batches(
             Batch(**inputs, target_token_ids=targets)
             for inputs, targets in data.dataset.as_numpy_iterator()
         ]
-    chosen = choose(epoch, steps)
+    return _write(path, choose(epoch, steps), len(epoch))
+
+
+def _write(path: str, chosen: list[Batch], total: int) -> str:
     arrays = {
         f"{number}.{name}": ids
         for number, batch in enumerate(chosen)
@@ -69,7 +95,7 @@ def make_batches(
         batch.target_token_ids.size for batch in chosen
     )
     return (
-        f"{steps} of {len(epoch)} batches, {len(first_of_each_shape(chosen))} shapes, "
+        f"{len(chosen)} of {total} batches, {len(first_of_each_shape(chosen))} shapes, "
         f"{sum(batch.tokens for batch in chosen):,} target tokens, "
         f"{padding:.1%} padding"
     )

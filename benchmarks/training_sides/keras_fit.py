@@ -1,12 +1,12 @@
 """Training with `fit`."""
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import keras
-import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.dataset.freed_memory import keep_freed_memory
 from training_sides.batches import Batch
 
 
@@ -15,8 +15,9 @@ def adam() -> keras.optimizers.Optimizer:
     return keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9)
 
 
-def fit(model: keras.Model, dataset: tf.data.Dataset, done: Callable[[], None]) -> None:
-    dataset = dataset.prefetch(tf.data.AUTOTUNE)
+def fit(model: keras.Model, dataset: Iterable[Any], done: Callable[[], None]) -> None:
+    if hasattr(dataset, "prefetch"):
+        dataset = dataset.prefetch(2)
     model.fit(dataset, shuffle=False, callbacks=[StepDone(done)])
 
 
@@ -33,16 +34,30 @@ class StepDone(keras.callbacks.Callback):
         self.done()
 
 
-def as_dataset(batches: list[Batch]) -> tf.data.Dataset:
-    """Returns a dataset with the structure of `parallel_dataset`."""
+def as_dataset(batches: list[Batch]) -> Any:
+    """Returns a dataset with the structure of `parallel_dataset`.
+
+    It is a generator where TensorFlow is not installed.
+    """
 
     def elements():
-        keep_freed_memory()
         for batch in batches:
             ids = dict(vars(batch))
             yield ids, ids.pop("target_token_ids")
 
+    if importlib.util.find_spec("tensorflow") is None:
+        return elements()
+    import tensorflow as tf
+
+    from keras_transformer.dataset.freed_memory import keep_freed_memory
+
+    def tf_elements():
+        keep_freed_memory()
+        return elements()
+
     ids = tf.TensorSpec((None, None), tf.int32)
     inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids}
-    dataset = tf.data.Dataset.from_generator(elements, output_signature=(inputs, ids))
+    dataset = tf.data.Dataset.from_generator(
+        tf_elements, output_signature=(inputs, ids)
+    )
     return dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))

@@ -30,7 +30,7 @@ def make_model(size: dict[str, int], vocabulary_size: int, **options) -> MarianM
     )
 
 
-def build(setting: Setting) -> Train:
+def build(setting: Setting, compiled: bool = False) -> Train:
     model = make_model(
         setting.dimensions,
         setting.vocabulary_size,
@@ -45,4 +45,5 @@ def build(setting: Setting) -> Train:
         )
         return outputs.logits
 
-    return loop(smoothed_cross_entropy(logits_of, setting), model)
+    loss_of = smoothed_cross_entropy(logits_of, setting)
+    return loop(torch.compile(loss_of) if compiled else loss_of, model)

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 import keras_transformer as kt
+from training_sides.devices import allow_tf32
 from training_sides.keras_fit import adam, as_dataset, fit
 from training_sides.setting import Setting, Train
 
@@ -15,10 +16,17 @@ def build(setting: Setting, jit_compile: Any = "auto") -> Train:
 
 
 def compiled_model(setting: Setting, jit_compile: Any = "auto") -> keras.Model:
+    if keras.backend.backend() == "torch":
+        allow_tf32()
     model = kt.Seq2Seq.from_preset(
         f"transformer_{setting.size}",
         normalize_first=True,
         dropout=setting.dropout,
+        attention_options=(
+            None
+            if setting.attention_dropout is None
+            else {"dropout": setting.attention_dropout}
+        ),
         vocabulary_size=setting.vocabulary_size,
         dtype=setting.dtype,
     )

@@ -7,6 +7,7 @@ import numpy as np
 
 from training_sides.batches import VOCABULARY_SIZE, Batch
 from training_sides.clocks import seconds
+from training_sides.devices import synchronize, torch_device
 from training_sides.setting import Setting
 
 
@@ -62,6 +63,38 @@ def multiplications(library: str, setting: Setting) -> float:
         spent += count * min(times)
         total += count * 2 * rows * inner * columns
     return total / spent
+
+
+def gpu_multiplications(backend: str, dtype: str, size: int = 8192) -> float:
+    """Returns the peak operations per second of large products on the GPU.
+
+    The products of float32 matrices use TF32. They run in the library of a side.
+    """
+    dtype = dtype.removeprefix("mixed_")
+    if backend == "jax":
+        import jax
+
+        key = jax.random.key(0)
+        a, b = (
+            jax.random.normal(k, (size, size), dtype) for k in jax.random.split(key)
+        )
+        multiply: Callable[..., Any] = jax.jit(jax.numpy.matmul)
+    else:
+        import torch
+
+        options: Any = {"device": torch_device(), "dtype": getattr(torch, dtype)}
+        a, b = (torch.randn(size, size, **options) for _ in range(2))
+        multiply = torch.matmul
+    count, rates = 20, []
+    for _ in range(5):
+
+        def several() -> None:
+            for _ in range(count):
+                multiply(a, b)
+            synchronize()
+
+        rates.append(count * 2 * size**3 / seconds(several))
+    return max(rates)
 
 
 def with_numpy(a: np.ndarray, b: np.ndarray) -> Callable[[], Any]:

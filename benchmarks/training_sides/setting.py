@@ -17,6 +17,7 @@ class Setting:
     dropout: float
     tokens_per_batch: int
     dtype: str = "float32"  # dtype policy of Keras
+    attention_dropout: float | None = None  # of ours; `None` = `dropout`
     label_smoothing: float = 0.1
     vocabulary_size: int = VOCABULARY_SIZE
 
