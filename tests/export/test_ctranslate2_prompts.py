@@ -242,7 +242,7 @@ def test_prompts_up_to_the_limit_are_checked(tmp_path):
     """Without room for the second token."""
     model = model_of(max_length=8)
     export(model, tmp_path / "1")
-    with pytest.raises(ValueError, match="`max_length`"):
+    with pytest.raises(ValueError, match="at most `max_length=8` tokens each"):
         export(model, tmp_path / "2", check_texts=["deadbeefa"])
 
 
