@@ -1,0 +1,198 @@
+"""The base class of models that a search decodes: their steps, limits and search."""
+
+import abc
+from typing import Any
+
+from keras import ops
+
+from keras_transformer.decoding import (
+    ModelState,
+    OutputLength,
+    Search,
+    SearchInputs,
+    SearchResult,
+    run_search,
+)
+from keras_transformer.decoding.lengths import (
+    DEFAULT_MAX_LENGTH,
+    output_lengths,
+    smaller,
+)
+from keras_transformer.decoding.random_numbers import combine, key_of_tokens
+from keras_transformer.layers import padding_mask
+from keras_transformer.models.saving import PresetModel
+from keras_transformer.types import Size, Tensor, TokenIds
+
+
+class SearchableModel(PresetModel):
+    """Base class of models from sequences of tokens that a search decodes.
+
+    A subclass sets the attributes and defines the steps of decoding
+    (`start_decoding`, `decode_step`, …).
+
+    Attributes:
+        max_target_length: int, greatest length of a target in tokens, or `None`.
+        pad_token_id: int.
+        start_token_id: int.
+        end_token_id: int.
+        forces_end_token: bool; see `DecodingModel`.
+    """
+
+    max_target_length: int | None
+    pad_token_id: int
+    start_token_id: int
+    end_token_id: int
+    forces_end_token: bool = True
+
+    @abc.abstractmethod
+    def start_decoding(
+        self,
+        encoder_token_ids: TokenIds,
+        num_beams: int,
+        max_length: Size,
+        return_attention: bool = False,
+    ) -> ModelState:
+        """Encodes the sources and creates the state of the first decoding step.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            num_beams: int, number of hypotheses of each source.
+            max_length: int or int32 scalar tensor, number of steps that the state has
+                room for.
+            return_attention: whether each step adds the attention of the newest tokens
+                to the state.
+
+        Returns:
+            A nest of tensors; with `return_attention=True` a dictionary with the key
+            `"attention"`, float32 `(batch, num_beams, source_length)`: the
+            cross-attention of the last block, a mean over its heads.
+        """
+
+    @abc.abstractmethod
+    def decode_step(
+        self, token_ids: TokenIds, index: Tensor, state: ModelState
+    ) -> tuple[Tensor, ModelState]:
+        """Computes the logits of the next tokens.
+
+        Args:
+            token_ids: int tensor `(batch, num_beams)`, the newest tokens.
+            index: int32 scalar tensor, their position; that of the start token is 0.
+            state: the state of the model.
+
+        Returns:
+            Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
+        """
+
+    @abc.abstractmethod
+    def prepare_state(self, state: ModelState) -> ModelState:
+        """Adds tensors for all steps; see `DecodingModel.prepare_state`."""
+
+    @abc.abstractmethod
+    def reorder_state(self, state: ModelState, parents: Tensor) -> ModelState:
+        """Replaces the history of each beam; see `DecodingModel.reorder_state`."""
+
+    @abc.abstractmethod
+    def extend_state(self, state: ModelState, max_length: Size) -> ModelState:
+        """Makes room for more steps; see `DecodingModel.extend_state`."""
+
+    @abc.abstractmethod
+    def take_state(self, state: ModelState, rows: Tensor) -> ModelState:
+        """Selects rows of the batch; see `DecodingModel.take_state`."""
+
+    def search(
+        self,
+        encoder_token_ids: TokenIds,
+        search: Search,
+        max_length: OutputLength | None = None,
+        min_length: OutputLength = 0,
+        prefixes: TokenIds | None = None,
+        seed: Size = 0,
+    ) -> SearchResult:
+        """Decodes a batch of token ids; can be traced by every backend.
+
+        `generate` compiles this method and `export` traces it.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            search: the search.
+            max_length: int or `RelativeLength`, greatest output length in tokens, the
+                end token included. `None` = 50 more than the length of the source, as
+                in section 6.1 of the paper. `max_target_length` is a limit as well.
+            min_length: int or `RelativeLength`, least output length.
+            prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
+                outputs, padded; `None` = no prefixes.
+            seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
+
+        Returns:
+            A `SearchResult` of tensors.
+        """
+        source_length = ops.shape(encoder_token_ids)[1]
+        steps = self.longest_output(source_length, max_length)
+        capacity = smaller(source_length + 8, steps)  # few outputs are longer
+        inputs = self.search_inputs(
+            encoder_token_ids, max_length, min_length, prefixes, seed
+        )
+        state = self.start_decoding(
+            encoder_token_ids, search.num_beams, capacity, search.needs_attention
+        )
+        return run_search(search, self, inputs, state, steps, capacity)
+
+    def search_inputs(
+        self,
+        encoder_token_ids: TokenIds,
+        max_length: OutputLength | None = None,
+        min_length: OutputLength = 0,
+        prefixes: TokenIds | None = None,
+        seed: Size = 0,
+    ) -> SearchInputs:
+        """Returns the constraints of a search; the arguments are those of `search`.
+
+        Returns:
+            `SearchInputs`.
+        """
+        token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
+        real = padding_mask(token_ids, self.pad_token_id)
+        lengths = ops.sum(ops.cast(real, "int32"), axis=1)
+        batch, source_length = ops.shape(token_ids)
+        if prefixes is None:
+            prefixes = ops.zeros((batch, 0), "int32")
+        steps = self.longest_output(source_length, max_length)
+        limits = ops.minimum(self.max_steps(lengths, max_length), steps)
+        return SearchInputs(
+            limits=ops.where(lengths > 0, limits, 1),
+            min_lengths=output_lengths(min_length, lengths),
+            prefixes=prefixes,
+            source_mask=real,
+            keys=combine(key_of_tokens(token_ids, real), seed),
+        )
+
+    def max_steps(
+        self, source_lengths: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the greatest output lengths, as `max_target_length` limits them.
+
+        Args:
+            source_lengths: int or int32 tensor, lengths of sources in tokens.
+            max_length: int or `RelativeLength`; see `search`.
+
+        Returns:
+            int or int32 tensor, of the type and shape of `source_lengths`.
+        """
+        max_length = DEFAULT_MAX_LENGTH if max_length is None else max_length
+        steps = output_lengths(max_length, source_lengths)
+        limit = self.max_target_length
+        return steps if limit is None else smaller(steps, limit)
+
+    def longest_output(
+        self, source_length: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the greatest output length of a batch.
+
+        Args:
+            source_length: int or int32 scalar tensor, length of the padded sources.
+            max_length: int or `RelativeLength`; see `search`.
+
+        Returns:
+            int or int32 scalar tensor: at least `max_steps` of each source.
+        """
+        return self.max_steps(source_length, max_length)
