@@ -20,7 +20,7 @@ from keras_transformer.recipe import LanguageModelFigures, Recipe
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 LETTERS = CharacterTokenizer.train(lines=["abcdeé\n"])
