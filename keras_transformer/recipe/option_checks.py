@@ -1,7 +1,9 @@
 """Checks of the options of a `Recipe`, and the values that some of them may have."""
 
+import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, get_args
 
 from keras_transformer.arguments import check_ints, check_rates
 
@@ -43,6 +45,45 @@ ONLY_RUNNING_TEXT = {
     "separate_documents": "Remove it.",
     "length": "Use `max_length`, the limit of a prompt and of an answer.",
 }
+
+# Types that an option of each type accepts, and their names in error messages.
+_ACCEPTED: dict[Any, Any] = {
+    str: (str, os.PathLike),
+    bool: bool,
+    int: Integral,
+    float: Real,
+    list[str]: (list, tuple),
+    type(None): type(None),
+}
+_TYPE_NAMES: dict[Any, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "an int",
+    float: "a number",
+    list[str]: "a list of texts",
+}
+
+
+def check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
+    """Checks the types of all options but the lists of files.
+
+    Args:
+        values: the options by name.
+        hints: the type hints of `Recipe`.
+
+    Raises:
+        ValueError: if an option has another type.
+    """
+    for name in {*values} - {"train", "valid", "test"}:
+        kinds = get_args(hints[name])
+        if not kinds or hints[name] in _ACCEPTED:
+            kinds = (hints[name],)
+        value = values[name]
+        if not isinstance(value, tuple(_ACCEPTED[kind] for kind in kinds)):
+            raise ValueError(
+                f"`{name}` must be {_TYPE_NAMES[kinds[0]]}; received "
+                f"`{name}={value!r}`."
+            )
 
 
 def check_numbers(recipe: "Recipe") -> None:

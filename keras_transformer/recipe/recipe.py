@@ -5,14 +5,12 @@ import difflib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from typing import (
     Annotated,
     Any,
     Self,
     TypeAlias,
     cast,
-    get_args,
     get_type_hints,
 )
 
@@ -25,6 +23,7 @@ from keras_transformer.recipe.option_checks import (
     check_names,
     check_numbers,
     check_suits_model,
+    check_types,
 )
 from keras_transformer.recipe.options_file import read_toml, to_toml
 
@@ -59,22 +58,6 @@ _FORMER_TOKENIZERS = {
 # Options that earlier versions wrote with their defaults, although `init` determines
 # them.
 _FORMERLY_WRITTEN_WITH_INIT = ("preset", "vocabulary_size")
-# Types that an option of each type accepts, and their names in error messages.
-_ACCEPTED: dict[Any, Any] = {
-    str: (str, os.PathLike),
-    bool: bool,
-    int: Integral,
-    float: Real,
-    list[str]: (list, tuple),
-    type(None): type(None),
-}
-_TYPE_NAMES: dict[Any, str] = {
-    str: "a text",
-    bool: "true or false",
-    int: "an int",
-    float: "a number",
-    list[str]: "a list of texts",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,7 +232,7 @@ class Recipe:
         )
         object.__setattr__(self, "r_drop", r_drop)
         object.__setattr__(self, "metric_every", every)
-        self._check_types()
+        check_types(self.values(), get_type_hints(Recipe))
         check_names(self)
         for name, value in _DEFAULTS_OF_MODELS[self.model].items():
             if vars(self)[name] is None:
@@ -330,20 +313,6 @@ class Recipe:
                     f"`{name}` must be that of the run to resume, {former[name]!r} in "
                     f"{path}; received `{name}={value!r}`. Choose another `output` for "
                     "a new run, or edit that file to resume with another value."
-                )
-
-    def _check_types(self) -> None:
-        """Checks the types of all options but the lists of files."""
-        hints = get_type_hints(Recipe)
-        for name in {*option_names()} - {"train", "valid", "test"}:
-            kinds = get_args(hints[name])
-            if not kinds or hints[name] in _ACCEPTED:
-                kinds = (hints[name],)
-            value = vars(self)[name]
-            if not isinstance(value, tuple(_ACCEPTED[kind] for kind in kinds)):
-                raise ValueError(
-                    f"`{name}` must be {_TYPE_NAMES[kinds[0]]}; received "
-                    f"`{name}={value!r}`."
                 )
 
     def _check_files(self) -> None:
