@@ -309,7 +309,8 @@ def _constraints(
     rows = [real & ~ends, real, ends]  # below the least length, above it, at the limit
     table = ops.convert_to_tensor(np.where(rows, np.inf, -np.inf).astype("float32"))
     forced = index + 1 >= inputs.limits
-    if not model.forces_end_token:
+    # A model that does not inherit from the protocol need not have the attribute.
+    if not getattr(model, "forces_end_token", True):
         forced = ops.zeros_like(forced)
     may_end = ops.cast(index + 1 >= inputs.min_lengths, "int32")
     bounds = ops.take(table, ops.where(forced, 2, may_end), axis=0)[:, None, :]

@@ -140,8 +140,6 @@ def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None
     """Reads the tokenizer of the folder, if it has one."""
     if not (folder / "vocab.json").is_file():
         return None
-    from keras_nlp.tokenizers import GPT2Tokenizer
-
     vocabulary = read_json(folder / "vocab.json")
     lines = checked_file(folder / "merges.txt").read_text("utf-8").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
@@ -158,7 +156,7 @@ def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None
             f"`eos_token_id` in config.json must be {vocabulary[END]}, the id of "
             f"{END!r} in vocab.json; received `eos_token_id={config['eos_token_id']}`."
         )
-    return KerasHubTokenizer(GPT2Tokenizer(vocabulary=vocabulary, merges=merges))
+    return KerasHubTokenizer.from_byte_pairs("GPT2Tokenizer", vocabulary, merges)
 
 
 def _vocabulary(config: Config, tokenizer: KerasHubTokenizer | None) -> Config:

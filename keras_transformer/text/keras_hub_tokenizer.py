@@ -1,7 +1,7 @@
 """Tokenizers of KerasHub, with the interface of the tokenizers of this library."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self, final
 
 import keras
@@ -123,6 +123,26 @@ class KerasHubTokenizer(Tokenizer):
             ids.append(len(tokens) if found is None else found)
             tokens += [token] if found is None else []
         super().__init__(tokens, [int(id) for id in ids])
+
+    @classmethod
+    def from_byte_pairs(
+        cls, class_name: str, vocabulary: Mapping[str, int], merges: Sequence[str]
+    ) -> Self:
+        """Creates a tokenizer from the files of byte-pair encoding.
+
+        Args:
+            class_name: name of a class of `keras_nlp.tokenizers`, such as
+                `"GPT2Tokenizer"`.
+            vocabulary: dictionary of the tokens and their ids.
+            merges: list of str, pairs of tokens with a space between.
+
+        Returns:
+            A `KerasHubTokenizer` with KerasHub's special ids.
+        """
+        from keras_nlp import tokenizers
+
+        kind = getattr(tokenizers, class_name)
+        return cls(kind(vocabulary=dict(vocabulary), merges=[*merges]))
 
     @property
     def tokenizer(self) -> Any:

@@ -207,6 +207,7 @@ def test_attention_scores_are_of_earlier_tokens():
         assert not np.triu(weights, 1).any()
 
 
+@pytest.mark.once("torch")
 def test_windows_of_a_long_text_have_the_context_they_can_have():
     model = model_of("learned", add_start_token=True)  # 13 positions
     text = np.random.default_rng(2).integers(4, 11, 40).tolist()
@@ -271,6 +272,7 @@ def test_texts_and_files_of_a_preset(tmp_path):
         kt.Seq2Seq.from_preset(str(tmp_path / "lm"))
 
 
+@pytest.mark.once("torch")
 def test_prompts_of_subwords_keep_the_space():
     pieces = kt.SentencePieceTokenizer.train(
         lines=["a man sees two dogs"] * 9, vocabulary_size=24
@@ -312,6 +314,7 @@ def pairs_data():
     return inputs, targets, prompts, answers
 
 
+@pytest.mark.once("torch")
 def test_it_learns_answers_to_prompts():
     model = CausalLM(
         **{**SIZES, "hidden_dim": 32, "num_heads": 4}, vocabulary_size=11, dropout=0.0
@@ -370,6 +373,7 @@ def test_half_types(dtype):
     assert model.generate(PROMPTS, BeamSearch(2), max_length=3).token_ids.shape[0] == 3
 
 
+@pytest.mark.once("torch")
 def test_an_ensemble_decodes_language_models():
     models = [model_of("rotary"), model_of("alibi")]
     ensemble = kt.Ensemble(models)

@@ -144,7 +144,7 @@ def test_export(ensemble, tmp_path):
 
 @pytest.mark.once
 def test_ctranslate2_does_not_support_ensembles(ensemble, tmp_path):
-    message = "`model` must be an encoder-decoder .*CTranslate2; .*class `Ensemble`"
+    message = "`model` must be a single Transformer.*CTranslate2; .*class `Ensemble`"
     with pytest.raises(ValueError, match=message):
         ensemble.export(tmp_path / "1", format="ctranslate2")
     assert not (tmp_path / "1").exists()
