@@ -3,7 +3,7 @@
 import enum
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from keras_transformer.command_line.parameters import (
     LengthPenalty,
     ModelPath,
     NumBeams,
+    make_generation_search,
     make_search,
 )
 from keras_transformer.command_line.startup import import_keras_quietly
@@ -18,6 +19,9 @@ from keras_transformer.files import check_new_folder
 from keras_transformer.hub import check_repository
 from keras_transformer.packages import EXTRAS, require_extra
 from keras_transformer.recipe.loading import find_model, load_trained_model
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding import Search
 
 
 class Format(enum.StrEnum):
@@ -75,8 +79,12 @@ def export_command(
     if format.value in EXTRAS:
         require_extra(format.value, f"`format={format.value!r}`")
     import_keras_quietly()
-    search = make_search(model, num_beams, length_penalty, num_hypotheses)
     loaded = load_trained_model(model)
+    search: Search = make_search(model, num_beams, length_penalty, num_hypotheses)
+    if format == Format.saved_model and not loaded.has_cross_attention:
+        search = make_generation_search(
+            num_beams, length_penalty, num_hypotheses, temperature=None, top_p=None
+        )
     loaded.export(folder, search, format=format.value, **options)
     typer.echo(f"{format.value}: {folder}")
 

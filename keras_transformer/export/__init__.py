@@ -113,7 +113,8 @@ def export_model(
         model: the model.
         filepath: folder to write. It must not exist or be empty. TensorFlow Serving
             requires `<name>/<version>`.
-        search: the search; `BeamSearch()` if `None`. `"saved_model"` stores it;
+        search: the search; `None` = `model.default_search` for `"saved_model"`, which
+            stores it: `BeamSearch()`, or sampling of a language model;
             `"ctranslate2"` and `"onnx"` check the model with it; `"marian"` does not
             use it.
         format: `"saved_model"`, for TensorFlow (Keras's name `"tf_saved_model"` is
@@ -157,7 +158,8 @@ def export_model(
                 f"`{name}={value!r}`. The options of this format are: "
                 f"{', '.join(expected) or 'none'}."
             )
-    searches = (search or BeamSearch(),) if "search" in known else ()
+    default = model.default_search if format == "saved_model" else BeamSearch()
+    searches = (search or default,) if "search" in known else ()
     write(model, filepath, *searches, **options)
     if verbose:
         print(f"Saved the model at {str(filepath)!r} in the format {format!r}.")

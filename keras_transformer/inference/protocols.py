@@ -45,6 +45,7 @@ class SequenceModel(DecodingModel, Protocol):
         max_source_length: int, greatest length of a source in tokens, the end token
             included; `None` = no limit.
         max_target_length: int, greatest length of a target likewise.
+        default_search: the search if none is given.
         has_cross_attention: bool, whether `cross_attention` is defined.
         empty_source: tuple of ints, the token ids that take the place of a source
             without tokens.
@@ -58,6 +59,7 @@ class SequenceModel(DecodingModel, Protocol):
     target_vocabulary_size: int
     max_source_length: int | None
     max_target_length: int | None
+    default_search: Search
     has_cross_attention: bool
     empty_source: tuple[int, ...]
     length_arguments: tuple[str, str]

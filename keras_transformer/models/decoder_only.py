@@ -4,7 +4,7 @@ from typing import Any, NoReturn
 
 from keras import ops
 
-from keras_transformer.decoding import BeamSearch, OutputLength, Search
+from keras_transformer.decoding import OutputLength, Sampling, Search
 from keras_transformer.decoding.lengths import output_lengths, smaller
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Alignment
@@ -45,6 +45,7 @@ class DecoderOnly(CachedDecoder):
     max_length: int | None
     add_start_token: bool
     length_arguments = ("max_length", "max_length")
+    default_search: Search = Sampling(top_p=0.9)
     forces_end_token = False
     has_cross_attention = False
 
@@ -156,8 +157,9 @@ class DecoderOnly(CachedDecoder):
                 token ids: a list of lists of ints, or an int array
                 `(batch, prompt_length)` padded at the end. Instead of a list, also an
                 array, a tensor or a `tf.data.Dataset`, batched or not.
-            search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
-                if `None`. `Sampling(top_p=0.9)` writes more lively texts.
+            search: the search; `Sampling(top_p=0.9)` if `None`. `GreedySearch()` and
+                `BeamSearch()` give the most probable text, which suits answers; of
+                running text it repeats itself.
             max_length: int or `RelativeLength`, greatest number of new tokens, the end
                 token included; `None` = 256. A text that reaches it is cut off there,
                 without an end token. The `max_length` of the model limits the sum of
@@ -200,7 +202,7 @@ class DecoderOnly(CachedDecoder):
         """
         if return_alignments:
             _refuse("`return_alignments`")
-        request = Request(search or BeamSearch(), max_length, min_length)
+        request = Request(search or self.default_search, max_length, min_length)
         return self._generate(
             inputs,
             request,

@@ -17,6 +17,7 @@ SHARED = (
     "pad_token_id",
     "start_token_id",
     "end_token_id",
+    "default_search",
     "forces_end_token",
     "has_cross_attention",
     "empty_source",

@@ -34,6 +34,8 @@ class GenerativeModel(SearchableModel):
         source_vocabulary_size: int.
         target_vocabulary_size: int.
         max_source_length: int, greatest length of a source in tokens, or `None`.
+        default_search: the search of `generate` and `stream`, and of the SavedModel, if
+            none is given.
         has_cross_attention: bool, whether `cross_attention` is defined.
         empty_source: tuple of ints, the token ids that take the place of a source
             without tokens.
@@ -46,6 +48,7 @@ class GenerativeModel(SearchableModel):
     source_vocabulary_size: int
     target_vocabulary_size: int
     max_source_length: int | None
+    default_search: Search = BeamSearch()
     has_cross_attention: bool = True
     empty_source: tuple[int, ...] = ()
     length_arguments: tuple[str, str] = ("max_source_length", "max_target_length")
@@ -149,7 +152,7 @@ class GenerativeModel(SearchableModel):
         text, alignment = model.generate("A man sleeps.", return_alignments=True)
         ```
         """
-        request = Request(search or BeamSearch(), max_length, min_length)
+        request = Request(search or self.default_search, max_length, min_length)
         return self._generate(
             inputs,
             request,
@@ -238,7 +241,7 @@ class GenerativeModel(SearchableModel):
             print(piece, end="", flush=True)
         ```
         """
-        request = Request(search or BeamSearch(), max_length, min_length)
+        request = Request(search or self.default_search, max_length, min_length)
         return self._stepper.stream(inputs, request, prefix, seed)
 
     @explains_search_options

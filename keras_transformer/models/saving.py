@@ -158,7 +158,8 @@ class PresetModel(keras.Model):
         Args:
             filepath: folder to write; it must not exist or be empty. TensorFlow
                 Serving requires `<name>/<version>`.
-            search: the search; `BeamSearch()` if `None`. Not part of `"marian"`.
+            search: the search; `BeamSearch()` if `None`, or `Sampling(top_p=0.9)` for a
+                SavedModel of a language model. Not part of `"marian"`.
             format: `"saved_model"`, for TensorFlow, `"ctranslate2"`, `"onnx"`, or
                 `"marian"`, for Hugging Face transformers.
             **options: further arguments of the function that writes the format:

@@ -245,3 +245,18 @@ def test_the_folder_of_a_run(model, text, tmp_path, monkeypatch):
     assert "nats a character          2.2222" in facts
     assert f"keras-transformer generate {tmp_path} --prompt TEXT" in facts
     assert "translate" not in facts and "--num-beams" not in facts
+
+
+def test_a_saved_model_samples_unless_beams_are_given(lm, tmp_path, monkeypatch):
+    found = []
+
+    def export(self, folder, search, **options):
+        found.append((search, options["format"]))
+
+    monkeypatch.setattr(CausalLM, "export", export)
+    output("export", lm, tmp_path / "1")
+    output("export", lm, tmp_path / "2", "--num-beams", 3)
+    assert found == [
+        (Sampling(top_p=0.9), "saved_model"),
+        (BeamSearch(3), "saved_model"),
+    ]

@@ -388,3 +388,12 @@ def test_an_ensemble_decodes_language_models():
     result = ensemble.generate(PROMPTS, BeamSearch(2, length_penalty=0.0), max_length=4)
     scored = ensemble.score(PROMPTS, rows_of(result))
     np.testing.assert_allclose(scored.scores, result.scores[:, 0], atol=1e-4)
+
+
+def test_sampling_is_the_default():
+    model = model_of("rotary")
+    found = model.generate(PROMPTS, max_length=5, seed=3)
+    sampled = model.generate(PROMPTS, Sampling(top_p=0.9), max_length=5, seed=3)
+    np.testing.assert_array_equal(found.token_ids, sampled.token_ids)
+    tokens = [*model.stream(PROMPTS[0], max_length=5, seed=3)]
+    assert tokens == rows_of(sampled)[0]
