@@ -121,7 +121,7 @@ def test_translate(original, folder, tmp_path):
         assert lines.read().splitlines() == expected
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_translate_n_best(model, folder, tmp_path):
     target = tmp_path / "target"
     files = folder / "model.keras", folder / "source", target
@@ -132,7 +132,7 @@ def test_translate_n_best(model, folder, tmp_path):
     assert found[0] == expected[0] and found[2] == expected[2]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-", "-")])
 def test_translate_standard_input(arguments, model, folder):
     lines = "".join(f"{text}\n" for text in TEXTS)
@@ -142,7 +142,7 @@ def test_translate_standard_input(arguments, model, folder):
     assert result.stderr == ""  # no progress bar without a terminal
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_translate_between_files_and_pipes(model, folder, tmp_path):
     path, target = folder / "model.keras", tmp_path / "target.gz"
     options = ["--n-best", 2, "--num-beams", 3, "--quiet"]
@@ -161,7 +161,7 @@ def test_translate_between_files_and_pipes(model, folder, tmp_path):
     assert gzip.decompress(target.read_bytes()) == b""
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_translate_too_long_lines(folder):
     path, long = folder / "model.keras", "abc\nabcdefabc\n"
     result = run("translate", path, "--quiet", pipe=long)
@@ -173,7 +173,7 @@ def test_translate_too_long_lines(folder):
     assert result.exit_code == 0 and result.stdout.endswith("\n\n")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("pipes", [True, False])
 def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
     def stop(*arguments, **options):
@@ -192,7 +192,7 @@ def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
     assert result.stderr == line
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
     shutil.copy(folder / "model.keras", tmp_path)
     recipe = Recipe(train=["a"], valid=["b"], output=str(tmp_path))
@@ -201,14 +201,14 @@ def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
     assert result.stdout == model.generate("abc") + "\n"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_translate_refuses_a_named_pipe(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     files = folder / "model.keras", tmp_path / "pipe", tmp_path / "target"
     assert "named pipe; redirect it to -" in refusal("translate", *files)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -247,7 +247,7 @@ def test_evaluate(model, folder):
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     outputs = model.generate(TEXTS, BeamSearch(2))
     (tmp_path / "references").write_text("\n".join(outputs).lower())
@@ -261,7 +261,7 @@ def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     assert bleu_line.split()[1] == "100.00"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_evaluate_too_long_lines(model, folder, tmp_path):
     files = [folder / "model.keras", tmp_path / "source", tmp_path / "references"]
     sources, references = ["abc", "abcdefabc", "d"], ["UVWX", "X", "UVWXYZ"]
@@ -281,7 +281,7 @@ def test_evaluate_too_long_lines(model, folder, tmp_path):
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
     model, source = folder / "model.keras", folder / "source"
     error = failure("evaluate", model, source, source, "--bleu-tokenize", "14a")
@@ -296,7 +296,7 @@ def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
     assert f"in line 3 of `{tmp_path}/long`" in error and "`--too-long empty`" in error
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.usefixtures("unchecked_exports")
 def test_export_and_inspect(folder, tmp_path):
     options = ["--num-beams", 2, "--card", "training_data=a=b"]
@@ -313,7 +313,7 @@ def test_export_and_inspect(folder, tmp_path):
     assert facts_of(tmp_path) == facts
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_import_an_exported_model(model, folder, tmp_path, monkeypatch, failure):
     new = tmp_path / "1"
     options = ["--format", "ctranslate2"]
@@ -364,7 +364,7 @@ def test_inspect_a_model(model, folder):
     assert facts["source vocabulary"] == "10, CharacterTokenizer"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_folder_of_a_preset_is_a_model(model, folder, tmp_path):
     model.save_to_preset(tmp_path / "preset")
     facts = facts_of(tmp_path / "preset")
@@ -375,7 +375,7 @@ def test_the_folder_of_a_preset_is_a_model(model, folder, tmp_path):
     assert files[2].read_text().splitlines() == model.generate(TEXTS)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_inspect_an_ensemble(model, tmp_path):
     Ensemble([model, model.__class__.from_config(model.get_config())]).save(
         tmp_path / "both.keras"
@@ -390,7 +390,7 @@ def refusal(*arguments):
     return unwrapped(result.output)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_wrong_usage(folder, tmp_path):
     model = folder / "model.keras"
     assert "not exist" in refusal("inspect", tmp_path / "none.keras")
@@ -415,7 +415,7 @@ def test_errors_have_no_traceback(folder, tmp_path):
     assert target.read_text() == "mine"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_warnings_name_options(folder, monkeypatch, capsys):
     def warn(app):
         warnings.simplefilter("default")
@@ -427,7 +427,7 @@ def test_warnings_name_options(folder, monkeypatch, capsys):
     assert capsys.readouterr().err == "warning: `--num-beams 9` is a lot\n"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_other_models_are_refused(tmp_path, failure):
     layers = [keras.layers.Input((1,)), keras.layers.Dense(1)]
     keras.Sequential(layers).save(tmp_path / "other.keras")
@@ -444,7 +444,7 @@ def test_other_models_are_refused(tmp_path, failure):
         assert message in failure("inspect", tmp_path / f"{name}.keras")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("content", [b"", b"\xff" * 99])
 def test_inspect_a_damaged_saved_model(content, tmp_path, failure):
     (tmp_path / "saved_model.pb").write_bytes(content)
@@ -452,7 +452,7 @@ def test_inspect_a_damaged_saved_model(content, tmp_path, failure):
     assert "saved_model.pb must be a SavedModel; it is damaged" in error
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
     content = bytearray((folder / "model.keras").read_bytes())
     middle = slice(len(content) // 2, len(content) // 2 + 200)
@@ -462,7 +462,7 @@ def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
     assert error.splitlines()[-1].startswith("error: ")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -492,7 +492,7 @@ def test_errors_are_printed(error, line, failure, monkeypatch):
     assert failure() == line
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     served = []
     monkeypatch.setattr("keras_transformer.serving.serve", served.append)
@@ -515,7 +515,7 @@ def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     assert len(served) == 1
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_serve_errors(tmp_path, failure):
     version = tmp_path / "runs/en-de/saved_model/1"
     version.mkdir(parents=True)
@@ -536,7 +536,7 @@ def test_serve_errors(tmp_path, failure):
     assert "`--split-sentences`: string should" in error and "`--port`: " in error
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_search_of_a_run(model, folder, tmp_path):
     """The folder of a run selects the search, unless options do; a file does not."""
     shutil.copy(folder / "model.keras", tmp_path)

@@ -137,7 +137,7 @@ def texts_of_the_repository():
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_no_text_advises_a_project_of_others():
     """`keras-transformer` on PyPI is another project."""
     texts = {}
@@ -214,7 +214,7 @@ def run_page(page, sizes=(), leave_out="<nothing>"):
     return namespace
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_readme_code_runs(toy_text, capsys):
     namespace = run_page("README.md", TOY_SIZES)
     namespace["classifier"].summary()
@@ -222,7 +222,7 @@ def test_readme_code_runs(toy_text, capsys):
     assert "pairs read" in capsys.readouterr().out
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_language_models_page_runs(toy_text, capsys):
     names = run_page("docs/language_models.md", leave_out="openai-community")
     shown = re.findall(r"# (\(11,\)|True)$", read("docs/language_models.md"), re.M)
@@ -233,7 +233,7 @@ def test_language_models_page_runs(toy_text, capsys):
     assert pathlib.Path("saved_models/dogs/1/README.md").exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_training_page_runs(toy_text, capsys):
     namespace = run_page("docs/training.md", TOY_SIZES)
     assert "minutes_left" in capsys.readouterr().out
@@ -250,7 +250,7 @@ def test_training_page_runs(toy_text, capsys):
     assert len(fitted.history["val_bleu"]) == 2
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_translating_page_runs(toy_text, capsys):
     kt, words = keras_transformer, ["<pad>", "<unk>", "<s>", "</s>", "a", "sees"]
     tokenizers = {
@@ -269,7 +269,7 @@ def test_translating_page_runs(toy_text, capsys):
     assert not any("<unk>" in text for text in namespace["texts"])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_sharing_page_runs(toy_text, capsys):
     save_toy_model()
     run_page("docs/sharing.md", leave_out="hf://|huggingface")
@@ -279,7 +279,7 @@ def test_sharing_page_runs(toy_text, capsys):
     assert listed == sorted(path.name for path in pathlib.Path("en-de").iterdir())
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.skipif(not has_vnni(), reason="products of int8 saturate")
 def test_ctranslate2_page_runs(toy_text, capsys):
     save_toy_model()
@@ -290,7 +290,7 @@ def test_ctranslate2_page_runs(toy_text, capsys):
     assert lines[2].startswith("a man sees") and lines[3].startswith("two")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_saved_model_page_runs(toy_text, capsys):
     save_toy_model(max_target_length=7)
     run_page("docs/saved_model.md")
@@ -428,7 +428,7 @@ def test_names_of_the_migration_page_are_checked(code):
         check_call(code)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_migration_page_runs(toy_text, monkeypatch):
     small = {
         "hidden_dim=256": "hidden_dim=8",

@@ -22,7 +22,7 @@ from keras_transformer.recipe import Figures
 from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 LINES = ["a small toy", "two toys", "a boat"]
 

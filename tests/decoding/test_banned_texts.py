@@ -74,7 +74,7 @@ def banned_tokens(processor, tokens, size):
     return np.isneginf(logits[0, 0])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_tokens_that_complete_a_text_are_banned(tokenizer):
     processor = BannedTexts(BANNED, tokenizer)
     size = tokenizer.vocabulary_size
@@ -103,7 +103,7 @@ def test_the_tokens_that_complete_a_text_are_banned(tokenizer):
     assert found > 5
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_texts_of_tokens_are_those_of_an_output(tokenizer):
     texts = tokenizer.token_texts()
     random = np.random.default_rng(4)
@@ -145,7 +145,7 @@ def test_no_output_has_a_banned_text(kind, options):
     assert any(outputs) and not any(text in o for o in outputs for text in banned)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_processor_is_hashable_and_can_be_pickled():
     tokenizer = TOKENIZERS["bpe"]()
     processor = BannedTexts(["York"], tokenizer)
@@ -177,7 +177,7 @@ class Reversed(Tokenizer):
         return {}
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_errors():
     letters = CharacterTokenizer.train(lines=["abc"])
     for texts in ([], ["a", " "], "abc"):

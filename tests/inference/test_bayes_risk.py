@@ -4,7 +4,7 @@ import sacrebleu
 
 from keras_transformer import minimum_bayes_risk
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 HYPOTHESES = [
     ["the cat sat on the mat", "the cat sits on a mat.", "a dog", "the cat sat on mat"],

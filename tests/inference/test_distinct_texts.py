@@ -10,7 +10,7 @@ from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
 from keras_transformer.inference.file_translation import translate_stream
 from keras_transformer.text import SentencePieceTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TEXTS = ["a man", "", "two dogs run", "red"]
 SEARCH = BeamSearch(8, num_hypotheses=8)

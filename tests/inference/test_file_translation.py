@@ -94,7 +94,7 @@ def names(folder):
 # What is written.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("window", [1, 5, 12, 100])
 def test_one_line_for_one_line(folder, window):
     translate(Shouter(), window=window)
@@ -102,7 +102,7 @@ def test_one_line_for_one_line(folder, window):
     assert names(folder) == ["source", "target"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_compressed_files(folder):
     (folder / "source.gz").write_bytes(gzip.compress("\r\n".join(LINES).encode()))
     translate(Shouter(), "source.gz", "target.gz")
@@ -110,7 +110,7 @@ def test_compressed_files(folder):
     assert text.split("\n") == SHOUTED
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_batches_are_full_and_of_like_length(folder):
     (folder / "source").write_text("\n".join(["a", "abcd", "", "ab", "abc"] * 3))
     model = Shouter()
@@ -118,7 +118,7 @@ def test_batches_are_full_and_of_like_length(folder):
     assert model.asked == [["a"] * 3 + ["ab"] * 2, ["ab"] + ["abc"] * 3 + ["abcd"] * 3]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_lines_without_words_are_left_empty(folder):
     blank = CharacterTokenizer([*SPECIAL, *"ab \t"])
     (folder / "source").write_text("ab\n \n \t \n            \nb a\n")
@@ -129,7 +129,7 @@ def test_lines_without_words_are_left_empty(folder):
     assert model.asked == [["ab", "b a"]]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_n_best_lines(folder):
     (folder / "source").write_text("ab\n\ncafe")
     expected = ["0 ||| AB ||| -2.000000", "1 |||  ||| 0.000000"]
@@ -139,7 +139,7 @@ def test_n_best_lines(folder):
         assert read(folder) == expected
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_best_of_several_hypotheses(folder):
     translate(Shouter(), search=N_BEST)
     assert read(folder) == SHOUTED
@@ -176,7 +176,7 @@ def test_lines_equal_those_of_generate(model, folder):
         np.testing.assert_allclose(numbers, scores[number], atol=1e-4)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_options_of_generate(model, folder):
     search, options = Sampling(), {"max_length": 4, "min_length": 3, "seed": 5}
     translate(model, search=search, **options)
@@ -201,7 +201,7 @@ def test_a_saved_model_resumes(model, folder, monkeypatch):
 # A run that is killed.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("target", ["target", "target.gz"])
 @pytest.mark.parametrize("calls", [0, 1, 2])
 def test_a_killed_run_resumes(folder, calls, target):
@@ -221,7 +221,7 @@ def test_a_killed_run_resumes(folder, calls, target):
     assert first.asked + second.asked == whole.asked
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_records_of_finished_work_are_ignored(folder):
     translate_and_kill(2)
     record = (folder / "target.unfinished.json").read_bytes()
@@ -235,7 +235,7 @@ def test_records_of_finished_work_are_ignored(folder):
     assert read(folder) == SHOUTED
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_stop_before_the_file_is_renamed(folder, monkeypatch):
     def replace(source, target):
         if target.name == "target":
@@ -256,7 +256,7 @@ def other_source(folder):
     return {}
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "name, change",
     [
@@ -282,7 +282,7 @@ def test_other_settings_are_not_mixed(folder, name, change):
     assert names(folder) == ["source", "target"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_record_has_the_progress(folder):
     translate_and_kill(1)
     record = json.loads((folder / "target.unfinished.json").read_text())
@@ -291,7 +291,7 @@ def test_the_record_has_the_progress(folder):
     assert record["size"] == (folder / "target.unfinished").stat().st_size
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_two_processes_cannot_write_one_file(folder):
     class Starter(Shouter):
         def generate(self, *args, **options):
@@ -303,7 +303,7 @@ def test_two_processes_cannot_write_one_file(folder):
     assert read(folder) == SHOUTED
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_model_that_is_built_again_resumes(folder):
     for calls in (1, 0):
         model = Seq2Seq(**SIZES, source_tokenizer=SOURCE, max_source_length=9)
@@ -315,7 +315,7 @@ def test_a_model_that_is_built_again_resumes(folder):
         assert (folder / "target.unfinished.json").exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("damage", ["shorter", "other", "no JSON"])
 def test_unfinished_work_that_is_damaged(folder, damage):
     translate_and_kill(2)
@@ -341,7 +341,7 @@ RECORDED = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("target", ["target", "target.gz", "n_best"])
 def test_a_record_that_was_changed(folder, target):
     # One line is written for each line of the source, so any other number is wrong.
@@ -365,7 +365,7 @@ def test_a_record_that_was_changed(folder, target):
     assert not record.exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_unfinished_work_follows_no_link(folder):
     (folder / "mine").write_text("mine")
     (folder / "target.unfinished").symlink_to(folder / "mine")
@@ -378,7 +378,7 @@ def test_unfinished_work_follows_no_link(folder):
     assert (folder / "mine").read_text() == "mine"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("end", ["", ".json"])
 def test_a_pipe_in_place_of_unfinished_work(folder, end):
     translate_and_kill(2)
@@ -389,7 +389,7 @@ def test_a_pipe_in_place_of_unfinished_work(folder, end):
         translate(Shouter())
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_permissions_of_a_target_stay(folder):
     (folder / "target").touch()
     (folder / "target").chmod(0o600)
@@ -403,7 +403,7 @@ def test_the_permissions_of_a_target_stay(folder):
 # Lines that are too long.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_line_that_is_too_long(folder):
     (folder / "source").write_text("\n".join([*LINES, "abcdefabc", "a"]))
     message = (
@@ -415,7 +415,7 @@ def test_a_line_that_is_too_long(folder):
     assert names(folder) == ["source"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_line_that_is_too_long_is_left_empty(folder):
     too_long = "abcdefabc"
     (folder / "source").write_text("\n".join([too_long, *LINES, too_long]))
@@ -441,14 +441,14 @@ def stream(model, source, search=GREEDY, **options):
     return target.getvalue().decode().split("\n")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("window", [1, 5, 100])
 def test_a_pipe_gives_the_lines_of_a_file(window):
     for source in (LINES, "source"):
         assert stream(Shouter(), source, window=window) == SHOUTED
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_n_best_lines_of_a_pipe():
     lines = stream(Shouter(), ["ab", "", "cafe"], N_BEST, window=2, n_best=True)
     assert lines == [
@@ -459,7 +459,7 @@ def test_n_best_lines_of_a_pipe():
     ]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_translation_is_written_before_the_next_line_arrives():
     class Dialogue(io.BytesIO):
         said = [b"abc\n", b"de\n"]
@@ -473,12 +473,12 @@ def test_a_translation_is_written_before_the_next_line_arrives():
     assert both.getvalue() == b"ABC\nDE\n"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_an_empty_pipe():
     assert stream(Shouter(calls=0), []) == [""]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_line_of_a_pipe_that_is_too_long():
     too_long = [*LINES, "abcdefabc", "a"]
     message = r"10 tokens in line 13 of `standard input`\. .*`too_long=\"empty\"`"
@@ -491,7 +491,7 @@ def test_a_line_of_a_pipe_that_is_too_long():
     assert lines == [*SHOUTED[:-1], "", "A", ""]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_file_is_checked_before_anything_is_written(folder):
     (folder / "source").write_text("\n".join([*LINES, "abcdefabc"]))
     with pytest.raises(ValueError, match="10 tokens in line 13 of `source`") as found:
@@ -499,7 +499,7 @@ def test_a_file_is_checked_before_anything_is_written(folder):
     assert not found.value.written
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_arguments_of_a_stream():
     for options in ({"window": 0}, {"too_long": "cut"}):
         with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
@@ -508,7 +508,7 @@ def test_arguments_of_a_stream():
         stream(Seq2Seq(**SIZES, vocabulary_size=11), LINES)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", ["target", "target.gz"])
 def test_a_file_that_is_written_at_once(folder, name):
     with pytest.raises(Killed), written_at_once(name, None, False) as file:
@@ -543,7 +543,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_bar_counts_sentences(folder, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
@@ -557,7 +557,7 @@ def test_the_bar_counts_sentences(folder, monkeypatch):
     assert " 0/12" not in bar
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_bar_is_shown_in_a_terminal_only(folder, monkeypatch, capsys):
     translate(Shouter(), verbose=1)
     translate_stream(Shouter(), "source", io.BytesIO(), GREEDY, verbose=1)
@@ -570,7 +570,7 @@ def test_the_bar_is_shown_in_a_terminal_only(folder, monkeypatch, capsys):
 # Errors.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_an_existing_target(folder):
     (folder / "target").write_text("precious")
     with pytest.raises(FileExistsError, match="`target` must not exist; .*='target'"):
@@ -580,7 +580,7 @@ def test_an_existing_target(folder):
     assert read(folder) == SHOUTED
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_source_is_not_replaced(folder):
     before = (folder / "source").read_bytes()
     (folder / "same").symlink_to(folder / "source")
@@ -592,7 +592,7 @@ def test_the_source_is_not_replaced(folder):
     assert (folder / "source").read_bytes() == before
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_sources_that_cannot_be_read(folder):
     with pytest.raises(FileNotFoundError, match="missing"):
         translate(Shouter(), "missing")
@@ -609,13 +609,13 @@ def test_sources_that_cannot_be_read(folder):
             translate(Shouter(), "damaged.gz")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_target_that_cannot_be_written():
     with pytest.raises(FileNotFoundError, match="missing/target.unfinished"):
         translate(Shouter(), target="missing/target")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_arguments():
     for name in ("batch_size", "window"):
         with pytest.raises(ValueError, match=f"`{name}` must be .*at least 1; .*=0`"):

@@ -87,7 +87,7 @@ def test_an_empty_text_gives_an_empty_text(texts_and_scores):
     assert scores[1].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_n_best_texts_are_lists(texts_and_scores):
     texts, scores = texts_and_scores
     assert [len(hypotheses) for hypotheses in texts] == [2, 2, 2, 2]
@@ -95,7 +95,7 @@ def test_n_best_texts_are_lists(texts_and_scores):
     assert scores.dtype == "float32"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_one_hypothesis_is_a_text(model):
     texts = model.generate(TEXTS, GREEDY)
     assert len(texts) == 4
@@ -141,7 +141,7 @@ def test_max_length_is_the_greatest_length(model, result):
     assert (ends == model.end_token_id).all()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_no_inputs_give_no_outputs(model):
     assert model.generate([]) == []
     texts, scores = model.generate([], N_BEST, return_scores=True)
@@ -151,14 +151,14 @@ def test_no_inputs_give_no_outputs(model):
     assert model.generate(()) == model.generate(np.array([], str)) == []
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_no_token_ids_give_an_empty_result(model):
     result = model.generate(np.zeros((0, 7), "int32"), N_BEST)
     assert result.token_ids.shape == (0, 2, 0)
     assert result.lengths.shape == result.scores.shape == (0, 2)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_bytes_are_texts(model):
     (text,) = model.generate(["deadbeef"], GREEDY)
     assert model.generate([b"deadbeef"], GREEDY) == [text]
@@ -167,7 +167,7 @@ def test_bytes_are_texts(model):
     assert model.search_tree(b"abc") == model.search_tree("abc")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_tokens_that_the_tokenizer_lacks_are_unknown():
     """As of a model whose vocabulary was rounded up."""
     tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
@@ -188,7 +188,7 @@ def test_tokens_that_the_tokenizer_lacks_are_unknown():
     assert any("<unk>" in path for path in tree.paths)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("search", [5, "beam", BeamSearch])
 def test_no_search(model, search):
     with pytest.raises(
@@ -197,13 +197,13 @@ def test_no_search(model, search):
         model.generate(ROWS, search)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_an_empty_list_of_token_ids():
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     assert model.generate([]).token_ids.shape == (0, 1, 0)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("token_id", [-1, 10])
 def test_token_ids_outside_the_vocabulary(model, token_id):
     message = (
@@ -214,7 +214,7 @@ def test_token_ids_outside_the_vocabulary(model, token_id):
         model.generate([[4, 3], [5, token_id, 3]])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_sources_over_the_limit(model):
     message = (
         "`inputs` must have at most `max_source_length=9` tokens each; received 10 "
@@ -224,7 +224,7 @@ def test_sources_over_the_limit(model):
         model.generate(["a", "abcdefabc"])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_texts_need_tokenizers():
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     message = "`inputs` must be token ids for a model without tokenizers; received"
@@ -269,7 +269,7 @@ CONTAINERS = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("kind", CONTAINERS.values(), ids=CONTAINERS)
 def test_texts_in_other_containers(model, kind):
     options = {"search": GREEDY, "max_length": 4}
@@ -283,7 +283,7 @@ def test_texts_in_other_containers(model, kind):
     assert model.generate(kind(TEXTS), prefix=given, **options) == prefixed
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("kind", [tf.constant, np.array])
 def test_a_single_text_of_another_type(model, kind):
     text = model.generate("abc", GREEDY, prefix="X")
@@ -293,7 +293,7 @@ def test_a_single_text_of_another_type(model, kind):
     assert model.search_tree(kind("abc")) == model.search_tree("abc")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -309,7 +309,7 @@ def test_token_ids_in_other_containers(model, kind):
     check_equal(model.generate(kind(rows), GREEDY), model.generate(rows, GREEDY))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "texts",
     [
@@ -325,7 +325,7 @@ def test_rows_of_several_texts(model, texts):
         model.generate(texts)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "argument, call",
     {
@@ -347,7 +347,7 @@ def test_a_lone_surrogate_is_named(model, argument, call):
         call(model, ["a", "bc\ud83d"])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_lone_surrogate_of_a_stream(model):
     for function in (model.stream, model.search_tree, model.generate):
         with pytest.raises(
@@ -356,7 +356,7 @@ def test_a_lone_surrogate_of_a_stream(model):
             function("\udc80")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_missing_text(model):
     with pytest.raises(ValueError, match="`inputs` must .*received None in row 1"):
         model.generate(["a", None])
@@ -372,13 +372,13 @@ class Rule:
         return logits
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_rule_without_a_hash(model):
     with pytest.raises(ValueError, match="`search` must be hashable.*Rule()"):
         model.generate(["a"], GreedySearch([Rule()]))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
 @pytest.mark.parametrize("logits_processors", [NoRepeatNGram(2), [3], None])
 def test_rules_are_a_list(kind, logits_processors):
@@ -386,7 +386,7 @@ def test_rules_are_a_list(kind, logits_processors):
         kind(logits_processors=logits_processors)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=str)
 def test_a_model_with_numpy_integers(search):
     names = ("pad_token_id", "start_token_id", "end_token_id")
@@ -397,7 +397,7 @@ def test_a_model_with_numpy_integers(search):
     assert {type(getattr(model, name)) for name in numbers} == {int}
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]], None, 5, np.int64(5)]
 )
@@ -477,7 +477,7 @@ def test_coverage_scores_are_those_of_the_models_attention(model):
     assert model.generate([row], plain).scores[0, 0] >= expected
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -504,7 +504,7 @@ def test_invalid_arguments(model, options, message):
         model.generate(["abc", "f"], **options)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_numbers_may_be_those_of_numpy(model):
     plain = {"max_length": 4, "min_length": 2, "batch_size": 2, "seed": -5}
     numbers = {name: np.int64(number) for name, number in plain.items()}
@@ -512,7 +512,7 @@ def test_numbers_may_be_those_of_numpy(model):
     check_equal(result, model.generate(ROWS, Sampling(2), **plain))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("argument", ["batch_size", "max_length"])
 def test_sizes_must_be_positive(model, argument):
     message = f"`{argument}` must be at least 1; received `{argument}=0`"
@@ -566,7 +566,7 @@ def test_alignments_are_those_of_the_hypotheses(model, search):
             np.testing.assert_array_equal(alignment.positions, expected.positions)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_alignments_of_texts_come_last(model, texts_and_scores):
     texts, scores, alignments = model.generate(
         TEXTS, N_BEST, return_scores=True, return_alignments=True, prefix=None
@@ -583,7 +583,7 @@ def test_alignments_of_texts_come_last(model, texts_and_scores):
     assert model.generate([], return_alignments=True) == ([], [])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_empty_inputs_cannot_be_aligned(model):
     with pytest.raises(ValueError, match="must have at least one token .*in row 1"):
         model.generate([[4, 3], []], return_alignments=True)

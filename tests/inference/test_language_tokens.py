@@ -20,7 +20,7 @@ from keras_transformer import (
 from keras_transformer.inference.file_translation import translate_stream
 from keras_transformer.inference.file_translation.line_windows import ModelSide
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TEXT = ">>fra<< a cat"
 BLANK = [">>fra<<", ">>deu<< ", ">>deu<<\t\u3000"]
