@@ -17,7 +17,7 @@ from keras_transformer.evaluation import (
     translation_scores,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 FUNCTIONS = [
     *(bleu, chrf, sequence_error_rate),

@@ -84,7 +84,7 @@ def test_compile_arguments_of_a_model(plain):
     assert [metric.name for metric in plain.metrics] == EXPECTED["metrics"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", EXPECTED["tokenizers"])
 def test_a_tokenizer(name):
     tokenizer = Tokenizer.load(FOLDER / f"{name}.json")
@@ -95,7 +95,7 @@ def test_a_tokenizer(name):
     assert texts == expected["texts"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_process_that_has_imported_only_the_package():
     """A file names modules of version 0.1.0, which may not exist any more."""
     code = (

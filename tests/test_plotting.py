@@ -16,7 +16,7 @@ from keras_transformer.plotting import (
     plot_token_attention,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 QUERIES = ["une", "chaise", "bleue"]
 KEYS = ["a", "blue", "chair", ".", "[END]"]

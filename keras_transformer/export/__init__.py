@@ -158,7 +158,9 @@ def export_model(
                 f"`{name}={value!r}`. The options of this format are: "
                 f"{', '.join(expected) or 'none'}."
             )
-    default = model.default_search if format == "saved_model" else BeamSearch()
+    default: Search = BeamSearch()
+    if format == "saved_model":
+        default = getattr(model, "default_search", default)
     searches = (search or default,) if "search" in known else ()
     write(model, filepath, *searches, **options)
     if verbose:

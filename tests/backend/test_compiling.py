@@ -47,7 +47,7 @@ def test_new_weights_need_no_new_trace(model, compiled, traces):
         assert len(traces) == 1
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_many_functions_are_not_many_traces_of_one(model, caplog):
     """As of a model that is asked for a sixth search."""
 

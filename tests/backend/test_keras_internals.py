@@ -28,7 +28,7 @@ def make_model(optimizer=None):
     return model
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_layers_are_found_without_the_private_method(monkeypatch):
     model = kt.Seq2Seq(
         vocabulary_size=13,
@@ -79,7 +79,7 @@ def test_schedules_are_found_with_and_without_the_private_attribute():
     assert learning_rate_schedule(public) is None
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_missing_attribute_of_a_callback_is_left_out():
     callback = keras.callbacks.ModelCheckpoint("a.keras")
     names = ("best", "_batches_seen_since_last_saving")

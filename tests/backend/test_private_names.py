@@ -106,7 +106,7 @@ def private_names_of_keras():
 PRIVATE_OF_KERAS = private_names_of_keras()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_private_names_are_used_in_backend_alone():
     every_tree = list(trees())
     own = own_names(every_tree)
@@ -120,7 +120,7 @@ def test_private_names_are_used_in_backend_alone():
     assert uses == set()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "code",
     [

@@ -7,7 +7,7 @@ from keras_transformer.backend import ray_ports
 
 VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 @pytest.fixture

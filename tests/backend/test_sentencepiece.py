@@ -10,7 +10,7 @@ import tensorflow_text as tf_text
 from keras_transformer.backend.sentencepiece import keep_model
 from keras_transformer.text import SentencePieceTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 PRIVATE = "tensorflow_text.python.ops.sentencepiece_tokenizer"
 
 

@@ -30,7 +30,7 @@ def test_xla_keeps_the_kernel_out_of_the_product(under_xla):
     assert (kinds == ["XlaOptimizationBarrier"]) == under_xla
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_barrier_is_the_identity_without_the_private_module(monkeypatch):
     name = "tensorflow.compiler.tf2xla.python.xla"
     monkeypatch.setitem(sys.modules, name, None)

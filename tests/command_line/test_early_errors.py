@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from keras_transformer import command_line, export
 from keras_transformer.command_line import model_files
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAIN = ["train", "--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]

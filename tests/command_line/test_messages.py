@@ -12,7 +12,7 @@ from keras_transformer.command_line.messages import (
     with_option_names,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 COMMANDS = typer.main.get_command(app).commands
 

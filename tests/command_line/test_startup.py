@@ -9,7 +9,7 @@ import pytest
 
 from keras_transformer.command_line import startup
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 LINES = [
     "WARNING: All log messages before absl::InitializeLog() is called are written",

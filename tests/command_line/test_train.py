@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from keras_transformer import __version__, command_line
 from keras_transformer.recipe import Figures, Recipe, TrainingResult, run
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 FIGURES = Figures(
     sentences=1234,

@@ -7,7 +7,7 @@ import pytest
 from keras_transformer.dataset.batches import BatchStream
 from keras_transformer.dataset.windows import PairWindow
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SIZES = [3, 0, 1, 11, 2]  # Numbers of batches of the windows, repeated.
 

@@ -5,7 +5,7 @@ import pytest
 
 from keras_transformer.dataset.buckets import Buckets, choose_lengths
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 def random_lengths(count):

@@ -16,7 +16,7 @@ from reversal import (
 
 from keras_transformer.text import SentencePieceTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 # Weights.
 

@@ -12,7 +12,7 @@ from keras_transformer.dataset.filters import (
     find_duplicates,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 LENGTHS = np.array([[2, 3], [1, 5], [5, 1], [8, 3], [3, 8], [4, 7], [4, 8], [2, 3]])
 DUPLICATES = np.array([0, 1, 0, 1, 0, 0, 0, 1], bool)

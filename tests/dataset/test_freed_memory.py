@@ -7,7 +7,7 @@ import pytest
 from keras_transformer import WordTokenizer, parallel_dataset
 
 pytestmark = [
-    pytest.mark.once,
+    pytest.mark.once("torch"),
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's"),
 ]
 BLOCKS, MEGABYTE = 50, 2**20

@@ -10,7 +10,7 @@ from keras_transformer.dataset.mixture import (
     parse_weights,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 def mixed(mixture, windows):

@@ -19,7 +19,7 @@ from reversal import (
     write_pairs,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 # Batches.
 

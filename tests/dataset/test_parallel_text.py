@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from reversal import epoch_pairs, make_dataset, make_pairs, write
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 # Reading and filters.
 

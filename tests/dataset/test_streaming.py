@@ -15,7 +15,7 @@ from reversal import (
 
 from keras_transformer.text import SentencePieceTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 PAIRS = list(dict.fromkeys(make_pairs(131)))[:97]
 

@@ -11,7 +11,7 @@ from keras_transformer.dataset.text_pairs import (
     open_corpora,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 PAIRS = [("ab", "x"), ("", "yé"), ("c d", ""), ("e", "zz"), ("f", "z")]
 

@@ -3,7 +3,7 @@ import pytest
 
 from keras_transformer.dataset.token_rows import TokenPairs, TokenRows
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 ROWS = [[5, 7], [], [11, 13, 17], [19]]
 

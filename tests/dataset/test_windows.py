@@ -4,7 +4,7 @@ import pytest
 
 from keras_transformer.dataset.windows import Prefetcher
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 def test_prefetcher_loads_the_next_window_in_the_background():

@@ -8,7 +8,7 @@ from keras_transformer import Seq2Seq, TranslationQuality, translate_file
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.export import export_model
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 @explains_search_options

@@ -4,7 +4,7 @@ from keras_transformer import Seq2Seq
 from keras_transformer.export.checking import sample_texts
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])

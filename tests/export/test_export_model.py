@@ -5,7 +5,7 @@ import pytest
 from keras_transformer import BeamSearch, GreedySearch, export
 from keras_transformer.export import export_model
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 MODEL = object()
 

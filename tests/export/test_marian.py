@@ -122,7 +122,7 @@ def test_a_loaded_model_is_written_unchanged(config, tmp_path):
     assert {file.name for file in (tmp_path / "theirs").iterdir()} == names
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_method_and_the_deprecated_function(model_of, tmp_path):
     model = model_of()
     model.export(tmp_path / "new", format="marian")
@@ -133,7 +133,7 @@ def test_the_method_and_the_deprecated_function(model_of, tmp_path):
     assert load_marian(tmp_path / "old").num_decoder_layers == 1
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
@@ -168,7 +168,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_architectures_are_refused(name, model_of, tmp_path):
     design, message = REFUSED[name]
@@ -180,7 +180,7 @@ def test_unsupported_architectures_are_refused(name, model_of, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_other_tokenizers_are_refused(tmp_path):
     sizes = {name: MARIAN[name] for name in ("num_layers", "hidden_dim", "num_heads")}
     letters = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "a"])
@@ -192,7 +192,7 @@ def test_other_tokenizers_are_refused(tmp_path):
         export_marian(Ensemble([model]), tmp_path / "model")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_quantized_model_is_refused(model_of, tmp_path):
     model = model_of()
     model.decoder.blocks[0].feed_forward.output_dense.quantize("int8")

@@ -111,12 +111,12 @@ def test_half_precision_is_averaged_in_float32():
         np.testing.assert_allclose(one.attention.sum(axis=1), 1, atol=0.02)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_no_pairs(model):
     assert model.align([], []) == []
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_errors(model):
     for layer in (3, -4):
         message = rf"`layer` must be from -3 to 2, .* has 3 layers; .*`layer={layer}`"

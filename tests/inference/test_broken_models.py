@@ -64,7 +64,7 @@ def test_a_stream_ends_after_the_certain_tokens(model, search):
             model.search_tree("f", search)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_broken_model_is_not_exported(model, tmp_path):
     folder = tmp_path / "1"
     with pytest.raises(FloatingPointError, match="_embedding/embeddings` has NaN"):

@@ -10,7 +10,7 @@ from keras_transformer.inference.file_translation.line_windows import (
 )
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TOKENIZER = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *" abcä"])
 MODEL = types.SimpleNamespace(

@@ -124,14 +124,14 @@ def test_half_precision_sums_in_float32(result):
     np.testing.assert_allclose(scored.scores, -np.log(11) * result.lengths, rtol=1e-6)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_no_pairs(model):
     scored = model.score([], [])
     assert scored.scores.shape == scored.lengths.shape == (0,)
     assert scored.perplexity == 1.0
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_errors(model):
     with pytest.raises(ValueError, match="received 1 targets and 2 sources"):
         model.score(["a", "b"], ["U"])
@@ -171,7 +171,7 @@ def test_hypotheses_of_a_model_with_a_value_dim():
         np.testing.assert_allclose(found.scores[:, hypothesis], scores, atol=1e-4)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_perplexity_of_a_model_without_probability_for_a_token():
     result = ScoreResult(np.float32([-2000.0]), np.int32([2]), [])
     assert result.perplexity == float("inf")

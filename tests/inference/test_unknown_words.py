@@ -7,7 +7,7 @@ from layer_contract import with_random_weights
 from keras_transformer import Seq2Seq, replace_unknowns
 from keras_transformer.text import CharacterTokenizer, WordTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 WORDS = WordTokenizer([*SPECIAL, "der", "Hund", "bellt", "the", "dog", "barks"])

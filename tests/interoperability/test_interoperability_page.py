@@ -6,7 +6,7 @@ import pytest
 
 from keras_transformer import load_marian
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "interoperability.md"
 

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer.interoperability.marian import load_marian
 from keras_transformer.text import MarianTokenizer, Tokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TEXTS = [
     *marian_folders.SOURCES,

@@ -15,7 +15,7 @@ import torch
 from keras_transformer.interoperability.pickled_data import read_pickle
 from keras_transformer.interoperability.pytorch_file import open_pytorch_file
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 FORMATS = {"zip": True, "legacy": False}
 VALUES = torch.arange(24.0).reshape(4, 6) - 7.3

@@ -58,7 +58,7 @@ def built(stack_class, **arguments):
     return with_random_weights(layer)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("layer_class", [*CLASSES, Seq2Seq])
 def test_is_documented_in_the_same_words(layer_class):
     names = {parameter.name for parameter in SHARED}
@@ -70,14 +70,14 @@ def test_is_documented_in_the_same_words(layer_class):
     assert own.keys() == {"**kwargs" if name == "kwargs" else name for name in given}
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("model_class", [DecoderStack, Seq2Seq])
 def test_rematerialize_is_documented_in_the_same_words(model_class):
     name = "rematerialize"
     assert documented(model_class)[name] == documented(EncoderStack)[name]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @each_class
 def test_has_the_same_defaults(layer_class):
     given = inspect.signature(layer_class).parameters
@@ -85,7 +85,7 @@ def test_has_the_same_defaults(layer_class):
         assert given[parameter.name].default == parameter.default, parameter.name
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "block_and_stack", [(EncoderBlock, EncoderStack), (DecoderBlock, DecoderStack)]
 )

@@ -111,7 +111,7 @@ def test_a_number_of_heads_that_does_not_divide_the_width():
         EncoderBlock(5, 3).build(X.shape)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("rate", [None, "0.1", 1.0, -0.1])
 @each_layer
 def test_a_rate_of_dropout(make, rate):

@@ -19,7 +19,7 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SIZES = {"intermediate_dim": 7, "num_heads": 3}
 MODEL = {"num_layers": 1, "hidden_dim": 6, **SIZES}

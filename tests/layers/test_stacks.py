@@ -196,7 +196,7 @@ class TestDesign:
             block = [*[*attention, *norm] * 2, *feed_forward, *norm]
         check_layer(stack_class, arguments, inputs, [*block, *norm])
 
-    @pytest.mark.once
+    @pytest.mark.once("torch")
     @each_design
     def test_comes_back_from_its_config(self, stack_class, design):
         layer = stack_class(**SIZES, **DESIGNS[design](), dtype="mixed_bfloat16")
@@ -334,7 +334,7 @@ class TestDesign:
         shapes = [x.shape for x in inputs_of(stack_class)]
         assert stack_class(**SIZES).compute_output_shape(*shapes) == shapes[0]
 
-    @pytest.mark.once
+    @pytest.mark.once("torch")
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
@@ -353,7 +353,7 @@ class TestDesign:
         with pytest.raises(ValueError, match=message):
             stack_class(**{**SIZES, **arguments})
 
-    @pytest.mark.once
+    @pytest.mark.once("torch")
     def test_positions_by_name(self, stack_class):
         with pytest.raises(TypeError, match="`positions` must be .*`positions='r'`"):
             stack_class(**SIZES, positions="r")

@@ -169,7 +169,7 @@ def test_learned_positions_limit_the_model():
         model.generate([[5, 6, 7, 8, 9, 3]])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", ["max_source_length", "max_target_length"])
 def test_a_limit_beyond_the_learned_positions_is_refused(name):
     positions = LearnedPositionalEncoding(max_length=5)
@@ -178,7 +178,7 @@ def test_a_limit_beyond_the_learned_positions_is_refused(name):
     assert getattr(Seq2Seq(**SIZES, positions=positions, **{name: 4}), name) == 4
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", DESIGNS)
 def test_summary_names_the_parts(name):
     lines = []

@@ -142,7 +142,7 @@ def test_export(ensemble, tmp_path):
     assert "attention" in signatures and "attention_scores" not in signatures
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_ctranslate2_does_not_support_ensembles(ensemble, tmp_path):
     message = "`model` must be a single Transformer.*CTranslate2; .*class `Ensemble`"
     with pytest.raises(ValueError, match=message):
@@ -150,7 +150,7 @@ def test_ctranslate2_does_not_support_ensembles(ensemble, tmp_path):
     assert not (tmp_path / "1").exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_limits_are_the_lowest_of_the_models(members):
     limited = model_of(8, max_source_length=7, max_target_length=5)
     ensemble = Ensemble([members[0], limited])
@@ -159,7 +159,7 @@ def test_the_limits_are_the_lowest_of_the_models(members):
     assert result.lengths.max() <= 5
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "models, message",
     [
@@ -187,7 +187,7 @@ def test_models_that_cannot_be_combined(members, models, message):
         Ensemble(models(members[0]))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_tokenizers_that_split_in_other_ways(members):
     config = {**TOKENIZER.get_config(), "lowercase": True}
     other = model_of(8, source_tokenizer=CharacterTokenizer(**config))
@@ -196,7 +196,7 @@ def test_tokenizers_that_split_in_other_ways(members):
         Ensemble([members[0], other])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_summary(ensemble, members):
     printed, expected = [], []
     ensemble.summary(print_fn=printed.append)

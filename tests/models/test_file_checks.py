@@ -20,7 +20,7 @@ from keras_transformer.models.file_checks import (
     stored_sizes,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SIZES = {"num_layers": 2, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 2}
 HUGE = [

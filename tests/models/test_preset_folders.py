@@ -156,7 +156,7 @@ def test_overrides_that_leave_the_shapes(model, tmp_path):
     np.testing.assert_array_equal(logits(loaded), logits(model))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -173,14 +173,14 @@ def test_overrides_that_need_other_weights(folder, changes):
         Seq2Seq.from_preset(folder, **changes)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_an_unknown_override(folder):
     for load_weights in (True, False):
         with pytest.raises(ValueError, match="'num_layer'"):
             Seq2Seq.from_preset(folder, load_weights=load_weights, num_layer=2)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_folder_that_is_no_preset(tmp_path):
     with pytest.raises(FileNotFoundError, match="file metadata.json; there is none in"):
         Seq2Seq.from_preset(tmp_path)
@@ -189,7 +189,7 @@ def test_a_folder_that_is_no_preset(tmp_path):
         Seq2Seq.from_preset(tmp_path / "none")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "name", ["config.json", "model.weights.h5", "tokenizer.json", "tokenizer.model"]
 )
@@ -199,7 +199,7 @@ def test_a_missing_file(folder, name):
         Seq2Seq.from_preset(folder)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_missing_tokenizer_of_two(tmp_path, side):
     tokenizers = {
@@ -224,7 +224,7 @@ def test_older_folders_do_not_list_their_tokenizers(model, folder):
     assert Seq2Seq.from_preset(folder).source_tokenizer is None
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("names", ["tokenizer.json", ["../tokenizer.json"], [[]], 3])
 def test_a_list_of_other_tokenizers(folder, names):
     change(folder / "metadata.json", tokenizers=names)
@@ -232,7 +232,7 @@ def test_a_list_of_other_tokenizers(folder, names):
         Seq2Seq.from_preset(folder)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "name", ["config.json", "metadata.json", "tokenizer.json", "model.weights.h5"]
 )
@@ -245,7 +245,7 @@ def test_a_damaged_file(folder, name, content):
         Seq2Seq.from_preset(folder)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "entry", [{"positions": {"class_name": "No"}}, {"num_layers": -1}], ids=str
 )
@@ -284,7 +284,7 @@ def test_weights_of_another_model(folder, tmp_path, model, change):
         Seq2Seq.from_preset(tmp_path / "same")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_versions(folder, monkeypatch):
     metadata = folder / "metadata.json"
     for version in ("0.3.0", "0.3.7", "0.2.1"):
@@ -301,7 +301,7 @@ def test_versions(folder, monkeypatch):
         Seq2Seq.from_preset(folder)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_nothing_in_a_configuration_is_executed(folder, tmp_path):
     path = folder / "config.json"
     content = json.loads(path.read_text())
@@ -328,7 +328,7 @@ def test_nothing_in_a_configuration_is_executed(folder, tmp_path):
         Seq2Seq.from_preset(folder)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "file:///etc/hostname"])
 def test_no_path_in_a_tokenizer_is_read(folder, path):
     config = {"class_name": "SentencePieceTokenizer", "config": {"proto": path}}
@@ -380,7 +380,7 @@ def test_from_the_hub(model, folder, monkeypatch):
     np.testing.assert_array_equal(logits(loaded), logits(model))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_the_hub_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModuleNotFoundError, match='install "huggingface_hub>='):

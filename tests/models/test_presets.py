@@ -4,7 +4,7 @@ from keras_transformer import Seq2Seq
 from keras_transformer.models import PRESETS
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_parameters_of_tiny():
     model = Seq2Seq.from_preset(
         "transformer_tiny", vocabulary_size=9544, normalize_first=True
@@ -12,13 +12,13 @@ def test_parameters_of_tiny():
     assert model.count_params() == 2_547_200
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_parameters_of_base():
     model = Seq2Seq.from_preset("transformer_base", vocabulary_size=37_000)
     assert model.count_params() == 63_082_496
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "preset, sizes",
     [
@@ -33,12 +33,12 @@ def test_sizes(preset, sizes):
     assert tuple(PRESETS[preset][name] for name in names) == sizes
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_big_has_the_dropout_of_the_paper():
     assert PRESETS["transformer_big"]["dropout"] == 0.3
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_every_argument_is_an_override():
     model = Seq2Seq.from_preset(
         "transformer_tiny", vocabulary_size=13, num_layers=1, dropout=0.2, name="mine"
@@ -47,7 +47,7 @@ def test_every_argument_is_an_override():
     assert model.name == "mine"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_unknown_preset():
     message = (
         "`preset` must be one of 'transformer_tiny', 'transformer_small', "

@@ -38,7 +38,7 @@ def vocabularies(model):
     return [(type(t), t.get_vocabulary()) for t in tokenizers]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_config_round_trip():
     arguments = {
         **SIZES,
@@ -69,7 +69,7 @@ def test_config_round_trip():
     assert keras.saving.get_registered_name(Seq2Seq) == "keras_transformer>Seq2Seq"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_config_of_two_tokenizers(model):
     config = json.loads(json.dumps(model.get_config()))
     restored = Seq2Seq.from_config(config)
@@ -77,7 +77,7 @@ def test_config_of_two_tokenizers(model):
     assert restored.get_config() == model.get_config()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_config_of_one_tokenizer_for_both(tokenizers):
     model = Seq2Seq(**SIZES, source_tokenizer=tokenizers[0])
     restored = Seq2Seq.from_config(json.loads(json.dumps(model.get_config())))
@@ -107,7 +107,7 @@ def test_one_file_holds_everything(model, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["model.keras"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_file_is_replaced_whole_or_not_at_all(model, tmp_path, monkeypatch):
     path = tmp_path / "model.keras"
     model.save(path)
@@ -132,7 +132,7 @@ def test_a_quantized_model_is_refused(model, save, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_truncated_file(model, tmp_path):
     path = tmp_path / "model.keras"
     model.save(path)
@@ -185,7 +185,7 @@ def test_a_quantized_model_keeps_the_matrix_of_its_output(tie_embeddings):
     assert -20 < result.scores[0, 0] < 0
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("tie_embeddings", ["all", "target", "none"])
 def test_files_name_the_embedding_class_of_keras(tmp_path, tie_embeddings):
     """Else files of earlier versions could not be read."""
@@ -234,7 +234,7 @@ def write_on_a_full_disk(write):
     return error
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("memory", ["enough", "scarce"])
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_a_full_disk(tmp_path, monkeypatch, write, memory):
@@ -249,7 +249,7 @@ def test_a_full_disk(tmp_path, monkeypatch, write, memory):
     assert [path.read_bytes() for path in old] == [b"old", b"old"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_weights_are_those_that_keras_writes(model, tmp_path, monkeypatch):
     ours, theirs = tmp_path / "ours.weights.h5", tmp_path / "theirs.weights.h5"
     model.save_weights(ours)

@@ -400,7 +400,7 @@ def _endless(model):
 # Errors.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_hidden_dim_must_be_divisible_by_num_heads():
     message = "`hidden_dim` must be divisible by `num_heads`; received `hidden_dim=7`"
     with pytest.raises(ValueError, match=message):
@@ -411,7 +411,7 @@ COUNTS = ["num_layers", "num_decoder_layers", "hidden_dim", "intermediate_dim"]
 COUNTS += ["num_heads", "vocabulary_size", "max_source_length", "max_target_length"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("number", [0, -2, 2.0])
 @pytest.mark.parametrize("name", COUNTS)
 def test_sizes_must_be_positive(name, number):
@@ -420,7 +420,7 @@ def test_sizes_must_be_positive(name, number):
         seq2seq(**{name: number})
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_sizes_may_be_those_of_numpy(tmp_path):
     model = seq2seq(max_source_length=np.int64(9), num_heads=np.int64(3))
     model.save(tmp_path / "model.keras")
@@ -428,7 +428,7 @@ def test_sizes_may_be_those_of_numpy(tmp_path):
     assert (loaded.max_source_length, loaded.num_heads) == (9, 3)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("options", "output"),
     [

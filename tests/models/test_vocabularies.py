@@ -3,7 +3,7 @@ import pytest
 from keras_transformer import Seq2Seq
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}

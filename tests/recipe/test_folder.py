@@ -10,7 +10,7 @@ from keras_transformer.recipe.folder import (
 )
 from keras_transformer.recipe.recipe import PlannedRecipe
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 FILES = {"train": ["a"], "valid": ["b"]}
 

@@ -6,7 +6,7 @@ import pytest
 
 from keras_transformer.recipe.held_out import default_fraction, hold_out
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 PAIRS = [(f"source {i % 700}", f"target {i}") for i in range(2000)]
 

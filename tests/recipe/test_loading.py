@@ -9,7 +9,7 @@ import pytest
 from keras_transformer import Seq2Seq
 from keras_transformer.recipe import loading
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 

@@ -243,7 +243,7 @@ WRONG_OPTIONS = (
 )
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("line", WRONG_OPTIONS, ids=lambda line: line[:30])
 def test_a_wrong_option_in_a_file(tmp_path, line):
     lines = {"train": '["a"]', "valid": '["b"]', "output": '"runs/a"'}
@@ -255,14 +255,14 @@ def test_a_wrong_option_in_a_file(tmp_path, line):
         Recipe.from_toml(path)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_pipe_in_place_of_a_file(tmp_path):
     os.mkfifo(tmp_path / "options.toml")
     with pytest.raises(ValueError, match="options.toml must be a file"):
         read_options(tmp_path / "options.toml")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "content", [{}, [], {"length_penalty": "x"}, {"length_penalty": float("nan")}]
 )

@@ -17,7 +17,7 @@ from keras_transformer.recipe.text_statistics import SideStatistics, TextStatist
 from keras_transformer.recipe.tokenizers import Tokenizers, make_tokenizers
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer, WordTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 def plan_of(**options):

@@ -16,7 +16,7 @@ from keras_transformer.recipe.progress import (
     format_seconds,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 class Terminal(io.StringIO):

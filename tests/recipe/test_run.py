@@ -185,7 +185,7 @@ def test_init_starts_from_a_trained_model(options, tmp_path):
     assert isinstance(model, Seq2Seq)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_init_must_be_trainable(options, tmp_path):
     del options["vocabulary_size"], options["tokenizer"]
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
@@ -251,7 +251,7 @@ def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkey
     assert not path.exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monkeypatch):
     def fail(*args):
         raise MemoryError("all of it")
@@ -277,7 +277,7 @@ def test_history_of_metrics_of_every_second_epoch(options, tmp_path):
     assert all(float(row["val_perplexity"]) > 1 for row in rows)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_history_replaces_rows_of_repeated_epochs(tmp_path):
     path = tmp_path / "history.csv"
     for epoch, loss in [(0, 5.0), (1, 4.0), (2, 3.0), (1, 2.5)]:
@@ -285,7 +285,7 @@ def test_history_replaces_rows_of_repeated_epochs(tmp_path):
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,2.5"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_history_of_earlier_versions_counts_from_0(tmp_path):
     path = tmp_path / "history.csv"
     path.write_text("epoch,loss\n0,5.0\n1,4.0\n2,3.0\n")
@@ -293,7 +293,7 @@ def test_history_of_earlier_versions_counts_from_0(tmp_path):
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0", "3,2.5"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", ["valid", "test"])
 def test_long_lines_are_refused_before_training(options, tmp_path, name):
     path = pathlib.Path(options[name][0])
@@ -304,7 +304,7 @@ def test_long_lines_are_refused_before_training(options, tmp_path, name):
     assert not (tmp_path / "results/checkpoints").exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(Recipe(**{**options, "test": ["nowhere.tsv"]}))
@@ -349,7 +349,7 @@ def test_half_precision_gives_a_float32_model(options, tmp_path, dtype):
     assert perplexity == pytest.approx(validated, rel=0.01)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_history_warns_if_it_cannot_be_written(tmp_path):
     history = HistoryFile(tmp_path / "missing" / "history.csv")
     with pytest.warns(UserWarning, match="Epoch 1 is missing in .* continues"):
@@ -363,7 +363,7 @@ def test_history_warns_if_it_cannot_be_written(tmp_path):
     assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("name, value", [("preset", "tiny"), ("dtype", "float16")])
 def test_unknown_names_are_refused_before_training(options, name, value, tmp_path):
     with pytest.raises(
@@ -373,7 +373,7 @@ def test_unknown_names_are_refused_before_training(options, name, value, tmp_pat
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_unequal_line_counts_are_refused_before_training(options, tmp_path):
     short = tmp_path / "short.target"
     short.write_text("KA LO\n", "utf-8")

@@ -9,7 +9,7 @@ from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.selection import Candidate, select_weights
 from keras_transformer.recipe.translation import TranslationEvaluator
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TEXT = ParallelText(["a b", "c d", "e f", "g h"], ["A B", "C D", "E F", "G H"])
 RIGHT = {"mean": 2, "last": 3, "best": 1}  # outputs that are right with each weights

@@ -85,7 +85,7 @@ def test_a_model_with_other_dropout(weights, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_damaged_file_is_skipped(weights, tmp_path):
     (tmp_path / "epoch-0003.npz").write_bytes(b"PK")
     with pytest.warns(UserWarning, match="epoch-0003.npz is damaged"):
@@ -93,7 +93,7 @@ def test_a_damaged_file_is_skipped(weights, tmp_path):
     assert [path.name for path in averaged] == ["epoch-0004.npz", "epoch-0002.npz"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_another_model(weights, tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(7)])
     before = model.get_weights()
@@ -105,7 +105,7 @@ def test_another_model(weights, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_no_checkpoint_and_invalid_arguments(tmp_path):
     with pytest.raises(ValueError, match="must have a checkpoint at the end of an epo"):
         average_checkpoints(make_model(), tmp_path)
@@ -113,7 +113,7 @@ def test_no_checkpoint_and_invalid_arguments(tmp_path):
         average_checkpoints(make_model(), tmp_path, last=0)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_fewer_checkpoints_than_epochs(weights, tmp_path):
     (tmp_path / "epoch-0002.npz").unlink()
     match = "`last=9` requests the last 4 epochs; .* has checkpoints of 3 of them"

@@ -200,7 +200,7 @@ def test_files_that_cannot_be_loaded(tmp_path):
         load_checkpoint(model, tmp_path / "best.npz")
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "monitor, mode, best",
     [
@@ -225,7 +225,7 @@ def test_modes(monitor, mode, best):
     assert found == values[best]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "arguments, match",
     [

@@ -177,7 +177,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_state_that_was_changed_is_skipped(whole, change):
     paths = [*checkpoint_files(whole[0]).values()]

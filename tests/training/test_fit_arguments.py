@@ -49,7 +49,7 @@ def fit(model, *callbacks):
 # Data.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "texts",
     [
@@ -70,7 +70,7 @@ def test_texts_are_refused(texts):
         check_data("fit", {"x": TOKEN_IDS, "y": texts})
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("data", "received"),
     [
@@ -95,7 +95,7 @@ def test_other_forms_are_refused(data, received):
     check_data("fit", {"x": data})
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "data",
     [
@@ -112,7 +112,7 @@ def test_data_of_the_right_form(data):
     check_data("fit", arguments, KEYS)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_errors_name_the_right_call():
     model = Seq2Seq(
         num_layers=1, hidden_dim=4, intermediate_dim=5, num_heads=2, vocabulary_size=7
@@ -152,7 +152,7 @@ def test_a_new_schedule_has_an_effect(first):
     np.testing.assert_array_equal(to_numpy(model.logits.embeddings), after)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "callback",
     [
@@ -173,7 +173,7 @@ def test_a_callback_must_not_change_a_schedule(callback, wrap):
     fit(compiled(0.1, wrap), callback)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_learning_rate_scheduler_with_a_schedule():
     callback = keras.callbacks.LearningRateScheduler(WarmupInverseSquareRoot(0.1))
     message = "received the schedule `WarmupInverseSquareRoot`. Pass the schedule to th"
@@ -181,7 +181,7 @@ def test_learning_rate_scheduler_with_a_schedule():
         fit(compiled(0.1), callback)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_lr_is_no_attribute_of_an_optimizer():
     model = compiled(0.1)
     model.optimizer.lr = 0.5

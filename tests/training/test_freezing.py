@@ -58,7 +58,7 @@ def model(untied):
     return untied
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_weight_can_be_trained_again(model):
     frozen = freeze(model, "decoder")
     for weight in model.decoder.blocks[0].weights:
@@ -68,7 +68,7 @@ def test_a_weight_can_be_trained_again(model):
     assert freeze(model, "decoder/block_1") == again
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -95,7 +95,7 @@ def test_paths_are_relative_to_the_model():
     assert freeze(model, ["last/b*"]) == ["first/kernel", "first/bias", "last/bias"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_pattern_that_matches_nothing(model):
     message = (
         "`patterns` must be names of layers or weights; received `'encodr'`, which "

@@ -259,14 +259,14 @@ def test_serialises():
     )
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("value", [-0.1, 1, math.nan])
 def test_label_smoothing_is_checked(value):
     with pytest.raises(ValueError, match=f"`label_smoothing` must .*={value}`"):
         LabelSmoothedCrossEntropy(value)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("targets", "logits"),
     [

@@ -128,7 +128,7 @@ def test_an_id_outside_the_vocabulary():
     assert float(Perplexity()(targets, logits)) == math.inf
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("metric_class", METRICS)
 def test_shapes_are_checked(metric_class):
     with pytest.raises(ValueError, match=r"`y_pred` logits of shape .*\(2, 3\)"):
@@ -197,7 +197,7 @@ def test_a_compiled_model_is_saved_and_loaded(tmp_path):
         assert after[name] == pytest.approx(before[name], rel=1e-5)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "name, mode", [("perplexity", "min"), ("token_accuracy", "max")]
 )

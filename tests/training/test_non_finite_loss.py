@@ -107,7 +107,7 @@ class Logs:
         self.callback.on_train_batch_begin(batch)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_logs_that_arrive_out_of_order():
     logs = Logs()
     logs.end(0, 1.0)
@@ -119,7 +119,7 @@ def test_logs_that_arrive_out_of_order():
         logs.begin(5)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("finite, match", [(3, "5 to 8"), (None, "1 to 4")])
 def test_batches_of_one_execution(finite, match):
     logs = Logs(steps_per_execution=4)
@@ -131,7 +131,7 @@ def test_batches_of_one_execution(finite, match):
         logs.callback.on_epoch_end(0)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_batch_numbers_in_a_resumed_epoch():
     logs = Logs()
     logs.callback.set_params({"first_batch": 40})
@@ -142,7 +142,7 @@ def test_batch_numbers_in_a_resumed_epoch():
         logs.begin(1)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("optimizer", ["sgd", keras.optimizers.LossScaleOptimizer])
 def test_only_the_batch_itself_can_be_the_cause(optimizer):
     """The first batch of a run, or an optimizer that skips such updates."""
@@ -157,7 +157,7 @@ def test_only_the_batch_itself_can_be_the_cause(optimizer):
         logs.begin(first + 1)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_batch_that_cannot_be_saved(tmp_path):
     (tmp_path / "file").touch()
     data = make_data()
@@ -323,14 +323,14 @@ def test_a_saved_model_has_its_optimizer(tmp_path):
     np.testing.assert_allclose(float(optimizer.learning_rate), 0.1, rtol=1e-6)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_skipping_requires_skip_non_finite():
     data = make_data()
     with pytest.raises(ValueError, match="can skip updates; .* optimizer SGD"):
         fit(make_model(keras.optimizers.SGD()), data, [NonFiniteLoss("skip")])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_invalid_arguments():
     with pytest.raises(ValueError, match="must be 'stop' or 'skip'; .*='go'"):
         NonFiniteLoss("go")
@@ -380,7 +380,7 @@ def test_moving_averages_with_loss_scaling():
     assert np.isfinite(logs["val_loss"]).all()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_loss_scaling_alone_does_not_check_the_loss():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     with pytest.raises(ValueError, match="optimizer LossScaleOptimizer"):

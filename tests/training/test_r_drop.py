@@ -71,13 +71,13 @@ def test_another_padding_id():
     assert to_numpy(second) == first
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_invalid_shapes():
     with pytest.raises(ValueError, match=r"`y_true.shape=\(3, 5\)`"):
         r_drop_loss(TARGETS, logits(1), logits(2)[:, 1:])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_deprecated_name():
     with pytest.warns(FutureWarning, match="Use `r_drop_loss` instead"):
         assert training.consistency_loss is r_drop_loss

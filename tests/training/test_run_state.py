@@ -94,7 +94,7 @@ class Counter(keras.callbacks.Callback):
         self.count = count
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_state_of_callbacks_round_trip():
     stopping = keras.callbacks.EarlyStopping("loss", patience=9, min_delta=0.1)
     stopping.on_train_begin()
@@ -120,7 +120,7 @@ def test_state_of_callbacks_round_trip():
     assert [counter.count for counter in others[2:]] == [1, 2, 9]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "kind", [keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau]
 )
@@ -135,7 +135,7 @@ def test_attributes_that_keras_resets_are_saved(kind):
     assert reset == set(callback_state.attributes_to_save(callback))
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_saved_attributes_exist():
     for callback in (
         keras.callbacks.ModelCheckpoint("a.keras"),
@@ -146,7 +146,7 @@ def test_saved_attributes_exist():
         assert names and set(names) <= vars(callback).keys()
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("stopped_epoch, wait, over", [(4, 3, 1), (4, 2, 0), (0, 3, 0)])
 def test_early_stopping_with_a_greater_patience_continues(stopped_epoch, wait, over):
     stopping = keras.callbacks.EarlyStopping(patience=3)
@@ -157,7 +157,7 @@ def test_early_stopping_with_a_greater_patience_continues(stopped_epoch, wait, o
 # History and random states.
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_history_has_the_epoch_that_ends():
     model = make_model()
     model.history = keras.callbacks.History()

@@ -74,7 +74,7 @@ def test_cooldown_from_the_first_update():
     assert [rate(schedule, step) for step in (0, 1)] == pytest.approx(expected)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("total, cooldown", [(None, 1), (5, 6), (5, -1), (5, 0.5)])
 def test_invalid_cooldown(total, cooldown):
     message = f"`cooldown_steps` must be .* received `cooldown_steps={cooldown}`"
@@ -109,14 +109,14 @@ def test_serialises():
     assert rate(copy, 41) == rate(schedule, 41)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "1e-3"])
 def test_peak_learning_rate_is_checked(value):
     with pytest.raises(ValueError, match="`peak_learning_rate` must be a finite numb"):
         WarmupInverseSquareRoot(value)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "argument", ["hidden_dim", "warmup_steps", "gradient_accumulation_steps"]
 )
@@ -128,7 +128,7 @@ def test_counts_are_checked(argument, value):
         WarmupInverseSquareRoot.from_hidden_dim(**arguments)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_scale_is_checked():
     with pytest.raises(ValueError, match="`scale` must be .* received `scale=0`"):
         WarmupInverseSquareRoot.from_hidden_dim(512, scale=0)

@@ -77,7 +77,7 @@ def test_float16_skips_an_overflow_and_halves_the_scale():
     assert (float(scaled.dynamic_scale), int(scaled.iterations)) == (2.0**10, 5)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_float16_scales_the_loss_by_default():
     model = seq2seq("adam", dtype="mixed_float16")
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

@@ -23,7 +23,7 @@ from keras_transformer.training.checkpoints.storage import (
 )
 
 # Only NumPy reads and writes the files.
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 STATE = {
     "model": [

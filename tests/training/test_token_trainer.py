@@ -137,7 +137,7 @@ def test_a_loss_of_keras_that_is_a_mean_over_the_weights():
     check_equal(one_step(compiled(loss=mean(), micro_batches=3), real), expected)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "loss",
     [keras_loss(), [keras_loss(reduction="sum")], "sparse_categorical_crossentropy"],
@@ -151,7 +151,7 @@ def test_a_loss_that_is_not_a_mean_over_the_weights(loss):
         compiled(loss=loss, micro_batches=1)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "loss",
     [
@@ -167,7 +167,7 @@ def test_a_loss_of_probabilities(loss):
         compiled(loss=loss)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_an_unweighted_mean_of_parts_differs(whole_batch):
     """Keras's gradient accumulation computes it. The parts here differ enough."""
     _, expected = whole_batch
@@ -211,7 +211,7 @@ def test_weights_of_half_precision():
     assert max(np.abs(np.float32(update)).max() for update in updates) > 0.01
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_another_padding_id_than_that_of_the_model():
     message = "`loss` must have .*`pad_token_id=0`.*Entropy with `pad_token_id=4`"
     with pytest.raises(ValueError, match=message):
@@ -237,7 +237,7 @@ def test_micro_batches_without_weights_to_train():
     np.testing.assert_allclose(logs["loss"], expected, rtol=1e-6)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_class_weight_is_refused():
     with pytest.raises(ValueError, match=r"`class_weight` must .*={1: 2.0}`"):
         compiled().fit(INPUTS, TARGET, class_weight={1: 2.0})
@@ -355,7 +355,7 @@ def test_a_saved_model_is_compiled_as_before(tmp_path):
     assert int(loaded.optimizer.iterations) == 2
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_consistency_is_the_old_name_of_r_drop():
     with pytest.warns(FutureWarning, match="Pass `r_drop` instead") as warned:
         model = compiled(consistency=2.5)
@@ -368,14 +368,14 @@ def test_consistency_is_the_old_name_of_r_drop():
     assert other.r_drop == 2.5
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("value", [0, -1, 1.5, None])
 def test_micro_batches_must_be_a_positive_integer(value):
     with pytest.raises(ValueError, match=f"`micro_batches` must .*=({value})`"):
         compiled(micro_batches=value)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
 def test_r_drop_must_be_finite_and_not_negative(value):
     with pytest.raises(ValueError, match=f"`r_drop` must .*=({value})`"):

@@ -154,7 +154,7 @@ def values(logs, name):
     return [log.get(name) for log in logs]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_times_by_hand(monkeypatch):
     run = Run(monkeypatch)
     logs = run.epoch(0, batches=4, seconds=3.0, validation=8.0)
@@ -172,7 +172,7 @@ def test_times_by_hand(monkeypatch):
     assert values(run.epoch(2, batches=4, seconds=1.0), "minutes_left")[-1] == 0
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_compilation_is_not_extrapolated(monkeypatch):
     run = Run(monkeypatch, steps=10, epochs=2)
     first = run.epoch(0, batches=1, seconds=40.0)  # the first batch compiles
@@ -191,7 +191,7 @@ def test_compilation_is_not_extrapolated(monkeypatch):
     assert left[4] == pytest.approx(15 * 4 / 3 / 60)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_several_steps_per_execution(monkeypatch):
     """With an odd number of steps, the last call exceeds it."""
     run = Run(monkeypatch, steps=3, epochs=1)
@@ -206,7 +206,7 @@ def test_several_steps_per_execution(monkeypatch):
     np.testing.assert_allclose(logs["tokens_per_second"], 50.0)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_resumed_epoch(monkeypatch):
     run = Run(monkeypatch)
     logs = run.epoch(1, batches=1, seconds=3.0, steps=1, first_batch=3)
@@ -240,7 +240,7 @@ def test_an_epoch_that_checkpoints_resume(tmp_path):
     assert batches[-1]["minutes_left"] == 0 < batches[-2]["minutes_left"]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_data_of_unknown_size(monkeypatch):
     run = Run(monkeypatch, steps=None)
     logs = run.epoch(0, batches=4, seconds=3.0)
@@ -250,7 +250,7 @@ def test_data_of_unknown_size(monkeypatch):
     assert values(logs, "tokens_per_second") == [50.0] * 5
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_batches_that_end_in_another_order(monkeypatch):
     """Keras may call the callback from several threads."""
     run = Run(monkeypatch)
@@ -264,7 +264,7 @@ def test_batches_that_end_in_another_order(monkeypatch):
     assert values(logs, "tokens_per_second") == [50.0, 50.0]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_tokens_per_epoch_must_be_positive():
     with pytest.raises(ValueError, match="at least 1; received `tokens_per_epoch=0`"):
         TrainingProgress(0)

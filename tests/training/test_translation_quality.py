@@ -59,7 +59,7 @@ def test_logs_equal_sacrebleu():
         np.testing.assert_allclose(history[f"val_{name}"], [100, score])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_letter_case():
     lowercase = [text.lower() for text in FIRST]
     model = Translator([lowercase, lowercase])
@@ -68,7 +68,7 @@ def test_letter_case():
     np.testing.assert_allclose(ignoring["val_bleu"] + ignoring["val_chrf"], [100, 100])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_other_metrics():
     history = Translator([["A", *FIRST[1:]]]).learn(quality(metrics=["exact_match"]))
     assert history["val_exact_match"] == [pytest.approx(100 * 4 / 5)]
@@ -78,7 +78,7 @@ def test_other_metrics():
             quality(metrics=metrics)
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_translation_after_every_second_epoch():
     model = Translator([FIRST, FIRST, FIRST])
     history = model.learn(quality(every=2), epochs=5)
@@ -87,7 +87,7 @@ def test_translation_after_every_second_epoch():
         np.testing.assert_allclose(history[name], [100, 100, np.nan, 100, np.nan])
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_callbacks_of_keras_in_epochs_without_a_translation(tmp_path):
     worse = ["A B C D", *FIRST[:-1]]
     model = Translator([worse, FIRST, worse, worse])
@@ -116,7 +116,7 @@ def test_callbacks_of_keras_in_epochs_without_a_translation(tmp_path):
     assert [row.endswith(",nan,nan") for row in rows[1:]] == 2 * [0] + 2 * [1, 0]
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_samples_are_printed(capsys):
     model = Translator([FIRST, FIRST, FIRST])
     model.learn(quality(samples=2), verbose=2)
@@ -132,7 +132,7 @@ def test_samples_are_printed(capsys):
     assert "source:" not in capsys.readouterr().out
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_samples_are_truncated(capsys):
     long = " ".join(["z" * 99, "y" * 99])
     model = Translator([[long, *FIRST[1:]]])
@@ -141,7 +141,7 @@ def test_samples_are_truncated(capsys):
     assert line == f"{long[:159]}…"
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_callbacks_of_keras_monitor_the_scores(tmp_path):
     worse = ["A B C D", *FIRST[:-1]]
     model = Translator([worse, FIRST, worse, worse, worse])
@@ -165,7 +165,7 @@ def test_callbacks_of_keras_monitor_the_scores(tmp_path):
     assert len(rows) == 4
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_model_without_tokenizers():
     model = Translator()
     model.source_tokenizer = None
@@ -173,7 +173,7 @@ def test_a_model_without_tokenizers():
         model.learn(quality())
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_a_source_that_is_too_long():
     model = Translator()
     model.max_source_length = 5
@@ -183,7 +183,7 @@ def test_a_source_that_is_too_long():
     assert not model.calls
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

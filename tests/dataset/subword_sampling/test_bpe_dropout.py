@@ -9,7 +9,7 @@ from keras_transformer.dataset.subword_sampling import BPEDropout
 from keras_transformer.dataset.subword_sampling.hashing import hash_integers
 from keras_transformer.text import SentencePieceTokenizer, Subwords
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 def subwords(*tokens, special=("<unk>",)):

@@ -3,7 +3,7 @@ import pytest
 
 from keras_transformer.dataset.subword_sampling.hashing import hash_integers, to_uniform
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 def test_hash_depends_on_every_part():

@@ -6,7 +6,7 @@ from keras_transformer.dataset.subword_sampling import SubwordSampling, subword_
 from keras_transformer.dataset.token_rows import TokenPairs
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TOKENIZERS = [
     SentencePieceTokenizer.train(lines=LINES, vocabulary_size=size, model_type=kind)

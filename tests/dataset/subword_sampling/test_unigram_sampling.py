@@ -9,7 +9,7 @@ from keras_transformer.dataset.subword_sampling import UnigramSampling
 from keras_transformer.dataset.subword_sampling.hashing import hash_integers
 from keras_transformer.text import SentencePieceTokenizer, Subwords
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TOKENS = {"a": -3.0, "b": -2.0, "▁": -4.0, "▁a": -2.5, "ab": -3.5, "aba": -5.0}
 MODEL = Subwords(

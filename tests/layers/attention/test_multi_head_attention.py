@@ -608,7 +608,7 @@ def test_regularizers_and_constraints_reach_every_projection():
 
 
 class TestErrors:
-    @pytest.mark.once
+    @pytest.mark.once("torch")
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
