@@ -106,6 +106,7 @@ def test_translate(tmp_path, monkeypatch, capsys):
 # custom_model.py
 
 
+@pytest.mark.once("torch")
 def test_custom_model(tmp_path, capsys):
     arguments = ["--limit", "2003", "--epochs", "2", "--verbose", "0"]
     accuracy = load("custom_model").main([*arguments, "--output", str(tmp_path)])
@@ -129,6 +130,7 @@ def test_custom_model_codes_letters():
 # write.py
 
 
+@pytest.mark.once("torch")
 def test_write(tmp_path, monkeypatch, capsys):
     write = load("write")
     model = functools.partial(CausalLM, **TOY, dropout=0.0)
