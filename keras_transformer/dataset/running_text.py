@@ -144,7 +144,8 @@ class TextDataset(EpochDataset[EpochWindows]):
     Attributes:
         dataset: `tf.data.Dataset` for `fit` with any backend. Pass `shuffle=False` to
             `fit`, since the dataset shuffles its windows itself.
-        tokens_per_epoch: int, target tokens of an epoch, without padding.
+        tokens_per_epoch: int, target tokens of an epoch, without the padding at the
+            end. The token after an end token counts, although it is not predicted.
         num_documents: int, number of documents.
         num_tokens: int, number of tokens of the text, start and end tokens included.
         num_unknown: int, number of these tokens that are unknown.

@@ -331,9 +331,7 @@ class PairBatch(NamedTuple):
     target_token_ids: TokenIds
 
 
-def token_pairs(
-    model: SequenceModel, sources: Sequences, targets: Sequences, add_end: bool = True
-) -> Pairs:
+def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) -> Pairs:
     """Converts sources and targets to lists of token ids, and checks them.
 
     Args:
@@ -342,10 +340,9 @@ def token_pairs(
             a list of lists of ints, or an int array `(batch, source_length)` with
             padding.
         targets: as many, likewise.
-        add_end: whether to append the end token to the ids of targets that are texts.
 
     Returns:
-        `Pairs`.
+        `Pairs`; the ids of targets that are texts end with the end token.
 
     Raises:
         ValueError: if the model does not accept them, or their numbers differ.
@@ -354,7 +351,7 @@ def token_pairs(
     rows = source_rows(model, sources, "sources")
     check_sources(model, rows, "sources")
     tokenizer, size = model.target_tokenizer, model.target_vocabulary_size
-    target_rows = token_rows(targets, "targets", tokenizer, pad, add_end)
+    target_rows = token_rows(targets, "targets", tokenizer, pad)
     limit_name = model.length_arguments[1]
     check_rows(target_rows, "targets", "target", size, limit, limit_name)
     if len(rows) != len(target_rows):

@@ -9,7 +9,7 @@ from keras_transformer.inference.perplexity import TextScores
 from keras_transformer.models import CausalLM
 from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.model import new_causal_lm
-from keras_transformer.recipe.plan import Plan, choose_batches, choose_language_model
+from keras_transformer.recipe.plan import choose_batches, choose_language_model
 from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.result import (
     ANSWERING,
@@ -20,26 +20,12 @@ from keras_transformer.recipe.selection import Selection
 from keras_transformer.recipe.task import Datasets
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import Tokenizers, make_text_tokenizer
-from keras_transformer.recipe.translation import ParallelTexts
+from keras_transformer.recipe.translation import ParallelTask
 from keras_transformer.text import PromptTokenizer, Tokenizer
 
 
-class AnsweringTask:
-    """The texts, tokenizer and data of a model that answers prompts; see `Task`.
-
-    Args:
-        plan: the plan, which gets the choices.
-        is_new: whether the run is new, not resumed.
-    """
-
-    def __init__(self, plan: Plan, is_new: bool) -> None:
-        self._plan = plan
-        self._is_new = is_new
-
-    def read_texts(self) -> None:
-        self._texts = ParallelTexts(self._plan)
-        if self._is_new:
-            self._statistics = self._texts.statistics()
+class AnsweringTask(ParallelTask):
+    """The texts, tokenizer and data of a model that answers prompts; see `Task`."""
 
     def make_tokenizers(self) -> Tokenizers:
         pairs = self._statistics

@@ -68,8 +68,8 @@ class ParallelTexts:
         )
 
 
-class TranslationTask:
-    """The texts, tokenizers and data of a `Seq2Seq`; see `Task`.
+class ParallelTask:
+    """Base class of the tasks whose texts are parallel; see `Task`.
 
     Args:
         plan: the plan, which gets the choices.
@@ -84,6 +84,10 @@ class TranslationTask:
         self._texts = ParallelTexts(self._plan)
         if self._is_new:
             self._statistics = self._texts.statistics()
+
+
+class TranslationTask(ParallelTask):
+    """The texts, tokenizers and data of a `Seq2Seq`; see `Task`."""
 
     def make_tokenizers(self) -> Tokenizers:
         return make_tokenizers(self._plan, self._statistics, self._texts.corpora)
