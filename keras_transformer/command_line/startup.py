@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Iterator
 
+from keras_transformer.backend.compiled_code import keep_compiled_code, user_cache
+
 # Lines that TensorFlow 2.21 prints at import with any TF_CPP_MIN_LOG_LEVEL: those of
 # level INFO, and the hints next to them.
 _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the ")
@@ -16,8 +18,9 @@ _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the
 def import_keras_quietly() -> None:
     """Imports Keras and TensorFlow, and hides the log of TensorFlow's C++ code.
 
-    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. Errors that
-    stop a command are Python exceptions or lines of level FATAL, which are not hidden.
+    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. XLA keeps
+    the code that it compiles for later commands of this user. Errors that stop a
+    command are Python exceptions or lines of level FATAL, which are not hidden.
 
     Raises:
         ModuleNotFoundError: if a package that every command requires is missing.
@@ -29,7 +32,11 @@ def import_keras_quietly() -> None:
     if backend in ("jax", "torch"):
         require_extra(backend, f"KERAS_BACKEND={backend}")
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if level == "0" or "keras" in sys.modules:
+    if "keras" in sys.modules:
+        return
+    if (folder := user_cache()) is not None:
+        keep_compiled_code(folder)
+    if level == "0":
         return
     with _filtered_stderr():
         for name in ("keras_transformer.models", "keras_transformer.text"):
