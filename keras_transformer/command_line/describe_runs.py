@@ -4,6 +4,7 @@ import csv
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from keras_transformer.command_line.describe_models import (
     Facts,
@@ -12,12 +13,13 @@ from keras_transformer.command_line.describe_models import (
     next_commands,
     size_and_date,
 )
+from keras_transformer.evaluation import METRICS
 from keras_transformer.recipe import Recipe
 from keras_transformer.recipe.folder import began_recipe
 from keras_transformer.run_position import RunPosition, checkpoint_files
 
-# Logs that are shown, in this order.
-SHOWN_LOGS = ("loss", "val_loss", "val_bleu", "val_chrf")
+# Logs of an epoch that are not shown, besides those of the training text.
+HIDDEN_LOGS = ("val_token_accuracy",)
 
 
 def describe_run(path: pathlib.Path) -> Facts:
@@ -33,7 +35,7 @@ def describe_run(path: pathlib.Path) -> Facts:
         **size_and_date(path),
         "training text": " ".join(recipe.train),
         "epochs": f"{reached.epochs if reached else 0} of {recipe.epochs}",
-        **_describe_history(path / "history.csv"),
+        **_describe_history(path / "history.csv", *_monitored(recipe)),
     }
     if is_complete:
         figures, model = _describe_figures(path, recipe), describe_trained_model(path)
@@ -67,17 +69,30 @@ def _describe_figures(path: pathlib.Path, recipe: Recipe) -> Facts:
     return facts
 
 
-def _describe_history(path: pathlib.Path) -> Facts:
-    """Describes the last epoch of `history.csv`, and the one with the best BLEU."""
+def _monitored(recipe: Recipe) -> tuple[str, bool]:
+    """Returns the log that chooses the best epoch, and if lower values are better."""
+    if recipe.model == "causal":
+        return "val_perplexity", True
+    metric = str(recipe.metric)
+    return f"val_{metric}", metric == "loss" or METRICS[metric].is_error
+
+
+def _describe_history(
+    path: pathlib.Path, monitored: str, is_lower_better: bool
+) -> Facts:
+    """Describes the last epoch of `history.csv` and the best one."""
     if not path.is_file():
         return {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [_numbers(row) for row in csv.DictReader(file)]
-        best = max(rows, key=lambda row: row.get("val_bleu", -math.inf), default={})
+        measured = [row for row in rows if not math.isnan(row.get(monitored, math.nan))]
+        best = min if is_lower_better else max
         facts = {
             "last epoch": rows[-1:],
-            "best BLEU": [best] if "val_bleu" in best else [],
+            "best epoch": [best(measured, key=itemgetter(monitored))]
+            if measured
+            else [],
         }
         return {
             name: f"{row['epoch']:g}: {format_logs(row)}"
@@ -95,8 +110,13 @@ def _numbers(row: Mapping[str, str]) -> dict[str, float]:
 
 
 def format_logs(logs: Mapping[str, float]) -> str:
-    """Returns the most important logs in one line."""
-    return ", ".join(f"{n} {logs[n]:.4g}" for n in SHOWN_LOGS if n in logs)
+    """Returns the loss and the logs of the validation text in one line."""
+    shown = [
+        name
+        for name in logs
+        if name == "loss" or (name.startswith("val_") and name not in HIDDEN_LOGS)
+    ]
+    return ", ".join(f"{n} {logs[n]:.4g}" for n in shown if not math.isnan(logs[n]))
 
 
 def describe_checkpoints(path: pathlib.Path) -> Facts:

@@ -64,20 +64,23 @@ def checkpoints(folder):
     return sorted(folder.glob("runs/stopped/checkpoints/*.npz"))
 
 
-def write_run(path, model=None):
+HISTORY = "epoch,loss,val_loss,val_bleu\n1,3.25,3.5,21.5\n2,3.125,3.75,20.25\n"
+
+
+def write_run(path, saved=None, history=HISTORY, **options):
     values = {
         **{"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": path, "epochs": 7},
         **{"dropout": 0.3, "tokens_per_batch": 4096, "learning_rate": 4e-3},
         **{"warmup_steps": 2000, "cooldown": 1, "average": 1, "save_every": 500},
+        **options,
     }
     recipe = PlannedRecipe.of(values)
     output = pathlib.Path(path)
     output.mkdir(parents=True, exist_ok=True)
     (output / "options.toml").write_text(recipe.to_toml())
-    rows = ["epoch,loss,val_loss,val_bleu", "1,3.25,3.5,21.5", "2,3.125,3.75,20.25"]
-    (output / "history.csv").write_text("\n".join(rows))
-    if model is not None:
-        model.save(output / "model.keras")
+    (output / "history.csv").write_text(history)
+    if saved is not None:
+        saved.save(output / "model.keras")
         figures = Figures(1234, 0.6, 41.5, "case:lc", 65.25, "nc:6", {"0.6": 43.0})
         figures.write(output / "figures.json")
 
@@ -221,7 +224,7 @@ def test_a_stopped_run():
     assert facts["training text"].endswith("a.de")
     assert facts["epochs"] == "2 of 7"
     assert facts["last epoch"] == "2: loss 3.125, val_loss 3.75, val_bleu 20.25"
-    assert facts["best BLEU"] == "1: loss 3.25, val_loss 3.5, val_bleu 21.5"
+    assert facts["best epoch"] == "1: loss 3.25, val_loss 3.5, val_bleu 21.5"
     assert facts["resumes at"] == "epoch 3, batch 1"
     command = (
         "keras-transformer train --config runs/stopped/options.toml --output "
@@ -229,6 +232,27 @@ def test_a_stopped_run():
     )
     assert facts["next"] == command
     assert inspect("runs/stopped/checkpoints")["next"] == command
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "best"),
+    [
+        ({"metric": "chrf"}, "val_chrf", 2),
+        ({"metric": "token_error_rate"}, "val_token_error_rate", 1),
+        ({"metric": "loss"}, "val_loss", 1),
+        ({"model": "causal", "metric": "loss"}, "val_perplexity", 1),
+    ],
+)
+def test_the_best_epoch_is_that_of_the_metric(options, name, best):
+    rows = ["3,3.5,0.25", "2,3.25,0.5", "1,3,nan"]  # not measured in the last epoch
+    lines = [f"{epoch},{row}" for epoch, row in enumerate(rows, 1)]
+    history = "\n".join([f"epoch,loss,val_token_accuracy,{name}", *lines])
+    path = f"runs/{name}"
+    write_run(path, history=history, **options)
+    facts = inspect(path)
+    assert facts["last epoch"] == "3: loss 1"
+    values = {1: f"loss 3, {name} 0.25", 2: f"loss 2, {name} 0.5"}
+    assert facts["best epoch"] == f"{best}: {values[best]}"
 
 
 def test_a_complete_run(model):
