@@ -77,11 +77,7 @@ def check_data(
     """
     for name in ("x", "y", "validation_data"):
         data = arguments.get(name)
-        if _has_texts(data):
-            raise ValueError(
-                f"`{name}` must be token ids; received texts, `{name}="
-                f"{reprlib.repr(data)}`. {_REMEDIES[method]}."
-            )
+        check_no_texts(method, name, data)
         other = _other_form(_inputs(data, name == "validation_data"), keys)
         if name != "y" and keys and other:
             raise ValueError(
@@ -89,6 +85,24 @@ def check_data(
                 f"{' and '.join(f'`{key}`' for key in keys)}, or a dataset of such "
                 f"dictionaries; received {other}. {_REMEDIES[method]}."
             )
+
+
+def check_no_texts(method: str, name: str, data: Any) -> None:
+    """Checks that data are not texts.
+
+    Args:
+        method: see `check_data`.
+        name: str, name of the argument.
+        data: its value.
+
+    Raises:
+        ValueError: if they are texts.
+    """
+    if _has_texts(data):
+        raise ValueError(
+            f"`{name}` must be token ids; received texts, `{name}="
+            f"{reprlib.repr(data)}`. {_REMEDIES[method]}."
+        )
 
 
 def _inputs(data: Any, is_batch: bool) -> Any:

@@ -30,6 +30,7 @@ from keras_transformer.training.fit_arguments import (
     check_data,
     check_learning_rate,
     check_no_class_weight,
+    check_no_texts,
     explained_lengths,
     learning_rate_schedules,
 )
@@ -228,6 +229,48 @@ class TokenTrainer(ReplicatedModel):
         with explained_lengths():
             return super().predict(*args, **kwargs)
 
+    @functools.wraps(keras.Model.predict_on_batch, assigned=())
+    def predict_on_batch(self, x: Any) -> Any:
+        """Computes the outputs of one batch, as `keras.Model.predict_on_batch` does.
+
+        Args:
+            x: argument of `keras.Model.predict_on_batch`.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            ValueError: if the data are texts, for which there is `generate`.
+        """
+        check_data("predict", {"x": x}, self.input_keys)
+        return super().predict_on_batch(x)
+
+    @functools.wraps(keras.Model.test_on_batch, assigned=())
+    def test_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Computes the loss and the metrics of one batch.
+
+        Args:
+            x: argument of `keras.Model.test_on_batch`.
+            y: argument of `keras.Model.test_on_batch`.
+            sample_weight: argument of `keras.Model.test_on_batch`.
+            return_dict: argument of `keras.Model.test_on_batch`.
+
+        Returns:
+            The loss and the metrics.
+
+        Raises:
+            ValueError: if the data are texts, for which there is `score`.
+        """
+        check_compiled("test_on_batch", self)
+        check_data("evaluate", {"x": x, "y": y}, self.input_keys)
+        return super().test_on_batch(x, y, sample_weight, return_dict=return_dict)
+
     @functools.wraps(keras.Model.train_on_batch, assigned=())
     def train_on_batch(
         self,
@@ -250,8 +293,8 @@ class TokenTrainer(ReplicatedModel):
             The loss and the metrics.
 
         Raises:
-            ValueError: if `class_weight` is not `None`, or as in `fit` for strategies
-                and processes.
+            ValueError: if the data are texts, if `class_weight` is not `None`, or as in
+                `fit` for strategies and processes.
         """
         check_no_class_weight(class_weight)
         check_compiled("train_on_batch", self)
@@ -260,6 +303,23 @@ class TokenTrainer(ReplicatedModel):
         self._compile_new_schedules()
         build_optimizer(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model, as `keras.Model.__call__` does.
+
+        Args:
+            inputs: the inputs of `call`.
+            *args: further arguments of `call`.
+            **kwargs: further arguments of `call`.
+
+        Returns:
+            The outputs of `call`.
+
+        Raises:
+            ValueError: if the inputs are texts, for which there is `generate`.
+        """
+        check_no_texts("predict", "inputs", inputs)
+        return super().__call__(inputs, *args, **kwargs)
 
     def compute_loss(
         self,

@@ -117,9 +117,12 @@ def test_errors_name_the_right_call():
     model = Seq2Seq(
         num_layers=1, hidden_dim=4, intermediate_dim=5, num_heads=2, vocabulary_size=7
     )
-    with pytest.raises(ValueError, match=r"texts, .* call `generate\(inputs\)`\."):
-        model.predict(TEXTS)
-    for method in (model.fit, model.evaluate, model.train_on_batch):
+    for method in (model, model.predict, model.predict_on_batch):
+        for texts in (TEXTS, "a text", {"encoder_token_ids": TEXTS}):
+            with pytest.raises(ValueError, match=r"texts, .* `generate\(inputs\)`\."):
+                method(texts)
+    on_batch = model.train_on_batch, model.test_on_batch
+    for method in (model.fit, model.evaluate, *on_batch):
         with pytest.raises(ValueError, match="not compiled. Call `compile"):
             method(INPUTS, TOKEN_IDS)
     model.compile("adam", LabelSmoothedCrossEntropy())
@@ -131,6 +134,8 @@ def test_errors_name_the_right_call():
     score = r"call `score\(sources, targets\)`; or pass "
     with pytest.raises(ValueError, match=f"received texts, .* {score}{dataset}"):
         model.evaluate(TEXTS, TEXTS)
+    with pytest.raises(ValueError, match=f"received texts, .* {score}{dataset}"):
+        model.test_on_batch(TEXTS, TEXTS)
     with pytest.raises(ValueError, match="`validation_data` must be a .* an array of"):
         model.fit(INPUTS, TOKEN_IDS, validation_data=(TOKEN_IDS, TOKEN_IDS))
 
