@@ -1,5 +1,6 @@
 """Describes the architecture and the weights of a model as a `ModelSpec`."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -29,7 +30,8 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 from keras_transformer.layers.activations import gelu_new
-from keras_transformer.types import Options, Tensor
+from keras_transformer.layers.positions.scheme import position_pair
+from keras_transformer.types import Tensor
 
 Spec: TypeAlias = (
     transformer_spec.TransformerSpec | transformer_spec.TransformerDecoderModelSpec
@@ -80,10 +82,12 @@ def make_spec(model: Transformer) -> Spec:
 def _encoder_decoder_spec(
     model: EncoderDecoderTransformer,
 ) -> transformer_spec.TransformerSpec:
-    options = _architecture_options(model)
+    source, target = map(
+        functools.partial(_architecture_options, model), position_pair(model.positions)
+    )
     spec = transformer_spec.TransformerSpec(
-        transformer_spec.TransformerEncoderSpec(model.num_layers, **options),
-        transformer_spec.TransformerDecoderSpec(model.num_decoder_layers, **options),
+        transformer_spec.TransformerEncoderSpec(model.num_layers, **source),
+        transformer_spec.TransformerDecoderSpec(model.num_decoder_layers, **target),
     )
     targets = _target_tokens(model)
     spec.config.add_source_eos = True
@@ -93,19 +97,20 @@ def _encoder_decoder_spec(
     spec.register_source_vocabulary(sources)
     spec.register_target_vocabulary(targets)
     _set_encoder(spec.encoder, model)
-    _set_decoder(spec.decoder, model, model.target_encoding)
+    _set_decoder(spec.decoder, model, model.target_encoding, model.target_norm)
     return spec
 
 
 def _decoder_only_spec(
     model: DecoderOnlyTransformer,
 ) -> transformer_spec.TransformerDecoderModelSpec:
+    options = _architecture_options(model, model.positions)
     decoder = transformer_spec.TransformerDecoderSpec(
-        model.num_layers, with_encoder_attention=False, **_architecture_options(model)
+        model.num_layers, with_encoder_attention=False, **options
     )
     spec = transformer_spec.TransformerDecoderModelSpec(decoder)
     spec.register_vocabulary(_target_tokens(model))
-    _set_decoder(spec.decoder, model, model.encoding)
+    _set_decoder(spec.decoder, model, model.encoding, model.embedding_norm)
     return spec
 
 
@@ -145,13 +150,19 @@ def _check_positions(model: Transformer) -> None:
     schemes: tuple[type[PositionScheme], ...] = DECODER_SCHEMES_IN_ATTENTION
     if isinstance(model, EncoderDecoderTransformer):
         schemes = SCHEMES_IN_ATTENTION
-    scheme = model.positions
-    supported = scheme.added_to_inputs or isinstance(scheme, schemes)
-    names = ", ".join(f"`{known.__name__}`" for known in schemes)
-    _require(supported, "positions", type(scheme).__name__, f"an encoding, {names}")
-    if isinstance(scheme, AlibiBias):
-        is_same = scheme.max_bias == ALIBI_MAX_BIAS
-        _require(is_same, "max_bias", scheme.max_bias, str(ALIBI_MAX_BIAS))
+        source, _ = position_pair(model.positions)
+        if isinstance(source, RelativePositionBias):
+            both = source.bidirectional
+            _require(both, "bidirectional", both, "`True` in the encoder")
+    for scheme in position_pair(model.positions):
+        is_encoding = scheme is not None and scheme.added_to_inputs
+        supported = is_encoding or isinstance(scheme, schemes)
+        names = ", ".join(f"`{known.__name__}`" for known in schemes)
+        name = type(scheme).__name__
+        _require(supported, "positions", name, f"an encoding, {names}")
+        if isinstance(scheme, AlibiBias):
+            is_same = scheme.max_bias == ALIBI_MAX_BIAS
+            _require(is_same, "max_bias", scheme.max_bias, str(ALIBI_MAX_BIAS))
 
 
 def _require(supported: bool, name: str, received: object, expected: str) -> None:
@@ -170,11 +181,13 @@ def _residuals(model: Transformer) -> list[Residual]:
     return [block.feed_forward_residual for block in blocks]
 
 
-def _architecture_options(model: Transformer) -> Options:
-    """Returns the arguments of the specifications of encoder and decoder."""
+def _architecture_options(
+    model: Transformer, positions: PositionScheme | None
+) -> dict[str, Any]:
+    """Returns the arguments of the specification of an encoder or a decoder."""
     block = model.decoder.blocks[0]
     attention = block.self_attention
-    options = {
+    options: dict[str, Any] = {
         "num_heads": attention.num_heads,
         "num_heads_kv": attention.num_key_value_heads,
         "head_dim": attention.key_dim,
@@ -182,14 +195,15 @@ def _architecture_options(model: Transformer) -> Options:
         "rms_norm": block.feed_forward_residual.normalization == "rms",
         "activation": ACTIVATIONS[block.feed_forward.activation],
         "ffn_glu": block.feed_forward.gated,
+        "layernorm_embedding": model.normalize_embeddings,
     }
-    if isinstance(model.positions, RotaryEmbedding):
+    if isinstance(positions, RotaryEmbedding):
         options["rotary_dim"] = attention.key_dim
         options["rotary_interleave"] = False
-        options["rotary_base"] = model.positions.max_wavelength
-    if isinstance(model.positions, AlibiBias):
+        options["rotary_base"] = positions.max_wavelength
+    if isinstance(positions, AlibiBias):
         options["alibi"] = True
-    if isinstance(model.positions, RelativePositionBias):
+    if isinstance(positions, RelativePositionBias):
         options["relative_attention_bias"] = True
     return options
 
@@ -203,6 +217,8 @@ def _set_encoder(
         length = model.max_source_length or DEFAULT_TABLE_LENGTH
         table = _position_table(model.source_encoding, length, model.hidden_dim)
         spec.position_encodings.encodings = table
+    if model.source_norm is not None:
+        _set_norm(spec.layernorm_embedding, model.source_norm)
     _set_layers(spec, model.encoder)
 
 
@@ -210,15 +226,18 @@ def _set_decoder(
     spec: transformer_spec.TransformerDecoderSpec,
     model: Transformer,
     encoding: PositionScheme | None,
+    norm: keras.layers.Layer | None,
 ) -> None:
     spec.embeddings.weight = _array(model.target_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
     if encoding is not None:
-        length = model.positions.max_length or max(
+        length = encoding.max_length or max(
             DEFAULT_TABLE_LENGTH, model.max_target_length or 0
         )
         table = _position_table(encoding, length, model.hidden_dim)
         spec.position_encodings.encodings = table
+    if norm is not None:
+        _set_norm(spec.layernorm_embedding, norm)
     _set_layers(spec, model.decoder)
     if model.output_dense is not None:
         _set_linear(spec.projection, model.hidden_dim, model.output_dense)
@@ -265,9 +284,11 @@ def _set_relative_bias(
     """Sets the table of a relative position bias.
 
     Causal attention of CTranslate2 stores no buckets of later keys. Those of a
-    `RelativePositionBias` are unused.
+    bidirectional `RelativePositionBias` are unused.
     """
-    buckets = positions.num_buckets // 2 if is_causal else positions.num_buckets
+    buckets = positions.num_buckets
+    if is_causal and positions.bidirectional:
+        buckets //= 2
     spec.relative_attention_bias = _array(positions.embeddings)[:buckets]
     max_distance = np.dtype("int32").type(positions.max_distance)
     spec.relative_attention_max_distance = max_distance

@@ -136,6 +136,8 @@ def _check_architecture(model: EncoderDecoderTransformer) -> None:
     expected = "`PositionalEncoding(interleaved=False)`"
     positions = type(model.positions).__name__
     _check("positions", positions, expected, _has_marian_positions(model))
+    normalized = model.normalize_embeddings
+    _check("normalize_embeddings", normalized, "`False`", not normalized)
     pre_norm = model.normalize_first or residual.normalize_first
     _check("normalize_first", pre_norm, "`False`", not pre_norm)
     kind, epsilon = residual.normalization, residual.layer_norm_epsilon

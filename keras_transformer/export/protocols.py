@@ -80,7 +80,8 @@ class DecoderTransformer(ExportableModel, Protocol):
     activation: Callable[[Tensor], Tensor]
     normalize_first: bool
     layer_norm_epsilon: float
-    positions: PositionScheme
+    positions: Any
+    normalize_embeddings: bool
     tie_embeddings: str
     scale_embeddings: bool
     output_bias: bool
@@ -125,6 +126,8 @@ class EncoderDecoderTransformer(DecoderTransformer, Protocol):
         source_encoding: encoding that is added to the embeddings of the source;
             `None` if `positions` act in attention.
         target_encoding: encoding that is added to the embeddings of the target.
+        source_norm: normalisation of the embeddings of the source, or `None`.
+        target_norm: normalisation of the embeddings of the target, or `None`.
         encoder: the stack of encoder blocks.
     """
 
@@ -132,6 +135,8 @@ class EncoderDecoderTransformer(DecoderTransformer, Protocol):
     source_embedding: keras.layers.Embedding
     source_encoding: PositionScheme | None
     target_encoding: PositionScheme | None
+    source_norm: keras.layers.Layer | None
+    target_norm: keras.layers.Layer | None
     encoder: EncoderStack
 
     def encode(
@@ -150,10 +155,12 @@ class DecoderOnlyTransformer(DecoderTransformer, Protocol):
     Attributes:
         encoding: encoding that is added to the embeddings; `None` if `positions` act in
             attention.
+        embedding_norm: normalisation of the embeddings, or `None`.
         add_start_token: bool, whether every prompt begins with the start token.
     """
 
     encoding: PositionScheme | None
+    embedding_norm: keras.layers.Layer | None
     add_start_token: bool
 
 

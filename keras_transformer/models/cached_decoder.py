@@ -7,11 +7,13 @@ from typing import Any, Protocol, Self, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.layers import DecoderStack
+from keras_transformer.layers import DecoderStack, PositionScheme
 from keras_transformer.layers.embedding import Embedding
+from keras_transformer.layers.positions.scheme import copy_scheme
 from keras_transformer.layers.projection import Dense
+from keras_transformer.layers.residual import make_normalization
 from keras_transformer.models.generative_model import GenerativeModel
-from keras_transformer.types import Shape, Size, Tensor, TokenIds
+from keras_transformer.types import Options, Shape, Size, Tensor, TokenIds
 
 
 class Caches(Protocol):
@@ -50,6 +52,9 @@ class CachedDecoder(GenerativeModel):
         target_embedding: the embedding of the target tokens.
         output_dense: the layer of the logits; `None` if the embedding is the matrix.
         tied_output_bias: the bias of the logits without `output_dense`, or `None`.
+        normalize_embeddings: whether a normalisation follows the embeddings.
+        residual_options: further arguments of each `Residual`.
+        layer_norm_epsilon: float, epsilon of the normalisations.
     """
 
     hidden_dim: int
@@ -59,6 +64,9 @@ class CachedDecoder(GenerativeModel):
     target_embedding: keras.layers.Embedding
     output_dense: Any
     tied_output_bias: keras.Variable | None
+    normalize_embeddings: bool
+    residual_options: Options
+    layer_norm_epsilon: float
 
     @abc.abstractmethod
     def embed_target(
@@ -83,6 +91,24 @@ class CachedDecoder(GenerativeModel):
         )
         embedding.build((None, None))
         return embedding
+
+    def _encoding(self, scheme: PositionScheme | None) -> Any:
+        """Returns a built copy of a scheme that is added to the embeddings."""
+        if scheme is None or not scheme.added_to_inputs:
+            return None
+        encoding = copy_scheme(scheme, self.dtype_policy)
+        encoding.build((None, None, self.hidden_dim))
+        return encoding
+
+    def _embedding_norm(self) -> Any:
+        """Returns the normalisation of the embeddings, of the kind of the blocks."""
+        if not self.normalize_embeddings:
+            return None
+        kind = self.residual_options.get("normalization") or "layer"
+        norm = make_normalization(kind, self.layer_norm_epsilon, self.dtype_policy)
+        assert norm is not None
+        norm.build((None, None, self.hidden_dim))
+        return norm
 
     def _build_output(self, shape: Shape) -> None:
         self.output_dense = None

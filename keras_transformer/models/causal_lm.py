@@ -19,7 +19,6 @@ from keras_transformer.layers.block_arguments import (
     BlockArguments,
     deserialize_objects,
 )
-from keras_transformer.layers.positions.scheme import copy_scheme
 from keras_transformer.models.decoder_only import DecoderOnly, prompt_lengths
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import (
@@ -83,6 +82,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         positions: a `PositionScheme`: an encoding is added to the embeddings, any
             other scheme is applied in every self-attention. `PositionalEncoding()` if
             `None`.
+        normalize_embeddings: bool, whether a normalisation follows the embeddings and
+            their positions, as in BLOOM. It has the kind of the blocks.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads`, `pattern` or
             `sliding_window`.
@@ -174,6 +175,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         normalize_first: bool = True,
         layer_norm_epsilon: float = 1e-5,
         positions: PositionScheme | None = None,
+        normalize_embeddings: bool = False,
         attention_options: dict[str, Any] | None = None,
         feed_forward_options: dict[str, Any] | None = None,
         residual_options: dict[str, Any] | None = None,
@@ -214,6 +216,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         self.max_length = self.max_source_length = self.max_target_length = limit
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
         self.add_start_token = add_start_token
+        self.normalize_embeddings = normalize_embeddings
         sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
         self.vocabulary_size = sizes.target
         self.source_vocabulary_size = self.target_vocabulary_size = sizes.target
@@ -239,11 +242,9 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
     def _build_layers(self) -> None:
         shape, policy = (None, None, self.hidden_dim), self.dtype_policy
         self.target_embedding = self._embedding("token", self.vocabulary_size)
-        self.encoding: Any = None
-        positions: PositionScheme | None = self.positions
-        if self.positions.added_to_inputs:
-            self.encoding, positions = copy_scheme(self.positions, policy), None
-            self.encoding.build(shape)
+        self.encoding = self._encoding(self.positions)
+        self.embedding_norm = self._embedding_norm()
+        positions = None if self.positions.added_to_inputs else self.positions
         self.embedding_dropout = Dropout(self.dropout, dtype=policy)
         self.embedding_dropout.build(shape)
         self.decoder = DecoderStack(
@@ -332,6 +333,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             x = x * self.hidden_dim**0.5
         if self.encoding is not None:
             x = self.encoding(x, positions=positions)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
         return self.embedding_dropout(x, training=training)
 
     def get_config(self) -> Config:
@@ -341,6 +344,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             "vocabulary_size",
             "scale_embeddings",
             "output_bias",
+            "normalize_embeddings",
             "rematerialize",
             "max_length",
             "pad_token_id",

@@ -11,14 +11,13 @@ from keras_transformer.layers import (
     Dropout,
     EncoderStack,
     PositionalEncoding,
-    PositionScheme,
     padding_mask,
 )
 from keras_transformer.layers.block_arguments import (
     BlockArguments,
     deserialize_objects,
 )
-from keras_transformer.layers.positions.scheme import copy_scheme
+from keras_transformer.layers.positions.scheme import Positions, position_pair
 from keras_transformer.models.encoder_decoder import (
     AttentionScores,
     EncoderDecoder,
@@ -79,9 +78,12 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         normalize_first: bool, whether to normalise the input of each sub-layer
             (pre-norm) instead of its output (post-norm).
         layer_norm_epsilon: float, epsilon of the normalisations.
-        positions: a `PositionScheme`, copied for the encoder and the decoder: an
-            encoding is added to the embeddings, any other scheme is applied in
-            every self-attention. `PositionalEncoding()` if `None`.
+        positions: a `PositionScheme`, copied for the encoder and the decoder, or a pair
+            of them, one for each: an encoding is added to the embeddings, any other
+            scheme is applied in every self-attention. `PositionalEncoding()` if
+            `None`; a `None` in a pair adds none to its side.
+        normalize_embeddings: bool, whether a normalisation follows the embeddings and
+            their positions on both sides, as in BART. It has the kind of the blocks.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads` or a separate
             `dropout`. `pattern` and `sliding_window` apply to self-attention only.
@@ -95,9 +97,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         kernel_initializer: initializer of all attention and feed-forward kernels.
         bias_initializer: initializer of all attention and feed-forward biases.
         max_source_length: int, greatest length of a source in tokens, the end token
-            included. `None` = the limit of `positions`, if it has one.
+            included. `None` = the limit of `positions`, if they have one.
         max_target_length: int, greatest length of an output in tokens, the end token
-            included. `None` = the limit of `positions`, if it has one.
+            included. `None` = the limit of `positions`, if they have one.
         pad_token_id: int, fills short rows of a batch.
         start_token_id: int, the first input of the decoder; it may be the padding.
         end_token_id: int, ends sources and outputs; it must not be the padding. The
@@ -155,7 +157,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
 
     presets = PRESETS
     input_keys = ("encoder_token_ids", "decoder_token_ids")
-    positions: PositionScheme
+    positions: Any  # a scheme or a pair of them, which Keras does not track
 
     def __init__(
         self,
@@ -175,7 +177,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         activation: Any = "relu",
         normalize_first: bool = False,
         layer_norm_epsilon: float = 1e-5,
-        positions: PositionScheme | None = None,
+        positions: Positions = None,
+        normalize_embeddings: bool = False,
         attention_options: dict[str, Any] | None = None,
         feed_forward_options: dict[str, Any] | None = None,
         residual_options: dict[str, Any] | None = None,
@@ -212,7 +215,6 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             normalize_first=normalize_first,
-            positions=positions or PositionalEncoding(),
             attention_options=attention_options,
             feed_forward_options=feed_forward_options,
             residual_options=residual_options,
@@ -221,13 +223,15 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
         self.rematerialize = rematerialize
-        longest = self.positions.max_length
+        object.__setattr__(self, "positions", positions or PositionalEncoding())
+        source, target = position_pair(self.positions)
         self.max_source_length = check_limit(
-            max_source_length, longest, "max_source_length"
+            max_source_length, source and source.max_length, "max_source_length"
         )
         self.max_target_length = check_limit(
-            max_target_length, longest, "max_target_length"
+            max_target_length, target and target.max_length, "max_target_length"
         )
+        self.normalize_embeddings = normalize_embeddings
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
         tokenizers = source_tokenizer, self.target_tokenizer
@@ -260,13 +264,11 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             self.source_embedding = self._embedding(
                 "source", self.source_vocabulary_size
             )
-        self.source_encoding: Any = None
-        self.target_encoding: Any = None
-        if self.positions.added_to_inputs:
-            self.source_encoding = copy_scheme(self.positions, policy)
-            self.source_encoding.build(shape)
-            self.target_encoding = copy_scheme(self.positions, policy)
-            self.target_encoding.build(shape)
+        source, target = position_pair(self.positions)
+        self.source_encoding = self._encoding(source)
+        self.target_encoding = self._encoding(target)
+        self.source_norm = self._embedding_norm()
+        self.target_norm = self._embedding_norm()
         self.embedding_dropout = Dropout(self.dropout, dtype=policy)
         self.embedding_dropout.build(shape)
 
@@ -276,11 +278,17 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             "rematerialize": self.rematerialize,
             "dtype": self.dtype_policy,
         }
-        if self.positions.added_to_inputs:  # to the embeddings, by the model
-            stack["positions"] = None
-        self.encoder = EncoderStack(self.num_layers, **stack, name="encoder")
+        source, target = (
+            None if scheme is None or scheme.added_to_inputs else scheme
+            for scheme in position_pair(self.positions)
+        )
+        self.encoder = EncoderStack(
+            self.num_layers, **{**stack, "positions": source}, name="encoder"
+        )
         self.encoder.build(shape)
-        self.decoder = DecoderStack(self.num_decoder_layers, **stack, name="decoder")
+        self.decoder = DecoderStack(
+            self.num_decoder_layers, **{**stack, "positions": target}, name="decoder"
+        )
         self.decoder.build(shape, shape)
 
     def call(
@@ -322,6 +330,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         x = self._scale(self.source_embedding(token_ids))
         if self.source_encoding is not None:
             x = self.source_encoding(x)
+        if self.source_norm is not None:
+            x = self.source_norm(x)
         return self.embedding_dropout(x, training=training)
 
     def embed_target(
@@ -343,6 +353,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         x = self._scale(self.target_embedding(token_ids))
         if self.target_encoding is not None:
             x = self.target_encoding(x, positions=positions)
+        if self.target_norm is not None:
+            x = self.target_norm(x)
         return self.embedding_dropout(x, training=training)
 
     def _scale(self, embedded: Tensor) -> Tensor:
@@ -375,6 +387,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             "tie_embeddings",
             "scale_embeddings",
             "output_bias",
+            "normalize_embeddings",
             "rematerialize",
             "max_source_length",
             "max_target_length",

@@ -15,6 +15,7 @@ from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
     ExportableModel,
 )
+from keras_transformer.layers.positions.scheme import position_pair
 
 FILE = "README.md"
 # Sections that only the author of a model can write: Mitchell et al. (2019), section 4.
@@ -56,7 +57,8 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
             "num_heads",
         ]
         facts |= {name: getattr(first, name) for name in names}
-        facts["positions"] = type(first.positions).__name__
+        schemes = dict.fromkeys(map(type, position_pair(first.positions)))
+        facts["positions"] = ", ".join(scheme.__name__ for scheme in schemes)
     for side in ("source", "target"):
         tokenizer = getattr(model, f"{side}_tokenizer")
         size = getattr(model, f"{side}_vocabulary_size")

@@ -23,14 +23,18 @@ class RelativePositionBias(PositionScheme):
     the first half of the buckets contains one distance each, and the others grow
     logarithmically up to `max_distance`. All larger distances share the last bucket,
     so that the length has no limit. A causal decoder does not use the buckets of
-    later keys.
+    later keys. With `bidirectional=False`, as in the decoder of T5, there are none:
+    all buckets are one such half, and a later key has the bucket of distance 0.
 
     Args:
-        num_buckets: even int, 4 or more, number of buckets.
-        max_distance: int above `num_buckets / 4`. All distances from this number of
-            tokens on share a bucket.
+        num_buckets: even int, 4 or more, number of buckets; with
+            `bidirectional=False` any int, 2 or more.
+        max_distance: int above `num_buckets / 4`, or above `num_buckets / 2` with
+            `bidirectional=False`. All distances from this number of tokens on share a
+            bucket.
         embeddings_initializer: initializer of the table
             `(num_buckets, num_heads)`.
+        bidirectional: bool, whether later keys have buckets of their own.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -65,25 +69,34 @@ class RelativePositionBias(PositionScheme):
         num_buckets: int = 32,
         max_distance: int = 128,
         embeddings_initializer: Any = "random_normal",
+        bidirectional: bool = True,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if not isinstance(num_buckets, int) or num_buckets < 4 or num_buckets % 2:
+        sides = 2 if bidirectional else 1
+        is_int = isinstance(num_buckets, int) and num_buckets >= 2 * sides
+        if not is_int or num_buckets % sides:
+            kind = "an even int of 4" if bidirectional else "an int of 2"
             raise ValueError(
-                "`num_buckets` must be an even int of 4 or more; received "
-                f"`num_buckets={num_buckets!r}`."
+                f"`num_buckets` must be {kind} or more; received "
+                f"`num_buckets={num_buckets!r}`, `bidirectional={bidirectional}`."
             )
-        if not isinstance(max_distance, int) or max_distance <= num_buckets // 4:
+        exact = num_buckets // (2 * sides)
+        if not isinstance(max_distance, int) or max_distance <= exact:
             raise ValueError(
-                "`max_distance` must be an int above `num_buckets / 4`; received "
-                f"`max_distance={max_distance!r}`, `num_buckets={num_buckets}`."
+                f"`max_distance` must be an int above `num_buckets / {2 * sides}`; "
+                f"received `max_distance={max_distance!r}`, "
+                f"`num_buckets={num_buckets}`, `bidirectional={bidirectional}`."
             )
         self.num_buckets = num_buckets
         self.max_distance = max_distance
+        self.bidirectional = bidirectional
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape: Shape) -> None:
-        self.buckets = bucket_of_each_distance(self.num_buckets, self.max_distance)
+        self.buckets = bucket_of_each_distance(
+            self.num_buckets, self.max_distance, self.bidirectional
+        )
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.num_buckets, known_size(input_shape, 1)),
@@ -115,10 +128,13 @@ class RelativePositionBias(PositionScheme):
             "embeddings_initializer": keras.initializers.serialize(
                 self.embeddings_initializer
             ),
+            "bidirectional": self.bidirectional,
         }
 
 
-def bucket_of_each_distance(num_buckets: int, max_distance: int) -> np.ndarray:
+def bucket_of_each_distance(
+    num_buckets: int, max_distance: int, bidirectional: bool = True
+) -> np.ndarray:
     """Computes the bucket of each distance.
 
     With `h = num_buckets / 2` buckets a side, of which `e = ⌊h / 2⌋` contain one
@@ -130,6 +146,8 @@ def bucket_of_each_distance(num_buckets: int, max_distance: int) -> np.ndarray:
     Args:
         num_buckets: even int, 4 or more, number of buckets.
         max_distance: int above `num_buckets / 4`, in tokens.
+        bidirectional: bool. If `False`, `h = num_buckets`, and all later keys have
+            bucket 0.
 
     Returns:
         int32 array `(2 * max_distance + 1,)`, the buckets of the relative positions
@@ -139,8 +157,10 @@ def bucket_of_each_distance(num_buckets: int, max_distance: int) -> np.ndarray:
 
     >>> bucket_of_each_distance(num_buckets=8, max_distance=5).tolist()
     [3, 3, 2, 2, 1, 0, 5, 6, 6, 7, 7]
+    >>> bucket_of_each_distance(4, max_distance=5, bidirectional=False).tolist()
+    [3, 3, 2, 2, 1, 0, 0, 0, 0, 0, 0]
     """
-    side = num_buckets // 2
+    side = num_buckets // 2 if bidirectional else num_buckets
     exact = side // 2
     steps = side - exact
     buckets = [
@@ -151,5 +171,5 @@ def bucket_of_each_distance(num_buckets: int, max_distance: int) -> np.ndarray:
         )
         for d in range(max_distance + 1)
     ]
-    later = [side + bucket for bucket in buckets[1:]]
+    later = [side + bucket if bidirectional else 0 for bucket in buckets[1:]]
     return np.array([*buckets[::-1], *later], "int32")

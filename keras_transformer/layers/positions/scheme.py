@@ -1,6 +1,6 @@
 """Base class of position schemes, and functions of positions."""
 
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import keras
 import numpy as np
@@ -108,6 +108,12 @@ class PositionScheme(keras.layers.Layer):
         return input_shape
 
 
+# A scheme, or a pair of those of an encoder and of a decoder, each of them or `None`.
+Positions: TypeAlias = (
+    PositionScheme | tuple[PositionScheme | None, PositionScheme | None] | None
+)
+
+
 @overload
 def copy_scheme(scheme: None, dtype: str | keras.DTypePolicy | None) -> None: ...
 @overload
@@ -165,6 +171,30 @@ def check_scheme(scheme: Any) -> None:
             "`positions` must be a `PositionScheme`, such as `RotaryEmbedding()`; "
             f"received `positions={scheme!r}`."
         )
+
+
+def position_pair(
+    positions: Any,
+) -> tuple[PositionScheme | None, PositionScheme | None]:
+    """Returns the schemes of an encoder and of a decoder.
+
+    Args:
+        positions: a scheme, which both have, or a pair of schemes, of which any may be
+            `None`.
+
+    Raises:
+        TypeError: if `positions` is neither a scheme nor a pair.
+    """
+    is_pair = isinstance(positions, tuple | list) and len(positions) == 2
+    source, target = positions if is_pair else (positions, positions)
+    for scheme in (source, target):
+        if not isinstance(scheme, PositionScheme) and not (is_pair and scheme is None):
+            raise TypeError(
+                "`positions` must be a `PositionScheme`, such as `RotaryEmbedding()`, "
+                "or a pair of them, for the encoder and the decoder; received "
+                f"`positions={positions!r}`."
+            )
+    return source, target
 
 
 def sequence_positions(inputs: Tensor, start_index: Size = 0, axis: int = 1) -> Tensor:

@@ -37,6 +37,8 @@ def test_contract():
     arguments = {"num_buckets": 6, "max_distance": 11}
     shape = (3, None, None)
     check_scheme(RelativePositionBias, arguments, LOGITS, shape, [(6, 3)])
+    arguments = {"num_buckets": 5, "max_distance": 11, "bidirectional": False}
+    check_scheme(RelativePositionBias, arguments, LOGITS, shape, [(5, 3)])
 
 
 # 32 buckets, of which 16 for later keys: 0-7 exactly, then from 8 · 16^(j/8) on.
@@ -76,16 +78,25 @@ def test_equals_the_reference():
     np.testing.assert_allclose(output, expected, rtol=1e-6)
 
 
-def test_equals_t5_of_keras_hub():
+def test_buckets_of_the_past_alone():
+    *earlier, now = bucket_of_each_distance(16, 128, bidirectional=False)[:129]
+    both_sides = bucket_of_each_distance(32, 128)[:129]
+    assert [*earlier, now] == both_sides.tolist()
+    later = bucket_of_each_distance(7, 4, bidirectional=False)[5:]
+    assert later.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_equals_t5_of_keras_hub(is_decoder):
     peer = T5MultiHeadAttention(
-        is_decoder=False,
+        is_decoder=is_decoder,
         hidden_dim=6,
         key_value_dim=2,
         num_heads=3,
         dropout=0.0,
         use_relative_attention_bias=True,
     )
-    layer = built()
+    layer = built(bidirectional=not is_decoder)
     peer.relative_attention_bias.assign(layer.get_weights()[0])
     theirs = to_numpy(peer.compute_bias(200, 173))[0]
     ours = to_numpy(layer.bias(np.arange(200), np.arange(173)))
@@ -117,6 +128,13 @@ def test_num_buckets_out_of_range(num_buckets):
         ValueError, match=f"even int of 4 or more; .*`num_buckets={num_buckets}`"
     ):
         RelativePositionBias(num_buckets=num_buckets)
+
+
+def test_num_buckets_of_the_past_out_of_range():
+    with pytest.raises(ValueError, match="an int of 2 or more; .*`num_buckets=1`"):
+        RelativePositionBias(num_buckets=1, bidirectional=False)
+    with pytest.raises(ValueError, match="int above `num_buckets / 2`; .*=3`, .*=7`"):
+        RelativePositionBias(7, 3, bidirectional=False)
 
 
 @pytest.mark.parametrize("max_distance", [8, 100.0])
