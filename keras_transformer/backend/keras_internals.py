@@ -82,6 +82,31 @@ def check_not_quantized(model: keras.Model) -> None:
             )
 
 
+def implicit_mask(x: Tensor) -> Tensor | None:
+    """Returns the Keras mask of a tensor.
+
+    Keras passes it to the argument `mask` of layers alone. The fallback is a layer.
+
+    Args:
+        x: output of a layer.
+
+    Returns:
+        Boolean tensor, or `None`.
+    """
+    try:
+        from keras.src.backend import get_keras_mask
+    except ImportError:
+        return _MaskOfInputs()(x)
+    return get_keras_mask(x)
+
+
+class _MaskOfInputs(keras.layers.Layer):
+    """Returns the Keras mask of its inputs."""
+
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
+        return mask
+
+
 def build_from_dataset(model: keras.Model, data: Any) -> None:
     """Builds a compiled model and its metrics from the shapes of a dataset.
 

@@ -5,6 +5,7 @@ samples would depend on the other sequences of the batch, on padding and on the
 backend.
 """
 
+import keras
 from keras import ops
 
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
@@ -48,6 +49,23 @@ def key_of_tokens(token_ids: TokenIds, mask: Mask) -> Tensor:
     positions = ops.arange(ops.shape(token_ids)[1], dtype="int32")
     keys = combine(positions, token_ids)
     return ops.sum(ops.where(mask, keys, 0), axis=1)
+
+
+def key_of_array(array: Tensor, padding: int = 0) -> Tensor:
+    """Computes a key from the numbers of an array, independent of padding at its end.
+
+    Args:
+        array: float or int tensor `(batch, ...)`.
+        padding: int, the number that padding consists of.
+
+    Returns:
+        int32 tensor `(batch,)`.
+    """
+    is_float = "float" in keras.backend.standardize_dtype(array.dtype)
+    numbers = ops.cast(array, "float32" if is_float else "int32")
+    numbers = ops.reshape(numbers, (ops.shape(numbers)[0], -1))
+    bits = ops.view(numbers, "int32") if is_float else numbers
+    return key_of_tokens(bits, ops.not_equal(numbers, padding))
 
 
 def _mix(x: Tensor) -> Tensor:

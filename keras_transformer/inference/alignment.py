@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
-from keras_transformer.inference.token_ids import Sequences, pair_batches, token_pairs
-from keras_transformer.layers import padding_mask
+from keras_transformer.inference.sources import pair_batches, token_pairs
+from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.types import Tensor
 
 
@@ -19,7 +19,8 @@ class Alignment(NamedTuple):
     Attributes:
         attention: float32 array `(target_length, source_length)`, the attention to
             each source token in the prediction of each target token, a mean over the
-            heads; the sum of a row is 1. End tokens are included.
+            heads; the sum of a row is 1. End tokens are included. If the sources are
+            arrays, their tokens are the positions of the `source_embedding`.
         positions: int32 array `(target_length,)`, for each target token the position
             of the source token with the most attention, except the end token.
     """
@@ -71,7 +72,8 @@ class Aligner:
         """
         compiled = self._compile(layer)
         pairs = token_pairs(self._model, sources, targets)
-        if not all(pairs.sources):
+        are_arrays = self._model.source_spec is not None
+        if not are_arrays and not all(pairs.sources):
             raise ValueError(
                 "`sources` must have at least one token each, the end token; received "
                 f"no token in row {pairs.sources.index([])}."
@@ -81,7 +83,7 @@ class Aligner:
             attention, positions = map(ops.convert_to_numpy, compiled(batch.inputs))
             for row, number in enumerate(batch.numbers):
                 length = len(pairs.targets[number])
-                width = len(pairs.sources[number])
+                width = None if are_arrays else len(pairs.sources[number])
                 found[number] = Alignment(
                     attention[row, :length, :width].copy(),
                     positions[row, :length].copy(),
@@ -115,12 +117,13 @@ def align_batch(
     """
     token_ids = inputs["encoder_token_ids"]
     attention = model.cross_attention(token_ids, inputs["decoder_token_ids"], layer)
-    is_token = padding_mask(token_ids, model.pad_token_id)
-    places = ops.arange(ops.shape(token_ids)[1])
-    last = ops.sum(ops.cast(is_token, places.dtype), axis=1, keepdims=True) - 1
-    ends = ops.logical_and(ops.equal(token_ids, model.end_token_id), places == last)
-    words = ops.logical_or(
-        ops.logical_and(is_token, ops.logical_not(ends)), ops.equal(places, 0)
-    )
+    is_token = model.source_mask(token_ids)
+    places = ops.arange(ops.shape(is_token)[1])
+    words = is_token
+    if model.source_spec is None:
+        last = ops.sum(ops.cast(is_token, places.dtype), axis=1, keepdims=True) - 1
+        ends = ops.logical_and(ops.equal(token_ids, model.end_token_id), places == last)
+        words = ops.logical_and(is_token, ops.logical_not(ends))
+    words = ops.logical_or(words, ops.equal(places, 0))
     positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
     return BatchAlignment(attention, ops.cast(positions, "int32"))

@@ -17,17 +17,22 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.sources import (
+    SourceRows,
+    batch_of_sources,
+    batches_of_numbers,
+    check_sources,
+    source_lengths,
+    source_rows,
+)
 from keras_transformer.inference.token_ids import (
     Rows,
     Sequences,
     as_entries,
     check_rows,
-    check_sources,
     is_text,
     pad_prefixes,
     pad_rows,
-    power_of_two,
-    source_rows,
     token_rows,
 )
 
@@ -145,7 +150,7 @@ class Generation(NamedTuple):
     Attributes:
         result: token ids, lengths and scores, as NumPy arrays.
         texts: lists of texts, a text for each hypothesis; `None` if the inputs are
-            token ids.
+            token ids, or arrays and the model has no tokenizer.
         alignments: lists of alignments, likewise; `None` if they are not requested.
     """
 
@@ -197,16 +202,17 @@ class Generator:
         check_request(request, batch_size)
         check_seed(seed)
         model, pad = self._model, self._model.pad_token_id
-        entries = as_entries(inputs, "inputs")
-        are_texts = self._are_texts(entries)
-        if distinct_texts and not are_texts:
+        are_arrays, tokenizer = model.source_spec is not None, model.source_tokenizer
+        entries = inputs if are_arrays else as_entries(inputs, "inputs")
+        are_texts = not are_arrays and self._are_texts(entries)
+        gives_texts = are_texts or (are_arrays and model.target_tokenizer is not None)
+        if distinct_texts and not gives_texts:
             raise ValueError(
                 "`distinct_texts` must be `False` for token ids, whose hypotheses are "
                 f"distinct; received `distinct_texts={distinct_texts}`. Pass texts."
             )
-        tokenizer = model.source_tokenizer if are_texts else None
         rows = source_rows(model, entries, "inputs")
-        if return_alignments:
+        if return_alignments and not are_arrays:
             _check_not_empty(rows)
         prefixes = self.prefix_rows(prefix, rows, request)
         result = self._search(rows, prefixes, request, seed, batch_size)
@@ -216,7 +222,7 @@ class Generator:
             empty = [not tokenizer.has_words(row) for row in rows]
             result = _empty_outputs(result, empty, pad)
         check_probabilities(np.asarray(result.scores))
-        if are_texts:
+        if gives_texts:
             texts = self._detokenize(result, rows if include_source else None)
             if distinct_texts:
                 result, texts = _distinct(result, texts, pad)
@@ -229,13 +235,13 @@ class Generator:
         return Generation(result, texts, alignments)
 
     def prefix_rows(
-        self, prefix: Sequences | None, rows: Rows, request: Request
+        self, prefix: Sequences | None, rows: SourceRows, request: Request
     ) -> Rows:
         """Converts prefixes to lists of token ids, and checks them.
 
         Args:
             prefix: texts or token ids, one for each input, or `None`.
-            rows: token ids of the inputs.
+            rows: token ids of the inputs, or arrays.
             request: the search and the lengths.
 
         Returns:
@@ -259,8 +265,9 @@ class Generator:
         size, longest = model.target_vocabulary_size, model.max_target_length
         limit_name = model.length_arguments[1]
         check_rows(prefixes, "prefix", "target", size, longest, limit_name)
-        for number, (row, source) in enumerate(zip(prefixes, rows, strict=True)):
-            steps = model.max_steps(len(source), request.max_length)
+        lengths = source_lengths(model, rows)
+        for number, (row, length) in enumerate(zip(prefixes, lengths, strict=True)):
+            steps = model.max_steps(length, request.max_length)
             if model.end_token_id in row or len(row) >= steps:
                 raise ValueError(
                     "`prefix` must be shorter than the greatest output length and "
@@ -269,7 +276,7 @@ class Generator:
                 )
         return prefixes
 
-    def _are_texts(self, entries: Sequence[Any]) -> bool:
+    def _are_texts(self, entries: Any) -> bool:
         """Returns whether the inputs are texts; if there are none, by the model."""
         if len(entries) > 0:
             return any(map(is_text, entries))
@@ -278,7 +285,7 @@ class Generator:
 
     def _search(
         self,
-        rows: Rows,
+        rows: SourceRows,
         prefixes: Rows,
         request: Request,
         seed: int | None,
@@ -287,15 +294,14 @@ class Generator:
         if not rows:
             return _no_results(request.search.num_hypotheses)
         model = self._model
-        limit, pad = model.max_source_length, model.pad_token_id
+        pad = model.pad_token_id
         check_sources(model, rows, "inputs")
         compiled, seed_value = self._compile(request), seed_or_random(seed)
-        order = np.argsort([len(row) for row in rows], kind="stable")
-        size = min(batch_size, power_of_two(len(rows)))
-        results = []
-        for start in range(0, len(order), size):
-            numbers = order[start : start + size]
-            batch = pad_rows([rows[i] for i in numbers], size, limit, pad)
+        results, order = [], []
+        keys = [*map(len, rows)]
+        for numbers, size in batches_of_numbers(model, rows, keys, batch_size):
+            order += numbers
+            batch = batch_of_sources(model, [rows[i] for i in numbers], size)
             begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
             found = compiled(
                 keras.ops.convert_to_tensor(batch),

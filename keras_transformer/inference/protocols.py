@@ -11,7 +11,8 @@ from keras_transformer.decoding import (
     SearchInputs,
     SearchResult,
 )
-from keras_transformer.types import Config, Size, Tensor, TokenIds
+from keras_transformer.inference.source_arrays import ArraySpec
+from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -21,7 +22,8 @@ class SequenceInputs(TypedDict):
     """The inputs of a call of a model.
 
     Attributes:
-        encoder_token_ids: int32 tensor `(batch, source_length)`, padded.
+        encoder_token_ids: int32 tensor `(batch, source_length)`, padded; or arrays
+            `(batch, ...)`, if the model has a `source_spec`.
         decoder_token_ids: int32 tensor `(batch, target_length)`, the targets after the
             start token, padded.
     """
@@ -49,6 +51,7 @@ class SequenceModel(DecodingModel, Protocol):
         has_cross_attention: bool, whether `cross_attention` is defined.
         empty_source: tuple of ints, the token ids that take the place of a source
             without tokens.
+        source_spec: the arrays that are sources in place of token ids, or `None`.
         length_arguments: names of the arguments of the model that limit the lengths of
             sources and targets.
     """
@@ -62,6 +65,7 @@ class SequenceModel(DecodingModel, Protocol):
     default_search: Search
     has_cross_attention: bool
     empty_source: tuple[int, ...]
+    source_spec: ArraySpec | None
     length_arguments: tuple[str, str]
 
     @property
@@ -99,6 +103,10 @@ class SequenceModel(DecodingModel, Protocol):
         layer: int | None = None,
     ) -> Tensor:
         """Returns the cross-attention; see `GenerativeModel.cross_attention`."""
+        ...
+
+    def source_mask(self, sources: Tensor) -> Mask:
+        """Returns the real positions of sources; see `GenerativeModel.source_mask`."""
         ...
 
     def max_steps(

@@ -25,13 +25,12 @@ from keras_transformer.inference.generation import (
     seed_or_random,
 )
 from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer.inference.token_ids import (
+from keras_transformer.inference.sources import (
+    batch_of_sources,
     check_sources,
-    is_text,
-    pad_prefixes,
-    pad_rows,
     source_rows,
 )
+from keras_transformer.inference.token_ids import is_text, pad_prefixes
 from keras_transformer.types import TokenIds
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Stepper:
         """Yields the tokens of one output; see `GenerativeModel.stream`.
 
         Args:
-            inputs: a text or a list of token ids.
+            inputs: a text, a list of token ids or an array.
             request: the search and the lengths.
             prefix: a text, a list of token ids or `None`.
             seed: int or `None`.
@@ -87,7 +86,7 @@ class Stepper:
         states = self.steps(inputs, request, prefix, seed)
         tokens = self._final_tokens(request, states)
         tokenizer = self._model.target_tokenizer
-        if not is_text(inputs) or tokenizer is None:
+        if not self._gives_text(inputs) or tokenizer is None:
             return tokens
         return iter(()) if self._is_empty(inputs) else _pieces(tokens, tokenizer)
 
@@ -108,7 +107,7 @@ class Stepper:
         """Returns the hypotheses of a search; see `GenerativeModel.search_tree`.
 
         Args:
-            inputs: a text or a list of token ids.
+            inputs: a text, a list of token ids or an array.
             request: the search and the lengths.
             prefix: a text, a list of token ids or `None`.
 
@@ -135,7 +134,7 @@ class Stepper:
         paths = list(scores)
         best = [paths.index(path) for path in finished]
         named: list[tuple[Any, ...]] = [*paths]
-        if is_text(inputs) and model.target_tokenizer is not None:
+        if self._gives_text(inputs) and model.target_tokenizer is not None:
             vocabulary = dict(enumerate(model.target_tokenizer.get_vocabulary()))
             unknown = vocabulary[model.target_tokenizer.unknown_token_id]
             named = [tuple(vocabulary.get(i, unknown) for i in path) for path in paths]
@@ -147,7 +146,7 @@ class Stepper:
         """Checks the arguments, and returns the states of the search.
 
         Args:
-            inputs: a text or a list of token ids.
+            inputs: a text, a list of token ids or an array.
             request: the search and the lengths.
             prefix: a text, a list of token ids or `None`.
             seed: int or `None`.
@@ -158,14 +157,13 @@ class Stepper:
         check_request(request)
         check_seed(seed)
         model = self._model
-        pad, limit = model.pad_token_id, model.max_source_length
         rows = source_rows(model, [inputs], "inputs")
         check_sources(model, rows, "inputs")
         given = None if prefix is None else [prefix]
         prefixes = self._generator.prefix_rows(given, rows, request)
         arguments = (
-            pad_rows(rows, 1, limit, pad),
-            pad_prefixes(prefixes, 1, pad),
+            batch_of_sources(model, rows, 1),
+            pad_prefixes(prefixes, 1, model.pad_token_id),
             seed_or_random(seed),
         )
         return self._run(request, arguments)
@@ -185,10 +183,11 @@ class Stepper:
         def start(
             token_ids: TokenIds, prefixes: TokenIds, seed: Any
         ) -> tuple[SearchInputs, SearchState]:
-            steps = model.longest_output(ops.shape(token_ids)[1], max_length)
             inputs = model.search_inputs(
                 token_ids, max_length, min_length, prefixes, seed
             )
+            source_length = ops.shape(inputs.source_mask)[1]
+            steps = model.longest_output(source_length, max_length)
             state = model.start_decoding(
                 token_ids, search.num_beams, steps, search.needs_attention
             )
@@ -198,6 +197,10 @@ class Stepper:
             return search.advance(model, inputs, state)
 
         return compile_function(start, model), compile_function(advance, model)
+
+    def _gives_text(self, inputs: Any) -> bool:
+        """Returns whether the output of an input is a text, given a tokenizer."""
+        return self._model.source_spec is not None or is_text(inputs)
 
     def _is_empty(self, inputs: Any) -> bool:
         """Returns whether an input is a text without words, whose output is empty."""

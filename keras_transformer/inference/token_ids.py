@@ -1,16 +1,12 @@
 """Texts or token ids of a user, as rows of ids and in batches of few shapes."""
 
 import itertools
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-from keras import ops
 
-from keras_transformer.arguments import check_ints, check_unicode
-from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
-from keras_transformer.types import TokenIds
+from keras_transformer.arguments import check_unicode
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -162,40 +158,6 @@ def token_rows(
     return [array[array != pad_token_id].tolist() for array in arrays]
 
 
-def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> Rows:
-    """Converts sources to lists of token ids without padding.
-
-    Args:
-        model: the model.
-        sources: texts or token ids; see `token_rows`.
-        argument: name of the argument, for error messages.
-
-    Returns:
-        Lists of ints; those of a source without tokens are `model.empty_source`.
-
-    Raises:
-        ValueError: as of `token_rows`.
-    """
-    pad = model.pad_token_id
-    rows = token_rows(sources, argument, model.source_tokenizer, pad)
-    return [row or [*model.empty_source] for row in rows]
-
-
-def check_sources(model: SequenceModel, rows: Rows, argument: str) -> None:
-    """Checks the token ids of sources against the limits of a model.
-
-    Args:
-        model: the model.
-        rows: lists of token ids.
-        argument: name of the argument, for error messages.
-
-    Raises:
-        ValueError: as of `check_rows`.
-    """
-    size, limit = model.source_vocabulary_size, model.max_source_length
-    check_rows(rows, argument, "source", size, limit, model.length_arguments[0])
-
-
 def check_rows(
     rows: Rows,
     argument: str,
@@ -307,105 +269,3 @@ def pad_prefixes(prefixes: Rows, batch_size: int, pad_token_id: int) -> np.ndarr
     for row, prefix in zip(padded, prefixes, strict=False):
         row[: len(prefix)] = prefix
     return padded
-
-
-class Pairs(NamedTuple):
-    """Sources and targets as lists of token ids without padding."""
-
-    sources: Rows
-    targets: Rows
-
-
-class PairBatch(NamedTuple):
-    """A batch of pairs.
-
-    Attributes:
-        numbers: list of ints, the numbers of the pairs in the first rows; the other
-            rows are padding.
-        inputs: the inputs of the model.
-        target_token_ids: int32 tensor `(batch, target_length)`, padded.
-    """
-
-    numbers: list[int]
-    inputs: SequenceInputs
-    target_token_ids: TokenIds
-
-
-def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) -> Pairs:
-    """Converts sources and targets to lists of token ids, and checks them.
-
-    Args:
-        model: the model.
-        sources: a text or a list of texts, if the model has tokenizers; or token ids:
-            a list of lists of ints, or an int array `(batch, source_length)` with
-            padding.
-        targets: as many, likewise.
-
-    Returns:
-        `Pairs`; the ids of targets that are texts end with the end token.
-
-    Raises:
-        ValueError: if the model does not accept them, or their numbers differ.
-    """
-    pad, limit = model.pad_token_id, model.max_target_length
-    rows = source_rows(model, sources, "sources")
-    check_sources(model, rows, "sources")
-    tokenizer, size = model.target_tokenizer, model.target_vocabulary_size
-    target_rows = token_rows(targets, "targets", tokenizer, pad)
-    limit_name = model.length_arguments[1]
-    check_rows(target_rows, "targets", "target", size, limit, limit_name)
-    if len(rows) != len(target_rows):
-        raise ValueError(
-            "`targets` must have one entry for each source; received "
-            f"{len(target_rows)} targets and {len(rows)} sources."
-        )
-    for number, (source, target) in enumerate(zip(rows, target_rows, strict=True)):
-        longest = model.max_steps(len(source), sys.maxsize)
-        if len(target) > longest:
-            raise ValueError(
-                f"`targets` must have at most {longest} tokens after a source of "
-                f"{len(source)} tokens (`{limit_name}={limit}`); received "
-                f"{len(target)} tokens in row {number}. Shorten or split it, or build "
-                f"the model with a larger `{limit_name}`."
-            )
-    return Pairs(rows, target_rows)
-
-
-def pair_batches(
-    model: SequenceModel, pairs: Pairs, batch_size: int
-) -> Iterator[PairBatch]:
-    """Groups pairs of similar lengths into batches, whose sizes are powers of two.
-
-    Args:
-        model: the model.
-        pairs: the token ids.
-        batch_size: int, greatest number of pairs of a batch.
-
-    Yields:
-        `PairBatch`es.
-
-    Raises:
-        ValueError: if `batch_size` is not an int of at least 1.
-    """
-    check_ints(1, batch_size=batch_size)
-    sources, targets = pairs
-    order = sorted(
-        range(len(targets)), key=lambda i: (len(targets[i]), len(sources[i]))
-    )
-    size = min(batch_size, power_of_two(len(order)))
-    pad = model.pad_token_id
-
-    def padded(rows: Rows, limit: int | None) -> TokenIds:
-        return ops.convert_to_tensor(pad_rows(rows, size, limit, pad))
-
-    for start in range(0, len(order), size):
-        numbers = order[start : start + size]
-        chosen = [targets[i] for i in numbers]
-        shifted = [[model.start_token_id, *row][: len(row)] for row in chosen]
-        inputs: SequenceInputs = {
-            "encoder_token_ids": padded(
-                [sources[i] for i in numbers], model.max_source_length
-            ),
-            "decoder_token_ids": padded(shifted, model.max_target_length),
-        }
-        yield PairBatch(numbers, inputs, padded(chosen, model.max_target_length))

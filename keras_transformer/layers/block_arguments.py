@@ -1,6 +1,6 @@
 """Arguments of Transformer blocks that blocks, stacks and models share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -18,6 +18,8 @@ OBJECTS = (
     "feed_forward_options",
     "residual_options",
 )
+# The same of models.
+MODEL_OBJECTS = (*OBJECTS, "source_embedding")
 
 
 class BlockArguments:
@@ -160,16 +162,17 @@ def serialize_objects(layer: BlockArguments) -> Config:
     return {name: serialize(getattr(layer, name)) for name in OBJECTS}
 
 
-def deserialize_objects(config: Config) -> Config:
+def deserialize_objects(config: Config, names: Sequence[str] = OBJECTS) -> Config:
     """Deserializes the arguments that may hold layers and patterns.
 
     Args:
         config: dict, the configuration of a block, stack or model.
+        names: names of the arguments.
 
     Returns:
         dict, the configuration with layers and patterns in place of their
         configurations.
     """
     deserialize = keras.saving.deserialize_keras_object
-    objects = {name: deserialize(config[name]) for name in OBJECTS if name in config}
+    objects = {name: deserialize(config[name]) for name in names if name in config}
     return {**config, **objects}

@@ -6,7 +6,6 @@ from typing import NamedTuple, TypedDict
 from keras import ops
 
 from keras_transformer.inference.protocols import SequenceInputs
-from keras_transformer.layers import padding_mask
 from keras_transformer.models.beam_caches import BeamCaches
 from keras_transformer.models.cached_decoder import CachedDecoder, DecoderState
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
@@ -50,10 +49,25 @@ class EncoderDecoder(CachedDecoder):
     num_decoder_layers: int
 
     @abc.abstractmethod
+    def encode_with_mask(
+        self, encoder_token_ids: TokenIds, training: bool | None = None
+    ) -> tuple[Tensor, Mask]:
+        """Runs the encoder, and returns the real positions of the sources as well."""
+
     def encode(
         self, encoder_token_ids: TokenIds, training: bool | None = None
     ) -> Tensor:
-        """Runs the encoder."""
+        """Runs the encoder.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`; or arrays
+                `(batch, ...)`, if the model has a `source_embedding`.
+            training: whether dropout is applied.
+
+        Returns:
+            Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
+        """
+        return self.encode_with_mask(encoder_token_ids, training)[0]
 
     def start_decoding(
         self,
@@ -64,13 +78,13 @@ class EncoderDecoder(CachedDecoder):
     ) -> EncoderDecoderState:
         """Encodes the sources; see `GenerativeModel.start_decoding`."""
         encoder_token_ids = ops.convert_to_tensor(encoder_token_ids)
-        encoded = self.encode(encoder_token_ids, training=False)
+        encoded, mask = self.encode_with_mask(encoder_token_ids, training=False)
         state: EncoderDecoderState = {
             "caches": BeamCaches.empty(self.decoder, encoded, num_beams, max_length),
-            "source_mask": padding_mask(encoder_token_ids, self.pad_token_id),
+            "source_mask": mask,
         }
         if return_attention:
-            batch, source_length = ops.shape(encoder_token_ids)
+            batch, source_length = ops.shape(mask)
             shape = (batch, num_beams, source_length)
             state["attention"] = ops.zeros(shape, "float32")
         return state

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.decoding import ModelState
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.models.generative_model import GenerativeModel
-from keras_transformer.types import Config, Size, Tensor, TokenIds
+from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
 
 SHARED = (
     "source_vocabulary_size",
@@ -22,6 +22,7 @@ SHARED = (
     "has_cross_attention",
     "empty_source",
     "length_arguments",
+    "source_spec",
 )
 
 
@@ -88,6 +89,10 @@ class Ensemble(GenerativeModel):
 
     def call(self, inputs: SequenceInputs, training: bool | None = None) -> Tensor:
         return _mean([model(inputs, training=training) for model in self.models])
+
+    def source_mask(self, sources: Tensor) -> Mask:
+        """Returns which positions of the sources are real; see `SearchableModel`."""
+        return self.models[0].source_mask(sources)
 
     def start_decoding(
         self,

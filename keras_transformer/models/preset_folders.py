@@ -10,7 +10,10 @@ import keras
 from keras_transformer import hub
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.files import checked_file, new_folder, read_json, write_json
-from keras_transformer.layers.block_arguments import deserialize_objects
+from keras_transformer.layers.block_arguments import (
+    MODEL_OBJECTS,
+    deserialize_objects,
+)
 from keras_transformer.models.file_checks import (
     CONFIG,
     WEIGHTS,
@@ -129,7 +132,7 @@ def download_preset(handle: str) -> pathlib.Path:
 def _tokenizers(model: Any) -> "dict[str, Tokenizer]":
     """Returns the tokenizers by the names of their files."""
     tokenizers = model.own_tokenizers()
-    if len(tokenizers) == 1:
+    if len(tokenizers) == 1 and "target_tokenizer" not in tokenizers:
         (tokenizer,) = tokenizers.values()
         return {"tokenizer.json": tokenizer}
     return {f"{name}.json": tokenizer for name, tokenizer in tokenizers.items()}
@@ -201,7 +204,7 @@ def _arguments(cls: Any, folder: pathlib.Path, versions: str) -> Config:
         )
     try:
         check_fits_memory(config)
-        design = deserialize_objects(config)
+        design = deserialize_objects(config, MODEL_OBJECTS)
     except Exception as error:  # a damaged configuration can raise almost anything
         raise ValueError(f"{path} is damaged: {error} {versions}") from error
     return {**design, **_read_tokenizers(cls.tokenizer_arguments, folder)}

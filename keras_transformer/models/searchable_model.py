@@ -18,10 +18,15 @@ from keras_transformer.decoding.lengths import (
     output_lengths,
     smaller,
 )
-from keras_transformer.decoding.random_numbers import combine, key_of_tokens
+from keras_transformer.decoding.random_numbers import (
+    combine,
+    key_of_array,
+    key_of_tokens,
+)
+from keras_transformer.inference.source_arrays import ArraySpec
 from keras_transformer.layers import padding_mask
 from keras_transformer.models.saving import PresetModel
-from keras_transformer.types import Size, Tensor, TokenIds
+from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
 
 class SearchableModel(PresetModel):
@@ -36,6 +41,7 @@ class SearchableModel(PresetModel):
         start_token_id: int.
         end_token_id: int.
         forces_end_token: bool; see `DecodingModel`.
+        source_spec: the arrays that are sources in place of token ids, or `None`.
     """
 
     max_target_length: int | None
@@ -43,6 +49,7 @@ class SearchableModel(PresetModel):
     start_token_id: int
     end_token_id: int
     forces_end_token: bool = True
+    source_spec: ArraySpec | None = None
 
     @abc.abstractmethod
     def start_decoding(
@@ -126,12 +133,12 @@ class SearchableModel(PresetModel):
         Returns:
             A `SearchResult` of tensors.
         """
-        source_length = ops.shape(encoder_token_ids)[1]
-        steps = self.longest_output(source_length, max_length)
-        capacity = smaller(source_length + 8, steps)  # few outputs are longer
         inputs = self.search_inputs(
             encoder_token_ids, max_length, min_length, prefixes, seed
         )
+        source_length = ops.shape(inputs.source_mask)[1]
+        steps = self.longest_output(source_length, max_length)
+        capacity = smaller(source_length + 8, steps)  # few outputs are longer
         state = self.start_decoding(
             encoder_token_ids, search.num_beams, capacity, search.needs_attention
         )
@@ -150,10 +157,12 @@ class SearchableModel(PresetModel):
         Returns:
             `SearchInputs`.
         """
-        token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
-        real = padding_mask(token_ids, self.pad_token_id)
+        is_ids = self.source_spec is None
+        sources = ops.convert_to_tensor(encoder_token_ids, "int32" if is_ids else None)
+        real = self.source_mask(sources)
         lengths = ops.sum(ops.cast(real, "int32"), axis=1)
-        batch, source_length = ops.shape(token_ids)
+        batch, source_length = ops.shape(real)
+        keys = key_of_tokens(sources, real) if is_ids else key_of_array(sources)
         if prefixes is None:
             prefixes = ops.zeros((batch, 0), "int32")
         steps = self.longest_output(source_length, max_length)
@@ -163,8 +172,20 @@ class SearchableModel(PresetModel):
             min_lengths=output_lengths(min_length, lengths),
             prefixes=prefixes,
             source_mask=real,
-            keys=combine(key_of_tokens(token_ids, real), seed),
+            keys=combine(keys, seed),
         )
+
+    def source_mask(self, sources: Tensor) -> Mask:
+        """Returns which positions of the sources are real.
+
+        Args:
+            sources: int tensor `(batch, source_length)`, padded; or arrays
+                `(batch, ...)`, if the model has a `source_spec`.
+
+        Returns:
+            Boolean tensor `(batch, source_length)`.
+        """
+        return padding_mask(sources, self.pad_token_id)
 
     def max_steps(
         self, source_lengths: Any, max_length: OutputLength | None = None

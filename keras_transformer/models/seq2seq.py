@@ -3,17 +3,25 @@
 from typing import TYPE_CHECKING, Any, Self
 
 import keras
+from keras import ops
 
 from keras_transformer.arguments import check_ints
 from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.source_arrays import (
+    ArraySpec,
+    embed_arrays,
+    spec_of_layer,
+)
 from keras_transformer.layers import (
     DecoderStack,
     Dropout,
     EncoderStack,
     PositionalEncoding,
+    PositionScheme,
     padding_mask,
 )
 from keras_transformer.layers.block_arguments import (
+    MODEL_OBJECTS,
     BlockArguments,
     deserialize_objects,
 )
@@ -25,14 +33,16 @@ from keras_transformer.models.encoder_decoder import (
 )
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import (
+    check_array_sources,
     check_limit,
     check_tying,
     find_sizes,
     find_special_ids,
+    target_size,
 )
 from keras_transformer.presets import PRESETS
 from keras_transformer.training.token_trainer import TokenTrainer
-from keras_transformer.types import Config, Shape, Tensor, TokenIds
+from keras_transformer.types import Config, Mask, Shape, Tensor, TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -61,7 +71,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         num_heads: int, number of attention heads. It must divide `hidden_dim`,
             unless `attention_options` contains `key_dim`.
         vocabulary_size: int, size of one vocabulary shared by source and
-            target. Not needed with tokenizers.
+            target, or of the target alone with `source_embedding`. Not needed with
+            tokenizers.
         source_vocabulary_size: int, size of a separate vocabulary of the source.
         target_vocabulary_size: int, size of a separate vocabulary of the target.
         tie_embeddings: the matrices that share their weights: `"all"` (source
@@ -81,7 +92,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         positions: a `PositionScheme`, copied for the encoder and the decoder, or a pair
             of them, one for each: an encoding is added to the embeddings, any other
             scheme is applied in every self-attention. `PositionalEncoding()` if
-            `None`; a `None` in a pair adds none to its side.
+            `None`; a `None` in a pair adds none to its side. With `source_embedding`,
+            a single scheme is that of the decoder.
         normalize_embeddings: bool, whether a normalisation follows the embeddings and
             their positions on both sides, as in BART. It has the kind of the blocks.
         attention_options: dictionary of further arguments of each
@@ -108,11 +120,17 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             `keras_transformer.text`), saved with the model.
         target_tokenizer: tokenizer of the target texts; `source_tokenizer` if
             `None`.
+        source_embedding: a Keras layer that replaces the source embedding and its
+            positions, so that sources are arrays: from `(batch, ...)`, such as frames
+            or pixels, to `(batch, source_length, hidden_dim)`. Its Keras mask is the
+            padding mask; without one, all positions are attended to. It is saved with
+            the model. There is no source vocabulary then, and no source tokenizer.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
     Call arguments:
         inputs: dictionary of `"encoder_token_ids"`, int tensor
-            `(batch, source_length)`, and `"decoder_token_ids"`, int tensor
+            `(batch, source_length)`, or with `source_embedding` its inputs
+            `(batch, ...)`, and `"decoder_token_ids"`, int tensor
             `(batch, target_length)`, which begins with the start token.
         training: whether dropout is applied.
         return_attention_scores: whether to return the scores as well.
@@ -146,6 +164,27 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     ... )
     >>> tuple(logits.shape)
     (1, 2, 11)
+
+    Frames `(batch, 20, 5)` in place of source tokens, two of which become a position:
+
+    >>> frames_to_positions = keras.Sequential(
+    ...     [
+    ...         keras.Input((20, 5)),
+    ...         keras.layers.Conv1D(8, kernel_size=2, strides=2),
+    ...         LearnedPositionalEncoding(max_length=10),
+    ...     ]
+    ... )
+    >>> model = Seq2Seq(
+    ...     num_layers=1,
+    ...     hidden_dim=8,
+    ...     intermediate_dim=16,
+    ...     num_heads=2,
+    ...     vocabulary_size=11,
+    ...     source_embedding=frames_to_positions,
+    ... )
+    >>> frames = np.ones((3, 20, 5), "float32")
+    >>> model.generate(frames, max_length=4).token_ids.shape
+    (3, 1, 4)
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
@@ -192,6 +231,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         end_token_id: int = 3,
         source_tokenizer: "Tokenizer | None" = None,
         target_tokenizer: "Tokenizer | None" = None,
+        source_embedding: keras.layers.Layer | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -223,7 +263,11 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
         self.rematerialize = rematerialize
-        object.__setattr__(self, "positions", positions or PositionalEncoding())
+        self.embeds_arrays = source_embedding is not None
+        positions = positions or PositionalEncoding()
+        if self.embeds_arrays and isinstance(positions, PositionScheme):
+            positions = None, positions
+        object.__setattr__(self, "positions", positions)
         source, target = position_pair(self.positions)
         self.max_source_length = check_limit(
             max_source_length, source and source.max_length, "max_source_length"
@@ -235,10 +279,22 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
         tokenizers = source_tokenizer, self.target_tokenizer
-        self.vocabulary_size, *sizes = find_sizes(
-            *tokenizers, vocabulary_size, source_vocabulary_size, target_vocabulary_size
-        )
+        given_sizes = vocabulary_size, source_vocabulary_size, target_vocabulary_size
+        if source_embedding is not None:
+            check_array_sources(
+                source_embedding=source_embedding,
+                source_tokenizer=source_tokenizer,
+                source_vocabulary_size=source_vocabulary_size,
+                max_source_length=max_source_length,
+                tie_embeddings=tie_embeddings,
+            )
+            self.max_source_length = None
+            tokenizers = target_tokenizer, target_tokenizer
+            given_sizes = target_size(target_tokenizer, *given_sizes), None, None
+        self.vocabulary_size, *sizes = find_sizes(*tokenizers, *given_sizes)
         self.source_vocabulary_size, self.target_vocabulary_size = sizes
+        if self.embeds_arrays:
+            self.vocabulary_size, self.source_vocabulary_size = None, 0
         given = pad_token_id, start_token_id, end_token_id
         special_ids = find_special_ids(*tokenizers, given, *sizes)
         self.pad_token_id, self.start_token_id, self.end_token_id = special_ids
@@ -246,21 +302,23 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.scale_embeddings = scale_embeddings
         untied = self.tie_embeddings == "none"
         self.output_bias = untied if output_bias is None else output_bias
-        self._build_layers()
+        self._build_layers(source_embedding)
         self._cache_compiled_functions()
 
-    def _build_layers(self) -> None:
+    def _build_layers(self, source_embedding: keras.layers.Layer | None) -> None:
         shape = (None, None, self.hidden_dim)
-        self._build_embeddings(shape)
+        self._build_embeddings(shape, source_embedding)
         self._build_stacks(shape)
         self._build_output(shape)
         self.built = True
 
-    def _build_embeddings(self, shape: Shape) -> None:
+    def _build_embeddings(
+        self, shape: Shape, source_embedding: keras.layers.Layer | None
+    ) -> None:
         policy = self.dtype_policy
         self.target_embedding = self._embedding("target", self.target_vocabulary_size)
-        self.source_embedding = self.target_embedding
-        if self.tie_embeddings != "all":
+        self.source_embedding: Any = source_embedding or self.target_embedding
+        if source_embedding is None and self.tie_embeddings != "all":
             self.source_embedding = self._embedding(
                 "source", self.source_vocabulary_size
             )
@@ -301,8 +359,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             "training": training,
             "return_attention_scores": return_attention_scores,
         }
-        source_mask = padding_mask(inputs["encoder_token_ids"], self.pad_token_id)
-        source = self.embed_source(inputs["encoder_token_ids"], training)
+        source, source_mask = self._embed_source(inputs["encoder_token_ids"], training)
         target = self.embed_target(inputs["decoder_token_ids"], training=training)
         encoded = self.encoder(source, padding_mask=source_mask, **options)
         if not return_attention_scores:
@@ -321,18 +378,32 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         """Embeds source tokens and adds their positions.
 
         Args:
-            token_ids: int tensor `(batch, source_length)`.
+            token_ids: int tensor `(batch, source_length)`, or the inputs of
+                `source_embedding`, if one was given.
             training: whether dropout is applied.
 
         Returns:
             Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
         """
-        x = self._scale(self.source_embedding(token_ids))
+        return self._embed_source(token_ids, training)[0]
+
+    def _embed_source(
+        self, sources: Tensor, training: bool | None
+    ) -> tuple[Tensor, Mask]:
+        """Returns the inputs of the encoder and the padding mask."""
+        if self.embeds_arrays:
+            x, mask = embed_arrays(
+                self.source_embedding, sources, self.hidden_dim, training
+            )
+            x = ops.cast(x, self.compute_dtype)
+        else:
+            x = self._scale(self.source_embedding(sources))
+            mask = padding_mask(sources, self.pad_token_id)
         if self.source_encoding is not None:
             x = self.source_encoding(x)
         if self.source_norm is not None:
             x = self.source_norm(x)
-        return self.embedding_dropout(x, training=training)
+        return self.embedding_dropout(x, training=training), mask
 
     def embed_target(
         self,
@@ -360,23 +431,23 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     def _scale(self, embedded: Tensor) -> Tensor:
         return embedded * self.hidden_dim**0.5 if self.scale_embeddings else embedded
 
-    def encode(
+    def encode_with_mask(
         self, encoder_token_ids: TokenIds, training: bool | None = None
-    ) -> Tensor:
-        """Runs the encoder.
+    ) -> tuple[Tensor, Mask]:
+        """Runs the encoder, and returns the padding mask of the sources as well."""
+        x, mask = self._embed_source(encoder_token_ids, training)
+        return self.encoder(x, padding_mask=mask, training=training), mask
 
-        Args:
-            encoder_token_ids: int tensor `(batch, source_length)`.
-            training: whether dropout is applied.
+    @property
+    def source_spec(self) -> ArraySpec | None:  # type: ignore[override]
+        """The arrays that `source_embedding` takes; `None` without one."""
+        return spec_of_layer(self.source_embedding) if self.embeds_arrays else None
 
-        Returns:
-            Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
-        """
-        return self.encoder(
-            self.embed_source(encoder_token_ids, training),
-            padding_mask=padding_mask(encoder_token_ids, self.pad_token_id),
-            training=training,
-        )
+    def source_mask(self, sources: Tensor) -> Mask:
+        """Returns which positions of the sources are real; see `SearchableModel`."""
+        if not self.embeds_arrays:
+            return super().source_mask(sources)
+        return embed_arrays(self.source_embedding, sources, self.hidden_dim, False).mask
 
     def get_config(self) -> Config:
         names = (
@@ -397,8 +468,11 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         )
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
         config.update(self.get_block_config())
+        if self.embeds_arrays:
+            serialized = keras.saving.serialize_keras_object(self.source_embedding)
+            config["source_embedding"] = serialized
         if self.vocabulary_size is None:
-            config["source_vocabulary_size"] = self.source_vocabulary_size
+            config["source_vocabulary_size"] = self.source_vocabulary_size or None
             config["target_vocabulary_size"] = self.target_vocabulary_size
         for name, tokenizer in self.own_tokenizers().items():
             config[name] = keras.saving.serialize_keras_object(tokenizer)
@@ -412,11 +486,10 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             object, `"target_tokenizer"`; empty without tokenizers.
         """
         source, target = self.source_tokenizer, self.target_tokenizer
-        if source is None or target is None:
-            return {}
+        tokenizers = {"source_tokenizer": source, "target_tokenizer": target}
         if source is target:
-            return {"source_tokenizer": source}
-        return {"source_tokenizer": source, "target_tokenizer": target}
+            del tokenizers["target_tokenizer"]
+        return {name: each for name, each in tokenizers.items() if each is not None}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
@@ -426,7 +499,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             ValueError: if the model does not fit in the memory of this machine.
         """
         check_fits_memory(config)
-        config = deserialize_objects(config)
+        config = deserialize_objects(config, MODEL_OBJECTS)
         for name in ("source_tokenizer", "target_tokenizer"):
             if config.get(name) is not None:
                 from keras_transformer import text  # noqa: F401 (registers tokenizers)

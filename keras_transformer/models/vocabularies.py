@@ -1,6 +1,10 @@
 """Vocabularies and lengths of a model: sizes, special ids, tied embeddings, limits."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+
+from keras_transformer.inference.source_arrays import spec_of_layer
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -166,6 +170,81 @@ def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
             f"received `tie_embeddings={tie_embeddings!r}`."
         )
     return tying
+
+
+def check_array_sources(
+    source_embedding: Any,
+    source_tokenizer: Any,
+    source_vocabulary_size: int | None,
+    max_source_length: int | None,
+    tie_embeddings: str | None,
+) -> None:
+    """Checks the arguments of a model whose sources are arrays, not token ids.
+
+    Args:
+        source_embedding: the layer that takes the arrays.
+        source_tokenizer: must be `None`.
+        source_vocabulary_size: must be `None`.
+        max_source_length: must be `None`.
+        tie_embeddings: must not be `"all"`.
+
+    Raises:
+        TypeError: if `source_embedding` is not a layer.
+        ValueError: if it has several inputs, or another argument is given.
+    """
+    if not isinstance(source_embedding, keras.layers.Layer):
+        raise TypeError(
+            "`source_embedding` must be a Keras layer; received "
+            f"`source_embedding={source_embedding!r}`."
+        )
+    spec_of_layer(source_embedding)
+    given = {
+        "source_tokenizer": source_tokenizer,
+        "source_vocabulary_size": source_vocabulary_size,
+        "max_source_length": max_source_length,
+    }
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be `None` with `source_embedding`, since the sources "
+                f"are the arrays that the layer takes; received `{name}={value}`. To "
+                "embed token ids, pass them as an array."
+            )
+    if tie_embeddings == "all":
+        raise ValueError(
+            "`tie_embeddings` must be 'target' or 'none' with `source_embedding`, "
+            "which has no matrix to share; received `tie_embeddings='all'`."
+        )
+
+
+def target_size(
+    target_tokenizer: "Tokenizer | None",
+    shared: int | None,
+    source: int | None,
+    target: int | None,
+) -> int | None:
+    """Returns the size of the only vocabulary of a model whose sources are arrays.
+
+    Args:
+        target_tokenizer: the target tokenizer or `None`.
+        shared: `vocabulary_size`.
+        source: `source_vocabulary_size`, which is `None`.
+        target: `target_vocabulary_size`.
+
+    Returns:
+        int, or `None` for that of the tokenizer.
+
+    Raises:
+        ValueError: if there is no size, or two sizes differ.
+    """
+    sizes = {size for size in (shared, target) if size is not None}
+    if len(sizes) > 1 or not (sizes or target_tokenizer):
+        raise ValueError(
+            "`vocabulary_size`, `target_vocabulary_size` or `target_tokenizer` must be "
+            "given with `source_embedding`, and only one size; received "
+            f"`vocabulary_size={shared}`, `target_vocabulary_size={target}`."
+        )
+    return max(sizes, default=None)
 
 
 def check_limit(

@@ -1,0 +1,193 @@
+"""Sources that are arrays in place of token ids, such as frames or pixels."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.backend.keras_internals import implicit_mask
+from keras_transformer.types import Mask, Tensor
+
+
+class ArraySpec(NamedTuple):
+    """The arrays that a model takes as sources.
+
+    Attributes:
+        shape: tuple of ints and `None`, the shape of one source; `None` = unknown.
+        dtype: name of the dtype; `None` = float32, or int32 for arrays of ints.
+    """
+
+    shape: tuple[int | None, ...] | None
+    dtype: str | None
+
+
+class EmbeddedSources(NamedTuple):
+    """The outputs of a `source_embedding`.
+
+    Attributes:
+        embedded: tensor `(batch, source_length, hidden_dim)`.
+        mask: boolean tensor `(batch, source_length)`, the positions to attend to.
+    """
+
+    embedded: Tensor
+    mask: Mask
+
+
+def spec_of_layer(layer: keras.layers.Layer) -> ArraySpec:
+    """Returns the arrays that a layer takes, as far as the layer tells.
+
+    Args:
+        layer: a layer of one input.
+
+    Returns:
+        An `ArraySpec`: shape and dtype of the `Input` of a functional or sequential
+        model, the number of axes of another layer that is built.
+
+    Raises:
+        ValueError: if the layer has several inputs.
+    """
+    try:
+        given = layer.input
+    except (AttributeError, ValueError):  # It has been called with arrays at most.
+        shape = layer.get_build_config() if layer.built else None
+        shape = shape and shape.get("input_shape")
+        return ArraySpec(shape and (None,) * (len(shape) - 1), None)
+    if not isinstance(given, keras.KerasTensor):
+        raise ValueError(
+            "`source_embedding` must have one input; received a layer of "
+            f"{len(given)} inputs, `source_embedding={layer}`."
+        )
+    return ArraySpec(tuple(given.shape[1:]), str(given.dtype))
+
+
+def embed_arrays(
+    layer: keras.layers.Layer, arrays: Tensor, hidden_dim: int, training: bool | None
+) -> EmbeddedSources:
+    """Calls a `source_embedding`, and checks its outputs.
+
+    Args:
+        layer: the layer.
+        arrays: tensor `(batch, ...)`.
+        hidden_dim: int, width of the model.
+        training: whether dropout is applied.
+
+    Returns:
+        `EmbeddedSources`; without a Keras mask, all positions are attended to.
+
+    Raises:
+        ValueError: if the outputs have another shape.
+    """
+    embedded = layer(arrays, training=training)
+    shape = getattr(embedded, "shape", ())
+    if len(shape) != 3 or shape[-1] != hidden_dim:
+        raise ValueError(
+            "`source_embedding` must return a tensor of shape (batch, length, "
+            f"hidden_dim={hidden_dim}); received a tensor of shape {tuple(shape)} for "
+            f"arrays of shape {tuple(arrays.shape)}."
+        )
+    mask = implicit_mask(embedded)
+    if mask is None:
+        return EmbeddedSources(embedded, ops.ones(ops.shape(embedded)[:2], "bool"))
+    return EmbeddedSources(embedded, ops.cast(mask, "bool"))
+
+
+def array_rows(spec: ArraySpec, sources: Any, argument: str) -> list[np.ndarray]:
+    """Converts the sources of a user to arrays.
+
+    Args:
+        spec: the arrays that the model takes.
+        sources: an array or tensor `(batch, ...)`, a list of arrays, or a
+            `tf.data.Dataset` of either.
+        argument: name of the argument, for error messages.
+
+    Returns:
+        List of arrays, one for each source.
+
+    Raises:
+        ValueError: if they are texts, or an array has another shape or dtype.
+    """
+    if isinstance(sources, str | bytes):
+        raise _not_arrays(spec, argument, repr(sources)[:80])
+    if hasattr(sources, "element_spec"):  # a dataset of TensorFlow
+        batched = (_rows_of_element(spec, element, argument) for element in sources)
+        rows: Iterable[Any] = itertools.chain.from_iterable(batched)
+    elif hasattr(sources, "shape"):
+        rows = ops.convert_to_numpy(sources)
+    else:
+        rows = sources
+    try:
+        entries = list(rows)
+    except TypeError as error:
+        raise _not_arrays(spec, argument, repr(sources)[:80]) from error
+    return [
+        _checked(spec, row, argument, f"row {number}")
+        for number, row in enumerate(entries)
+    ]
+
+
+def _rows_of_element(spec: ArraySpec, element: Any, argument: str) -> Iterable[Any]:
+    """Returns the rows of an element of a dataset, which is a batch or a row."""
+    if not hasattr(element, "shape"):
+        kind = type(element).__name__
+        raise _not_arrays(spec, argument, f"a dataset of elements of class {kind}")
+    is_row = spec.shape is not None and len(element.shape) == len(spec.shape)
+    array = ops.convert_to_numpy(element)
+    return [array] if is_row else array
+
+
+def _checked(spec: ArraySpec, row: Any, argument: str, where: str) -> np.ndarray:
+    array = ops.convert_to_numpy(row) if hasattr(row, "shape") else np.asarray(row)
+    is_number = array.dtype.kind not in "USO"
+    is_int = array.dtype.kind in "iub"
+    dtype = spec.dtype or ("int32" if is_int else "float32")
+    if not is_number or ("int" in dtype and not is_int):
+        raise _not_arrays(spec, argument, f"an array of {array.dtype} in {where}")
+    shape = spec.shape
+    fits = shape is None or (
+        len(shape) == array.ndim
+        and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+    )
+    if not fits or array.ndim == 0:
+        raise _not_arrays(spec, argument, f"shape {array.shape} in {where}")
+    return array.astype(dtype)
+
+
+def _not_arrays(spec: ArraySpec, argument: str, received: str) -> ValueError:
+    kind, shape = spec.dtype or "numbers", "…"
+    if spec.shape is not None:
+        shape = ", ".join("…" if size is None else str(size) for size in spec.shape)
+    return ValueError(
+        f"`{argument}` must be arrays of {kind} for a model with `source_embedding`, "
+        f"of shape (batch, {shape}) or a list of arrays ({shape}); received {received}."
+    )
+
+
+def numbers_by_shape(rows: Sequence[np.ndarray]) -> list[list[int]]:
+    """Groups arrays by their shape, since only arrays of one shape form a batch.
+
+    Args:
+        rows: arrays.
+
+    Returns:
+        Lists of the numbers of the arrays of each shape.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(row.shape, []).append(number)
+    return [groups[shape] for shape in sorted(groups)]
+
+
+def stacked(rows: Sequence[np.ndarray], batch_size: int) -> np.ndarray:
+    """Stacks arrays of one shape, and repeats the last one to fill the batch.
+
+    Args:
+        rows: arrays.
+        batch_size: int, rows of the batch.
+
+    Returns:
+        Array `(batch_size, ...)`.
+    """
+    return np.stack([*rows, *[rows[-1]] * (batch_size - len(rows))])
