@@ -64,7 +64,9 @@ def key_of_array(array: Tensor, padding: int = 0) -> Tensor:
     is_float = "float" in keras.backend.standardize_dtype(array.dtype)
     numbers = ops.cast(array, "float32" if is_float else "int32")
     numbers = ops.reshape(numbers, (ops.shape(numbers)[0], -1))
-    bits = ops.view(numbers, "int32") if is_float else numbers
+    bits = numbers
+    if is_float:  # TensorFlow has to know the size of the last axis
+        bits = ops.view(numbers[..., None], "int32")[..., 0]
     return key_of_tokens(bits, ops.not_equal(numbers, padding))
 
 

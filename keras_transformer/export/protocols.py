@@ -178,6 +178,7 @@ def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransform
         ValueError: if the model does not follow the protocol.
     """
     if isinstance(model, EncoderDecoderTransformer):
+        _check_token_ids(model, format)
         return model
     raise _wrong_class(
         model, "an encoder-decoder Transformer, such as a `Seq2Seq`,", format
@@ -195,10 +196,21 @@ def check_transformer(model: object, format: str) -> Transformer:
         ValueError: if the model follows neither protocol.
     """
     if isinstance(model, EncoderDecoderTransformer | DecoderOnlyTransformer):
+        _check_token_ids(model, format)
         return model
     raise _wrong_class(
         model, "a single Transformer, such as a `Seq2Seq` or a `CausalLM`,", format
     )
+
+
+def _check_token_ids(model: SequenceModel, format: str) -> None:
+    """Raises `ValueError` if the sources of a model are arrays."""
+    if model.source_spec is not None:
+        raise ValueError(
+            "`source_embedding` must be `None` for "
+            f"{FORMAT_NAMES[format]}, whose sources are token ids; received a model "
+            "whose sources are arrays. Use `format='saved_model'`."
+        )
 
 
 def _wrong_class(model: object, expected: str, format: str) -> ValueError:

@@ -51,7 +51,6 @@ class SequenceModel(DecodingModel, Protocol):
         has_cross_attention: bool, whether `cross_attention` is defined.
         empty_source: tuple of ints, the token ids that take the place of a source
             without tokens.
-        source_spec: the arrays that are sources in place of token ids, or `None`.
         length_arguments: names of the arguments of the model that limit the lengths of
             sources and targets.
     """
@@ -65,8 +64,12 @@ class SequenceModel(DecodingModel, Protocol):
     default_search: Search
     has_cross_attention: bool
     empty_source: tuple[int, ...]
-    source_spec: ArraySpec | None
     length_arguments: tuple[str, str]
+
+    @property
+    def source_spec(self) -> ArraySpec | None:
+        """The arrays that are sources in place of token ids; `None` = token ids."""
+        ...
 
     @property
     def weights(self) -> Sequence[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.keras_internals import implicit_mask
-from keras_transformer.types import Mask, Tensor
+from keras_transformer.types import Mask, Shape, Tensor
 
 
 class ArraySpec(NamedTuple):
@@ -81,7 +81,7 @@ def embed_arrays(
         ValueError: if the outputs have another shape.
     """
     embedded = layer(arrays, training=training)
-    shape = getattr(embedded, "shape", ())
+    shape: Shape = getattr(embedded, "shape", ())
     if len(shape) != 3 or shape[-1] != hidden_dim:
         raise ValueError(
             "`source_embedding` must return a tensor of shape (batch, length, "

@@ -46,7 +46,9 @@ def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> Sour
     if model.source_spec is not None:
         arrays = array_rows(model.source_spec, sources, argument)
         if model.source_spec.shape is None and arrays:
-            model.source_mask(ops.convert_to_tensor(arrays[0][None]))  # builds a layer
+            start = ops.full((1, 1), model.start_token_id, "int32")
+            first = ops.convert_to_tensor(arrays[0][None])
+            model({"encoder_token_ids": first, "decoder_token_ids": start})  # builds it
         return arrays
     pad = model.pad_token_id
     rows = token_rows(sources, argument, model.source_tokenizer, pad)

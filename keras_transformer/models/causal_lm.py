@@ -212,7 +212,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
         self.rematerialize = rematerialize
-        limit = check_limit(max_length, self.positions.max_length, "max_length")
+        limit = check_limit(max_length, self.positions, "max_length")
         self.max_length = self.max_source_length = self.max_target_length = limit
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
         self.add_start_token = add_start_token

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.decoding import ModelState
 from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.source_arrays import ArraySpec
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
 
@@ -22,7 +23,6 @@ SHARED = (
     "has_cross_attention",
     "empty_source",
     "length_arguments",
-    "source_spec",
 )
 
 
@@ -89,6 +89,11 @@ class Ensemble(GenerativeModel):
 
     def call(self, inputs: SequenceInputs, training: bool | None = None) -> Tensor:
         return _mean([model(inputs, training=training) for model in self.models])
+
+    @property
+    def source_spec(self) -> ArraySpec | None:
+        """The arrays that the models take; `None` = token ids."""
+        return self.models[0].source_spec
 
     def source_mask(self, sources: Tensor) -> Mask:
         """Returns which positions of the sources are real; see `SearchableModel`."""
@@ -208,7 +213,7 @@ def _check(models: Sequence[GenerativeModel]) -> None:
             "`models` must be a list of at least one model such as `Seq2Seq`; received "
             f"`models={models!r}`."
         )
-    for name in SHARED:
+    for name in (*SHARED, "source_spec"):
         values = [getattr(model, name) for model in models]
         if len(set(values)) > 1:
             raise ValueError(

@@ -41,7 +41,6 @@ class SearchableModel(PresetModel):
         start_token_id: int.
         end_token_id: int.
         forces_end_token: bool; see `DecodingModel`.
-        source_spec: the arrays that are sources in place of token ids, or `None`.
     """
 
     max_target_length: int | None
@@ -49,7 +48,11 @@ class SearchableModel(PresetModel):
     start_token_id: int
     end_token_id: int
     forces_end_token: bool = True
-    source_spec: ArraySpec | None = None
+
+    @property
+    def source_spec(self) -> ArraySpec | None:
+        """The arrays that are sources in place of token ids; `None` = token ids."""
+        return None
 
     @abc.abstractmethod
     def start_decoding(

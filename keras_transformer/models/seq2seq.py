@@ -123,8 +123,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         source_embedding: a Keras layer that replaces the source embedding and its
             positions, so that sources are arrays: from `(batch, ...)`, such as frames
             or pixels, to `(batch, source_length, hidden_dim)`. Its Keras mask is the
-            padding mask; without one, all positions are attended to. It is saved with
-            the model. There is no source vocabulary then, and no source tokenizer.
+            padding mask; without one, all positions are attended to. There is no
+            source vocabulary then, and no source tokenizer.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
     Call arguments:
@@ -183,8 +183,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     ...     source_embedding=frames_to_positions,
     ... )
     >>> frames = np.ones((3, 20, 5), "float32")
-    >>> model.generate(frames, max_length=4).token_ids.shape
-    (3, 1, 4)
+    >>> model.generate(frames, max_length=4).lengths.shape
+    (3, 1)
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
@@ -270,10 +270,10 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         object.__setattr__(self, "positions", positions)
         source, target = position_pair(self.positions)
         self.max_source_length = check_limit(
-            max_source_length, source and source.max_length, "max_source_length"
+            max_source_length, source, "max_source_length"
         )
         self.max_target_length = check_limit(
-            max_target_length, target and target.max_length, "max_target_length"
+            max_target_length, target, "max_target_length"
         )
         self.normalize_embeddings = normalize_embeddings
         self.source_tokenizer = source_tokenizer
@@ -310,7 +310,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self._build_embeddings(shape, source_embedding)
         self._build_stacks(shape)
         self._build_output(shape)
-        self.built = True
+        self.built = source_embedding is None or source_embedding.built
 
     def _build_embeddings(
         self, shape: Shape, source_embedding: keras.layers.Layer | None
@@ -439,7 +439,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         return self.encoder(x, padding_mask=mask, training=training), mask
 
     @property
-    def source_spec(self) -> ArraySpec | None:  # type: ignore[override]
+    def source_spec(self) -> ArraySpec | None:
         """The arrays that `source_embedding` takes; `None` without one."""
         return spec_of_layer(self.source_embedding) if self.embeds_arrays else None
 
@@ -451,20 +451,11 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
 
     def get_config(self) -> Config:
         names = (
-            "num_layers",
-            "num_decoder_layers",
-            "hidden_dim",
-            "vocabulary_size",
-            "tie_embeddings",
-            "scale_embeddings",
-            "output_bias",
-            "normalize_embeddings",
-            "rematerialize",
-            "max_source_length",
-            "max_target_length",
-            "pad_token_id",
-            "start_token_id",
-            "end_token_id",
+            *("num_layers", "num_decoder_layers", "hidden_dim", "vocabulary_size"),
+            *("tie_embeddings", "scale_embeddings", "output_bias"),
+            *("normalize_embeddings", "rematerialize"),
+            *("max_source_length", "max_target_length"),
+            *("pad_token_id", "start_token_id", "end_token_id"),
         )
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
         config.update(self.get_block_config())

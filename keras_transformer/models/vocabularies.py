@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 
 from keras_transformer.inference.source_arrays import spec_of_layer
+from keras_transformer.layers import PositionScheme
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -248,13 +249,13 @@ def target_size(
 
 
 def check_limit(
-    limit: int | None, longest_position: int | None, name: str
+    limit: int | None, positions: PositionScheme | None, name: str
 ) -> int | None:
     """Returns the smaller of the limit of an argument and that of the positions.
 
     Args:
         limit: int or `None`, the argument.
-        longest_position: int, `max_length` of the positions, or `None`.
+        positions: the scheme, or `None`.
         name: name of the argument.
 
     Returns:
@@ -263,6 +264,7 @@ def check_limit(
     Raises:
         ValueError: if the argument is greater than the limit of the positions.
     """
+    longest_position = None if positions is None else positions.max_length
     if longest_position is not None and (limit or 0) > longest_position:
         raise ValueError(
             f"`{name}` must not be greater than `max_length` of `positions`; received "
