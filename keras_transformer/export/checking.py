@@ -1,5 +1,6 @@
 """Checks of a model before its export, and of the export against the model."""
 
+import functools
 import json
 import pathlib
 import warnings
@@ -9,16 +10,22 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import Search
-from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+from keras_transformer.backend.compiling import compile_function
+from keras_transformer.decoding import Search, SearchResult
+from keras_transformer.export.protocols import (
+    ExportableModel,
+    array_input,
+    tokenizers_of,
+)
 from keras_transformer.export.tensorflow_process import run_python
-from keras_transformer.inference.generation import Request
+from keras_transformer.inference.generation import Request, check_probabilities
 
 # Greatest differences of log-probabilities per token; the second, of rounded weights.
 SCORE_TOLERANCE = 1e-4
 ROUNDING_TOLERANCE = 0.5
 MAX_CHECKED_LENGTH = 64
 SEED = 1
+ARRAY_LENGTH = 16  # of arrays whose sizes a model leaves open
 
 _LOAD_AND_DECODE = """
 import json, sys
@@ -32,6 +39,23 @@ outputs = nbest(text=tf.constant(texts), prefix=prefix, seed=seeds)
 assert "keras_transformer" not in sys.modules
 print(json.dumps([
     [text.decode("utf-8") for text in outputs["text"].numpy()[:, 0]],
+    outputs["score"].numpy()[:, 0].tolist(),
+]))
+"""
+
+_LOAD_AND_SEARCH = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+import tensorflow_text
+folder, file, seed = json.load(sys.stdin)
+source = np.load(file)
+tokens = tf.saved_model.load(folder).signatures["tokens"]
+outputs = tokens(source=tf.constant(source), seed=tf.constant([seed] * len(source)))
+assert "keras_transformer" not in sys.modules
+token_ids, lengths = outputs["token_ids"].numpy()[:, 0], outputs["length"].numpy()[:, 0]
+print(json.dumps([
+    [row[:length].tolist() for row, length in zip(token_ids, lengths)],
     outputs["score"].numpy()[:, 0].tolist(),
 ]))
 """
@@ -103,9 +127,13 @@ def best_hypotheses(
     Returns:
         Token ids, with the end token.
     """
-    result = model.generate(rows, search, max_length, **options)
-    best = zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True)
-    return [token_ids[:length].tolist() for token_ids, length in best]
+    return _best_tokens(model.generate(rows, search, max_length, **options))
+
+
+def _best_tokens(result: SearchResult) -> list[list[int]]:
+    token_ids, lengths = np.asarray(result.token_ids), np.asarray(result.lengths)
+    best = zip(token_ids[:, 0], lengths[:, 0], strict=True)
+    return [row[:length].tolist() for row, length in best]
 
 
 def check_log_probabilities(
@@ -200,6 +228,97 @@ def compare_texts(
         )
 
 
+def sample_arrays(model: ExportableModel) -> np.ndarray:
+    """Creates sources of a model that takes arrays: standard normal numbers.
+
+    Args:
+        model: a model with a `source_spec`.
+
+    Returns:
+        Array `(4, ...)`, in which unknown sizes are 16.
+
+    Raises:
+        ValueError: if the sources are ints, of which only some may be valid.
+    """
+    shape, dtype = array_input(model)
+    if "float" not in dtype:
+        raise ValueError(
+            "`check_sources` must be given for a model whose sources are arrays of "
+            f"{dtype}; received `check_sources=None`."
+        )
+    sizes = [ARRAY_LENGTH if size is None else size for size in shape]
+    return np.random.default_rng(SEED).normal(size=(4, *sizes)).astype(dtype)
+
+
+def search_arrays(
+    model: ExportableModel, request: Request, arrays: np.ndarray
+) -> SearchResult:
+    """Decodes arrays to token ids.
+
+    Args:
+        model: a model with a `source_spec`.
+        request: the search and its limits.
+        arrays: array `(batch, ...)`.
+
+    Returns:
+        A `SearchResult` of NumPy arrays.
+
+    Raises:
+        FloatingPointError: if the logits of the model are not finite.
+    """
+    search = functools.partial(model.search, **request._asdict(), seed=SEED)
+    found = compile_function(search, model)(ops.convert_to_tensor(arrays))
+    result = SearchResult(*map(ops.convert_to_numpy, found))
+    check_probabilities(np.asarray(result.scores))
+    return result
+
+
+def compare_tokens(
+    model: ExportableModel, folder: pathlib.Path, request: Request, arrays: np.ndarray
+) -> None:
+    """Compares the token ids of a SavedModel with those of the model.
+
+    The SavedModel is loaded in a child process.
+
+    Args:
+        model: the exported model.
+        folder: the SavedModel.
+        request: the search and its limits.
+        arrays: sources.
+
+    Raises:
+        RuntimeError: if the token ids of a source differ, and their score differs by
+            more than 1e-4, or is NaN.
+        FloatingPointError: if the logits of the model are not finite.
+    """
+    expected = search_arrays(model, request, arrays)
+    file = folder.with_suffix(".npy")
+    np.save(file, arrays)
+    output = run_python(_LOAD_AND_SEARCH, [str(folder), str(file), SEED])
+    found_ids, found_scores = json.loads(output.splitlines()[-1])
+    scores = np.asarray(expected.scores)[:, 0]
+    for number, own in enumerate(_best_tokens(expected)):
+        served = found_ids[number]
+        is_tie = abs(found_scores[number] - scores[number]) <= SCORE_TOLERANCE
+        if not is_tie and (own != served or np.isnan(found_scores[number])):
+            raise RuntimeError(
+                f"the SavedModel gives {served} (score {found_scores[number]}) for "
+                f"source {number} of the check, but the model gives {own} (score "
+                f"{scores[number]}); nothing was written."
+            )
+
+
+def rounding_error_of_arrays(
+    model: ExportableModel,
+    rounded: ExportableModel,
+    request: Request,
+    arrays: np.ndarray,
+) -> float:
+    """Does what `rounding_error` does, for sources that are arrays."""
+    result = search_arrays(rounded, request, arrays)
+    return _rounding_error(model, rounded, arrays, _best_tokens(result))
+
+
 def rounding_error(
     model: ExportableModel,
     rounded: ExportableModel,
@@ -226,8 +345,17 @@ def rounding_error(
     targets = best_hypotheses(
         rounded, rows, search, max_length, min_length=min_length, seed=SEED
     )
-    scores, lengths, _ = rounded.score(rows, targets)
-    expected = model.score(rows, targets).scores
+    return _rounding_error(model, rounded, rows, targets)
+
+
+def _rounding_error(
+    model: ExportableModel,
+    rounded: ExportableModel,
+    sources: Any,
+    targets: list[list[int]],
+) -> float:
+    scores, lengths, _ = rounded.score(sources, targets)
+    expected = model.score(sources, targets).scores
     worst = float(np.max(_errors_per_token(scores, expected, lengths)))
     if not worst <= ROUNDING_TOLERANCE:
         raise RuntimeError(

@@ -268,6 +268,25 @@ def tokenizers_of(model: SequenceModel) -> Tokenizers:
     return Tokenizers(model.source_tokenizer, model.target_tokenizer)
 
 
+def array_input(model: SequenceModel) -> tuple[tuple[int | None, ...], str]:
+    """Returns the shape and the dtype of a source of a model that takes arrays.
+
+    Args:
+        model: the model to export.
+
+    Raises:
+        ValueError: if the `source_embedding` does not tell.
+    """
+    spec = model.source_spec
+    if spec is None or spec.shape is None or spec.dtype is None:
+        raise ValueError(
+            "`source_embedding` must have an input of known shape and dtype for a "
+            f"SavedModel; received a layer of the inputs `{spec}`. Pass "
+            "`keras.Sequential([keras.Input(shape, dtype=dtype), layer])`."
+        )
+    return spec.shape, spec.dtype
+
+
 def tokenizers_to_write(model: SequenceModel) -> "dict[str, Tokenizer]":
     """Returns the tokenizers of a model by the names of their files.
 

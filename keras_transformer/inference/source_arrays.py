@@ -49,18 +49,17 @@ def spec_of_layer(layer: keras.layers.Layer) -> ArraySpec:
     Raises:
         ValueError: if the layer has several inputs.
     """
-    try:
-        given = layer.input
-    except (AttributeError, ValueError):  # It has been called with arrays at most.
-        shape = layer.get_build_config() if layer.built else None
-        shape = shape and shape.get("input_shape")
+    given = getattr(layer, "inputs", None)
+    if not given:
+        built = layer.get_build_config() if layer.built else None
+        shape = (built or {}).get("input_shape")
         return ArraySpec(shape and (None,) * (len(shape) - 1), None)
-    if not isinstance(given, keras.KerasTensor):
+    if len(given) > 1:
         raise ValueError(
             "`source_embedding` must have one input; received a layer of "
             f"{len(given)} inputs, `source_embedding={layer}`."
         )
-    return ArraySpec(tuple(given.shape[1:]), str(given.dtype))
+    return ArraySpec(tuple(given[0].shape[1:]), str(given[0].dtype))
 
 
 def embed_arrays(

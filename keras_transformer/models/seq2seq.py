@@ -269,12 +269,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             positions = None, positions
         object.__setattr__(self, "positions", positions)
         source, target = position_pair(self.positions)
-        self.max_source_length = check_limit(
-            max_source_length, source, "max_source_length"
-        )
-        self.max_target_length = check_limit(
-            max_target_length, target, "max_target_length"
-        )
+        limits = max_source_length, max_target_length
+        self.max_source_length = check_limit(limits[0], source, "max_source_length")
+        self.max_target_length = check_limit(limits[1], target, "max_target_length")
         self.normalize_embeddings = normalize_embeddings
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer

@@ -57,11 +57,15 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
             "num_heads",
         ]
         facts |= {name: getattr(first, name) for name in names}
-        schemes = dict.fromkeys(map(type, position_pair(first.positions)))
+        pair = position_pair(first.positions)
+        schemes = dict.fromkeys(type(scheme) for scheme in pair if scheme is not None)
         facts["positions"] = ", ".join(scheme.__name__ for scheme in schemes)
     for side in ("source", "target"):
         tokenizer = getattr(model, f"{side}_tokenizer")
         size = getattr(model, f"{side}_vocabulary_size")
+        if side == "source" and model.source_spec is not None:
+            facts["sources"] = model.source_spec._asdict()
+            continue
         kind = "no tokenizer" if tokenizer is None else type(tokenizer).__name__
         facts[f"{side} vocabulary"] = f"{size:,}, {kind}"
         facts[f"max_{side}_length"] = getattr(model, f"max_{side}_length")

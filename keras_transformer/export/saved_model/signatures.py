@@ -1,38 +1,30 @@
 """The signatures of a SavedModel: TensorFlow functions of strings or token ids."""
 
-import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel, tokenizers_of
-from keras_transformer.export.saved_model.quantization import StoredWeights
-from keras_transformer.inference.alignment import BatchAlignment, align_batch
+from keras_transformer.export.saved_model.search_functions import (
+    DEFAULT_MAX_LENGTH,
+    PIECE_LENGTH,
+    Outputs,
+    SearchFunctions,
+    check_language,
+    check_same_batch,
+    input_spec,
+    powers_of_two,
+    round_up,
+    traced_function,
+)
 from keras_transformer.inference.generation import Request
-from keras_transformer.inference.protocols import HasAttentionScores, SequenceInputs
-from keras_transformer.inference.scoring import token_log_probabilities
-from keras_transformer.inference.token_ids import length_buckets, power_of_two
-from keras_transformer.text import Tokenizer
+from keras_transformer.inference.protocols import HasAttentionScores
+from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text.prompt_tokenizer import with_first_token
 
-DEFAULT_MAX_LENGTH = 512  # of models without a limit
-MAX_BATCH_BUCKET = 64
-PIECE_LENGTH = 8  # tokens of a call of `continue`
 # A text grows from call to call, so `continue` has fewer lengths than other functions.
 SHORTEST_STREAM = 64
-
-# Tensors by name.
-Outputs: TypeAlias = dict[str, tf.Tensor]
-
-# AutoGraph, which takes long, has nothing to convert in these functions.
-_function = functools.partial(tf.function, autograph=False)
-
-
-def _input(name: str, dtype: tf.DType = tf.string, rank: int = 1) -> tf.TensorSpec:
-    return tf.TensorSpec([None] * rank, dtype, name=name)
 
 
 class _Decoded(NamedTuple):
@@ -85,7 +77,7 @@ def streams(model: ExportableModel, request: Request) -> bool:
     return not model.has_cross_attention and is_alone
 
 
-class Signatures(tf.Module):
+class Signatures(SearchFunctions):
     """Tokenizers, model and search as TensorFlow functions.
 
     The functions pad batches and lengths to a few sizes outside the compiled parts.
@@ -105,26 +97,15 @@ class Signatures(tf.Module):
         request: Request,
         quantization: str | None = None,
     ):
-        super().__init__()
-        self.source_tokenizer, self.target_tokenizer = tokenizers_of(model)
-        self.weights = StoredWeights(model, quantization)
-        self._vocabularies = {
-            "source": tf.constant(self.source_tokenizer.get_vocabulary()),
-            "target": tf.constant(self.target_tokenizer.get_vocabulary()),
-        }
-        if self.source_tokenizer is self.target_tokenizer:
-            self._vocabularies["source"] = self._vocabularies["target"]
-        self._limits = {
-            "source": model.max_source_length or DEFAULT_MAX_LENGTH,
-            "target": model.max_target_length or DEFAULT_MAX_LENGTH,
-        }
+        super().__init__(model, request, quantization)
+        self.source_tokenizer, _ = tokenizers_of(model)
+        source = self._vocabularies["target"]
+        if self.source_tokenizer is not self.target_tokenizer:
+            source = tf.constant(self.source_tokenizer.get_vocabulary())
+        self._vocabularies["source"] = source
         self._source_vocabulary_size = model.source_vocabulary_size
-        self._pad_token_id = model.pad_token_id
-        self._start_token_id = model.start_token_id
         self._empty_source = model.empty_source
-        self._max_steps = lambda lengths: model.max_steps(lengths, request.max_length)
         self._longest_targets = lambda lengths: model.max_steps(lengths, tf.int32.max)
-        self._compile(model, request)
         self.functions = {
             "serving_default": self.serve,
             "nbest": self.nbest,
@@ -132,75 +113,41 @@ class Signatures(tf.Module):
             "score": self.score,
         }
         if model.has_cross_attention:
-            self.functions["attention"] = _function(
-                self._attention, input_signature=[_input("text")]
+            self.functions["attention"] = traced_function(
+                self._attention, input_signature=[input_spec("text")]
             )
         if streams(model, request):
-            self.functions["continue"] = _function(
+            self.functions["continue"] = traced_function(
                 self._continue,
                 input_signature=[
-                    *(_input("text"), _input("state"), _input("seed", tf.int32))
+                    *(input_spec("text"), input_spec("state")),
+                    input_spec("seed", tf.int32),
                 ],
             )
         if isinstance(model, HasAttentionScores):
-            self.functions["attention_scores"] = _function(
-                self._attention_scores, input_signature=[_input("text")]
+            self.functions["attention_scores"] = traced_function(
+                self._attention_scores, input_signature=[input_spec("text")]
             )
 
-    def _compile(self, model: ExportableModel, request: Request) -> None:
-        """Compiles the parts of the functions that compute with the model."""
-
-        def inputs(sources: tf.Tensor, targets: tf.Tensor) -> SequenceInputs:
-            return {"encoder_token_ids": sources, "decoder_token_ids": targets}
-
-        def search(
-            token_ids: tf.Tensor, prefixes: tf.Tensor, seed: tf.Tensor
-        ) -> SearchResult:
-            return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
-
-        def search_piece(token_ids: tf.Tensor, seed: tf.Tensor) -> SearchResult:
-            return model.search(token_ids, request.search, PIECE_LENGTH, seed=seed)
-
-        def score(
-            sources: tf.Tensor, targets: tf.Tensor, labels: tf.Tensor
-        ) -> tf.Tensor:
-            return token_log_probabilities(model, inputs(sources, targets), labels)
-
-        def align(sources: tf.Tensor, targets: tf.Tensor) -> BatchAlignment:
-            return align_batch(model, inputs(sources, targets))
-
-        def attention_scores(sources: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-            call: Callable[..., Any] = model
-            _, scores = call(
-                inputs(sources, targets), training=False, return_attention_scores=True
-            )
-            return tf.cast(tf.stack(scores["cross"], axis=1), tf.float32)
-
-        def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-            return compile_function(self.weights.used_in(function), model)
-
-        self._search = compiled(search)
-        self._search_piece = compiled(search_piece)
-        self._score = compiled(score)
-        self._align = compiled(align)
-        self._scores_of_heads = compiled(attention_scores)
-
-    @_function(input_signature=[_input("text")])
+    @traced_function(input_signature=[input_spec("text")])
     def serve(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
-        outputs = self._outputs(self._decode(text))
+        outputs = self._texts_of(self._decode(text))
         return {name: outputs[name][:, 0] for name in ("text", "score")}
 
-    @_function(
-        input_signature=[_input("text"), _input("prefix"), _input("seed", tf.int32)]
+    @traced_function(
+        input_signature=[
+            *(input_spec("text"), input_spec("prefix")),
+            input_spec("seed", tf.int32),
+        ]
     )
     def nbest(self, text: tf.Tensor, prefix: tf.Tensor, seed: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
-        prefix = _check_same_batch(prefix, "prefix", text, "text")
-        seed = _check_same_batch(seed, "seed", text, "text")
-        return self._outputs(self._decode(text, prefix, seed))
+        prefix = check_same_batch(prefix, "prefix", text, "text")
+        seed = check_same_batch(seed, "seed", text, "text")
+        return self._texts_of(self._decode(text, prefix, seed))
 
-    @_function(input_signature=[_input("token_ids", tf.int32, rank=2)])
+    @traced_function(input_signature=[input_spec("token_ids", tf.int32, rank=2)])
     def tokens(self, token_ids: tf.Tensor) -> Outputs:
         """Decodes padded token ids `(batch, source_length)` to hypotheses."""
         size = self._source_vocabulary_size
@@ -214,18 +161,12 @@ class Signatures(tf.Module):
             real = with_first_token(real, self._empty_source[0])
         tokens = self._check_length(real, "token_ids", "source")
         result = self._search_padded(tokens).result
-        count = tf.shape(token_ids)[0]
-        length = tf.reduce_max(result.lengths[:count])
-        return {
-            "token_ids": result.token_ids[:count, :, :length],
-            "score": result.scores[:count],
-            "length": result.lengths[:count],
-        }
+        return self._token_outputs(result, tf.shape(token_ids)[0])
 
     def _continue(self, text: tf.Tensor, state: tf.Tensor, seed: tf.Tensor) -> Outputs:
         """Continues prompts `(batch,)` and what they have been continued with."""
-        state = _check_same_batch(state, "state", text, "text")
-        seed = _check_same_batch(seed, "seed", text, "text")
+        state = check_same_batch(state, "state", text, "text")
+        seed = check_same_batch(seed, "seed", text, "text")
         prompts = self.source_tokenizer.tokenize(text, add_end=True)
         prompts = self._check_length(prompts, "text", "source")
         earlier = tf.strings.to_number(tf.strings.split(state), tf.int32)
@@ -234,7 +175,7 @@ class Signatures(tf.Module):
         token_ids = self._pad(
             self._check_length(tokens, "state", "source"),
             "source",
-            _powers_of_two(SHORTEST_STREAM, self._limits["source"]),
+            powers_of_two(SHORTEST_STREAM, self._limits["source"]),
         )
         rows, count = tf.shape(token_ids)[0], tf.shape(text)[0]
         seeds = tf.pad(seed, [[0, rows - count]])
@@ -254,15 +195,15 @@ class Signatures(tf.Module):
             "done": tf.cast(ended, tf.int32),
         }
 
-    @_function(input_signature=[_input("source"), _input("target")])
+    @traced_function(input_signature=[input_spec("source"), input_spec("target")])
     def score(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
         """Scores pairs of strings `(batch,)`, and the tokens of the targets."""
         sources = self.source_tokenizer.tokenize(source, add_end=True)
-        sources = _check_language(self.source_tokenizer, source, sources, "source")
+        sources = check_language(self.source_tokenizer, source, sources, "source")
         sources = self._pad(self._check_length(sources, "source", "source"), "source")
-        target = _check_same_batch(target, "target", source, "source")
+        target = check_same_batch(target, "target", source, "source")
         tokens = self.target_tokenizer.tokenize(target, add_end=True)
-        tokens = _check_language(self.target_tokenizer, target, tokens, "target")
+        tokens = check_language(self.target_tokenizer, target, tokens, "target")
         tokens = self._check_length(tokens, "target", "target")
         longest = self._longest_targets(
             _lengths(sources, self._pad_token_id)[: tokens.nrows()]
@@ -301,11 +242,11 @@ class Signatures(tf.Module):
     def _best(self, text: tf.Tensor) -> _BestHypotheses:
         decoded = self._decode(text)
         tokens, token_ids, result = decoded
-        outputs = self._outputs(decoded)
+        outputs = self._texts_of(decoded)
         width = tokens.bounding_shape(out_type=tf.int32)[1]
         length = tf.reduce_max(result.lengths[:, 0])
         buckets = length_buckets(DEFAULT_MAX_LENGTH)
-        padded_length = _round_up(tf.cast(length, tf.int64), buckets)
+        padded_length = round_up(tf.cast(length, tf.int64), buckets)
         found = result.token_ids[:, 0, :padded_length]
         batch = tf.shape(text)[0]
         named = {
@@ -325,7 +266,7 @@ class Signatures(tf.Module):
         """Decodes texts. One without words gives an empty hypothesis with score 0."""
         tokens = self.source_tokenizer.tokenize(text, add_end=True)
         tokens = self._check_length(tokens, "text", "source")
-        tokens = _check_language(self.source_tokenizer, text, tokens, "text")
+        tokens = check_language(self.source_tokenizer, text, tokens, "text")
         _, token_ids, result = self._search_padded(tokens, prefix, seed)
         is_token = token_ids != self._pad_token_id
         for language_token_id in self.source_tokenizer.language_token_ids:
@@ -340,16 +281,8 @@ class Signatures(tf.Module):
         )
         return _Decoded(tokens, token_ids, result)
 
-    def _outputs(self, decoded: _Decoded) -> Outputs:
-        count = decoded.tokens.nrows()
-        found = decoded.result.token_ids[:count]
-        flat = tf.reshape(found, [-1, tf.shape(found)[2]])
-        texts = self.target_tokenizer.detokenize(flat)
-        return {
-            "text": tf.reshape(texts, tf.shape(found)[:2]),
-            "score": decoded.result.scores[:count],
-            "length": decoded.result.lengths[:count],
-        }
+    def _texts_of(self, decoded: _Decoded) -> Outputs:
+        return self._outputs(decoded.result, decoded.tokens.nrows())
 
     def _search_padded(
         self,
@@ -368,112 +301,6 @@ class Signatures(tf.Module):
             prefix = tf.fill([tokens.nrows()], "")
         prefixes = self._prefixes(prefix, tokens.row_lengths(), rows)
         return _Decoded(tokens, token_ids, self._search(token_ids, prefixes, seed))
-
-    def _prefixes(
-        self, prefix: tf.Tensor, source_lengths: tf.Tensor, rows: tf.Tensor
-    ) -> tf.Tensor:
-        """Returns token ids `(rows, prefix_length)`; the length is a power of two."""
-        tokens = self.target_tokenizer.tokenize(prefix)
-        tokens = _check_language(self.target_tokenizer, prefix, tokens, "prefix")
-        checked = tf.debugging.assert_less(
-            tf.cast(tokens.row_lengths(), tf.int32),
-            self._max_steps(tf.cast(source_lengths, tf.int32)),
-            "`prefix` must be shorter than the greatest output length",
-        )
-        with tf.control_dependencies([checked]):
-            longest = tokens.bounding_shape(out_type=tf.int64)[1]
-        length = _round_up(longest, _powers_of_two(4, self._limits["target"]))
-        shape = tf.stack([tf.cast(rows, tf.int64), length])
-        return tokens.to_tensor(self._pad_token_id, shape=shape)
-
-    def _check_length(
-        self, tokens: tf.RaggedTensor, argument: str, side: str
-    ) -> tf.RaggedTensor:
-        """Adds an assertion that rows are not longer than the limit of the side."""
-        limit = self._limits[side]
-        checked = tf.debugging.assert_less_equal(
-            tokens.row_lengths(),
-            tf.constant(limit, tf.int64),
-            f"`{argument}` must have at most max_{side}_length={limit} tokens",
-        )
-        with tf.control_dependencies([checked]):
-            return tf.identity(tokens)
-
-    def _pad(
-        self, tokens: tf.RaggedTensor, side: str, lengths: list[int] | None = None
-    ) -> tf.Tensor:
-        """Pads the tokens to one of `lengths`, `length_buckets` by default."""
-        limit = self._limits[side]
-        rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
-        length = _round_up(longest, lengths or length_buckets(limit))
-        length = tf.minimum(length, tf.constant(limit, tf.int64))
-        shape = [_round_up(rows, _powers_of_two(1, MAX_BATCH_BUCKET)), length]
-        return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
-
-    def _to_strings(self, side: str, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns the tokens of int32 ids, in the same shape; `""` for padding."""
-        vocabulary = self._vocabularies[side]
-        is_known = token_ids < tf.size(vocabulary)
-        tokens = tf.gather(vocabulary, tf.where(is_known, token_ids, 0))
-        return tf.where(is_known & (token_ids != self._pad_token_id), tokens, "")
-
-    def _shift(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Returns the decoder's input: the start token, then all but the last token."""
-        starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
-        return tf.concat([starts, token_ids[:, :-1]], axis=1)
-
-
-def _check_same_batch(
-    values: tf.Tensor, name: str, others: tf.Tensor, other_name: str
-) -> tf.Tensor:
-    """Adds an assertion that two tensors have the same number of entries."""
-    checked = tf.debugging.assert_equal(
-        tf.shape(values)[0],
-        tf.shape(others)[0],
-        f"`{name}` must have one entry for each of `{other_name}`",
-    )
-    with tf.control_dependencies([checked]):
-        return tf.identity(values)
-
-
-def _check_language(
-    tokenizer: Tokenizer, texts: tf.Tensor, tokens: tf.RaggedTensor, argument: str
-) -> tf.RaggedTensor:
-    """Adds an assertion that the vocabulary has the language tokens of the texts."""
-    pattern = tokenizer.language_token_pattern
-    if pattern is None:
-        return tokens
-    first = tokens[:, :1].to_tensor(tokenizer.pad_token_id, shape=[None, 1])[:, 0]
-    begins = tf.strings.regex_full_match(texts, f"{pattern}(?s:.*)")
-    known = ~(begins & (first == tokenizer.unknown_token_id))
-    checked = tf.debugging.Assert(
-        tf.reduce_all(known),
-        [
-            f"`{argument}` must begin with a language token of the vocabulary or with "
-            "none"
-        ],
-    )
-    with tf.control_dependencies([checked]):
-        return tf.identity(tokens)
-
-
-def _round_up(size: tf.Tensor, steps: list[int]) -> tf.Tensor:
-    """Rounds an int64 scalar up to one of `steps`, or to a multiple of the last."""
-    every = tf.constant(steps, tf.int64)
-    beyond = -(-size // steps[-1]) * steps[-1]
-    return tf.where(
-        size <= steps[-1],
-        tf.reduce_min(tf.where(every >= size, every, tf.int64.max)),
-        beyond,
-    )
-
-
-def _powers_of_two(smallest: int, largest: int) -> list[int]:
-    """Returns the powers of two from `smallest` to the first of at least `largest`."""
-    powers = [power_of_two(smallest)]
-    while powers[-1] < largest:
-        powers.append(2 * powers[-1])
-    return powers
 
 
 def _lengths(token_ids: tf.Tensor, pad_token_id: int) -> tf.Tensor:

@@ -16,7 +16,11 @@ from google.protobuf import (
 from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.export.checking import sample_texts
-from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+from keras_transformer.export.protocols import (
+    ExportableModel,
+    array_input,
+    tokenizers_of,
+)
 
 # Pairs of a number of texts and their length in tokens.
 WarmupShapes: TypeAlias = Sequence[tuple[int, int]]
@@ -114,7 +118,8 @@ def write_warmup(
         model: a model with tokenizers.
         folder: the SavedModel.
         shapes: pairs of a number of texts and their length in tokens. Lengths are
-            limited to `max_source_length`.
+            limited to `max_source_length`. For a model that takes arrays, the length is
+            the size of axes of unknown size.
         has_continue: whether the SavedModel has the signature `continue`, which has a
             search of its own.
     """
@@ -122,6 +127,9 @@ def write_warmup(
     limited = ((batch, min(length, limit or length)) for batch, length in shapes)
     shapes = list(dict.fromkeys(limited))
     if not shapes:
+        return
+    if model.source_spec is not None:
+        _write(folder, _array_requests(model, shapes))
         return
     text, *_ = sample_texts(model)
     (row,) = tokenizers_of(model).source.tokenize([text]).to_list()
@@ -137,6 +145,25 @@ def write_warmup(
         token_ids = [*np.resize(row, length - 1), model.end_token_id]
         rows = np.array([token_ids] * batch, "int32")
         requests.append(WarmupRequest("tokens", {"token_ids": rows}))
+    _write(folder, requests)
+
+
+def _array_requests(
+    model: ExportableModel, shapes: WarmupShapes
+) -> list[WarmupRequest]:
+    """Returns requests of zeros; the lengths are those of axes of unknown size."""
+    shape, dtype = array_input(model)
+    sizes = [
+        (batch, *(length if size is None else size for size in shape))
+        for batch, length in shapes
+    ]
+    return [
+        WarmupRequest("serving_default", {"source": np.zeros(size, dtype)})
+        for size in dict.fromkeys(sizes)
+    ]
+
+
+def _write(folder: pathlib.Path, requests: Sequence[WarmupRequest]) -> None:
     file = folder / FILE
     file.parent.mkdir()
     with tf.io.TFRecordWriter(str(file)) as writer:

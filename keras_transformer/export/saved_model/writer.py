@@ -4,18 +4,28 @@ import json
 import os
 import pathlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding import OutputLength, Search
 from keras_transformer.export.checking import (
     check_weights,
     compare_texts,
+    compare_tokens,
     rounding_error,
+    rounding_error_of_arrays,
+    sample_arrays,
     sample_texts,
 )
-from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+from keras_transformer.export.protocols import (
+    ExportableModel,
+    array_input,
+    tokenizers_of,
+)
+from keras_transformer.export.saved_model.array_signatures import ArraySignatures
 from keras_transformer.export.saved_model.compact_graph import compact
 from keras_transformer.export.saved_model.model_card import (
     Facts,
@@ -28,11 +38,8 @@ from keras_transformer.export.saved_model.quantization import (
     check_quantization,
     rounded_model,
 )
-from keras_transformer.export.saved_model.signatures import (
-    DEFAULT_MAX_LENGTH,
-    Signatures,
-    streams,
-)
+from keras_transformer.export.saved_model.search_functions import DEFAULT_MAX_LENGTH
+from keras_transformer.export.saved_model.signatures import Signatures, streams
 from keras_transformer.export.saved_model.warmup import (
     WarmupShapes,
     check_warmup,
@@ -41,6 +48,7 @@ from keras_transformer.export.saved_model.warmup import (
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.files import new_folder
 from keras_transformer.inference.generation import Request, check_request
+from keras_transformer.inference.sources import source_rows
 
 DEFAULT_WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
 
@@ -58,6 +66,14 @@ TensorFlow Serving requires the folder to be `{name}/<version>`:
 curl http://localhost:8501/v1/models/{name}:predict -d {body}
 ```"""
 
+_ARRAY_USAGE = """```python
+import tensorflow as tf
+import tensorflow_text  # registers the operations of the tokenizer, if there is one
+
+serve = tf.saved_model.load("{folder}").signatures["serving_default"]
+print(serve(source=tf.zeros({shape}, "{dtype}")))
+```"""
+
 
 def export_saved_model(
     model: ExportableModel,
@@ -70,6 +86,7 @@ def export_saved_model(
     warmup: WarmupShapes = DEFAULT_WARMUP,
     card: Facts | None = None,
     check_texts: Sequence[str] | None = None,
+    check_sources: Any = None,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer.
 
@@ -107,6 +124,15 @@ def export_saved_model(
       `(batch, num_layers, num_heads, target_length, source_length)`: the
       cross-attention of every head of every decoder block.
 
+    A model with a `source_embedding` has these signatures, and needs no tokenizer:
+
+    - `serving_default`: `source`, an array `(batch, ...)` of the shape and dtype of the
+      input of the layer. It returns `text` and `score`; without a target tokenizer
+      `token_ids`, `score` and `length`, as `tokens` does.
+    - `tokens`: `source` and `seed`, int32 `(batch,)`, with the outputs above.
+    - `nbest` and `score`, with a target tokenizer: as above, with the array `source` in
+      place of `text` and of the strings `source`.
+
     The SavedModel runs in any program with TensorFlow and tensorflow-text, without this
     library. It contains the trace of the search that `generate` compiles. Batches and
     lengths are padded to a few sizes, and each shape is compiled at its first request.
@@ -129,7 +155,9 @@ def export_saved_model(
 
     Args:
         model: a model with tokenizers, such as a `Seq2Seq` or an `Ensemble`, or any
-            other model that follows the protocol `ExportableModel`.
+            other model that follows the protocol `ExportableModel`. The input of a
+            `source_embedding` must have a known shape and dtype, as that of a
+            functional or sequential model has.
         filepath: folder to write, such as `saved_models/en-de/1`. It must not exist or
             be empty.
         search: the search.
@@ -149,6 +177,9 @@ def export_saved_model(
             `figures`, `limitations` and `licence` are always in the card.
         check_texts: texts for the check. `None` = texts created from the source
             vocabulary.
+        check_sources: array `(batch, ...)`, sources for the check of a model with a
+            `source_embedding`. `None` = standard normal numbers, 16 of them along axes
+            of unknown size.
 
     Raises:
         ValueError: if the model has no tokenizers, a number is out of range, or
@@ -169,18 +200,24 @@ def export_saved_model(
     References:
         - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993), section 4
     """
-    tokenizers_of(model)
+    is_array = model.source_spec is not None
+    if not is_array:
+        tokenizers_of(model)
     check_quantization(model, quantization)
     check_warmup(warmup)
     request = Request(search, max_length, min_length)
     check_request(request)
     check_weights(model)
-    texts = check_texts or sample_texts(model)
+    sources: Any = check_sources if is_array else check_texts
+    if sources is None or len(sources) == 0:
+        sources = sample_arrays(model) if is_array else sample_texts(model)
+    if is_array:
+        sources = np.stack(source_rows(model, sources, "check_sources"))
     with new_folder(filepath) as folder:
         write_with_tensorflow(
             _write, model, folder, request=request, quantization=quantization
         )
-        error = _check(model, folder, request, quantization, texts)
+        error = _check(model, folder, request, quantization, sources)
         write_warmup(model, folder, warmup, streams(model, request))
         decoding = {
             "search": repr(search),
@@ -194,7 +231,7 @@ def export_saved_model(
             "Signatures": describe_signatures(folder),
             "Created with": package_versions(),
         }
-        usage = _usage(pathlib.Path(filepath), texts[0])
+        usage = _usage(model, pathlib.Path(filepath), sources[0])
         write_card(folder, _model_name(filepath), usage, tables, card or {})
 
 
@@ -204,7 +241,8 @@ def _write(
     request: Request,
     quantization: str | None,
 ) -> None:
-    signatures = Signatures(model, request, quantization)
+    kind = Signatures if model.source_spec is None else ArraySignatures
+    signatures = kind(model, request, quantization)
     tf.saved_model.save(signatures, str(folder), signatures=signatures.functions)
     compact(folder)
 
@@ -214,15 +252,19 @@ def _check(
     folder: pathlib.Path,
     request: Request,
     quantization: str | None,
-    texts: Sequence[str],
+    sources: Any,
 ) -> float:
-    """Checks the texts; returns the error of log-probabilities due to rounding."""
+    """Checks the outputs; returns the error of log-probabilities due to rounding."""
+    is_array = model.source_spec is not None
+    compare: Callable[..., None] = compare_tokens if is_array else compare_texts
     if quantization is None:
-        compare_texts(model, folder, request, texts)
+        compare(model, folder, request, sources)
         return 0.0
     rounded = rounded_model(model, quantization)
-    compare_texts(rounded, folder, request, texts)
-    return rounding_error(model, rounded, request, texts)
+    compare(rounded, folder, request, sources)
+    find = rounding_error_of_arrays if is_array else rounding_error
+    error: float = find(model, rounded, request, sources)
+    return error
 
 
 def _describe_weights(
@@ -245,9 +287,12 @@ def _limits(model: ExportableModel) -> dict[str, int]:
     }
 
 
-def _usage(folder: pathlib.Path, text: str) -> str:
+def _usage(model: ExportableModel, folder: pathlib.Path, text: Any) -> str:
     name = _model_name(folder)
     path = f"{name}/{folder.name}" if folder.name.isdigit() else folder.name
+    if model.source_spec is not None:
+        _, dtype = array_input(model)
+        return _ARRAY_USAGE.format(folder=path, dtype=dtype, shape=(1, *text.shape))
     quoted = json.dumps(text, ensure_ascii=False)
     body = shlex.quote(f'{{"instances": [{quoted}]}}')
     return _USAGE.format(folder=path, name=name, text=quoted, body=body)

@@ -21,7 +21,10 @@ from keras_transformer.export import (
     export_saved_model,
 )
 from keras_transformer.export.saved_model import writer
-from keras_transformer.export.saved_model.signatures import _powers_of_two, _round_up
+from keras_transformer.export.saved_model.search_functions import (
+    powers_of_two,
+    round_up,
+)
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.text import CharacterTokenizer
@@ -422,6 +425,6 @@ def test_sizes_are_rounded_up():
     sizes = tf.constant([0, 1, 16, 17, 25, 33, 48, 49, 64, 65, 129], tf.int64)
     steps = length_buckets(64)
     assert steps == [16, 24, 32, 48, 64]
-    rounded = [int(_round_up(size, steps)) for size in sizes]
+    rounded = [int(round_up(size, steps)) for size in sizes]
     assert rounded == [16, 16, 16, 24, 32, 48, 48, 64, 64, 128, 192]
-    assert _powers_of_two(2, 64) == [2, 4, 8, 16, 32, 64]
+    assert powers_of_two(2, 64) == [2, 4, 8, 16, 32, 64]

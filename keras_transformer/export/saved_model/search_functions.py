@@ -1,0 +1,230 @@
+"""What the signatures of all SavedModels share: compiled parts, targets, padding."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from keras_transformer.backend.compiling import compile_function
+from keras_transformer.decoding import SearchResult
+from keras_transformer.export.protocols import ExportableModel
+from keras_transformer.export.saved_model.quantization import StoredWeights
+from keras_transformer.inference.alignment import BatchAlignment, align_batch
+from keras_transformer.inference.generation import Request
+from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.scoring import token_log_probabilities
+from keras_transformer.inference.token_ids import length_buckets, power_of_two
+from keras_transformer.text import Tokenizer
+
+DEFAULT_MAX_LENGTH = 512  # of models without a limit
+MAX_BATCH_BUCKET = 64
+PIECE_LENGTH = 8  # tokens of a call of `continue`
+
+# Tensors by name.
+Outputs: TypeAlias = dict[str, tf.Tensor]
+
+# AutoGraph, which takes long, has nothing to convert in these functions.
+traced_function = functools.partial(tf.function, autograph=False)
+
+
+def input_spec(name: str, dtype: tf.DType = tf.string, rank: int = 1) -> tf.TensorSpec:
+    """Returns the specification of an input of any sizes."""
+    return tf.TensorSpec([None] * rank, dtype, name=name)
+
+
+class SearchFunctions(tf.Module):
+    """Model and search as compiled TensorFlow functions, and the target tokenizer.
+
+    Batches and lengths are padded to a few sizes outside the compiled parts.
+
+    Args:
+        model: the model.
+        request: the search and its limits.
+        quantization: how the weights are stored; see `StoredWeights`.
+    """
+
+    target_tokenizer: Any
+
+    def __init__(
+        self, model: ExportableModel, request: Request, quantization: str | None = None
+    ):
+        super().__init__()
+        self.target_tokenizer = model.target_tokenizer
+        self.weights = StoredWeights(model, quantization)
+        self._vocabularies = {}
+        if self.target_tokenizer is not None:
+            vocabulary = self.target_tokenizer.get_vocabulary()
+            self._vocabularies["target"] = tf.constant(vocabulary)
+        self._limits = {
+            "source": model.max_source_length or DEFAULT_MAX_LENGTH,
+            "target": model.max_target_length or DEFAULT_MAX_LENGTH,
+        }
+        self._pad_token_id = model.pad_token_id
+        self._start_token_id = model.start_token_id
+        self._max_steps = lambda lengths: model.max_steps(lengths, request.max_length)
+        self._compile(model, request)
+
+    def _compile(self, model: ExportableModel, request: Request) -> None:
+        """Compiles the parts of the functions that compute with the model."""
+
+        def inputs(sources: tf.Tensor, targets: tf.Tensor) -> SequenceInputs:
+            return {"encoder_token_ids": sources, "decoder_token_ids": targets}
+
+        def search(
+            token_ids: tf.Tensor, prefixes: tf.Tensor, seed: tf.Tensor
+        ) -> SearchResult:
+            return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
+
+        def search_piece(token_ids: tf.Tensor, seed: tf.Tensor) -> SearchResult:
+            return model.search(token_ids, request.search, PIECE_LENGTH, seed=seed)
+
+        def score(
+            sources: tf.Tensor, targets: tf.Tensor, labels: tf.Tensor
+        ) -> tf.Tensor:
+            return token_log_probabilities(model, inputs(sources, targets), labels)
+
+        def align(sources: tf.Tensor, targets: tf.Tensor) -> BatchAlignment:
+            return align_batch(model, inputs(sources, targets))
+
+        def attention_scores(sources: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+            call: Callable[..., Any] = model
+            _, scores = call(
+                inputs(sources, targets), training=False, return_attention_scores=True
+            )
+            return tf.cast(tf.stack(scores["cross"], axis=1), tf.float32)
+
+        def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+            return compile_function(self.weights.used_in(function), model)
+
+        self._search = compiled(search)
+        self._search_piece = compiled(search_piece)
+        self._score = compiled(score)
+        self._align = compiled(align)
+        self._scores_of_heads = compiled(attention_scores)
+
+    def _outputs(self, result: SearchResult, count: tf.Tensor) -> Outputs:
+        """Returns the texts of the first `count` rows, `(count, num_hypotheses)`."""
+        found = result.token_ids[:count]
+        flat = tf.reshape(found, [-1, tf.shape(found)[2]])
+        texts = self.target_tokenizer.detokenize(flat)
+        return {
+            "text": tf.reshape(texts, tf.shape(found)[:2]),
+            "score": result.scores[:count],
+            "length": result.lengths[:count],
+        }
+
+    def _token_outputs(self, result: SearchResult, count: tf.Tensor) -> Outputs:
+        """Returns the token ids of the first `count` rows."""
+        length = tf.reduce_max(result.lengths[:count])
+        return {
+            "token_ids": result.token_ids[:count, :, :length],
+            "score": result.scores[:count],
+            "length": result.lengths[:count],
+        }
+
+    def _prefixes(
+        self, prefix: tf.Tensor, source_lengths: tf.Tensor, rows: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns token ids `(rows, prefix_length)`; the length is a power of two."""
+        tokens = self.target_tokenizer.tokenize(prefix)
+        tokens = check_language(self.target_tokenizer, prefix, tokens, "prefix")
+        checked = tf.debugging.assert_less(
+            tf.cast(tokens.row_lengths(), tf.int32),
+            self._max_steps(tf.cast(source_lengths, tf.int32)),
+            "`prefix` must be shorter than the greatest output length",
+        )
+        with tf.control_dependencies([checked]):
+            longest = tokens.bounding_shape(out_type=tf.int64)[1]
+        length = round_up(longest, powers_of_two(4, self._limits["target"]))
+        shape = tf.stack([tf.cast(rows, tf.int64), length])
+        return tokens.to_tensor(self._pad_token_id, shape=shape)
+
+    def _check_length(
+        self, tokens: tf.RaggedTensor, argument: str, side: str
+    ) -> tf.RaggedTensor:
+        """Adds an assertion that rows are not longer than the limit of the side."""
+        limit = self._limits[side]
+        checked = tf.debugging.assert_less_equal(
+            tokens.row_lengths(),
+            tf.constant(limit, tf.int64),
+            f"`{argument}` must have at most max_{side}_length={limit} tokens",
+        )
+        with tf.control_dependencies([checked]):
+            return tf.identity(tokens)
+
+    def _pad(
+        self, tokens: tf.RaggedTensor, side: str, lengths: list[int] | None = None
+    ) -> tf.Tensor:
+        """Pads the tokens to one of `lengths`, `length_buckets` by default."""
+        limit = self._limits[side]
+        rows, longest = tf.unstack(tokens.bounding_shape(out_type=tf.int64))
+        length = round_up(longest, lengths or length_buckets(limit))
+        length = tf.minimum(length, tf.constant(limit, tf.int64))
+        shape = [round_up(rows, powers_of_two(1, MAX_BATCH_BUCKET)), length]
+        return tokens.to_tensor(self._pad_token_id, shape=tf.stack(shape))
+
+    def _to_strings(self, side: str, token_ids: tf.Tensor) -> tf.Tensor:
+        """Returns the tokens of int32 ids, in the same shape; `""` for padding."""
+        vocabulary = self._vocabularies[side]
+        is_known = token_ids < tf.size(vocabulary)
+        tokens = tf.gather(vocabulary, tf.where(is_known, token_ids, 0))
+        return tf.where(is_known & (token_ids != self._pad_token_id), tokens, "")
+
+    def _shift(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """Returns the decoder's input: the start token, then all but the last token."""
+        starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
+        return tf.concat([starts, token_ids[:, :-1]], axis=1)
+
+
+def check_same_batch(
+    values: tf.Tensor, name: str, others: tf.Tensor, other_name: str
+) -> tf.Tensor:
+    """Adds an assertion that two tensors have the same number of entries."""
+    checked = tf.debugging.assert_equal(
+        tf.shape(values)[0],
+        tf.shape(others)[0],
+        f"`{name}` must have one entry for each of `{other_name}`",
+    )
+    with tf.control_dependencies([checked]):
+        return tf.identity(values)
+
+
+def check_language(
+    tokenizer: Tokenizer, texts: tf.Tensor, tokens: tf.RaggedTensor, argument: str
+) -> tf.RaggedTensor:
+    """Adds an assertion that the vocabulary has the language tokens of the texts."""
+    pattern = tokenizer.language_token_pattern
+    if pattern is None:
+        return tokens
+    first = tokens[:, :1].to_tensor(tokenizer.pad_token_id, shape=[None, 1])[:, 0]
+    begins = tf.strings.regex_full_match(texts, f"{pattern}(?s:.*)")
+    known = ~(begins & (first == tokenizer.unknown_token_id))
+    checked = tf.debugging.Assert(
+        tf.reduce_all(known),
+        [
+            f"`{argument}` must begin with a language token of the vocabulary or with "
+            "none"
+        ],
+    )
+    with tf.control_dependencies([checked]):
+        return tf.identity(tokens)
+
+
+def round_up(size: tf.Tensor, steps: list[int]) -> tf.Tensor:
+    """Rounds an int64 scalar up to one of `steps`, or to a multiple of the last."""
+    every = tf.constant(steps, tf.int64)
+    beyond = -(-size // steps[-1]) * steps[-1]
+    return tf.where(
+        size <= steps[-1],
+        tf.reduce_min(tf.where(every >= size, every, tf.int64.max)),
+        beyond,
+    )
+
+
+def powers_of_two(smallest: int, largest: int) -> list[int]:
+    """Returns the powers of two from `smallest` to the first of at least `largest`."""
+    powers = [power_of_two(smallest)]
+    while powers[-1] < largest:
+        powers.append(2 * powers[-1])
+    return powers
