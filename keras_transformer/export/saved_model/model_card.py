@@ -63,8 +63,8 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
     for side in ("source", "target"):
         tokenizer = getattr(model, f"{side}_tokenizer")
         size = getattr(model, f"{side}_vocabulary_size")
-        if side == "source" and model.source_spec is not None:
-            facts["sources"] = model.source_spec._asdict()
+        if side == "source" and getattr(model, "source_spec", None) is not None:
+            facts["sources"] = str(model.source_spec)
             continue
         kind = "no tokenizer" if tokenizer is None else type(tokenizer).__name__
         facts[f"{side} vocabulary"] = f"{size:,}, {kind}"
