@@ -344,7 +344,6 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             "vocabulary_size",
             "scale_embeddings",
             "output_bias",
-            "normalize_embeddings",
             "rematerialize",
             "max_length",
             "pad_token_id",
@@ -355,6 +354,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
         config["tie_embeddings"] = self.tie_embeddings != "none"
         config.update(self.get_block_config())
+        if self.normalize_embeddings:  # older versions read all other models
+            config["normalize_embeddings"] = True
         for name, tokenizer in self.own_tokenizers().items():
             config[name] = keras.saving.serialize_keras_object(tokenizer)
         return config
