@@ -89,7 +89,10 @@ DESIGNS = {
         "positions": RelativePositionBias(8, max_distance=5),
     },
     "t5": lambda: {
-        "positions": RelativePositionBias(12, max_distance=7),
+        "positions": (
+            RelativePositionBias(12, max_distance=7),
+            RelativePositionBias(6, max_distance=7, bidirectional=False),
+        ),
         "normalize_first": True,
         "residual_options": {"normalization": "rms"},
         "scale_embeddings": False,
@@ -111,5 +114,13 @@ DESIGNS = {
         "attention_options": {"num_key_value_heads": 2, "use_bias": False},
         "feed_forward_options": {"gated": True, "use_bias": False},
         "residual_options": {"normalization": "rms"},
+    },
+}
+# `load_ctranslate2` does not read them.
+ONLY_EXPORTED = {
+    "bart": lambda: {
+        "positions": (LearnedPositionalEncoding(max_length=13), PositionalEncoding()),
+        "normalize_embeddings": True,
+        "activation": "gelu",
     },
 }
