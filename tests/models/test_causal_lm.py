@@ -397,3 +397,18 @@ def test_sampling_is_the_default():
     np.testing.assert_array_equal(found.token_ids, sampled.token_ids)
     tokens = [*model.stream(PROMPTS[0], max_length=5, seed=3)]
     assert tokens == rows_of(sampled)[0]
+
+
+@pytest.mark.once("torch")
+def test_normalized_embeddings_are_saved():
+    sizes = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
+    options = {"vocabulary_size": 11, "normalize_embeddings": True, "dropout": 0.0}
+    model = CausalLM(**sizes, **options)
+    embedded = ops.convert_to_numpy(model.embed_target(np.array([[2, 5, 6]])))
+    np.testing.assert_allclose(embedded.mean(axis=-1), 0, atol=1e-5)
+    np.testing.assert_allclose(embedded.std(axis=-1), 1, atol=1e-3)
+    again = CausalLM.from_config(model.get_config())
+    assert len(again.weights) == len(model.weights)
+    plain = CausalLM(**sizes, vocabulary_size=11)
+    assert len(plain.weights) == len(model.weights) - 2
+    assert "normalize_embeddings" not in plain.get_config()
