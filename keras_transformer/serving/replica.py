@@ -86,10 +86,13 @@ class Replica:
         self.compiled_sizes = self.batch_sizes
         self._model = tf.saved_model.load(self.folder)
         self.functions = dict(self._model.signatures)
+        self._specs = {
+            name: function.structured_input_signature[1]
+            for name, function in self.functions.items()
+        }
         self.signatures = {
             name: Signature(
-                _specs(function.structured_input_signature[1]),
-                _specs(function.structured_outputs),
+                _specs(self._specs[name]), _specs(function.structured_outputs)
             )
             for name, function in self.functions.items()
         }
@@ -115,7 +118,7 @@ class Replica:
         """Computes several requests, together if a compiled batch has room for all.
 
         If TensorFlow refuses an input, each request is computed separately, so that
-        only the invalid ones fail.
+        only the invalid ones fail, and arrays of different shapes do not.
 
         Args:
             signature: str, name of the function.
@@ -187,9 +190,9 @@ class Replica:
         Returns:
             Dictionary of the outputs by name.
         """
+        specs = self._specs[signature]
         tensors = {
-            name: tf.constant(column, self.signatures[signature].inputs[name].dtype)
-            for name, column in inputs.items()
+            name: _tensor(name, column, specs[name]) for name, column in inputs.items()
         }
         outputs = self.functions[signature](**tensors)
         return {name: outputs[name].numpy() for name in sorted(outputs)}
@@ -202,6 +205,20 @@ class Replica:
         return {
             name: [*column, *[column[0]] * missing] for name, column in inputs.items()
         }
+
+
+def _tensor(name: str, column: list[Any], spec: tf.TensorSpec) -> tf.Tensor:
+    try:
+        tensor = tf.constant(column, spec.dtype)
+    except ValueError:
+        raise _invalid(f"`{name}` must have entries of one shape") from None
+    if not spec.shape.is_compatible_with(tensor.shape):
+        raise _invalid(f"`{name}` must have shape {spec.shape}, not {tensor.shape}")
+    return tensor
+
+
+def _invalid(message: str) -> tf.errors.InvalidArgumentError:
+    return tf.errors.InvalidArgumentError(None, None, message)
 
 
 def _rows(columns: Columns) -> int:

@@ -60,15 +60,21 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
         pair = position_pair(first.positions)
         schemes = dict.fromkeys(type(scheme) for scheme in pair if scheme is not None)
         facts["positions"] = ", ".join(scheme.__name__ for scheme in schemes)
-    for side in ("source", "target"):
+    sides = ("source", "target") if model.has_cross_attention else ("target",)
+    for side in sides:
         tokenizer = getattr(model, f"{side}_tokenizer")
         size = getattr(model, f"{side}_vocabulary_size")
-        if side == "source" and getattr(model, "source_spec", None) is not None:
-            facts["sources"] = str(model.source_spec)
+        spec = getattr(model, "source_spec", None)
+        if side == "source" and spec is not None:
+            shape, dtype = spec
+            sizes = ["·" if size is None else str(size) for size in shape or ()]
+            facts["source"] = f"{dtype or 'array'} ({', '.join(sizes) or '…'})"
             continue
         kind = "no tokenizer" if tokenizer is None else type(tokenizer).__name__
-        facts[f"{side} vocabulary"] = f"{size:,}, {kind}"
-        facts[f"max_{side}_length"] = getattr(model, f"max_{side}_length")
+        prefix = f"{side} " if model.has_cross_attention else ""
+        facts[f"{prefix}vocabulary"] = f"{size:,}, {kind}"
+        limit = model.length_arguments[-1 if side == "target" else 0]
+        facts[limit] = getattr(model, f"max_{side}_length")
     return facts
 
 

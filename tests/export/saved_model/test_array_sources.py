@@ -8,6 +8,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer import BeamSearch
 from keras_transformer.export import describe_signatures, warmup_requests
+from keras_transformer.serving.replica import Replica
 
 pytestmark = pytest.mark.once
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
@@ -72,6 +73,20 @@ def test_scores(model, signatures):
     np.testing.assert_allclose(outputs["score"], expected.scores, atol=1e-4)
     with pytest.raises(tf.errors.InvalidArgumentError, match="one entry for each"):
         signatures["score"](source=tf.constant(FRAMES), target=tf.constant(["ab"]))
+
+
+def test_the_server_takes_arrays_of_several_shapes(model, folder):
+    sources = [FRAMES[0], FRAMES[1, :10], FRAMES[2]]
+    requests = [{"source": [source.tolist()]} for source in sources]
+    results = Replica(folder, (1, 4)).predict("serving_default", requests)
+    texts, scores = model.generate(sources, SEARCH, max_length=6, return_scores=True)
+    assert [result["text"] for result in results] == [[text] for text in texts]
+    found = [result["score"] for result in results]
+    np.testing.assert_allclose(found, scores[:, None], atol=1e-4)
+    narrow = [{"source": [FRAMES[0, :, :4].tolist()]}, requests[0]]
+    error, result = Replica(folder, (1, 4)).predict("serving_default", narrow)
+    assert error == "`source` must have shape (None, None, 5), not (1, 20, 4)"
+    assert result == results[0]
 
 
 def test_card_and_warmup(folder):

@@ -2,7 +2,7 @@ import keras
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer import Ensemble, Seq2Seq
+from keras_transformer import CausalLM, Ensemble, Seq2Seq
 from keras_transformer.export.saved_model.model_card import (
     NOT_PROVIDED,
     describe_model,
@@ -53,11 +53,28 @@ def test_models_are_described(count):
     assert facts.get("models", 1) == count
 
 
+def test_a_language_model_has_one_vocabulary():
+    facts = describe_model(CausalLM(**SIZES, tokenizer=LETTERS, max_length=13))
+    assert facts["vocabulary"] == "11, CharacterTokenizer"
+    assert facts["max_length"] == 13
+    assert not any("source" in name or "target" in name for name in facts)
+
+
+def test_a_source_of_arrays_has_a_shape():
+    layer = keras.Sequential([keras.Input((None, 6)), keras.layers.Dense(6)])
+    model = Seq2Seq(**SIZES, source_embedding=layer, target_tokenizer=LETTERS)
+    facts = describe_model(model)
+    assert facts["source"] == "float32 (·, 6)"
+    assert "source vocabulary" not in facts and "max_source_length" not in facts
+
+
 def test_a_model_of_another_architecture_is_described():
     class Other(keras.Model):
         source_tokenizer = target_tokenizer = LETTERS
         source_vocabulary_size = target_vocabulary_size = 11
         max_source_length, max_target_length = 13, None
+        length_arguments = "max_source_length", "max_target_length"
+        has_cross_attention = True
 
         def count_params(self):
             return 1234
