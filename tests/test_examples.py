@@ -152,3 +152,35 @@ def test_write(tmp_path, monkeypatch, capsys):
     search = kt.Sampling(2, temperature=0.8, top_p=0.95)
     again = model.generate("def", search, 7, include_prompt=True, seed=1)
     assert [sample.removesuffix("\n") for sample in samples] == again
+
+
+# classify.py
+
+
+@pytest.mark.once("torch")
+def test_classify(capsys):
+    arguments = ["--limit", "500", "--epochs", "1", "--verbose", "0"]
+    accuracy = load("classify").main(arguments)
+    output = capsys.readouterr().out
+    assert "450 training texts, 50 test texts" in output
+    shown = printed(r"accuracy of the Transformer: (\d+\.\d\d) %", output)
+    assert shown == round(accuracy, 2)
+    assert accuracy > 100 / 5  # the words have up to five syllables
+    for model in ("the linear model", "always “1”"):
+        assert printed(rf"accuracy of {model}: (\d+\.\d\d) %", output) > 50
+
+
+@pytest.mark.once("torch")
+def test_classify_learns_from_a_file(tmp_path, capsys):
+    path = tmp_path / "texts.tsv"
+    lines = (f"{word}\t{word} {n}\n" for n in range(150) for word in ("no", "yes"))
+    path.write_text("".join(lines), "utf-8")
+    arguments = [str(path), "--epochs", "10", "--verbose", "0"]
+    assert load("classify").main(arguments) == 100.0
+    assert " (correct: yes)  yes " in capsys.readouterr().out
+
+
+def test_classify_finds_the_stress():
+    pairs = load("classify").read_dictionary()
+    assert {("2", "guitar"), ("1", "window"), ("3", "understand")} <= set(pairs)
+    assert not any(word == "cat" for _, word in pairs)  # one syllable
