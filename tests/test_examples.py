@@ -184,3 +184,28 @@ def test_classify_finds_the_stress():
     pairs = load("classify").read_dictionary()
     assert {("2", "guitar"), ("1", "window"), ("3", "understand")} <= set(pairs)
     assert not any(word == "cat" for _, word in pairs)  # one syllable
+
+
+# vision.py
+
+
+@pytest.mark.once("torch")
+def test_vision(tmp_path, monkeypatch, capsys):
+    vision = load("vision")
+    build = functools.partial(vision.build_models, hidden_dim=16)
+    monkeypatch.setattr(vision, "build_models", build)
+    arguments = ["--epochs", "5", "--verbose", "0", "--output", str(tmp_path)]
+    accuracy = vision.main(arguments)
+    output = capsys.readouterr().out
+    assert "1437 training pictures, 360 test pictures" in output
+    assert printed(r"accuracy: (\d+\.\d\d) %", output) == round(accuracy, 2)
+    assert accuracy > 30
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_vision_returns_the_attention_of_the_class_token():
+    _, attention = load("vision").build_models(hidden_dim=8)
+    scores = attention.predict(np.zeros((3, 8, 8, 1)), verbose=0)
+    assert scores.shape == (3, 4, 16)
+    # The sum over the patches lacks the score of the class token itself.
+    assert np.all((scores > 0) & (scores.sum(axis=-1, keepdims=True) < 1))
