@@ -209,3 +209,39 @@ def test_vision_returns_the_attention_of_the_class_token():
     assert scores.shape == (3, 4, 16)
     # The sum over the patches lacks the score of the class token itself.
     assert np.all((scores > 0) & (scores.sum(axis=-1, keepdims=True) < 1))
+
+
+# draw.py
+
+
+@pytest.mark.once("torch")
+def test_draw(tmp_path, monkeypatch, capsys):
+    draw = load("draw")
+    sizes = {**TOY, "vocabulary_size": draw.VOCABULARY_SIZE, "dropout": 0.0}
+    monkeypatch.setattr(draw, "build_model", lambda: CausalLM(**sizes))
+    arguments = ["--epochs", "1", "--samples", "2", "--verbose", "0"]
+    loss = draw.main([*arguments, "--output", str(tmp_path)])
+    output = capsys.readouterr().out
+    shown = printed(r"loss of the model: (\d\.\d+) nats a pixel", output)
+    assert shown == round(loss, 3)
+    assert loss < np.log(draw.VOCABULARY_SIZE)
+    shown = printed(r"loss of the frequencies: (\d\.\d+) nats a pixel", output)
+    assert 1 < shown < np.log(17)
+    assert printed(r"recognised of the test pictures: (\d+\.\d)%", output) > 95
+    assert 0 <= printed(r"recognised of 20 drawings: (\d+\.\d)%", output) <= 100
+    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_draw_codes_pictures():
+    pictures = np.array([[16, 0, 5], [1, 2, 3]])
+    inputs, targets = load("draw").token_ids(pictures, np.array([9, 0]))
+    assert inputs.tolist() == [[13, 30, 14], [4, 15, 16]]
+    assert targets.tolist() == [[30, 14, 19], [15, 16, 17]]
+
+
+def test_draw_counts_shades():
+    draw = load("draw")
+    black, white = np.full((2, 64), 16), np.zeros((2, 64), "int32")
+    pictures, labels = np.concatenate([black, white]), np.array([1, 1, 2, 2])
+    loss = draw.loss_of_frequencies(pictures, labels, pictures, labels)
+    assert loss == pytest.approx(-np.log(2.1 / (2 + 17 * 0.1)))
