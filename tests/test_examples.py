@@ -1,5 +1,6 @@
 """Runs the examples at toy size."""
 
+import ast
 import functools
 import importlib.util
 import pathlib
@@ -245,3 +246,34 @@ def test_draw_counts_shades():
     pictures, labels = np.concatenate([black, white]), np.array([1, 1, 2, 2])
     loss = draw.loss_of_frequencies(pictures, labels, pictures, labels)
     assert loss == pytest.approx(-np.log(2.1 / (2 + 17 * 0.1)))
+
+
+# recommend.py
+
+
+@pytest.mark.once("torch")
+def test_recommend(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "histories.txt"
+    # After `aN` comes `bN`, but `c` is more popular than each of them.
+    lines = (f"c c a{n} b{n} c c a{n} b{n}\n" for n in range(30) for _ in range(20))
+    path.write_text("".join(lines), "utf-8")
+    recommend = load("recommend")
+    rate = recommend.main([str(path), "--epochs", "6", "--verbose", "0"])
+    output = capsys.readouterr().out
+    assert "600 histories of 61 different items" in output
+    assert printed(r"hit rate of the model: (\d+\.\d\d) %", output) == round(rate, 2)
+    shown = printed(r"hit rate of the most popular items: (\d+\.\d\d) %", output)
+    assert shown < 35 < rate
+    assert printed(r"hit rate of the items that follow: (\d+\.\d\d) %", output) == 100
+
+
+def test_recommend_counts_items():
+    rows = [[7, 8, 7, 8, 7], [7, 9], [8, 8]]
+    popular, following = load("recommend").count_items(rows)
+    assert popular == [7, 8, 9]
+    assert following == [[8, 9, 7], [7, 8, 9], [7, 8, 9]]
+
+
+def test_recommend_reads_calls_in_order():
+    (function,) = ast.parse("def f():\n    a(b(1)).c()\n    x[0]()\n    d.e()").body
+    assert load("recommend").called_names(function) == ["a", "b", "c", "e"]
