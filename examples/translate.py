@@ -10,28 +10,71 @@ or one file with a tab between source and target.
 The same command resumes a stopped run. The output folder holds `model.keras`, which
 loads on every backend, a SavedModel that takes and returns strings, and `options.toml`,
 with which the command reproduces the run.
+
+`attention.png` shows, for each head of the last layer of the encoder, what a word of a
+source attends to: "it" in the first source that has this word, or the word and the
+sentence that you name:
+
+    --word it --sentence "The animal did not cross the street, it was too tired."
 """
 
 import argparse
+import pathlib
+from typing import Any
+
+import keras
 
 from keras_transformer.dataset import read_pairs
+from keras_transformer.plotting import plot_attention
 from keras_transformer.recipe import Recipe, train
 
 
 def main(arguments: list[str] | None = None) -> float:
     """Runs the example and returns BLEU on the test set, if any, or validation set."""
-    options = parse_arguments(arguments)
-    recipe = Recipe(**vars(options))
+    options = vars(parse_arguments(arguments))
+    word, sentence = options.pop("word"), options.pop("sentence")
+    recipe = Recipe(**options)
     model, search, figures = train(recipe)
     print(f"BLEU {figures.bleu:.2f}  ({figures.bleu_signature})")
     print(f"chrF {figures.chrf:.2f}  ({figures.chrf_signature})")
 
-    source, target = (*(options.test or options.valid), None)[:2]
-    sources = [source for source, _ in read_pairs(source, target)][:5]
-    texts, scores = model.generate(sources, search, return_scores=True)
-    for source, text, score in zip(sources, texts, scores, strict=True):
+    source, target = (*(options["test"] or options["valid"]), None)[:2]
+    sources = [source for source, _ in read_pairs(source, target)]
+    texts, scores = model.generate(sources[:5], search, return_scores=True)
+    for source, text, score in zip(sources, texts, scores, strict=False):
         print(f"  {source}\n    → {text}  ({score:.2f})")
+    path = pathlib.Path(options["output"]) / "attention.png"
+    draw_attention(model, word, [sentence] if sentence else sources, path)
     return figures.bleu
+
+
+def draw_attention(
+    model: Any, word: str, sources: list[str], path: pathlib.Path
+) -> None:
+    """Plots what each head of the encoder attends to at `word` in the first source."""
+    tokenizer = model.source_tokenizer
+    for source in sources:
+        token_ids = tokenizer.tokenize([source], add_end=True).to_tensor()
+        tokens = [tokenizer.id_to_token(int(token)) for token in token_ids[0]]
+        words = [token.strip("▁").lower() for token in tokens]
+        if word.lower() in words:
+            break
+    else:
+        print(f"no picture: no source has “{word}” as one token")
+        return
+    inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids[:, :1]}
+    _, scores = model(inputs, return_attention_scores=True)
+    heads = keras.ops.convert_to_numpy(scores["encoder"][-1])[0]
+    figure = plot_attention(
+        heads[:, words.index(word.lower())],
+        [str(1 + head) for head in range(len(heads))],
+        tokens,
+        query_label="head",
+        key_label="token",
+        title=f"What “{word}” attends to in the last layer of the encoder",
+    )
+    figure.savefig(path, dpi=150, bbox_inches="tight")
+    print(f"attention: {path}")
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -53,6 +96,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         action="store_false",
         help="do not write a SavedModel",
     )
+    parser.add_argument("--word", default="it", help="the word of attention.png")
+    parser.add_argument("--sentence", help="the source of attention.png")
     parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     return parser.parse_args(arguments)
 

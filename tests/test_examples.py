@@ -97,10 +97,16 @@ def test_translate(tmp_path, monkeypatch, capsys):
     translate = load("translate")
     recipe = functools.partial(Recipe, max_length=24)  # the steps of a search
     monkeypatch.setattr(translate, "Recipe", recipe)
-    score = translate.main([*files, *options, "--verbose", "0"])
+    score = translate.main([*files, *options, "--word", "LO", "--verbose", "0"])
     output = capsys.readouterr().out
     assert printed(r"BLEU (\d+\.\d\d)  \(.*\)", output) == round(score, 2)
     assert "  ka lo 4\n    → " in output
+    assert f"attention: {tmp_path / 'attention.png'}" in output
+    translated = keras.saving.load_model(tmp_path / "model.keras")
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    translate.draw_attention(translated, "it", ["ka lo 4"], tmp_path / "it.png")
+    assert "no picture" in capsys.readouterr().out
+    assert not (tmp_path / "it.png").exists()
     assert (tmp_path / "saved_model/1/saved_model.pb").exists() == EXPORTS
 
 
