@@ -1,5 +1,6 @@
 """Runs the examples at toy size."""
 
+import argparse
 import ast
 import functools
 import importlib.util
@@ -283,3 +284,49 @@ def test_recommend_counts_items():
 def test_recommend_reads_calls_in_order():
     (function,) = ast.parse("def f():\n    a(b(1)).c()\n    x[0]()\n    d.e()").body
     assert load("recommend").called_names(function) == ["a", "b", "c", "e"]
+
+
+# pretrain.py
+
+
+@pytest.mark.once("torch")
+def test_pretrain(monkeypatch, capsys):
+    pretrain = load("pretrain")
+    monkeypatch.setattr(pretrain, "LIBRARIES", ("numpy", "seaborn"))
+    read = pretrain.read_docstrings
+    monkeypatch.setattr(
+        pretrain, "read_docstrings", lambda random: [x[:400] for x in read(random)]
+    )
+    monkeypatch.setattr(pretrain, "WIDTH", 16)
+    tune = functools.partial(pretrain.fine_tune, epochs=2)
+    monkeypatch.setattr(pretrain, "fine_tune", tune)
+    arguments = ["--epochs", "1", "--labels", "40", "--draws", "1", "--verbose", "0"]
+    accuracy = pretrain.main([*arguments, "--vocabulary-size", "300"])
+    output = capsys.readouterr().out
+    assert "360 texts without labels, 40 test texts" in output
+    assert "accuracy with 40 labels, mean of 1 draws:" in output
+    shown = printed(r"  pretrained: (\d+\.\d) %", output)
+    assert shown == round(accuracy, 1)
+    for name in ("linear model", "from scratch"):
+        assert 0 < printed(rf"  {name}: (\d+\.\d) %", output) <= 100
+
+
+def test_pretrain_hides_tokens(monkeypatch):
+    pretrain = load("pretrain")
+    encoder = pretrain.build_encoder(8)
+    calls = []
+
+    def fit(model, inputs, targets, **_):
+        calls.append((inputs, targets))
+
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    ids = np.tile([1, 2, 3, 4, 5, 6, 0, 0], (200, 1))
+    options = argparse.Namespace(epochs=2, seed=1, verbose=0)
+    pretrain.pretrain(encoder, ids, 7, options)
+    for inputs, targets in calls:
+        hidden = inputs == 7
+        assert 0.1 < hidden[:, :6].mean() < 0.2
+        assert not hidden[:, 6:].any()
+        np.testing.assert_array_equal(inputs[~hidden], ids[~hidden])
+        np.testing.assert_array_equal(targets, np.where(hidden, ids, 0))
+    assert (calls[0][0] != calls[1][0]).any()  # others in each epoch
