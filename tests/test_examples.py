@@ -330,3 +330,34 @@ def test_pretrain_hides_tokens(monkeypatch):
         np.testing.assert_array_equal(inputs[~hidden], ids[~hidden])
         np.testing.assert_array_equal(targets, np.where(hidden, ids, 0))
     assert (calls[0][0] != calls[1][0]).any()  # others in each epoch
+
+
+# answer.py
+
+
+@pytest.mark.once("torch")
+def test_answer(monkeypatch, capsys):
+    answer = load("answer")
+    monkeypatch.setattr(kt, "Seq2Seq", lambda **sizes: Seq2Seq(**sizes | TOY))
+    exact = answer.main(["--texts", "200", "--epochs", "1", "--verbose", "0"])
+    output = capsys.readouterr().out
+    assert "180 training texts, 20 test texts" in output
+    assert printed(r"exact match of the model: (\d+\.\d\d) %", output) == exact
+    kind = "the first of its kind"
+    assert 0 < printed(rf"exact match of {kind}: (\d+\.\d\d) %", output) < 100
+
+
+def test_answer_is_in_the_text():
+    answer = load("answer")
+    random = np.random.default_rng(1)
+    pairs = [answer.make_pair(random) for _ in range(101)]
+    for source, text in pairs:
+        question, context = source.split(" ? ")
+        (sentence,) = (s for s in context.split(" .") if text in s)
+        asked = question.split()[-1]
+        asked = question.split()[-2] if asked in ("live", "play") else asked
+        assert asked in sentence.split()
+    firsts = [answer.first_of_kind(*pair) for pair in pairs]
+    assert answer.exact_match(firsts, [text for _, text in pairs]) < 60
+    source = "Who lives in Oslo ? Ben lives in Rome . Eva lives in Oslo ."
+    assert answer.first_of_kind(source, "Eva") == "Ben"
