@@ -23,6 +23,7 @@ import pathlib
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer.dataset import read_pairs
 from keras_transformer.plotting import plot_attention
@@ -54,7 +55,7 @@ def draw_attention(
     """Plots what each head of the encoder attends to at `word` in the first source."""
     tokenizer = model.source_tokenizer
     for source in sources:
-        token_ids = tokenizer.tokenize([source], add_end=True).to_tensor()
+        token_ids = tokenizer.tokenize([source], add_end=True).to_tensor().numpy()
         tokens = [tokenizer.id_to_token(int(token)) for token in token_ids[0]]
         words = [token.strip("▁").lower() for token in tokens]
         if word.lower() in words:
@@ -62,7 +63,8 @@ def draw_attention(
     else:
         print(f"no picture: no source has “{word}” as one token")
         return
-    inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids[:, :1]}
+    start = np.array([[model.start_token_id]])
+    inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": start}
     _, scores = model(inputs, return_attention_scores=True)
     heads = keras.ops.convert_to_numpy(scores["encoder"][-1])[0]
     figure = plot_attention(
