@@ -28,6 +28,7 @@ The packages, in the order of imports; each imports only those after it:
 - `decoding`: greedy and beam search and sampling over the steps of a model
 - `layers`: attention, positions, encoder and decoder blocks and stacks
 - `text`: strings to token ids and back, inside the TensorFlow graph
+- `distribution`: training on several devices
 - `backend`: APIs of a single backend, and private APIs of dependencies
 - `evaluation`, `plotting`, `files`, `hub`, `arguments`, `types`: modules that import
   none of the others
@@ -99,6 +100,7 @@ if TYPE_CHECKING or not _is_command():
         SearchResult,
         SuppressTokens,
     )
+    from keras_transformer.distribution import distribute
     from keras_transformer.inference.alignment import Alignment
     from keras_transformer.inference.scoring import ScoreResult
     from keras_transformer.inference.streaming import SearchTree
@@ -162,6 +164,7 @@ _LAZY = {
 # The modules of all other names, for the command.
 _MODULES = (
     "decoding",
+    "distribution",
     "inference.alignment",
     "inference.scoring",
     "inference.streaming",
@@ -253,6 +256,7 @@ __all__ = [
     "WarmupInverseSquareRoot",
     "WordTokenizer",
     "average_checkpoints",
+    "distribute",
     "freeze",
     "list_checkpoints",
     "load_checkpoint",

@@ -70,6 +70,7 @@ LONGEST = (
     "test_examples",
     "test_docstring_examples",
     "test_distribution",
+    "test_devices",
     "test_load_marian",
     "test_load_own_marian",
     "test_keras_hub_tokenizer",

@@ -3,6 +3,7 @@
 - `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
 - `distribution`: losses, metrics and updates over several replicas
+- `sharding`: batches and variables on several devices of JAX
 - `keras_internals`: private names of Keras, with fallbacks; quantized models
 - `micro_batches`: gradients accumulated over parts of a batch
 - `random_bits`: random integers of 16 bits for dropout

@@ -11,6 +11,7 @@ from keras_transformer.backend.distribution import (
     each_replica_alone,
     sum_over_replicas,
 )
+from keras_transformer.backend.sharding import share_rows
 
 
 def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
@@ -86,7 +87,7 @@ def _jax(model: Any, parts: tuple[Any, ...], rows: Any, state: tuple[Any, ...]) 
 
     def step(carry: Any, part: Any) -> Any:
         gradients, total, total_loss, non_trainable, metrics = carry
-        x, y, sample_weight = part
+        x, y, sample_weight = part = share_rows(part)
         (_, aux), new = gradients_of(
             trainable,
             non_trainable,

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_ints, check_positive, check_rates
+from keras_transformer.distribution import check_model_sizes
 from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
 from keras_transformer.layers.sub_layers import serialize_weight_options
@@ -93,11 +94,13 @@ class BlockArguments:
             residual_options: dictionary or `None`.
 
         Raises:
-            ValueError: if a size, a rate or the epsilon is out of range, or
-                `attention_options` contains `"positions"`.
+            ValueError: if a size, a rate or the epsilon is out of range, if
+                `attention_options` contains `"positions"`, or if the devices of
+                `distribute` cannot share the weights.
             TypeError: if `positions` is not a `PositionScheme`.
         """
         check_ints(1, intermediate_dim=intermediate_dim, num_heads=num_heads)
+        check_model_sizes(intermediate_dim=intermediate_dim, num_heads=num_heads)
         check_rates(dropout=dropout)
         check_positive(layer_norm_epsilon=layer_norm_epsilon)
         if attention_options and "positions" in attention_options:

@@ -21,7 +21,9 @@ from keras_transformer.backend.distribution import (
 )
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
+from keras_transformer.backend.sharding import share_rows
 from keras_transformer.backend.xla_barriers import without_xla
+from keras_transformer.distribution import check_created_within
 from keras_transformer.training.checkpoints.stop_signals import (
     restored_signal_handlers,
 )
@@ -130,6 +132,7 @@ class TokenTrainer(ReplicatedModel):
         signature = _SIGNATURES["compile"]
         bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
         _check_padding(self.pad_token_id, bound)
+        _check_created_within(bound)
         _check_takes_logits(loss)
         self.micro_batches = micro_batches
         self.r_drop = float(r_drop)
@@ -171,11 +174,19 @@ class TokenTrainer(ReplicatedModel):
         check_data("fit", arguments, self.input_keys)
         check_learning_rate(self.optimizer, arguments.get("callbacks"))
         check_distribution(self)
+        self._check_devices()
         self._compile_new_schedules()
         build_from_dataset(self, arguments.get("x"))
         build_optimizer(self)
         with explained_lengths(), restored_signal_handlers():
             return super().fit(*args, **kwargs)
+
+    def _check_devices(self) -> None:
+        check_created_within(
+            model=self.variables,
+            optimizer=self.optimizer.variables,
+            metrics=self.metrics_variables,
+        )
 
     def _compile_new_schedules(self) -> None:
         """Compiles the step again if the optimizer got another schedule.
@@ -204,6 +215,7 @@ class TokenTrainer(ReplicatedModel):
         arguments = _SIGNATURES["evaluate"].bind(self, *args, **kwargs).arguments
         check_compiled("evaluate", self)
         check_data("evaluate", arguments, self.input_keys)
+        self._check_devices()
         with explained_lengths():
             return super().evaluate(*args, **kwargs)
 
@@ -300,6 +312,7 @@ class TokenTrainer(ReplicatedModel):
         check_compiled("train_on_batch", self)
         check_data("fit", {"x": x, "y": y}, self.input_keys)
         check_distribution(self)
+        self._check_devices()
         self._compile_new_schedules()
         build_optimizer(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
@@ -366,10 +379,17 @@ class TokenTrainer(ReplicatedModel):
             return super().get_metrics_result()
 
     def train_step(self, *args: Any) -> Any:
+        args = _with_shared_rows(args)
         with contextlib.nullcontext() if self.jit_compile else without_xla():
             if self.micro_batches == 1 or not self.trainable_weights:
                 return super().train_step(*args)
             return train_in_micro_batches(self, *args)
+
+    def test_step(self, *args: Any) -> Any:
+        return super().test_step(*_with_shared_rows(args))
+
+    def predict_step(self, *args: Any) -> Any:
+        return super().predict_step(*_with_shared_rows(args))
 
     def batch_weight(self, y: TokenIds, sample_weight: Tensor | None = None) -> Tensor:
         """Computes the weight of a micro-batch: the sum of its token weights.
@@ -398,6 +418,25 @@ class TokenTrainer(ReplicatedModel):
         self.compile(**arguments)
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+
+def _with_shared_rows(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    *state, data = args  # On JAX the state and the data, otherwise the data.
+    return *state, share_rows(data)
+
+
+def _check_created_within(compile_arguments: dict[str, Any]) -> None:
+    """Raises `ValueError` if the optimizer or a metric is on other devices."""
+    variables = {
+        name: [
+            variable
+            for each in keras.tree.flatten(compile_arguments.get(name))
+            if isinstance(each, keras.optimizers.Optimizer | keras.Metric)
+            for variable in each.variables
+        ]
+        for name in ("optimizer", "metrics", "weighted_metrics")
+    }
+    check_created_within(**variables)
 
 
 def _check_padding(pad_token_id: int, compile_arguments: dict[str, Any]) -> None:

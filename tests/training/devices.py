@@ -1,0 +1,157 @@
+"""Trains on four virtual devices and on one of JAX; prints figures as JSON.
+
+`test_devices` runs it as a process: JAX must not have started before the number of
+devices is set.
+"""
+
+import contextlib
+import json
+import tempfile
+import warnings
+
+import jax
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+ROWS = 12
+SIZES = {"hidden_dim": 8, "intermediate_dim": 12, "vocabulary_size": 12}
+
+
+class BatchLogs(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.logs = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.logs.append([float(value) for value in logs.values()])
+
+
+def examples(rows=ROWS):
+    """Rows of very different lengths; the first device gets most of the tokens."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(4, 12, (rows, 5)).astype("int32")
+    targets = rng.integers(4, 12, (rows, 6)).astype("int32")
+    targets[np.arange(rows) % 8 >= 4, 1:] = 0
+    return {"encoder_token_ids": ids, "decoder_token_ids": targets}, targets
+
+
+def build(kind=kt.Seq2Seq, num_heads=4, optimizer=None, **options):
+    keras.utils.set_random_seed(3)
+    model = kind(num_layers=1, num_heads=num_heads, dropout=0.3, **SIZES)
+    model.compile(
+        keras.optimizers.SGD(0.5, momentum=0.9) if optimizer is None else optimizer,
+        kt.LabelSmoothedCrossEntropy(0.1),
+        metrics=[kt.Perplexity(), kt.MaskedTokenAccuracy()],
+        **options,
+    )
+    return model
+
+
+def on(grid):
+    keras.utils.clear_session(free_memory=False)
+    return kt.distribute(*grid) if grid else contextlib.nullcontext()
+
+
+def fit(model, rows=ROWS, **options):
+    """Rows that four devices do not divide: batches of 7 and 5, validation of 5."""
+    logs = BatchLogs()
+    callbacks = [logs, *options.pop("callbacks", ())]
+    options = {"shuffle": False, "verbose": 0, "validation_data": examples(5)} | options
+    history = model.fit(*examples(rows), batch_size=7, callbacks=callbacks, **options)
+    return logs.logs, {name: values[-1] for name, values in history.history.items()}
+
+
+def difference(one, several):
+    """The greatest relative difference of the logs of batches and of the last epoch."""
+    (batches, epoch), (other_batches, other_epoch) = one, several
+    assert epoch.keys() == other_epoch.keys()
+    values = [*np.ravel(batches), *epoch.values()]
+    others = [*np.ravel(other_batches), *(other_epoch[name] for name in epoch)]
+    scale = np.maximum(np.abs(values), 1e-3)
+    return float((np.abs(np.subtract(values, others)) / scale).max())
+
+
+def compare(grid, **options):
+    found = []
+    for each in ((), grid):
+        with on(each):
+            found.append(fit(build(**options), rows=7, validation_data=None))
+    return difference(*found)
+
+
+def resume(whole, first, then):
+    """A run that begins on some devices and is resumed on others."""
+    with tempfile.TemporaryDirectory() as folder:
+        with on(first):
+            began = fit(build(), callbacks=[kt.Checkpoints(folder)])
+        with on(then):
+            model = build()
+            resumed = fit(model, epochs=2, callbacks=[kt.Checkpoints(folder)])
+    batches, epoch = whole
+    return difference((batches, epoch), (began[0] + resumed[0], resumed[1])), model
+
+
+def sharded(variables):
+    """The axes of sharded variables, by their paths."""
+    specs = {v.path: v.value.sharding.spec for v in variables}
+    return {path: str(tuple(spec)) for path, spec in specs.items() if any(spec)}
+
+
+def error(function, *args, **options):
+    try:
+        function(*args, **options)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def errors():
+    found = {}
+    outside = build()
+    optimizer = keras.optimizers.SGD()
+    with on((4, 2)):
+        found["heads"] = error(build, num_heads=1)
+        found["model"] = error(fit, outside)
+        found["optimizer"] = error(build, optimizer=optimizer)
+        model = build()
+        keras.utils.clear_session(free_memory=False)
+        found["cleared"] = error(fit, model)
+        found["cleared_model"] = error(build)
+    found["after"] = error(fit, model)
+    found["devices"] = error(kt.distribute(5).__enter__)
+    with on((4, 4)), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kt.Seq2Seq(num_layers=1, num_heads=4, **{**SIZES, "vocabulary_size": 11})
+    found["vocabulary"] = str(caught[0].message)
+    return found
+
+
+def main():
+    jax.config.update("jax_num_cpu_devices", 4)
+    found = {}
+    with on(()):
+        whole = fit(build(), epochs=2)
+    found["to_one"], one = resume(whole, (4, 2), ())
+    found["to_four"], four = resume(whole, (), (4, 1))
+    texts = [[5, 6, 3], [7, 3]]
+    found["generated"] = [
+        model.generate(texts, kt.BeamSearch(2), 6).token_ids.tolist()
+        for model in (one, four)
+    ]
+    found["micro_batches"] = compare((2, 1), micro_batches=2, r_drop=1.0)
+    inputs, targets = examples(6)
+    losses = []
+    for grid in ((), (2, 2)):
+        with on(grid):
+            model = build(kt.CausalLM)
+            losses.append(model.train_on_batch(inputs["decoder_token_ids"], targets)[0])
+    found["causal"] = abs(float(losses[0]) - float(losses[1]))
+    found["layouts"] = sharded(model.variables)
+    found["moments"] = sharded(model.optimizer.variables)
+    found["errors"] = errors()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
