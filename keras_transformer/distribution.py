@@ -116,9 +116,15 @@ def distribute(
 
     ```python
     with kt.distribute(devices=4, model_parallel=2):
-        model = kt.Seq2Seq.from_preset("transformer_base", ...)
+        model = kt.Seq2Seq(
+            num_layers=6,
+            hidden_dim=512,
+            intermediate_dim=2048,
+            num_heads=8,
+            source_tokenizer=tokenizer,
+        )
         model.compile("adam", kt.LabelSmoothedCrossEntropy())
-        model.fit(train.dataset, epochs=10, shuffle=False)
+        model.fit(train.dataset, epochs=40, shuffle=False)
     ```
 
     References:

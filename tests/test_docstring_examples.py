@@ -21,6 +21,7 @@ NOT_RUN = {
     "Helsinki-NLP/": "it downloads a published model",
     "openai-community/": "it downloads a published model",
     "serve(read_server_options(": "it serves until it is stopped",
+    "kt.distribute(": "it requires several devices and JAX",
 }
 # Why an example with this in it runs with one backend alone, and which.
 RUN_ONCE = {

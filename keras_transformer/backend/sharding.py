@@ -1,5 +1,7 @@
 """Batches and variables on several devices of `keras.distribution`, on JAX."""
 
+import contextlib
+import os
 from typing import Any, TypeVar
 
 import keras
@@ -44,7 +46,26 @@ def devices_of(variables: list[keras.Variable]) -> set[frozenset[str]]:
         Set with one frozen set of the names of devices, such as `"cpu:0"`, if all
         variables are on the same devices; empty without variables.
     """
+    values: list[Any] = [variable.value for variable in variables]
     return {
-        frozenset(f"{d.platform}:{d.id}" for d in variable.value.sharding.device_set)
-        for variable in variables
+        frozenset(f"{d.platform}:{d.id}" for d in value.sharding.device_set)
+        for value in values
     }
+
+
+def add_virtual_devices(count: int) -> None:
+    """Makes JAX divide the CPU into virtual devices, to try what several devices do.
+
+    Has no effect on other devices, if JAX has started, or if XLA_FLAGS determines the
+    number.
+
+    Args:
+        count: int >= 1, number of virtual devices.
+    """
+    if keras.backend.backend() != "jax":
+        return
+    import jax
+
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        with contextlib.suppress(RuntimeError):  # JAX has started.
+            jax.config.update("jax_num_cpu_devices", count)

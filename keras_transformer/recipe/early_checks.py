@@ -1,6 +1,8 @@
 """Checks of a recipe that require neither Keras nor the content of its texts."""
 
+import os
 import pathlib
+import sys
 from collections.abc import Iterable
 
 from keras_transformer.arguments import check_character_coverage, normalization_rule
@@ -28,6 +30,7 @@ def check_early(recipe: Recipe) -> None:
     """
     _check_one_of("preset", recipe.preset, PRESETS)
     _check_one_of("dtype", recipe.dtype, DTYPES)
+    _check_devices(recipe.devices)
     normalization_rule(recipe.normalization, recipe.lowercase)
     check_character_coverage(recipe.character_coverage)
     if recipe.model == "seq2seq":
@@ -52,6 +55,18 @@ def _check_one_of(name: str, value: str | None, values: Iterable[str]) -> None:
     if value is not None and value not in values:
         raise ValueError(
             f"`{name}` must be one of {', '.join(values)}; received `{name}={value!r}`."
+        )
+
+
+def _check_devices(devices: int) -> None:
+    """Raises `ValueError` if the backend does not train on several devices."""
+    keras = sys.modules.get("keras")
+    backend = keras.backend.backend() if keras else os.environ.get("KERAS_BACKEND")
+    if devices > 1 and backend != "jax":
+        raise ValueError(
+            "`devices` above 1 must be used on JAX; received "
+            f"`devices={devices}` and the backend {backend or 'tensorflow'!r}. Set "
+            "KERAS_BACKEND=jax."
         )
 
 

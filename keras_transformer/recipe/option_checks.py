@@ -96,6 +96,8 @@ def check_numbers(recipe: "Recipe") -> None:
         1,
         max_length=recipe.max_length,
         micro_batches=recipe.micro_batches,
+        devices=recipe.devices,
+        model_parallel=recipe.model_parallel,
         metric_every=recipe.metric_every,
         num_beams=recipe.num_beams,
     )
@@ -114,6 +116,11 @@ def check_numbers(recipe: "Recipe") -> None:
         patience=recipe.patience,
         save_every=recipe.save_every,
     )
+    if recipe.devices % recipe.model_parallel:
+        raise ValueError(
+            "`model_parallel` must divide the number of devices; received "
+            f"`devices={recipe.devices}`, `model_parallel={recipe.model_parallel}`."
+        )
     check_ints(0, optional=True, cooldown=recipe.cooldown)
     check_rates(
         dropout=recipe.dropout or 0.0,

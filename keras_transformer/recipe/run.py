@@ -1,10 +1,14 @@
 """A training run: vocabulary, data, model, `fit`, averaged weights, evaluation."""
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import Literal
 
 import keras
 
+from keras_transformer.backend.sharding import add_virtual_devices
+from keras_transformer.distribution import distribute
 from keras_transformer.files import written_whole
 from keras_transformer.recipe.early_checks import check_early
 from keras_transformer.recipe.folder import is_complete, next_version
@@ -79,6 +83,27 @@ def train(recipe: Recipe) -> TrainingResult:
         reporter.print(f"The run in {output} is complete.")
         _print_figures(result.figures, recipe, reporter)
         return result
+    with _distributed(recipe, reporter):
+        return _train(recipe, reporter)
+
+
+@contextlib.contextmanager
+def _distributed(recipe: Recipe, reporter: Reporter) -> Iterator[None]:
+    if recipe.devices == 1:
+        yield
+        return
+    add_virtual_devices(recipe.devices)
+    with distribute(recipe.devices, recipe.model_parallel) as found:
+        if all(str(each).startswith("cpu") for each in found.device_mesh.devices.flat):
+            reporter.print(
+                f"{recipe.devices} virtual devices share one CPU, to try what several "
+                "devices do: training is not faster than with --devices 1."
+            )
+        yield
+
+
+def _train(recipe: Recipe, reporter: Reporter) -> TrainingResult:
+    output = pathlib.Path(recipe.output)
     prepared = prepare_run(recipe, reporter)
     recipe = prepared.recipe
     figures_file = output / "figures.json"
