@@ -11,7 +11,7 @@ from keras_transformer.backend.distribution import (
     each_replica_alone,
     sum_over_replicas,
 )
-from keras_transformer.backend.sharding import share_rows
+from keras_transformer.backend.sharding import rows_to_add, share_rows
 
 
 def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
@@ -37,7 +37,8 @@ def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
 def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
     """Reshapes tensors `(batch, …)` to `(micro_batches, rows, …)`.
 
-    Rows of padding are added if the batch is not divisible.
+    Rows of padding are added if the batch is not divisible, and to the end of each
+    micro-batch if the devices cannot divide its rows.
     """
     count = model.micro_batches
 
@@ -45,7 +46,11 @@ def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
         batch, *rest = ops.shape(tensor)
         rows = -(-batch // count)
         missing = ops.full((rows * count - batch, *rest), filler, tensor.dtype)
-        return ops.reshape(ops.concatenate([tensor, missing]), (count, rows, *rest))
+        parts = ops.reshape(ops.concatenate([tensor, missing]), (count, rows, *rest))
+        if not (added := rows_to_add(rows)):
+            return parts
+        missing = ops.full((count, added, *rest), filler, tensor.dtype)
+        return ops.concatenate([parts, missing], axis=1)
 
     x, y, sample_weight = data
     x, y = tree.map_structure(lambda ids: split(ids, model.pad_token_id), (x, y))

@@ -13,7 +13,8 @@ def share_rows(batch: T) -> T:
     """Divides the rows of a batch among the devices of the current distribution.
 
     Within a compiled step of JAX, the compiler then divides all that is computed from
-    the rows. It adds rows on its own where they do not divide; the results have none.
+    the rows. If the rows do not divide, the results are right, but some layers compute
+    all rows on every device; see `rows_to_add`.
 
     Args:
         batch: nested tensors `(rows, …)`; they may contain `None`.
@@ -34,6 +35,23 @@ def share_rows(batch: T) -> T:
 
     shared: T = keras.tree.map_structure(share, batch)
     return shared
+
+
+def rows_to_add(rows: int) -> int:
+    """Returns the number of rows that a batch lacks to divide among the devices.
+
+    Args:
+        rows: int, number of rows of the batch.
+
+    Returns:
+        int; 0 if there is no distribution of `keras.distribution`.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return 0
+    mesh = distribution.device_mesh
+    shares = mesh.shape[list(mesh.axis_names).index(distribution.batch_dim_name)]
+    return int(-rows % shares)
 
 
 def devices_of(variables: list[keras.Variable]) -> set[frozenset[str]]:

@@ -21,7 +21,7 @@ from keras_transformer.backend.distribution import (
 )
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
-from keras_transformer.backend.sharding import share_rows
+from keras_transformer.backend.sharding import rows_to_add, share_rows
 from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.distribution import check_created_within
 from keras_transformer.training.checkpoints.stop_signals import (
@@ -137,6 +137,8 @@ class TokenTrainer(ReplicatedModel):
         self.micro_batches = micro_batches
         self.r_drop = float(r_drop)
         self._reduction = _reduction_of(loss)
+        is_mean = self._reduction == "mean_with_sample_weight"
+        self._ignores_padding = is_mean and _ignore_padding(bound)
         scales_loss = self.dtype_policy.name == "mixed_float16" and kwargs.get(
             "auto_scale_loss", True
         )
@@ -381,9 +383,15 @@ class TokenTrainer(ReplicatedModel):
     def train_step(self, *args: Any) -> Any:
         args = _with_shared_rows(args)
         with contextlib.nullcontext() if self.jit_compile else without_xla():
-            if self.micro_batches == 1 or not self.trainable_weights:
-                return super().train_step(*args)
-            return train_in_micro_batches(self, *args)
+            in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
+            if in_parts and self.trainable_weights:
+                return train_in_micro_batches(self, *args)
+            return super().train_step(*args)
+
+    def _can_add_rows(self, data: Any) -> bool:
+        """Returns whether rows of padding make the devices share the work equally."""
+        rows = keras.tree.flatten(data)[0].shape[0]
+        return self._ignores_padding and bool(rows_to_add(rows))
 
     def test_step(self, *args: Any) -> Any:
         return super().test_step(*_with_shared_rows(args))
@@ -449,6 +457,16 @@ def _check_padding(pad_token_id: int, compile_arguments: dict[str, Any]) -> None
                     f"`{argument}` must have the `pad_token_id={pad_token_id}` of the "
                     f"model; received {type(each).__name__} with `pad_token_id={own}`."
                 )
+
+
+def _ignore_padding(compile_arguments: dict[str, Any]) -> bool:
+    """Returns whether the loss and the metrics are known to ignore rows of padding."""
+    loss, *metrics = (
+        keras.tree.flatten(compile_arguments.get(name))
+        for name in ("loss", "metrics", "weighted_metrics")
+    )
+    given = [each for group in (loss, *metrics) for each in group if each is not None]
+    return all(hasattr(each, "pad_token_id") for each in given)
 
 
 def _check_takes_logits(loss: Any) -> None:
