@@ -6,7 +6,10 @@ devices is set.
 
 import contextlib
 import json
+import pathlib
+import re
 import tempfile
+import types
 import warnings
 
 import jax
@@ -127,6 +130,19 @@ def errors():
     return found
 
 
+def documented_code():
+    """Runs the code of the page with a small model; returns its loss."""
+    page = (pathlib.Path(kt.__file__).parents[1] / "docs/scaling.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for size, small in (("2048", "8"), ("512", "8"), ("32_000", "12"), ("=6", "=1")):
+        assert size in code
+        code = code.replace(size, small)
+    train = types.SimpleNamespace(dataset=(batch for batch in [examples(8)]))
+    namespace = {"train": train}
+    exec(code.replace("epochs=40", "epochs=1, verbose=0"), namespace)
+    return namespace["model"].history.history["loss"][0]
+
+
 def main():
     jax.config.update("jax_num_cpu_devices", 4)
     found = {}
@@ -152,6 +168,7 @@ def main():
     found["layouts"] = sharded(model.variables)
     found["moments"] = sharded(model.optimizer.variables)
     found["errors"] = errors()
+    found["documented"] = documented_code()
     print(json.dumps(found))
 
 

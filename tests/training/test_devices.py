@@ -82,6 +82,10 @@ def test_errors_and_warnings(figures, name, message):
     assert message in figures["errors"][name]
 
 
+def test_the_documented_code_trains(figures):
+    assert 0 < figures["documented"] < 10
+
+
 def test_other_backends_are_refused():
     if keras.backend.backend() == "jax":
         pytest.skip("JAX has `distribute`")
