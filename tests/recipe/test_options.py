@@ -67,6 +67,12 @@ def test_ranges(name, value):
         Recipe(**FILES, **{name: value})
 
 
+def test_devices_of_replicas():
+    message = "`model_parallel` must divide .*`devices=4`, `model_parallel=3`"
+    with pytest.raises(ValueError, match=message):
+        Recipe(**FILES, devices=4, model_parallel=3)
+
+
 def test_paths_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = {"train": [pathlib.Path("a.en"), pathlib.Path("a.de")]}
@@ -142,6 +148,7 @@ def test_a_resumed_run_has_the_options_on_which_the_weights_depend():
     began, path = Recipe(**FILES, dropout=0.2), pathlib.Path("file")
     further = {"epochs": 50, "verbose": 2, "test": ["c.tsv"], "output": "elsewhere"}
     further |= {"valid": ["c.tsv"], "micro_batches": 2, "metric": "chrf"}
+    further |= {"devices": 4, "model_parallel": 2}
     Recipe(**{**FILES, **further}, dropout=0.2).check_resumes(began, path)
     others = {"dropout": 0.1, "seed": 3, "train": ["a.tsv"], "valid": 0.1, "test": 0.1}
     for name, value in others.items():

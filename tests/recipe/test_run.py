@@ -14,6 +14,7 @@ from keras_transformer import (
     Seq2Seq,
     Tokenizer,
     TranslationQuality,
+    distribute,
 )
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.models import PRESETS
@@ -450,3 +451,23 @@ def test_sizes_positions_and_tokenizers(options, monkeypatch):
     again = train(Recipe(**options)).model  # resumed, with the tokenizers of the folder
     assert again.source_tokenizer.get_config() == model.source_tokenizer.get_config()
     assert again.generate(["ka"]) == model.generate(["ka"])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="`devices` needs JAX")
+def test_a_run_on_several_devices(options, monkeypatch, capsys):
+    """The process of the tests has one device, which takes the place of four."""
+    given = []
+
+    def distribute_one(*arguments):
+        given.append(arguments)
+        return distribute(1)
+
+    monkeypatch.setattr(run, "add_virtual_devices", given.append)
+    monkeypatch.setattr(run, "distribute", distribute_one)
+    in_effect = keras.distribution.distribution
+    monkeypatch.setattr(run, "_train", lambda *_: in_effect() is not None)
+    options["verbose"] = 2
+    assert train(Recipe(**options, devices=4, model_parallel=2))
+    assert given == [4, (4, 2)]
+    assert "4 virtual devices share one CPU" in capsys.readouterr().out
+    assert not train(Recipe(**options))
