@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.backend.sharding import devices_of
+from keras_transformer.backend.sharding import devices_in_effect, devices_of
 
 _BATCH, _MODEL = "batch", "model"
 # The axis of each variable that the devices of a replica divide: the vocabulary, the
@@ -49,7 +49,6 @@ class _Devices(keras.distribution.ModelParallel):
         super().__init__(
             layout_map=layouts, batch_dim_name=_BATCH, auto_shard_dataset=False
         )
-        self.names = frozenset(devices)
         self.model_parallel = model_parallel
 
     def get_data_layout(self, data_shape: tuple[int, ...]) -> Any:
@@ -225,18 +224,18 @@ def check_created_within(**variables: Iterable[keras.Variable]) -> None:
     if keras.backend.backend() != "jax":
         return
     check_active()
-    distribution = keras.distribution.distribution()
+    devices = devices_in_effect()
     for name, each in variables.items():
-        found = devices_of([v for v in each if v.value is not None])
-        if distribution is None:
-            several = next((d for d in found if len(d) > 1), None)
+        found = devices_of(each)
+        if devices is None:
+            several = next((len(d) for d in found if len(d) > 1), None)
             if several:
                 raise ValueError(
                     f"`{name}` must be used within the `distribute` in which it was "
-                    f"created; received `{name}` on {len(several)} devices, and no "
+                    f"created; received `{name}` on {several} devices, and no "
                     "`distribute`. Call `fit` within the context."
                 )
-        elif found - {frozenset(map(str, distribution.device_mesh.devices.flat))}:
+        elif found - {devices}:
             raise ValueError(
                 f"`{name}` must be created within the `distribute` in which the model "
                 f"is trained; received `{name}` on other devices. Move its creation "

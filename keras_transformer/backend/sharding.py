@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import keras
@@ -54,21 +55,26 @@ def rows_to_add(rows: int) -> int:
     return int(-rows % shares)
 
 
-def devices_of(variables: list[keras.Variable]) -> set[frozenset[str]]:
+def devices_of(variables: Iterable[keras.Variable]) -> set[frozenset[Any]]:
     """Returns the sets of devices on which variables are.
 
     Args:
         variables: built Keras variables on JAX.
 
     Returns:
-        Set with one frozen set of the names of devices, such as `"cpu:0"`, if all
-        variables are on the same devices; empty without variables.
+        Set of frozen sets of JAX devices: one if all variables are on the same devices,
+        none without variables.
     """
     values: list[Any] = [variable.value for variable in variables]
-    return {
-        frozenset(f"{d.platform}:{d.id}" for d in value.sharding.device_set)
-        for value in values
-    }
+    return {frozenset(value.sharding.device_set) for value in values}
+
+
+def devices_in_effect() -> frozenset[Any] | None:
+    """Returns the JAX devices of the current distribution; `None` without one."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return None
+    return frozenset(distribution.device_mesh.backend_mesh.devices.flat)
 
 
 def add_virtual_devices(count: int) -> None:
