@@ -314,7 +314,8 @@ class TokenTrainer(ReplicatedModel):
         check_compiled("train_on_batch", self)
         check_data("fit", {"x": x, "y": y}, self.input_keys)
         check_distribution(self)
-        self._check_devices()
+        if self.train_function is None:  # The check takes milliseconds.
+            self._check_devices()
         self._compile_new_schedules()
         build_optimizer(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
