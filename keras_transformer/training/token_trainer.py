@@ -27,6 +27,14 @@ from keras_transformer.distribution import check_created_within
 from keras_transformer.training.checkpoints.stop_signals import (
     restored_signal_handlers,
 )
+from keras_transformer.training.compile_arguments import (
+    check_created_here,
+    check_is_mean,
+    check_padding,
+    check_takes_logits,
+    ignore_padding,
+    reduction_of,
+)
 from keras_transformer.training.fit_arguments import (
     check_compiled,
     check_data,
@@ -123,7 +131,7 @@ class TokenTrainer(ReplicatedModel):
         )
         check_ints(1, micro_batches=micro_batches)
         if micro_batches > 1 and loss is not None:
-            _check_is_mean(loss, micro_batches)
+            check_is_mean(loss, micro_batches)
         if not 0.0 <= r_drop < float("inf"):
             raise ValueError(
                 "`r_drop` must be a finite number of at least 0; received "
@@ -131,14 +139,14 @@ class TokenTrainer(ReplicatedModel):
             )
         signature = _SIGNATURES["compile"]
         bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
-        _check_padding(self.pad_token_id, bound)
-        _check_created_within(bound)
-        _check_takes_logits(loss)
+        check_padding(self.pad_token_id, bound)
+        check_created_here(bound)
+        check_takes_logits(loss)
         self.micro_batches = micro_batches
         self.r_drop = float(r_drop)
-        self._reduction = _reduction_of(loss)
+        self._reduction = reduction_of(loss)
         is_mean = self._reduction == "mean_with_sample_weight"
-        self._ignores_padding = is_mean and _ignore_padding(bound)
+        self._ignores_padding = is_mean and ignore_padding(bound)
         scales_loss = self.dtype_policy.name == "mixed_float16" and kwargs.get(
             "auto_scale_loss", True
         )
@@ -432,76 +440,3 @@ class TokenTrainer(ReplicatedModel):
 def _with_shared_rows(args: tuple[Any, ...]) -> tuple[Any, ...]:
     *state, data = args  # On JAX the state and the data, otherwise the data.
     return *state, share_rows(data)
-
-
-def _check_created_within(compile_arguments: dict[str, Any]) -> None:
-    """Raises `ValueError` if the optimizer or a metric is on other devices."""
-    variables = {
-        name: [
-            variable
-            for each in keras.tree.flatten(compile_arguments.get(name))
-            if isinstance(each, keras.optimizers.Optimizer | keras.Metric)
-            for variable in each.variables
-        ]
-        for name in ("optimizer", "metrics", "weighted_metrics")
-    }
-    check_created_within(**variables)
-
-
-def _check_padding(pad_token_id: int, compile_arguments: dict[str, Any]) -> None:
-    """Raises `ValueError` if the loss or a metric has another `pad_token_id`."""
-    for argument in ("loss", "metrics", "weighted_metrics"):
-        for each in keras.tree.flatten(compile_arguments.get(argument)):
-            own = getattr(each, "pad_token_id", pad_token_id)
-            if own != pad_token_id:
-                raise ValueError(
-                    f"`{argument}` must have the `pad_token_id={pad_token_id}` of the "
-                    f"model; received {type(each).__name__} with `pad_token_id={own}`."
-                )
-
-
-def _ignore_padding(compile_arguments: dict[str, Any]) -> bool:
-    """Returns whether the loss and the metrics are known to ignore rows of padding."""
-    loss, *metrics = (
-        keras.tree.flatten(compile_arguments.get(name))
-        for name in ("loss", "metrics", "weighted_metrics")
-    )
-    given = [each for group in (loss, *metrics) for each in group if each is not None]
-    return all(hasattr(each, "pad_token_id") for each in given)
-
-
-def _check_takes_logits(loss: Any) -> None:
-    """Raises `ValueError` if the loss is a cross-entropy of probabilities."""
-    for each in keras.tree.flatten(loss):
-        found = keras.losses.get(each) if isinstance(each, str) else each
-        options = found.get_config() if isinstance(found, keras.losses.Loss) else {}
-        is_function = found in (
-            keras.losses.sparse_categorical_crossentropy,
-            keras.losses.categorical_crossentropy,
-        )
-        if is_function or options.get("from_logits") is False:
-            raise ValueError(
-                f"`loss` must take logits; received `loss={each!r}`, which takes "
-                "probabilities. Use `LabelSmoothedCrossEntropy()`, or a cross-entropy "
-                "of Keras with `from_logits=True`."
-            )
-
-
-def _reduction_of(loss: Any) -> str | None:
-    """Returns the reduction of a loss; that of Keras for names and functions."""
-    first = next(iter(keras.tree.flatten(loss)), None)
-    if isinstance(first, keras.losses.Loss):
-        return first.reduction
-    return "sum_over_batch_size"
-
-
-def _check_is_mean(loss: Any, micro_batches: int) -> None:
-    """Raises `ValueError` if the loss is not a mean over the tokens."""
-    for each in keras.tree.flatten(loss):
-        # Keras's default for names and functions is "sum_over_batch_size".
-        if getattr(each, "reduction", None) != "mean_with_sample_weight":
-            raise ValueError(
-                "`loss` must be a mean over the tokens with `micro_batches` above 1; "
-                f"received `loss={each!r}`, `micro_batches={micro_batches}`. Use "
-                '`LabelSmoothedCrossEntropy`, or `reduction="mean_with_sample_weight"`.'
-            )
