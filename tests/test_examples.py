@@ -361,3 +361,43 @@ def test_answer_is_in_the_text():
     assert answer.exact_match(firsts, [text for _, text in pairs]) < 60
     source = "Who lives in Oslo ? Ben lives in Rome . Eva lives in Oslo ."
     assert answer.first_of_kind(source, "Eva") == "Ben"
+
+
+# caption.py
+
+
+@pytest.mark.once("torch")
+def test_caption(tmp_path, monkeypatch, capsys):
+    caption = load("caption")
+    monkeypatch.setattr(caption, "WIDTH", 16)
+    monkeypatch.setattr(caption, "TEST_PICTURES", 100)
+    arguments = ["--pictures", "200", "--epochs", "1", "--verbose", "0"]
+    exact = caption.main([*arguments, "--output", str(tmp_path)])
+    output = capsys.readouterr().out
+    assert "200 training pictures, 100 test pictures" in output
+    shown = printed(r"exact match of the model: (\d+\.\d\d) %", output)
+    assert shown == round(exact, 2)
+    machine = "the support vector machine"
+    assert exact < printed(rf"exact match of {machine}: (\d+\.\d\d) %", output) < 100
+    assert (tmp_path / "captions.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_caption_says_what_is_where():
+    caption = load("caption")
+    # Every pixel of a digit has its value.
+    images = np.tile(np.arange(1.0, 10)[:, None, None], (1, 8, 8))
+    pictures, captions = caption.make_pictures(images, np.arange(1, 10), 50, seed=1)
+    assert pictures.shape == (50, 24, 24, 1)
+    for picture, text in zip(pictures[..., 0], captions, strict=True):
+        expected = np.zeros((24, 24))
+        for phrase in text.split(" , "):
+            name, place = phrase.split(maxsplit=1)
+            row = 16 * ("bottom" in place) or 8 * ("top" not in place)
+            column = 16 * ("right" in place) or 8 * ("left" not in place)
+            value = caption.NAMES.index(name)
+            expected[row : row + 8, column : column + 8] = value
+        np.testing.assert_array_equal(picture, expected)
+    assert {len(text.split(" , ")) for text in captions} == {1, 2, 3, 4}
+    others, names = caption.make_pictures(images, np.zeros(9, int), 50, seed=1)
+    np.testing.assert_array_equal(others, pictures)
+    assert {text.split()[0] for text in names} == {"zero"}
