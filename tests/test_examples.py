@@ -401,3 +401,38 @@ def test_caption_says_what_is_where():
     others, names = caption.make_pictures(images, np.zeros(9, int), 50, seed=1)
     np.testing.assert_array_equal(others, pictures)
     assert {text.split()[0] for text in names} == {"zero"}
+
+
+@pytest.mark.once("torch")
+def test_speech(monkeypatch, capsys):
+    speech = load("speech")
+    monkeypatch.setattr(speech, "WIDTH", 16)
+    arguments = ["--sentences", "130", "--epochs", "1", "--verbose", "0"]
+    rate = speech.main(arguments)
+    output = capsys.readouterr().out
+    assert "130 training sentences, 600 test sentences" in output
+    assert printed(r"digit error rate: (\d+\.\d\d) %", output) == round(rate, 2)
+    assert rate > 20
+
+
+def test_speech_has_the_bands_of_a_tone():
+    speech = load("speech")
+    time = np.arange(speech.RATE) / speech.RATE
+    low, high = (
+        speech.to_frames(np.sin(2 * np.pi * hertz * time)).argmax(axis=1)
+        for hertz in (440, 3300)
+    )
+    # 440 Hz are 550 of the 2,840 mel of 33 equal steps; 3,300 Hz are 1,964.
+    assert set(low) == {5} and set(high) == {22}
+    assert not speech.to_frames(np.zeros(2000)).any()
+
+
+def test_voices_differ_and_the_test_has_its_own():
+    speech = load("speech")
+    assert len(set(speech.VOICES)) == 24 and len(speech.TEST_VOICES) == 6
+    sounds = set()
+    for voice in speech.VOICES:
+        frames, texts = speech.speak([voice], 1, np.random.default_rng(3))
+        assert 2 <= len(texts[0].split()) <= 5
+        sounds.add(frames.tobytes())
+    assert len(sounds) == 24
