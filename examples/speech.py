@@ -24,21 +24,12 @@ import keras_transformer as kt
 from keras_transformer.evaluation import token_error_rate
 
 DIGITS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
+    *("zero", "one", "two", "three", "four"),
+    *("five", "six", "seven", "eight", "nine"),
 )
-ACCENTS, KINDS = ("en-us", "en", "en-gb-scotland"), ("m1", "m2", "m3", "m4", "f1", "f2")
-VOICES = tuple(
-    f"{accent}+{kind}" for accent in ACCENTS for kind in (*KINDS, "f3", "f4")
-)
+ACCENTS = ("en-us", "en", "en-gb-scotland")
+KINDS = ("m1", "m2", "m3", "m4", "f1", "f2", "f3", "f4")
+VOICES = tuple(f"{accent}+{kind}" for accent in ACCENTS for kind in KINDS)
 TEST_VOICES = VOICES[3::4]
 FRAMES, BANDS = 160, 32  # the rest of a longer sound is cut off
 RATE, HOP, WINDOW = 22_050, 352, 704  # samples: a second, between frames, of a frame
@@ -69,12 +60,10 @@ def main(arguments: list[str] | None = None) -> float:
     model.fit(data, ids[:, 1:], batch_size=64, epochs=epochs, verbose=verbose)
 
     written = model.generate(test_sounds, kt.GreedySearch(), max_length=8)
-    print(
-        *(f"  {a} → {b}" for a, b in zip(correct[:5], written, strict=False)), sep="\n"
-    )
-    print(
-        f"digit error rate: {(rate := 100 * token_error_rate(written, correct)):.2f} %"
-    )
+    for right, text in list(zip(correct, written, strict=True))[:5]:
+        print(f"  {right} → {text}")
+    rate = 100 * token_error_rate(written, correct)
+    print(f"digit error rate: {rate:.2f} %")
     return rate
 
 
