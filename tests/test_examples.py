@@ -436,3 +436,30 @@ def test_voices_differ_and_the_test_has_its_own():
         assert 2 <= len(texts[0].split()) <= 5
         sounds.add(frames.tobytes())
     assert len(sounds) == 24
+
+
+# summarize.py
+
+
+@pytest.mark.once("torch")
+def test_summarize(monkeypatch, capsys):
+    summarize = load("summarize")
+    monkeypatch.setattr(summarize, "LIBRARIES", ("numpy",))
+    monkeypatch.setattr(kt, "Seq2Seq", lambda **sizes: Seq2Seq(**sizes | TOY))
+    monkeypatch.setattr(kt, "BeamSearch", kt.GreedySearch)
+    arguments = ["--limit", "100", "--epochs", "1", "--vocabulary-size", "300"]
+    rouge = summarize.main([*arguments, "--verbose", "0"])
+    output = capsys.readouterr().out
+    assert "95 training texts, 5 test texts" in output
+    scores = r"\d+\.\d\d, \d+\.\d\d, (\d+\.\d\d)"
+    shown = printed(rf"ROUGE-1, -2, -L of the model: {scores}", output)
+    assert shown == round(rouge, 2)
+    assert printed(rf"ROUGE-1, -2, -L of the first sentence: {scores}", output) > 0
+
+
+def test_summarize_computes_rouge(capsys):
+    outputs, headlines = ["the cat sat", "a b"], ["the cat sits", "c d"]
+    rouge_l = load("summarize").print_rouge("toy", outputs, headlines)
+    assert rouge_l == pytest.approx(100 * 2 / 3 / 2)
+    # One of two pairs of words; the second output shares nothing.
+    assert "-2, -L of the toy: 33.33, 25.00, 33.33" in capsys.readouterr().out
