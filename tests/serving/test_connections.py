@@ -154,7 +154,7 @@ def error_of(response):
 
 
 def test_the_address_is_logged_when_the_server_responds(start, caplog):
-    found = []
+    found, logged = [], threading.Event()
 
     class Connects(logging.Handler):
         def emit(self, record):
@@ -163,12 +163,14 @@ def test_the_address_is_logged_when_the_server_responds(start, caplog):
                 found.append(
                     (record.getMessage(), client.connect_ex(("127.0.0.1", port)))
                 )
+            logged.set()
 
     handler = Connects()
     caplog.set_level("INFO")
     connections.logger.addHandler(handler)
     try:
         server = start()
+        assert logged.wait(timeout=30)  # the server may respond before it logs
     finally:
         connections.logger.removeHandler(handler)
     assert found == [(f"http://127.0.0.1:{server.port}", 0)]
