@@ -221,6 +221,7 @@ def test_ids_and_pixels():
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
 
 
+@pytest.mark.once("torch")
 def test_a_target_tokenizer_gives_texts(tmp_path):
     tokenizer = kt.CharacterTokenizer.train(lines=["abcdef"])
     model = make_model(vocabulary_size=None, target_tokenizer=tokenizer)
