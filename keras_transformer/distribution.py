@@ -62,15 +62,19 @@ class _Devices(keras.distribution.ModelParallel):
             return self._whole(variable.shape)
         for axis, size in zip(layout.axes, variable.shape, strict=True):
             if axis == _MODEL and size % self.model_parallel:
-                if "embedding" in variable.path:
-                    warnings.warn(
-                        f"Each device holds the whole `{variable.path}`: the "
-                        f"vocabulary of {size} tokens is not a multiple of "
-                        f"`model_parallel={self.model_parallel}`.",
-                        stacklevel=2,
-                    )
+                self._warn(variable.path, size)
                 return self._whole(variable.shape)
         return layout
+
+    def _warn(self, path: str, size: int) -> None:
+        *_, layer, name = path.split("/")
+        if name != "bias":  # the kernel of its layer has warned
+            warnings.warn(
+                f"Each device holds the whole `{layer}/{name}`: its {size} tokens or "
+                "heads are not a multiple of `model_parallel="
+                f"{self.model_parallel}`.",
+                stacklevel=2,
+            )
 
     def _whole(self, shape: Iterable[int | None]) -> Any:
         return keras.distribution.TensorLayout([None for _ in shape], self.device_mesh)
@@ -99,7 +103,7 @@ def distribute(
         model_parallel: int >= 1, number of devices that share the weights of a
             replica. It must divide the number of devices, `num_heads` and
             `intermediate_dim` of the model. A vocabulary or a number of key and value
-            heads that it does not divide is held whole by each device.
+            heads that it does not divide is held whole by each device, with a warning.
 
     Yields:
         The `keras.distribution.ModelParallel` in effect.

@@ -203,29 +203,8 @@ def compare_texts(
     settings = [str(folder), list(texts), SEED]
     output = run_python(_LOAD_AND_DECODE, settings)
     served_texts, served_scores = json.loads(output.splitlines()[-1])
-    ties = 0
-    for text, served, expected, score, expected_score in zip(
-        texts,
-        served_texts,
-        expected_texts,
-        served_scores,
-        expected_scores,
-        strict=True,
-    ):
-        is_tie = abs(score - expected_score) <= SCORE_TOLERANCE  # not if one is NaN
-        if not is_tie and (served != expected or np.isnan(score)):
-            raise RuntimeError(
-                f"the SavedModel gives {served!r} (score {score}) for {text!r}, but "
-                f"`generate` gives {expected!r} (score {expected_score}); nothing was "
-                "written."
-            )
-        ties += served != expected
-    if ties:
-        warnings.warn(
-            f"{ties} of {len(texts)} texts differ from those of `generate`, with "
-            f"scores that differ by less than {SCORE_TOLERANCE}.",
-            stacklevel=3,
-        )
+    names = [repr(text) for text in texts]
+    _compare(names, served_texts, expected_texts, served_scores, expected_scores)
 
 
 def sample_arrays(model: ExportableModel) -> np.ndarray:
@@ -296,16 +275,40 @@ def compare_tokens(
     np.save(file, arrays)
     output = run_python(_LOAD_AND_SEARCH, [str(folder), str(file), SEED])
     found_ids, found_scores = json.loads(output.splitlines()[-1])
-    scores = np.asarray(expected.scores)[:, 0]
-    for number, own in enumerate(_best_tokens(expected)):
-        served = found_ids[number]
-        is_tie = abs(found_scores[number] - scores[number]) <= SCORE_TOLERANCE
-        if not is_tie and (own != served or np.isnan(found_scores[number])):
+    names = [f"source {number} of the check" for number in range(len(arrays))]
+    own_scores = np.asarray(expected.scores)[:, 0].tolist()
+    _compare(names, found_ids, _best_tokens(expected), found_scores, own_scores)
+
+
+def _compare(
+    names: Sequence[str],
+    served: Sequence[Any],
+    expected: Sequence[Any],
+    served_scores: Sequence[float],
+    expected_scores: Sequence[float],
+) -> None:
+    """Compares the outputs of a SavedModel with those of the model.
+
+    Raises:
+        RuntimeError: if an output differs, and its score differs by more than 1e-4, or
+            is NaN.
+    """
+    ties = 0
+    rows = names, served, expected, served_scores, expected_scores
+    for name, output, own, score, own_score in zip(*rows, strict=True):
+        is_tie = abs(score - own_score) <= SCORE_TOLERANCE  # not if one is NaN
+        if not is_tie and (output != own or np.isnan(score)):
             raise RuntimeError(
-                f"the SavedModel gives {served} (score {found_scores[number]}) for "
-                f"source {number} of the check, but the model gives {own} (score "
-                f"{scores[number]}); nothing was written."
+                f"the SavedModel gives {output!r} (score {score}) for {name}, but "
+                f"`generate` gives {own!r} (score {own_score}); nothing was written."
             )
+        ties += output != own
+    if ties:
+        warnings.warn(
+            f"{ties} of {len(names)} outputs differ from those of `generate`, with "
+            f"scores that differ by less than {SCORE_TOLERANCE}.",
+            stacklevel=4,
+        )
 
 
 def rounding_error_of_arrays(

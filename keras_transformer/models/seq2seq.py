@@ -38,7 +38,7 @@ from keras_transformer.models.vocabularies import (
     check_tying,
     find_sizes,
     find_special_ids,
-    target_size,
+    find_target_size,
 )
 from keras_transformer.presets import PRESETS
 from keras_transformer.training.token_trainer import TokenTrainer
@@ -54,8 +54,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
 
     It consists of token embeddings times √hidden_dim plus sinusoidal positions, a
     stack of encoder blocks, a stack of decoder blocks, and a linear layer to the
-    logits. It is a Keras model with `compile`, `fit`, `evaluate`, `predict` and
-    `save`. `generate` decodes, and `export` writes it for other software.
+    logits. It is a Keras model; `generate` decodes, and `export` writes it for other
+    software.
 
     The padding masks are computed from the token ids: padding equals `pad_token_id`.
     A `stochastic_depth` in `residual_options` is the rate of the last blocks; the rates
@@ -123,8 +123,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         source_embedding: a Keras layer that replaces the source embedding and its
             positions, so that sources are arrays: from `(batch, ...)`, such as frames
             or pixels, to `(batch, source_length, hidden_dim)`. Its Keras mask is the
-            padding mask; without one, all positions are attended to. There is no
-            source vocabulary then, and no source tokenizer.
+            padding mask; without one, all positions are attended to.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
     Call arguments:
@@ -269,15 +268,15 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             positions = None, positions
         object.__setattr__(self, "positions", positions)
         source, target = position_pair(self.positions)
-        limits = max_source_length, max_target_length
-        self.max_source_length = check_limit(limits[0], source, "max_source_length")
-        self.max_target_length = check_limit(limits[1], target, "max_target_length")
         self.normalize_embeddings = normalize_embeddings
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
         tokenizers = source_tokenizer, self.target_tokenizer
         given_sizes = vocabulary_size, source_vocabulary_size, target_vocabulary_size
-        if source_embedding is not None:
+        if source_embedding is None:
+            sizes = find_sizes(*tokenizers, *given_sizes)
+            limit = check_limit(max_source_length, source, "max_source_length")
+        else:
             check_array_sources(
                 source_embedding=source_embedding,
                 source_tokenizer=source_tokenizer,
@@ -285,15 +284,18 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
                 max_source_length=max_source_length,
                 tie_embeddings=tie_embeddings,
             )
-            self.max_source_length = None
-            tokenizers = target_tokenizer, target_tokenizer
-            given_sizes = target_size(target_tokenizer, *given_sizes), None, None
-        self.vocabulary_size, *sizes = find_sizes(*tokenizers, *given_sizes)
-        self.source_vocabulary_size, self.target_vocabulary_size = sizes
-        if self.embeds_arrays:
-            self.vocabulary_size, self.source_vocabulary_size = None, 0
+            sizes = find_target_size(
+                target_tokenizer, vocabulary_size, target_vocabulary_size
+            )
+            limit = None
+        self.max_source_length = limit
+        limit = check_limit(max_target_length, target, "max_target_length")
+        self.max_target_length = limit
+        self.vocabulary_size = sizes.shared
+        self.source_vocabulary_size = sizes.source
+        self.target_vocabulary_size = sizes.target
         given = pad_token_id, start_token_id, end_token_id
-        special_ids = find_special_ids(*tokenizers, given, *sizes)
+        special_ids = find_special_ids(*tokenizers, given, sizes.source, sizes.target)
         self.pad_token_id, self.start_token_id, self.end_token_id = special_ids
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self.scale_embeddings = scale_embeddings
@@ -312,7 +314,6 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     def _build_embeddings(
         self, shape: Shape, source_embedding: keras.layers.Layer | None
     ) -> None:
-        policy = self.dtype_policy
         self.target_embedding = self._embedding("target", self.target_vocabulary_size)
         self.source_embedding: Any = source_embedding or self.target_embedding
         if source_embedding is None and self.tie_embeddings != "all":
@@ -324,7 +325,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.target_encoding = self._encoding(target)
         self.source_norm = self._embedding_norm()
         self.target_norm = self._embedding_norm()
-        self.embedding_dropout = Dropout(self.dropout, dtype=policy)
+        self.embedding_dropout = Dropout(self.dropout, dtype=self.dtype_policy)
         self.embedding_dropout.build(shape)
 
     def _build_stacks(self, shape: Shape) -> None:

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 class VocabularySizes(NamedTuple):
-    """Numbers of tokens; `shared` is `None` with two vocabularies."""
+    """Numbers of tokens.
+
+    `shared` is `None` without a shared vocabulary, `source` is 0 for sources that are
+    arrays.
+    """
 
     shared: int | None
     source: int
@@ -106,7 +110,7 @@ def find_special_ids(
         source_tokenizer: the source tokenizer or `None`.
         target_tokenizer: the target tokenizer or `None`.
         given: the arguments of a model without tokenizers.
-        source_size: int, size of the source vocabulary.
+        source_size: int, size of the source vocabulary; 0 if there is none.
         target_size: int, size of the target vocabulary.
 
     Returns:
@@ -117,13 +121,14 @@ def find_special_ids(
             token, an id is not in its vocabulary, or both ids are equal.
     """
     ids = SpecialIds(*given)
-    if source_tokenizer is not None and target_tokenizer is not None:
-        _check_agreement(source_tokenizer, target_tokenizer)
+    if target_tokenizer is not None:
+        if source_tokenizer is not None:
+            _check_agreement(source_tokenizer, target_tokenizer)
         names = SpecialIds._fields
         ids = SpecialIds(*(getattr(target_tokenizer, name) for name in names))
     for name, token_id in ids._asdict().items():
         padding = name == "pad_token_id"
-        size = min(source_size, target_size) if padding else target_size
+        size = min(source_size or target_size, target_size) if padding else target_size
         if not 0 <= token_id < size:
             raise ValueError(
                 f"`{name}` must be from 0 to {size - 1}, in the vocabulary; received "
@@ -218,34 +223,32 @@ def check_array_sources(
         )
 
 
-def target_size(
-    target_tokenizer: "Tokenizer | None",
-    shared: int | None,
-    source: int | None,
-    target: int | None,
-) -> int | None:
+def find_target_size(
+    target_tokenizer: "Tokenizer | None", size: int | None, target: int | None
+) -> VocabularySizes:
     """Returns the size of the only vocabulary of a model whose sources are arrays.
 
     Args:
         target_tokenizer: the target tokenizer or `None`.
-        shared: `vocabulary_size`.
-        source: `source_vocabulary_size`, which is `None`.
+        size: `vocabulary_size`.
         target: `target_vocabulary_size`.
 
     Returns:
-        int, or `None` for that of the tokenizer.
+        `VocabularySizes`.
 
     Raises:
-        ValueError: if there is no size, or two sizes differ.
+        ValueError: if there is no size, if two sizes differ, or as of `find_sizes`.
     """
-    sizes = {size for size in (shared, target) if size is not None}
-    if len(sizes) > 1 or not (sizes or target_tokenizer):
+    given = {each for each in (size, target) if each is not None}
+    if len(given) > 1 or not (given or target_tokenizer):
         raise ValueError(
             "`vocabulary_size`, `target_vocabulary_size` or `target_tokenizer` must be "
             "given with `source_embedding`, and only one size; received "
-            f"`vocabulary_size={shared}`, `target_vocabulary_size={target}`."
+            f"`vocabulary_size={size}`, `target_vocabulary_size={target}`."
         )
-    return max(sizes, default=None)
+    both = target_tokenizer, target_tokenizer
+    sizes = find_sizes(*both, max(given, default=None), None, None)
+    return VocabularySizes(None, 0, sizes.target)
 
 
 def check_limit(

@@ -328,13 +328,12 @@ class TokenTrainer(ReplicatedModel):
         build_optimizer(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model, as `keras.Model.__call__` does.
 
         Args:
-            inputs: the inputs of `call`.
-            *args: further arguments of `call`.
-            **kwargs: further arguments of `call`.
+            *args: arguments of `call`.
+            **kwargs: arguments of `call`.
 
         Returns:
             The outputs of `call`.
@@ -342,8 +341,8 @@ class TokenTrainer(ReplicatedModel):
         Raises:
             ValueError: if the inputs are texts, for which there is `generate`.
         """
-        check_no_texts("predict", "inputs", inputs)
-        return super().__call__(inputs, *args, **kwargs)
+        check_no_texts("predict", "inputs", args[:1])
+        return super().__call__(*args, **kwargs)
 
     def compute_loss(
         self,

@@ -125,8 +125,10 @@ def errors():
     found["devices"] = error(kt.distribute(5).__enter__)
     with on((4, 4)), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        kt.Seq2Seq(num_layers=1, num_heads=4, **{**SIZES, "vocabulary_size": 11})
-    found["vocabulary"] = str(caught[0].message)
+        options = {"attention_options": {"num_key_value_heads": 2}}
+        sizes = {**SIZES, "vocabulary_size": 11}
+        kt.CausalLM(num_layers=1, num_heads=4, **sizes, **options)
+    found["vocabulary"], found["key_heads"], _ = (str(each.message) for each in caught)
     return found
 
 

@@ -75,7 +75,8 @@ def test_devices_share_the_weights_and_the_moments(figures):
         ("cleared_model", "`keras.utils.clear_session` must not be called within"),
         ("after", "`model` must be used within the `distribute`"),
         ("devices", "which has 4 (cpu:0, cpu:1, cpu:2, cpu:3); received `devices=5`"),
-        ("vocabulary", "the vocabulary of 11 tokens is not a multiple of"),
+        ("key_heads", "holds the whole `key/kernel`: its 2 tokens or heads are not"),
+        ("vocabulary", "`token_embedding/embeddings`: its 11 tokens or heads are"),
     ],
 )
 def test_errors_and_warnings(figures, name, message):

@@ -402,7 +402,7 @@ def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
     answer = [["UVW", "", "XYZ"], (scores[:, 0] + 1e-5).tolist()]
     monkeypatch.setattr(checking, "run_python", lambda *_: json.dumps(answer))
     with pytest.warns(
-        UserWarning, match="2 of 3 texts differ from those of `generate`"
+        UserWarning, match="2 of 3 outputs differ from those of `generate`"
     ):
         model.export(tmp_path / "1", SEARCH, check_texts=TEXTS)
     assert (tmp_path / "1").is_dir()
