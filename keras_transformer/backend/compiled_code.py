@@ -1,4 +1,7 @@
-"""The code that XLA compiles, kept on the disk for later processes."""
+"""The code that JAX compiles, kept on the disk for later processes.
+
+TensorFlow has such a cache too, but a full disk or a damaged file there is an error.
+"""
 
 import contextlib
 import hashlib
@@ -11,33 +14,26 @@ import time
 _DAYS = 30
 
 
-def keep_compiled_code(folder: str | os.PathLike[str]) -> None:
-    """Lets TensorFlow and JAX keep the code that XLA compiles in a folder.
+def keep_compiled_code() -> None:
+    """Lets JAX keep the code that it compiles in a folder of this user.
 
-    It must be called before their import. A folder in the environment variables
-    `TF_XLA_FLAGS` and `JAX_COMPILATION_CACHE_DIR` takes precedence.
-
-    Args:
-        folder: path of an existing folder, for one kind of machine. Its files run as
-            code, so that nobody else may write to it.
+    It must be called before the import of JAX. The environment variable
+    `JAX_COMPILATION_CACHE_DIR` takes precedence. Has no effect if the user cannot write
+    to the folder.
     """
-    flags = os.environ.get("TF_XLA_FLAGS", "")
-    if "tf_xla_persistent_cache_directory" not in flags:
-        # The quotes are for a path with spaces.
-        os.environ["TF_XLA_FLAGS"] = (
-            f"{flags} --tf_xla_persistent_cache_directory='{folder}' "
-            "--tf_xla_persistent_cache_device_types=CPU"
-        ).strip()
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.fspath(folder))
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = user_cache()
+        if folder is not None:
+            os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(folder)
 
 
 def user_cache() -> pathlib.Path | None:
     """Returns the folder of this user for compiled code, and removes old files.
 
     The folder is inside `$XDG_CACHE_HOME` or `~/.cache`. Its name depends on the
-    versions of TensorFlow and JAX and on the instructions of the processor, because
-    code that is compiled for one processor may fail on another. Files of any version
-    are removed 30 days after they were written.
+    version of JAX and on the instructions of the processor, because code that is
+    compiled for one processor may fail on another. Files of any version are removed 30
+    days after they were written.
 
     Returns:
         The path, or `None` if the user cannot write there.
@@ -61,10 +57,7 @@ def user_cache() -> pathlib.Path | None:
 
 def _machine() -> str:
     """Returns a digest of what compiled code depends on."""
-    versions = [
-        _version(package) for package in ("tensorflow", "tensorflow-cpu", "jaxlib")
-    ]
-    text = " ".join([*versions, platform.machine(), _processor()])
+    text = " ".join([_version("jaxlib"), platform.machine(), _processor()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

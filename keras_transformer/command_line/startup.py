@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from keras_transformer.backend.compiled_code import keep_compiled_code, user_cache
+from keras_transformer.backend.compiled_code import keep_compiled_code
 
 # Lines that TensorFlow 2.21 prints at import with any TF_CPP_MIN_LOG_LEVEL: those of
 # level INFO, and the hints next to them.
@@ -18,7 +18,7 @@ _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the
 def import_keras_quietly() -> None:
     """Imports Keras and TensorFlow, and hides the log of TensorFlow's C++ code.
 
-    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. XLA keeps
+    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. JAX keeps
     the code that it compiles for later commands of this user. Errors that stop a
     command are Python exceptions or lines of level FATAL, which are not hidden.
 
@@ -34,8 +34,7 @@ def import_keras_quietly() -> None:
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "keras" in sys.modules:
         return
-    if (folder := user_cache()) is not None:
-        keep_compiled_code(folder)
+    keep_compiled_code()
     if level == "0":
         return
     with _filtered_stderr():

@@ -9,28 +9,19 @@ import pytest
 
 from keras_transformer.backend import compiled_code
 
-PROGRAMS = {
-    "tensorflow": """
-import tensorflow as tf
-
-function = tf.function(lambda x: tf.linalg.matmul(x, x), jit_compile=True)
-print(function(tf.ones((2, 2))).numpy().sum())
-""",
-    "jax": """
+PROGRAM = """
 import jax
 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 print(jax.jit(lambda x: x @ x)(jax.numpy.ones((2, 2))).sum())
-""",
-}
+"""
 
 
 @pytest.fixture
 def environment(monkeypatch):
-    """The variables, which are restored after the test."""
-    for name in ("TF_XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
+    """Without the variable, which is restored after the test."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
 
 
 @pytest.fixture
@@ -39,34 +30,32 @@ def home(monkeypatch, tmp_path):
     return tmp_path / "home" / "keras_transformer"
 
 
-@pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch without XLA")
-def test_a_process_keeps_its_code(tmp_path, environment):
-    folder = tmp_path / "folder with spaces"
-    folder.mkdir()
-    compiled_code.keep_compiled_code(folder)
-    program = PROGRAMS[keras.backend.backend()]
-    output = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert float(output) == 8
-    assert [file for file in folder.iterdir() if file.stat().st_size]
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the cache of JAX")
+def test_a_process_keeps_its_code(home, environment):
+    compiled_code.keep_compiled_code()
+    folder = compiled_code.user_cache()
+    for damage in (False, True):
+        output = subprocess.check_output([sys.executable, "-c", PROGRAM], text=True)
+        assert float(output) == 8
+        files = [file for file in folder.iterdir() if file.stat().st_size]
+        assert files or damage
+        for file in files:
+            file.write_bytes(b"damaged")
 
 
 @pytest.mark.once("torch")
-def test_a_given_folder_takes_precedence(monkeypatch):
-    flags = "--tf_xla_persistent_cache_directory=mine"
-    monkeypatch.setenv("TF_XLA_FLAGS", flags)
+def test_a_given_folder_takes_precedence(home, monkeypatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
-    compiled_code.keep_compiled_code("other")
-    assert os.environ["TF_XLA_FLAGS"] == flags
+    compiled_code.keep_compiled_code()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "mine"
+    assert not home.exists()
 
 
 @pytest.mark.once("torch")
-def test_other_flags_remain(monkeypatch, environment):
-    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_clustering_debug")
-    compiled_code.keep_compiled_code("folder")
-    flags = os.environ["TF_XLA_FLAGS"].split()
-    assert flags[0] == "--tf_xla_clustering_debug"
-    assert "--tf_xla_persistent_cache_directory='folder'" in flags
+def test_without_a_folder_nothing_is_kept(home, environment):
+    home.parent.write_text("")  # no folder
+    compiled_code.keep_compiled_code()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 @pytest.mark.once("torch")

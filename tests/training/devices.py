@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
+from keras_transformer.backend.sharding import rows_to_add
 
 ROWS = 12
 SIZES = {"hidden_dim": 8, "intermediate_dim": 12, "vocabulary_size": 12}
@@ -170,6 +171,8 @@ def main():
     found["layouts"] = sharded(model.variables)
     found["moments"] = sharded(model.optimizer.variables)
     found["errors"] = errors()
+    with on((4, 1)):
+        found["rows_to_add"] = [rows_to_add(rows) for rows in (4, 5, 7, 8)]
     found["documented"] = documented_code()
     print(json.dumps(found))
 

@@ -41,6 +41,10 @@ def test_generated_ids_do_not_depend_on_the_devices(figures):
     assert on_one == on_four
 
 
+def test_rows_are_added_until_the_devices_divide_them(figures):
+    assert figures["rows_to_add"] == [0, 3, 1, 0]
+
+
 def test_devices_share_the_weights_and_the_moments(figures):
     layouts = figures["layouts"]
     block = "decoder/block_0/"

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.once
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 FRAMES = np.random.default_rng(3).normal(size=(3, 20, 5)).astype("float32")
 SEARCH = BeamSearch(2)
+LIMIT = kt.RelativeLength(0.6, 0.0)  # six tokens for the ten positions of 20 frames
 
 
 def make_model(source_embedding=None, **options):
@@ -32,7 +33,7 @@ def model():
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("arrays") / "1"
-    model.export(path, SEARCH, max_length=6, warmup=((1, 16), (2, 16)))
+    model.export(path, SEARCH, max_length=LIMIT, warmup=((1, 16), (2, 16)))
     return path
 
 
@@ -43,7 +44,7 @@ def signatures(folder):
 
 def test_texts(model, signatures):
     outputs = signatures["serving_default"](source=tf.constant(FRAMES))
-    texts, scores = model.generate(FRAMES, SEARCH, max_length=6, return_scores=True)
+    texts, scores = model.generate(FRAMES, SEARCH, max_length=LIMIT, return_scores=True)
     assert [text.decode() for text in outputs["text"].numpy()] == texts
     np.testing.assert_allclose(outputs["score"], scores, atol=1e-4)
     empty = signatures["serving_default"](source=tf.constant(FRAMES[:0]))
@@ -56,11 +57,15 @@ def test_prefixes_and_tokens(model, signatures):
     outputs = signatures["nbest"](
         source=tf.constant(FRAMES), prefix=tf.constant(prefix), seed=seeds
     )
-    texts = model.generate(FRAMES, SEARCH, max_length=6, prefix=prefix)
+    texts = model.generate(FRAMES, SEARCH, max_length=LIMIT, prefix=prefix)
     assert [text.decode() for text in outputs["text"].numpy()[:, 0]] == texts
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`prefix` must be short"):
+        signatures["nbest"](
+            source=tf.constant(FRAMES), prefix=tf.constant(["abcdef"] * 3), seed=seeds
+        )
     tokens = signatures["tokens"](source=tf.constant(FRAMES), seed=seeds)
     found = model.target_tokenizer.detokenize(tokens["token_ids"].numpy()[:, 0])
-    expected = model.generate(FRAMES, SEARCH, max_length=6)
+    expected = model.generate(FRAMES, SEARCH, max_length=LIMIT)
     assert [text.decode() for text in found.numpy()] == expected
 
 
@@ -79,7 +84,9 @@ def test_the_server_takes_arrays_of_several_shapes(model, folder):
     sources = [FRAMES[0], FRAMES[1, :10], FRAMES[2]]
     requests = [{"source": [source.tolist()]} for source in sources]
     results = Replica(folder, (1, 4)).predict("serving_default", requests)
-    texts, scores = model.generate(sources, SEARCH, max_length=6, return_scores=True)
+    texts, scores = model.generate(
+        sources, SEARCH, max_length=LIMIT, return_scores=True
+    )
     assert [result["text"] for result in results] == [[text] for text in texts]
     found = [result["score"] for result in results]
     np.testing.assert_allclose(found, scores[:, None], atol=1e-4)
