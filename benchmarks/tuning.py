@@ -99,6 +99,12 @@ OPTIMIZATIONS = (
         {"layers.projection.fusion_barrier": identity},
     ),
     Optimization(
+        "matmul",
+        ("torch",),
+        ("fit", "generate"),
+        {"backend.matmul._is_mkl_slow": lambda: False},
+    ),
+    Optimization(
         "random_bits",
         ("jax", "torch"),
         ("fit",),

@@ -5,6 +5,7 @@
 - `distribution`: losses, metrics and updates over several replicas
 - `sharding`: batches and variables on several devices of JAX
 - `keras_internals`: private names of Keras, with fallbacks; quantized models
+- `matmul`: matrix multiplication with the fastest kernel of each backend
 - `micro_batches`: gradients accumulated over parts of a batch
 - `random_bits`: random integers of 16 bits for dropout
 - `ray_ports`: the addresses on which Ray listens

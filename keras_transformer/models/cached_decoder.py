@@ -7,6 +7,7 @@ from typing import Any, Protocol, Self, TypedDict
 import keras
 from keras import ops
 
+from keras_transformer.backend.matmul import matmul
 from keras_transformer.layers import DecoderStack, PositionScheme
 from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme
@@ -141,12 +142,10 @@ class CachedDecoder(GenerativeModel):
         """
         if self.output_dense is not None:
             return self.output_dense(decoded)
-        logits = ops.matmul(
-            decoded, self.transposed_embeddings() if kernel is None else kernel
-        )
+        kernel = self.transposed_embeddings() if kernel is None else kernel
         if self.tied_output_bias is None:
-            return logits
-        return logits + ops.cast(self.tied_output_bias, logits.dtype)
+            return matmul(decoded, kernel)
+        return matmul(decoded, kernel, ops.cast(self.tied_output_bias, kernel.dtype))
 
     def transposed_embeddings(self) -> Tensor:
         """Returns the output layer's kernel if it shares the embedding's weights.
