@@ -1,4 +1,4 @@
-"""Training on several devices of one machine, on JAX."""
+"""Training on several devices, of one process or of several, on JAX."""
 
 import contextlib
 import contextvars
@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.processes import count_processes
 from keras_transformer.backend.sharding import devices_in_effect, devices_of
 
 _BATCH, _MODEL = "batch", "model"
@@ -92,6 +93,11 @@ def distribute(
     of devices. Rows need not divide. After the context, the model can be saved and can
     generate; its weights stay on the devices.
 
+    After `keras.distribution.initialize`, the devices are those of all processes. Each
+    process runs the same program on the same files, and gives `fit` the same batches.
+    The first one prints and writes the files: `Checkpoints`, `save` and `export` are
+    called by all. `generate` computes in each process alone.
+
     With `model_parallel`, each group of so many devices is one replica of the model
     and shares its weights and the state of the optimizer: the embeddings are divided
     over the vocabulary, attention over the heads, feed-forward networks over their
@@ -142,6 +148,12 @@ def distribute(
             "devices of one machine."
         )
     names = _device_names(devices)
+    if count_processes() > 1 and set(names) != {*keras.distribution.list_devices()}:
+        raise ValueError(
+            "`devices` must be None or all "
+            f"{len(keras.distribution.list_devices())} devices of the "
+            f"{count_processes()} processes; received `devices={devices!r}`."
+        )
     check_ints(1, model_parallel=model_parallel)
     if len(names) % model_parallel:
         raise ValueError(

@@ -30,6 +30,7 @@ EXTRAS = {
     "marian": {"yaml": "pyyaml>=6.0", "safetensors": "safetensors>=0.6"},
     "hub": {"huggingface_hub": "huggingface_hub>=1.0"},
     "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
+    "distributed": {"ray": "ray[train]>=2.60", "pyarrow": "ray[train]>=2.60"},
     "serve": {
         "httptools": "httptools>=0.9",
         "prometheus_client": "prometheus-client>=0.26",

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import keras
 
+from keras_transformer.backend.processes import values_here
 from keras_transformer.backend.while_loop import Recordings, recording
 from keras_transformer.backend.xla_barriers import under_xla
 
@@ -87,8 +88,7 @@ def _jax(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
             return function(*arguments, **named)
 
     def compiled(*arguments: Any, **named: Any) -> Any:
-        values = [variable.value for variable in model.variables]
-        return stateless(values, *arguments, **named)
+        return stateless(values_here(model.variables), *arguments, **named)
 
     return compiled
 

@@ -6,7 +6,6 @@ alone. These functions make losses, metrics and updates those of the whole batch
 """
 
 import contextlib
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import keras
 
 from keras_transformer.backend.keras_internals import symbolic_batch
+from keras_transformer.backend.processes import count_processes
 from keras_transformer.types import Tensor
 
 # Strategies under which Keras does not train, or does not train synchronously.
@@ -84,25 +84,6 @@ def _check_processes() -> None:
             "loop with `torch.nn.parallel.DistributedDataParallel` that weights the "
             "loss of each process by its number of tokens."
         )
-
-
-def count_processes() -> int:
-    """Returns the number of processes that train together on JAX or PyTorch.
-
-    Returns:
-        int, 1 on TensorFlow, where Keras trains in one process.
-    """
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return int(jax.process_count())
-    torch = sys.modules.get("torch")
-    distributed = torch and torch.distributed
-    if keras.backend.backend() == "torch" and (
-        distributed and distributed.is_available() and distributed.is_initialized()
-    ):
-        return int(distributed.get_world_size())
-    return 1
 
 
 def count_replicas() -> int:

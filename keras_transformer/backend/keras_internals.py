@@ -5,9 +5,10 @@ does the same with public names, or the function says what is lost.
 """
 
 import collections
+import contextlib
 import gc
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -105,6 +106,32 @@ class _MaskOfInputs(keras.layers.Layer):
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
         return mask
+
+
+@contextlib.contextmanager
+def replaced_values(
+    variables: Sequence[keras.Variable], values: Sequence[Any]
+) -> Iterator[None]:
+    """Gives variables other values for a while, which may be on other devices.
+
+    `Variable.assign` moves a value to the devices of the variable. Without the private
+    name the variables are left unchanged.
+
+    Args:
+        variables: built Keras variables.
+        values: tensor of the backend for each variable.
+    """
+    before = [getattr(variable, "_value", None) for variable in variables]
+    if any(value is None for value in before):
+        yield
+        return
+    try:
+        for variable, value in zip(variables, values, strict=True):
+            variable._value = value
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable._value = value
 
 
 def build_from_dataset(model: keras.Model, data: Any) -> None:

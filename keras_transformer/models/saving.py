@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 import keras
 
 from keras_transformer.backend.keras_internals import check_not_quantized
+from keras_transformer.backend.processes import written_by_first_process
 from keras_transformer.files import written_whole
 from keras_transformer.models import preset_folders
 
@@ -32,6 +33,7 @@ class PresetModel(keras.Model):
         "target_tokenizer.json": "target_tokenizer",
     }
 
+    @written_by_first_process
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does, the file whole or not at all.
 
@@ -55,6 +57,7 @@ class PresetModel(keras.Model):
         with written_whole(path) as file:
             super().save(_NamelessFile(file), **kwargs)
 
+    @written_by_first_process
     def save_weights(
         self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None
     ) -> None:
@@ -81,6 +84,7 @@ class PresetModel(keras.Model):
             with written_whole(path) as file:
                 file.write(weights.getbuffer())
 
+    @written_by_first_process
     def save_to_preset(self, preset_dir: Any) -> None:
         """Writes the model to a folder for `from_preset`, whole or not at all.
 
@@ -146,6 +150,7 @@ class PresetModel(keras.Model):
             return cls(**{**cls.presets[preset], **overrides})
         return preset_folders.load_preset(cls, preset, load_weights, overrides)
 
+    @written_by_first_process
     def export(
         self,
         filepath: Any,

@@ -30,7 +30,7 @@ def check_early(recipe: Recipe) -> None:
     """
     _check_one_of("preset", recipe.preset, PRESETS)
     _check_one_of("dtype", recipe.dtype, DTYPES)
-    _check_devices(recipe.devices)
+    _check_backend(devices=recipe.devices, workers=recipe.workers)
     normalization_rule(recipe.normalization, recipe.lowercase)
     check_character_coverage(recipe.character_coverage)
     if recipe.model == "seq2seq":
@@ -58,16 +58,18 @@ def _check_one_of(name: str, value: str | None, values: Iterable[str]) -> None:
         )
 
 
-def _check_devices(devices: int) -> None:
-    """Raises `ValueError` if the backend does not train on several devices."""
+def _check_backend(**numbers: int) -> None:
+    """Raises an error if the backend does not train on several devices or workers."""
     keras = sys.modules.get("keras")
     backend = keras.backend.backend() if keras else os.environ.get("KERAS_BACKEND")
-    if devices > 1 and backend != "jax":
-        raise ValueError(
-            "`devices` above 1 must be used on JAX; received "
-            f"`devices={devices}` and the backend {backend or 'tensorflow'!r}. Set "
-            "KERAS_BACKEND=jax."
-        )
+    for name, number in numbers.items():
+        if number > 1 and backend != "jax":
+            raise ValueError(
+                f"`{name}` above 1 must be used on JAX; received `{name}={number}` and "
+                f"the backend {backend or 'tensorflow'!r}. Set KERAS_BACKEND=jax."
+            )
+    if numbers["workers"] > 1:
+        require_extra("distributed", "`workers` above 1")
 
 
 def _check_files(name: str, files: object) -> None:

@@ -98,6 +98,7 @@ def check_numbers(recipe: "Recipe") -> None:
         micro_batches=recipe.micro_batches,
         devices=recipe.devices,
         model_parallel=recipe.model_parallel,
+        workers=recipe.workers,
         metric_every=recipe.metric_every,
         num_beams=recipe.num_beams,
     )

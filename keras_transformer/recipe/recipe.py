@@ -34,7 +34,7 @@ OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 _CHANGEABLE = {
     *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
     *("metric", "metric_every", "bleu_tokenize", "patience", "save_every"),
-    *("num_beams", "verbose", "tensorboard", "devices", "model_parallel"),
+    *("num_beams", "verbose", "tensorboard", "devices", "model_parallel", "workers"),
 }
 # Options that `init` takes from the trained model.
 _OPTIONS_OF_INIT = (
@@ -198,10 +198,13 @@ class Recipe:
         int, "Number of parts of a batch, to save memory; the updates stay the same."
     ] = 1
     devices: Annotated[
-        int, "Number of devices of this machine that share the rows of a batch, on JAX."
+        int, "Number of devices of a machine that share the rows of a batch, on JAX."
     ] = 1
     model_parallel: Annotated[
         int, "Number of these devices that share the weights of a model."
+    ] = 1
+    workers: Annotated[
+        int, "Number of workers of a Ray cluster, of --devices each, on JAX."
     ] = 1
     average: Annotated[
         int | None, "Number of final epochs whose weights are averaged."

@@ -21,6 +21,7 @@ from keras_transformer.backend.distribution import (
 )
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
+from keras_transformer.backend.processes import is_first_process, with_equal_batches
 from keras_transformer.backend.sharding import rows_to_add, share_rows
 from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.distribution import check_created_within
@@ -188,8 +189,16 @@ class TokenTrainer(ReplicatedModel):
         self._compile_new_schedules()
         build_from_dataset(self, arguments.get("x"))
         build_optimizer(self)
+        if not is_first_process():
+            kwargs["verbose"] = 0
         with explained_lengths(), restored_signal_handlers():
             return super().fit(*args, **kwargs)
+
+    def make_train_function(self, force: bool = False) -> None:
+        before = self.train_function
+        super().make_train_function(force)
+        if self.train_function is not before:
+            self.train_function = with_equal_batches(self.train_function)
 
     def _check_devices(self) -> None:
         check_created_within(

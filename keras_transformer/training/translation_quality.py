@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import keras
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
 from keras_transformer.decoding.search_options import explains_search_options
 
@@ -148,8 +149,9 @@ class TranslationQuality(keras.callbacks.Callback):
         scores = self._scores(
             translations, self.references, self.lowercase, self.tokenize
         )
-        for name in self.metrics:
-            logs[f"val_{name}"] = scores[name].score
+        # Other devices may round otherwise, and callbacks decide by these figures.
+        values = of_first_process([scores[name].score for name in self.metrics])
+        logs.update({f"val_{n}": v for n, v in zip(self.metrics, values, strict=True)})
         if self.params["verbose"] and self.samples:
             self._print(translations)
 

@@ -11,8 +11,13 @@ from typing import Any, cast
 import keras
 
 from keras_transformer.arguments import check_ints, check_positive
-from keras_transformer.backend.distribution import count_processes
 from keras_transformer.backend.keras_internals import set_initial_epoch
+from keras_transformer.backend.processes import (
+    count_processes,
+    fail_together,
+    greatest,
+    is_first_process,
+)
 from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints import callback_state, run_state, storage
 from keras_transformer.training.checkpoints.best_epoch import BestEpoch, Mode
@@ -30,6 +35,9 @@ from keras_transformer.training.training_data import (
 # A value of `stop_training`, which callbacks set to `True`: the resumed epoch is
 # complete, and the run continues. Keras ends the epoch if the value is true.
 _RESUMED_EPOCH_IS_COMPLETE = "The resumed epoch is complete."
+# Several processes decide together every so many batches, as they have to wait for one
+# another.
+_BATCHES_BETWEEN_DECISIONS = 16
 
 
 class Checkpoints(keras.callbacks.Callback):
@@ -74,8 +82,8 @@ class Checkpoints(keras.callbacks.Callback):
     Args:
         folder: str or path, a folder for the checkpoints of this run only. It is
             created if it does not exist. A second process that trains in the same
-            folder gets an error (except on Windows). Workers that train together
-            require a folder each.
+            folder gets an error (except on Windows). Processes that train together on
+            JAX (see `distribute`) share the folder: the first one writes, all read.
         data: the `ParallelDataset` whose `dataset` is passed to `fit`, or `None`. With
             it, every epoch has the batches of its number, and a run can resume within
             an epoch. Without it, a run resumes at the beginning of an epoch, and is
@@ -161,10 +169,13 @@ class Checkpoints(keras.callbacks.Callback):
         self._steps_per_execution = self.model.steps_per_execution
         check_steps(self.data, self.params["steps"])
         callback_state.check_can_be_saved(self._list.callbacks)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        storage.acquire_lock(self.folder)
+        newest = self._open_folder()
+        self._learning_rates = run_state.learning_rates(self.model.optimizer)
+        self._resumed: RunState | None = None
         try:
-            self._resume_if_saved()
+            self._check_same_position(newest)
+            if newest is not None:
+                self._resume(*newest)
         except BaseException:
             storage.release_lock(self.folder)
             raise
@@ -173,18 +184,39 @@ class Checkpoints(keras.callbacks.Callback):
         self._first = _FirstCallback(self._after_last_batch)
         # Processes that train together must save and stop at the same batch.
         self._is_alone = count_processes() == 1
-        if self._is_alone:
-            self._signals.install()
-            # A new list, as Keras iterates over the old one.
-            self._list.callbacks = [self._first, *self._list.callbacks]
+        if not self._is_alone:
+            self._signals.waits_for = "batch"
+        self._signals.install()
+        # A new list, as Keras iterates over the old one.
+        self._list.callbacks = [self._first, *self._list.callbacks]
 
-    def _resume_if_saved(self) -> None:
-        storage.remove_unfinished(self.folder)
-        self._files = RunFiles(self.folder, self.keep, self._best_epoch())
-        self._learning_rates = run_state.learning_rates(self.model.optimizer)
-        self._resumed: RunState | None = None
-        if newest := self._files.newest():
-            self._resume(*newest)
+    @fail_together
+    def _open_folder(self) -> tuple[pathlib.Path, RunState] | None:
+        """Locks the folder and reads the newest checkpoint."""
+        is_first = is_first_process()
+        if is_first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            storage.acquire_lock(self.folder)
+            storage.remove_unfinished(self.folder)
+        self._files = RunFiles(self.folder, self.keep, self._best_epoch(), is_first)
+        try:
+            return self._files.newest()
+        except BaseException:
+            storage.release_lock(self.folder)
+            raise
+
+    def _check_same_position(
+        self, newest: tuple[pathlib.Path, RunState] | None
+    ) -> None:
+        """Checks that all processes have read the same checkpoint."""
+        state = {"epoch": 0, "batch": 0} if newest is None else newest[1]
+        position = [state["epoch"], state["batch"]]
+        found = greatest([*position, *(-number for number in position)])
+        if found != [*position, *(-number for number in position)]:
+            raise ValueError(
+                "`folder` must be on a file system that all processes share; received "
+                f"`folder={str(self.folder)!r}`, where they find different checkpoints."
+            )
 
     def _resume(self, path: pathlib.Path, state: RunState) -> None:
         if state["batch"] and self.data is None:
@@ -324,12 +356,14 @@ class Checkpoints(keras.callbacks.Callback):
     def _save_or_stop(self, batches: int) -> None:
         """Saves after a number of batches of the epoch, and stops after a signal."""
         signals = self._signals
-        is_stopping = signals.received is not None
+        is_stopping, is_late = self._decide(batches)
         if self.data is not None:
-            if self._is_due(batches, is_stopping):
+            new = batches - self._last_saved
+            is_due = self.save_every is not None and new >= self.save_every
+            if new > 0 and (is_stopping or is_late or is_due):
                 self._files.write(*self._state_within_epoch(self.data, batches))
                 self._last_saved = batches
-            elif self._is_last_batch and batches > self._last_saved:
+            elif self._is_last_batch and new > 0:
                 # Validation may take long. A run that is stopped then resumes at this
                 # batch, as Keras cannot resume after the last one.
                 position, state = self._state_within_epoch(self.data, batches)
@@ -339,16 +373,19 @@ class Checkpoints(keras.callbacks.Callback):
             signals.stop_if_received()
         signals.waits_for = "batch"
 
-    def _is_due(self, batches: int, is_stopping: bool) -> bool:
-        """Returns whether a checkpoint is to be written within an epoch."""
-        new = batches - self._last_saved
-        by_number = self.save_every is not None and new >= self.save_every
-        by_time = (
+    def _decide(self, batches: int) -> tuple[bool, bool]:
+        """Returns whether to stop, and whether the time has come for a checkpoint."""
+        received = self._signals.received or 0
+        is_late = (
             self.save_every_seconds is not None
-            and self._is_alone
             and self._files.seconds_since_write() >= self.save_every_seconds
         )
-        return new > 0 and (is_stopping or by_number or by_time)
+        if not self._is_alone:
+            if batches % _BATCHES_BETWEEN_DECISIONS:
+                return False, False
+            received, late = greatest([received, is_late])
+            self._signals.received, is_late = received or None, bool(late)
+        return bool(received), is_late
 
     def _state_within_epoch(
         self, data: TrainingData, batches: int
@@ -367,6 +404,8 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _after_last_batch(self) -> None:
         """Called before the validation and before all callbacks of the epoch's end."""
+        if not self._is_alone:  # The others would wait.
+            return
         self._signals.waits_for = "epoch" if self.data is None else None
         self._signals.stop_if_received()
 
@@ -382,8 +421,10 @@ class Checkpoints(keras.callbacks.Callback):
             self._files.write(position, state)
         if epoch + 1 == self._fit_params["epochs"]:
             callback_state.finalize_averages(self._list.callbacks)
-        self._signals.waits_for = None
-        self._signals.stop_if_received()
+        is_stopping, _ = self._decide(batches=0)
+        if self._is_alone or is_stopping:
+            self._signals.waits_for = None
+            self._signals.stop_if_received()
 
     def _is_cut_short(self) -> bool:
         """Returns whether the epoch has ended before its last batch.

@@ -22,14 +22,21 @@ class RunFiles:
         folder: str or path, the folder of the files.
         keep: int >= 1, number of checkpoints at the end of an epoch to keep.
         best: the `BestEpoch` whose weights are kept as well, or `None`.
+        is_writer: bool; if it is false, `write` writes nothing, as another process
+            does.
     """
 
     def __init__(
-        self, folder: str | os.PathLike, keep: int, best: BestEpoch | None
+        self,
+        folder: str | os.PathLike,
+        keep: int,
+        best: BestEpoch | None,
+        is_writer: bool = True,
     ) -> None:
         self.folder = pathlib.Path(folder)
         self.keep = keep
         self.best = best
+        self.is_writer = is_writer
         self._written_at = time.monotonic()
         self._has_warned = False
 
@@ -73,6 +80,8 @@ class RunFiles:
         """
         path = self.folder / position.file_name
         self._written_at = time.monotonic()
+        if not self.is_writer:
+            return
         if not run_state.all_finite(state["model"]):
             warnings.warn(
                 f"The checkpoint {path} is not saved, as weights are NaN or infinite.",

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.backend.processes import whole_value
 from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints.callback_state import SavedCallback
 from keras_transformer.training.checkpoints.storage import BEST
@@ -129,6 +130,8 @@ def check_variables(path: pathlib.Path, state: dict[str, Any]) -> None:
 def save_variables(variables: Iterable[keras.Variable]) -> list[SavedVariable]:
     """Returns copies of variables.
 
+    Processes that train together must call it together.
+
     Args:
         variables: Keras variables.
 
@@ -136,7 +139,7 @@ def save_variables(variables: Iterable[keras.Variable]) -> list[SavedVariable]:
         List of the `"name"` and the `"value"`, a NumPy array, of each variable.
     """
     return [
-        {"name": _name(variable), "value": ops.convert_to_numpy(variable)}
+        {"name": _name(variable), "value": whole_value(variable)}
         for variable in variables
     ]
 

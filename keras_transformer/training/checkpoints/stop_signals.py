@@ -91,7 +91,8 @@ class StopSignals:
         if self.received is None or self.waits_for is not None:
             return
         message = self._finish()
-        previous = self._previous[self.received]
+        # Another process may have received it.
+        previous = self._previous.get(self.received)
         try:
             if previous is signal.default_int_handler:
                 raise KeyboardInterrupt(message)

@@ -1,0 +1,249 @@
+"""Processes that train one model together, on JAX."""
+
+import functools
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import keras
+import numpy as np
+
+from keras_transformer.backend.keras_internals import replaced_values
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Model = TypeVar("Model")
+
+
+def count_processes() -> int:
+    """Returns the number of processes that train together on JAX or PyTorch.
+
+    Returns:
+        int, 1 on TensorFlow, where Keras trains in one process.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return int(jax.process_count())
+    torch = sys.modules.get("torch")
+    distributed = torch and torch.distributed
+    if keras.backend.backend() == "torch" and (
+        distributed and distributed.is_available() and distributed.is_initialized()
+    ):
+        return int(distributed.get_world_size())
+    return 1
+
+
+def is_first_process() -> bool:
+    """Returns whether this process writes the files of a run."""
+    return count_processes() == 1 or _index() == 0
+
+
+def _index() -> int:
+    import jax
+
+    return int(jax.process_index())
+
+
+def greatest(values: list[int]) -> list[int]:
+    """Returns the greatest values of all processes, each of which calls it.
+
+    Args:
+        values: list of int32 numbers, of the same length in all processes.
+
+    Returns:
+        List of ints, one for each position of `values`.
+    """
+    if count_processes() == 1:
+        return values
+    from jax.experimental import multihost_utils
+
+    gathered = multihost_utils.process_allgather(np.array(values, "int32"))
+    return [int(value) for value in gathered.max(axis=0)]
+
+
+def of_first_process(values: list[float]) -> list[float]:
+    """Returns the values of the first process; each process calls it.
+
+    Args:
+        values: list of numbers, of the same length in all processes.
+
+    Returns:
+        List of floats, in the precision of float32 if there are several processes.
+    """
+    if count_processes() == 1:
+        return values
+    from jax.experimental import multihost_utils
+
+    found = multihost_utils.broadcast_one_to_all(np.array(values, "float32"))
+    return [float(value) for value in found]
+
+
+def fail_together(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes a function fail in all processes if it fails in one.
+
+    The others would wait for that process. Each process calls the function.
+
+    Args:
+        function: a function without communication.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        error: Exception | None = None
+        try:
+            result = function(*args, **kwargs)
+        except Exception as caught:
+            error = caught
+        (failed,) = greatest([error is not None])
+        if error is not None:
+            raise error
+        if failed:
+            raise RuntimeError("Another process has failed. See its error.")
+        return result
+
+    return call
+
+
+def whole_value(variable: Any) -> np.ndarray:
+    """Returns the value of a variable, wherever its parts are.
+
+    If the parts of this process are not all, each process must call it.
+
+    Args:
+        variable: a Keras variable.
+
+    Returns:
+        NumPy array.
+    """
+    if count_processes() == 1 or keras.backend.backend() != "jax":
+        return np.asarray(keras.ops.convert_to_numpy(variable))
+    return _whole(variable.value)
+
+
+def _whole(value: Any) -> np.ndarray:
+    if value.is_fully_replicated or value.is_fully_addressable:
+        return np.asarray(value)
+    parts = {str(part.index): part for part in value.addressable_shards}
+    if sum(part.data.size for part in parts.values()) == value.size:
+        whole = np.empty(value.shape, value.dtype)
+        for part in parts.values():
+            whole[part.index] = part.data
+        return whole
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(value, tiled=True))
+
+
+def values_here(variables: Iterable[Any]) -> list[Any]:
+    """Returns the values of variables, for computations of this process alone.
+
+    Args:
+        variables: Keras variables on JAX.
+
+    Returns:
+        List of JAX arrays: the values themselves in one process, and copies on the
+        first device of this process if there are several.
+    """
+    values = [variable.value for variable in variables]
+    if count_processes() == 1:
+        return values
+    import jax
+
+    device = jax.local_devices()[0]
+    return [jax.device_put(_whole(value), device) for value in values]
+
+
+def written_by_first_process(
+    method: Callable[Concatenate[Model, P], None],
+) -> Callable[Concatenate[Model, P], None]:
+    """Makes a method of a model that writes files do so in the first process only.
+
+    Each process calls the method, as the weights may be distributed over processes.
+
+    Args:
+        method: the method. It reads the variables of the model and does not change
+            them.
+    """
+
+    @functools.wraps(method)
+    def write(model: Model, *args: P.args, **kwargs: P.kwargs) -> None:
+        if count_processes() == 1 or keras.backend.backend() != "jax":
+            return method(model, *args, **kwargs)
+        variables = [*model.variables]  # type: ignore[attr-defined]
+        if (optimizer := getattr(model, "optimizer", None)) is not None:
+            variables += optimizer.variables
+        values = values_here(variables)
+
+        @fail_together  # The others wait, and can read the files afterwards.
+        def write_in_first() -> None:
+            if is_first_process():
+                with replaced_values(variables, values):
+                    method(model, *args, **kwargs)
+
+        write_in_first()
+        return None
+
+    return write
+
+
+def with_equal_batches(
+    train_function: Callable[[Any, Iterator[Any]], T],
+) -> Callable[[Any, Iterator[Any]], T]:
+    """Checks that all processes train on equal batches.
+
+    Each process has a copy of the whole batch. If the copies differ, JAX raises no
+    error, and the weights of the processes diverge.
+
+    Args:
+        train_function: the `train_function` of a Keras model, of the state and an
+            iterator of batches.
+
+    Returns:
+        A function of the same arguments. It raises `ValueError` in all processes if
+        their batches differ. `train_function` itself if there is one process.
+    """
+    if count_processes() == 1 or keras.backend.backend() != "jax":
+        return train_function
+    comparison = _Comparison()
+
+    def compared(iterator: Iterator[Any]) -> Iterator[Any]:
+        for batch in iterator:
+            comparison.add(batch)
+            yield batch
+
+    def checked(state: Any, iterator: Iterator[Any]) -> T:
+        return train_function(state, compared(iterator))
+
+    return checked
+
+
+class _Comparison:
+    """Compares checksums of batches between processes.
+
+    It does so after 1, 2, 4, … batches, and at least every 64.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._next, self._checksum = 0, 1, 0
+
+    def add(self, batch: Any) -> None:
+        for tensor in keras.tree.flatten(batch):
+            if tensor is not None:
+                data = np.asarray(tensor.addressable_data(0))
+                shape = repr(data.shape).encode()
+                self._checksum = zlib.crc32(shape + data.tobytes(), self._checksum)
+        self._count += 1
+        if self._count < self._next:
+            return
+        self._next += min(self._next, 64)
+        checksum = self._checksum & 0x7FFF_FFFF  # an int32 of JAX
+        highest, lowest = greatest([checksum, -checksum])
+        if highest != -lowest:
+            raise ValueError(
+                "All processes must train on equal batches, whose rows their devices "
+                f"share; received batches that differ, the first {self._count} of this "
+                "`fit`. Use the same files, seed and arguments in every process, and "
+                "no `shard`."
+            )
