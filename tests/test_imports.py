@@ -39,7 +39,7 @@ REQUIRED = {
     "__init__": set(),
     "__main__": set(),
     "arguments": set(),
-    "backend": {"keras"},
+    "backend": {"keras", "numpy"},
     "command_line": {"typer"},
     "dataset": {"numpy", "tensorflow"},
     "decoding": {"keras", "numpy"},

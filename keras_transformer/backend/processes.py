@@ -1,5 +1,6 @@
 """Processes that train one model together, on JAX."""
 
+import contextlib
 import functools
 import sys
 import zlib
@@ -44,6 +45,18 @@ def _index() -> int:
     import jax
 
     return int(jax.process_index())
+
+
+def on_cpu() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which new tensors are on the CPU.
+
+    `keras.device("cpu")` is the CPU of the first process.
+    """
+    if keras.backend.backend() != "jax":
+        return keras.device("cpu")
+    import jax
+
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
 
 
 def greatest(values: list[int]) -> list[int]:

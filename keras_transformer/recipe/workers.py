@@ -5,19 +5,24 @@ workers train together, and one task selects, evaluates and exports. They meet i
 folder of the run.
 """
 
+import collections
 import contextlib
+import dataclasses
 import logging
 import os
 import pathlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.progress import Reporter
 from keras_transformer.recipe.recipe import Recipe
+from keras_transformer.run_position import RunPosition
 
-# Times that Ray starts the workers again after one of them has died.
-RESTARTS = 10
+ATTEMPTS = 3  # to train until the next checkpoint, if workers die
+SECONDS_BETWEEN_READS = 0.5  # of the output of the workers
 
 
 def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
@@ -25,7 +30,7 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
 
     The cluster is that of the environment variable `RAY_ADDRESS`; without it, a cluster
     on this machine is started, and ended afterwards. If a worker dies, all start again
-    from the last checkpoint.
+    from the last checkpoint, unless they have tried `ATTEMPTS` times from there.
 
     Args:
         recipe: the options; `workers` is above 1.
@@ -35,20 +40,68 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
         ValueError: if the cluster has too few accelerators, or as `prepare`.
         RuntimeError: if workers have died too often, or cannot reach one another.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with _cluster(), contextlib.ExitStack() as removed:
+    state = pathlib.Path(recipe.output, "ray").absolute()
+    state.mkdir(parents=True, exist_ok=True)
+    output = _Output(state / "output.txt", 2 if reporter.verbose else 0)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, state, ignore_errors=True)
+        stack.enter_context(_cluster())
+        stack.enter_context(output.printed())
         resources = _resources_of_worker(recipe)
         if "CPU" in resources:
             reporter.print(
                 f"The cluster has no accelerators. {recipe.workers} workers of "
                 f"{recipe.devices} virtual devices train on processors."
             )
-        verbose = 2 if reporter.verbose else 0  # Ray does not draw progress bars.
-        _run(_prepare, recipe, verbose, num_cpus=0, env={"JAX_PLATFORMS": "cpu"})
-        state = pathlib.Path(recipe.output, "ray").absolute()
-        removed.callback(shutil.rmtree, state, ignore_errors=True)
-        _fit(recipe, verbose, resources, state)
-        _run(_finish, recipe, verbose, **_options_of_task(resources))
+        _run(_prepare, recipe, output, num_cpus=0, env={"JAX_PLATFORMS": "cpu"})
+        _fit(recipe, output, resources, state)
+        _run(_finish, recipe, output, **_options_of_task(resources))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Output:
+    """What the processes of a run print, in a file of the folder of the run.
+
+    Ray would mix it with its own messages.
+
+    Attributes:
+        path: the file.
+        verbose: int, as of a recipe. A file has no progress bars.
+    """
+
+    path: pathlib.Path
+    verbose: int
+
+    @contextlib.contextmanager
+    def printed(self) -> Iterator[None]:
+        """Prints what is written to the file, in the process of the command."""
+        self.path.write_text("")
+        ended = threading.Event()
+        thread = threading.Thread(target=self._print_until, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _print_until(self, ended: threading.Event) -> None:
+        with self.path.open(encoding="utf-8") as file:
+            while True:
+                is_last = ended.wait(SECONDS_BETWEEN_READS)
+                print(file.read(), end="", flush=True)
+                if is_last:
+                    return
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[None]:
+        """Writes what this process prints, and its warnings, to the file."""
+        with (
+            self.path.open("a", encoding="utf-8", buffering=1) as file,
+            contextlib.redirect_stdout(file),
+            contextlib.redirect_stderr(file),
+        ):
+            yield
 
 
 @contextlib.contextmanager
@@ -58,8 +111,9 @@ def _cluster() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     local = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
-    ray.init(logging_level=logging.ERROR, **local)
+    ray.init(logging_level=logging.ERROR, log_to_driver=False, **local)
     try:
         yield
     finally:
@@ -95,7 +149,8 @@ def _options_of_task(resources: dict[str, float]) -> dict[str, Any]:
 
 
 def _environment(recipe: Recipe, resources: dict[str, float]) -> dict[str, str]:
-    environment = {"KERAS_BACKEND": "jax"}
+    # Ray would print each line twice.
+    environment = {"KERAS_BACKEND": "jax", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
     if "CPU" in resources:
         flag = f"--xla_force_host_platform_device_count={recipe.devices}"
         flags = os.environ.get("XLA_FLAGS", "")
@@ -104,9 +159,9 @@ def _environment(recipe: Recipe, resources: dict[str, float]) -> dict[str, str]:
 
 
 def _run(
-    function: Callable[[Recipe, int], None],
+    function: Callable[[Recipe, _Output], None],
     recipe: Recipe,
-    verbose: int,
+    output: _Output,
     env: dict[str, str] | None = None,
     **options: Any,
 ) -> None:
@@ -119,28 +174,63 @@ def _run(
         runtime_env={"env_vars": environment}, max_retries=0, **options
     )
     try:
-        ray.get(task.remote(recipe, verbose))
+        ray.get(task.remote(recipe, output))
     except RayTaskError as error:
         raise error.cause from None
 
 
-def _prepare(recipe: Recipe, verbose: int) -> None:
+def _prepare(recipe: Recipe, output: _Output) -> None:
     from keras_transformer.recipe.stages import prepare
 
-    prepare(recipe, Reporter(verbose))
+    with output.written():
+        prepare(recipe, Reporter(output.verbose))
 
 
 def _fit(
-    recipe: Recipe, verbose: int, resources: dict[str, float], state: pathlib.Path
+    recipe: Recipe, output: _Output, resources: dict[str, float], state: pathlib.Path
 ) -> None:
+    """Trains until all epochs are complete."""
+    from ray.train import TrainingFailedError
+
+    attempts: collections.Counter[RunPosition | None] = collections.Counter()
+    while True:
+        position = latest_position(recipe.output)
+        attempts[position] += 1
+        folder = state / f"fit-{attempts.total()}"
+        try:
+            _trainer(recipe, output, resources, folder).fit()
+            return
+        except TrainingFailedError as error:
+            reason = _reason(error)
+            if attempts[latest_position(recipe.output)] == ATTEMPTS:
+                raise RuntimeError(
+                    f"The workers have stopped {ATTEMPTS} times without a new "
+                    f"checkpoint in {recipe.output!r}. The last error: {reason}"
+                ) from error
+        if output.verbose:
+            print(f"A worker has stopped: {reason} The workers start again.")
+
+
+def _reason(error: Exception) -> str:
+    """Returns the last line of the error of a worker."""
+    failures = getattr(error, "worker_failures", None) or {0: error}
+    (*_, first) = (each for _, each in sorted(failures.items(), reverse=True))
+    return str(first).strip().splitlines()[-1]
+
+
+def _trainer(
+    recipe: Recipe, output: _Output, resources: dict[str, float], folder: pathlib.Path
+) -> Any:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.jax import JaxTrainer
     from ray.train.v2.jax.config import JaxConfig
 
     uses = {f"use_{kind.lower()}": True for kind in ("GPU", "TPU") if kind in resources}
-    trainer = JaxTrainer(
+    # Without an accelerator, Ray connects the workers only if it is told of GPUs.
+    connects = {"use_gpu": True, **uses} if "TPU" not in resources else uses
+    return JaxTrainer(
         _fit_in_worker,
-        train_loop_config={"recipe": recipe, "verbose": verbose},
+        train_loop_config={"recipe": recipe, "output": output},
         # Without an accelerator, Ray connects the workers only with this flag.
         jax_config=JaxConfig(
             use_gpu="TPU" not in resources, use_tpu="TPU" in resources
@@ -149,13 +239,12 @@ def _fit(
             num_workers=recipe.workers, resources_per_worker=resources, **uses
         ),
         run_config=RunConfig(
-            name="fit",
-            storage_path=str(state),
-            failure_config=FailureConfig(max_failures=RESTARTS),
+            name=folder.name,
+            storage_path=str(folder.parent),
+            failure_config=FailureConfig(max_failures=0),
             worker_runtime_env={"env_vars": _environment(recipe, resources)},
         ),
     )
-    trainer.fit()
 
 
 def _fit_in_worker(config: dict[str, Any]) -> None:
@@ -169,14 +258,17 @@ def _fit_in_worker(config: dict[str, Any]) -> None:
             f"Ray has connected {count_processes()} of {recipe.workers} workers. Use "
             "another version of Ray."
         )
-    verbose = config["verbose"] if is_first_process() else 0
-    with distribute(model_parallel=recipe.model_parallel):
-        fit(prepare(recipe, Reporter(0)), Reporter(verbose))
+    output: _Output = config["output"]
+    with output.written() if is_first_process() else contextlib.nullcontext():
+        reporter = Reporter(output.verbose if is_first_process() else 0)
+        with distribute(model_parallel=recipe.model_parallel):
+            fit(prepare(recipe, Reporter(0)), reporter)
 
 
-def _finish(recipe: Recipe, verbose: int) -> None:
+def _finish(recipe: Recipe, output: _Output) -> None:
     from keras_transformer.recipe.stages import finish, fit, prepare
 
-    prepared = prepare(recipe, Reporter(0))
-    fit(prepared, Reporter(0))  # All epochs are complete: it only loads the weights.
-    finish(prepared, Reporter(verbose))
+    with output.written():
+        prepared = prepare(recipe, Reporter(0))
+        fit(prepared, Reporter(0))  # All epochs are complete: it loads the weights.
+        finish(prepared, Reporter(output.verbose))

@@ -13,6 +13,7 @@ from keras_transformer.backend.keras_internals import (
     count_steps,
     learning_rate_schedule,
 )
+from keras_transformer.backend.processes import on_cpu
 from keras_transformer.types import Tensor
 
 # Batches that take this multiple of the least time are left out of the estimate.
@@ -153,7 +154,7 @@ def _learning_rates(
     iterations = int(ops.convert_to_numpy(count_steps(optimizer)))
 
     def scheduled(batches: int) -> dict[str, float]:
-        with keras.device("cpu"):  # An accelerator would finish its steps first.
+        with on_cpu():  # An accelerator would finish its steps first.
             value = schedule(ops.convert_to_tensor(iterations + batches))
             return {"learning_rate": _to_float(value)}
 

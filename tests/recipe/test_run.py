@@ -465,7 +465,8 @@ def test_a_run_on_several_devices(options, monkeypatch, capsys):
     monkeypatch.setattr(run, "add_virtual_devices", given.append)
     monkeypatch.setattr(run, "distribute", distribute_one)
     in_effect = keras.distribution.distribution
-    monkeypatch.setattr(run, "_train", lambda *_: in_effect() is not None)
+    for stage in ("prepare", "fit", "finish"):
+        monkeypatch.setattr(run, stage, lambda *_: in_effect() is not None)
     options["verbose"] = 2
     assert train(Recipe(**options, devices=4, model_parallel=2))
     assert given == [4, (4, 2)]

@@ -1,0 +1,130 @@
+"""Runs with several workers of Ray Train."""
+
+import csv
+import os
+import pathlib
+import subprocess
+import time
+
+import keras
+import numpy as np
+import psutil
+import pytest
+from fork_server import forked_python
+
+import keras_transformer as kt
+from keras_transformer.recipe import Recipe, train
+
+pytestmark = [
+    pytest.mark.every_case,
+    pytest.mark.skipif(keras.backend.backend() != "jax", reason="workers need JAX"),
+]
+
+ROOT = pathlib.Path(kt.__file__).parent.parent
+EPOCHS = 12
+OPTIONS = {
+    "epochs": EPOCHS,
+    "num_layers": 1,
+    "hidden_dim": 8,
+    "intermediate_dim": 8,
+    "num_heads": 2,
+    "tokenizer": "words",
+    "metric": "loss",
+    "average": EPOCHS,
+    "export": False,
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Words, and the same words in the reverse order."""
+    rng = np.random.default_rng(1)
+    rows = [rng.choice(list("abcdefgh"), 4).tolist() for _ in range(60)]
+    path = tmp_path_factory.mktemp("text") / "text.tsv"
+    path.write_text("".join(f"{' '.join(r)}\t{' '.join(r[::-1])}\n" for r in rows))
+    return str(path)
+
+
+def arguments(options):
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is False:
+            yield f"--no-{name}"
+        else:
+            yield from (option, str(value))
+
+
+def losses(folder):
+    with open(folder / "history.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [int(row["epoch"]) for row in rows] == [*range(1, EPOCHS + 1)]
+    return [[float(row[name]) for name in ("loss", "val_loss")] for row in rows]
+
+
+def start(folder, text, workers):
+    options = {"train": text, "valid": text, "output": folder, **OPTIONS}
+    command = [*forked_python("jax"), "-m", "keras_transformer", "train"]
+    return subprocess.Popen(
+        [*command, *arguments(options), "--workers", str(workers)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def kill_worker(process, folder):
+    """Kills a worker when there is a checkpoint."""
+    while process.poll() is None and not [*folder.glob("checkpoints/epoch-*.npz")]:
+        time.sleep(0.05)
+    for each in psutil.process_iter(["cmdline"]):
+        name = " ".join(each.info["cmdline"] or ())
+        if "RayTrainWorker" in name and str(folder.parent) == _environment(each):
+            each.kill()
+            return
+    raise AssertionError("There is no worker to kill.")
+
+
+def _environment(process):
+    """The variable by which the workers of a test differ from others."""
+    try:
+        return process.environ().get("TEST_FOLDER", "")
+    except psutil.Error:
+        return ""
+
+
+def test_a_worker_that_dies_changes_nothing(tmp_path, text, monkeypatch):
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
+    several = tmp_path / "several"
+    process = start(several, text, workers=2)
+    try:
+        kill_worker(process, several)
+        output = process.communicate()[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    assert "2 workers of 1 virtual devices train on processors." in output
+    assert output.count("A worker has stopped: ") == 1
+    assert output.count(f"Epoch {EPOCHS}/{EPOCHS}") == 1
+    one = tmp_path / "one"
+    files = {"train": [text], "valid": [text], "output": str(one)}
+    train(Recipe(**files, **OPTIONS, verbose=0))
+    np.testing.assert_allclose(losses(several), losses(one), rtol=1e-5)
+    complete = train(Recipe(**{**files, "output": str(several)}, **OPTIONS, verbose=0))
+    assert complete.model.num_layers == 1
+    assert not (several / "ray").exists()
+
+
+def test_too_few_accelerators(monkeypatch):
+    from keras_transformer.recipe import workers
+
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": 4.0})
+    recipe = Recipe(
+        train=["a.tsv"], valid=["a.tsv"], output="run", workers=4, devices=2
+    )
+    with pytest.raises(ValueError, match="`workers=4`, `devices=2`, .* with 4 GPUs"):
+        workers._resources_of_worker(recipe)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
+    assert workers._resources_of_worker(recipe) == {"GPU": 2}
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
+    assert workers._resources_of_worker(recipe) == {"CPU": 0.5}
