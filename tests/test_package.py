@@ -100,7 +100,9 @@ def test_version():
     assert {found.version for found in installed} <= {keras_transformer.__version__}
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     newest, *_ = re.findall(r"^## \[(\d\S*)\]", changelog, re.MULTILINE)
-    assert newest == keras_transformer.__version__
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    (cited,) = re.findall(r"^version: (\S+)$", citation, re.MULTILINE)
+    assert newest == cited == keras_transformer.__version__
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
