@@ -23,7 +23,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 help:
 	@echo "make demo    train, evaluate, export and use a pronunciation model"
 	@echo "make test    run the tests on $(BACKENDS)"
-	@echo "make check   format check, lint, types, tests, the site"
+	@echo "make check   format check, lint, types, the site, tests"
 	@echo "make docs    write the site to docs/_build/html"
 	@echo "make format  format the code and fix what the linter can"
 	@echo "make audit   look up known vulnerabilities of what is installed"
@@ -50,8 +50,8 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(MAKE) --no-print-directory test
 	@$(SITE)
+	@$(MAKE) --no-print-directory test
 
 docs: $(VENV)/.installed-docs
 	@$(SITE)
