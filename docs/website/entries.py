@@ -85,12 +85,13 @@ class Entry:
 def entries() -> dict[str, Entry]:
     """Returns the entries of all public names, by their full names.
 
-    A name of the top level has no second entry in the module that defines it.
+    A name of the top level has no second entry in the module that defines it, and a
+    name of another package than `GROUPS` has none.
     """
     found = {}
     for name in keras_transformer.__all__:
         value = getattr(keras_transformer, name)
-        group = value.__module__.split(".")[1]
+        group = value.__module__.removeprefix(f"{PACKAGE}.").partition(".")[0]
         found[f"{PACKAGE}.{name}"] = Entry(PACKAGE, name, group, value, _doc(value))
     for group in keras_transformer._SUBMODULES:
         module = getattr(keras_transformer, group)
@@ -102,7 +103,7 @@ def entries() -> dict[str, Entry]:
                 entry = Entry(module.__name__, name, group, value, doc)
                 if not is_deprecated(entry):
                     found[entry.full_name] = entry
-    return found
+    return {name: entry for name, entry in found.items() if entry.group in GROUPS}
 
 
 def is_deprecated(entry: Entry) -> bool:
