@@ -30,7 +30,6 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "html_image"]
 myst_heading_anchors = 4
 
 html_math_renderer = "mathml"
-pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "github-dark"
 html_theme = "furo"
 html_title = f"{project} {version}"
@@ -71,13 +70,28 @@ def adapt_links(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def link_names(app: Sphinx, tree: nodes.document) -> None:
-    """Links public names in code to the reference, except on their own page."""
+    """Links public names in code to the reference, except on their own page.
+
+    On a page of the reference, the classes of its module have no other name.
+    """
+    page = app.env.docname.removeprefix("reference/")
+    own = next((e for e in ENTRIES.values() if e.file == page), None)
+    names = (
+        NAMES
+        if own is None
+        else NAMES
+        | {
+            e.name: e.full_name
+            for e in ENTRIES.values()
+            if e.module == own.module and e.kind == "class"
+        }
+    )
     for literal in list(tree.findall(nodes.literal)):
-        name = re.sub(r"\(.*\)$", "", literal.astext(), flags=re.DOTALL)
-        target = NAMES.get(name)
-        own = target and app.env.docname == f"reference/{_page_of(target)}"
+        target = names.get(re.sub(r"\(.*\)$", "", literal.astext(), flags=re.DOTALL))
         within = (nodes.reference, addnodes.pending_xref, nodes.title, nodes.term)
-        if not target or own or any(_is_within(literal, kind) for kind in within):
+        if not target or any(_is_within(literal, kind) for kind in within):
+            continue
+        if own is not None and f"{target}.".startswith(f"{own.full_name}."):
             continue
         link = addnodes.pending_xref(
             "", refdomain="py", reftype="obj", reftarget=target, refexplicit=True
@@ -114,11 +128,6 @@ def write_formula(writer: nodes.NodeVisitor, node: nodes.Element) -> None:
     tag = "div" if is_block else "span"
     writer.body.append(f'<{tag} class="formula">{formula}</{tag}>')
     raise nodes.SkipNode
-
-
-def _page_of(name: str) -> str:
-    entry = ENTRIES.get(name) or ENTRIES[name.rpartition(".")[0]]
-    return entry.file
 
 
 def _is_within(node: nodes.Node, kind: type) -> bool:

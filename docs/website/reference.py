@@ -79,7 +79,7 @@ def index(group: str, found: Mapping[str, Entry]) -> str:
     """Returns the page of a group, a table of its names, in Markdown of MyST."""
     title, guide = GROUPS[group]
     chosen = [entry for entry in found.values() if entry.group == group]
-    rows = [f"| [`{e.name}`]({e.file}.md) | {summary(e.doc)} |" for e in chosen]
+    rows = [f"| [`{e.file}`]({e.file}.md) | {summary(e.doc)} |" for e in chosen]
     top = [e.name for e in chosen if e.module == PACKAGE]
     imports = "import keras_transformer as kt" + (f"  # kt.{top[0]}" if top else "")
     if len(top) < len(chosen):
@@ -103,13 +103,13 @@ def all_names(found: Mapping[str, Entry]) -> str:
     rows = []
     for group, (title, _) in GROUPS.items():
         names = [e for e in found.values() if e.group == group]
-        links = ", ".join(f"[`{e.name}`]({e.file}.md)" for e in names)
+        links = ", ".join(f"[`{e.file}`]({e.file}.md)" for e in names)
         rows.append(f"| [{title}]({group}.md) | {links} |")
     return "\n".join(
         [
             "# API reference\n",
-            "All public names, by the package that defines them. A name without a "
-            "module is at the top level:\n",
+            "All public names of `keras_transformer`, by the package that defines "
+            "them:\n",
             "```python\nimport keras_transformer as kt\n```\n",
             "| package | names |\n| --- | --- |",
             *rows,
