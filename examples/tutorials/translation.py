@@ -21,9 +21,10 @@ import keras_transformer as kt
 
 # ## Text to batches
 #
-# The tutorials split text into words, or download a vocabulary. A word that is not in
-# the vocabulary becomes `[UNK]`. Here, a tokenizer of subwords is trained on both
-# languages; it can spell every word, and returns the text with its punctuation.
+# The tutorial of Keras splits text into words; a word that is not in the vocabulary
+# becomes `[UNK]`. That of TensorFlow downloads a vocabulary for its data. Here, a
+# tokenizer of subwords is trained on both languages; it can spell every word, and
+# returns the text with its punctuation.
 
 tokenizer = kt.SentencePieceTokenizer.train(
     ["train.en", "train.de"], vocabulary_size=8000
@@ -31,8 +32,8 @@ tokenizer = kt.SentencePieceTokenizer.train(
 print(tokenizer.describe())
 
 # `parallel_dataset` shifts the targets, sorts sentences by length, and fills each batch
-# up to a number of tokens. The tutorials pad every sentence to one length, 20 words in
-# that of Keras, and cut off what is longer.
+# up to a number of tokens. The tutorial of Keras pads every sentence to 20 words, and
+# cuts off what is longer; that of TensorFlow pads batches of mixed lengths.
 
 tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
 train = kt.parallel_dataset("train.en", "train.de", **tokenizers)
