@@ -515,6 +515,7 @@ SOURCES = [
     path
     for folder in ("keras_transformer", "examples", "tests", "benchmarks", "docs")
     for path in sorted((ROOT / folder).rglob("*.py"))
+    if "_build" not in path.parts
 ]
 
 
