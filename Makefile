@@ -8,6 +8,9 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 BENCHMARKS := $(wildcard benchmarks/*.py)
+# A warning, such as one of a link without a target, is an error.
+SITE := $(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going \
+	--fresh-env --quiet docs docs/_build/html
 
 export KERAS_BACKEND ?= tensorflow
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -15,12 +18,13 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help setup demo test check format audit bench
+.PHONY: help setup demo test check docs format audit bench
 
 help:
 	@echo "make demo    train, evaluate, export and use a pronunciation model"
 	@echo "make test    run the tests on $(BACKENDS)"
-	@echo "make check   format check, lint, types, tests"
+	@echo "make check   format check, lint, types, the site, tests"
+	@echo "make docs    write the site to docs/_build/html"
 	@echo "make format  format the code and fix what the linter can"
 	@echo "make audit   look up known vulnerabilities of what is installed"
 	@echo "make bench   run the benchmarks"
@@ -46,7 +50,12 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(SITE)
 	@$(MAKE) --no-print-directory test
+
+docs: $(VENV)/.installed-docs
+	@$(SITE)
+	@echo "The site: docs/_build/html/index.html"
 
 format: $(VENV)/.installed-dev
 	@$(BIN)/ruff check --fix .

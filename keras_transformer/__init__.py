@@ -141,7 +141,7 @@ if TYPE_CHECKING or not _is_command():
         load_checkpoint,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Names that are imported at their first use, with their modules.
 _LAZY = {

@@ -100,7 +100,9 @@ def test_version():
     assert {found.version for found in installed} <= {keras_transformer.__version__}
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     newest, *_ = re.findall(r"^## \[(\d\S*)\]", changelog, re.MULTILINE)
-    assert newest == keras_transformer.__version__
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    (cited,) = re.findall(r"^version: (\S+)$", citation, re.MULTILINE)
+    assert newest == cited == keras_transformer.__version__
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -216,7 +218,15 @@ def run_page(page, sizes=(), leave_out="<nothing>"):
 
 @pytest.mark.once("torch")
 def test_readme_code_runs(toy_text, capsys):
-    namespace = run_page("README.md", TOY_SIZES)
+    run_page("README.md", TOY_SIZES)
+    assert pathlib.Path("saved_models/en-de/1/saved_model.pb").exists()
+    run_page("docs/README.md")  # loads en-de.keras
+    assert "pairs read" in capsys.readouterr().out
+
+
+@pytest.mark.once("torch")
+def test_getting_started_page_runs(toy_text, capsys):
+    namespace = run_page("docs/getting_started.md", TOY_SIZES)
     namespace["classifier"].summary()
     assert pathlib.Path("en-de.keras").exists()
     assert "pairs read" in capsys.readouterr().out
@@ -342,8 +352,13 @@ def test_documentation_has_every_layer():
     assert [name for name in layers.__all__ if f"`{name}" not in text] == []
 
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PAGES += DOCUMENTATION
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+]
+PAGES += [
+    path for path in DOCUMENTATION if path.stem != "index"
+]  # written for the site
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -358,10 +373,53 @@ def test_names_on_a_page_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_sections_that_a_page_links_to_exist(page):
-    text = page.read_text("utf-8")
-    headings = re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE)
-    sections = {re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= sections
+    links = re.findall(r"\]\((?!\w+:)([^)#]*)#([^)]+)\)", page.read_text("utf-8"))
+    assert not [
+        (name, section)
+        for name, section in links
+        if section not in sections_of(page.parent / name if name else page)
+    ]
+
+
+def sections_of(page):
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8").lower(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in headings}
+
+
+# Deprecated names, by how pages and programs would use them; a test that does gets a
+# warning, which is an error.
+DEPRECATED = re.compile(
+    r"(?:kt|keras_transformer)\.(?:export_saved_model|save_marian|seq2seq)\b|"
+    r"\bsave_marian\b|\bconsistency(?:=|_loss\b)|--consistency\b|\bStepModel\b|"
+    r"\bdecoding\.(?:Sentences|run)\b|\.pays\b|\brecipe\.Trained\b|\bvalid_bleu\b|"
+    r"\bbleu[-_]every\b|[( ]processors=|\bserving\.(?:read|make)_options\b"
+)
+
+
+def test_deprecated_names_are_not_used():
+    folders = ("docs", "examples", "benchmarks")
+    texts = [
+        path
+        for path in texts_of_the_repository()
+        if relative(path) == "README.md" or relative(path).startswith(folders)
+    ]
+    for path in texts:
+        if path.suffix in {".md", ".py"}:
+            assert not DEPRECATED.search(path.read_text("utf-8")), path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "kt.save_marian(model)",
+        "BeamSearch(processors=[])",
+        "--bleu-every 4",
+        "x.pays()",
+    ],
+)
+def test_deprecated_names_are_found(code):
+    assert DEPRECATED.search(code)
+    assert not DEPRECATED.search("BeamSearch(logits_processors=[]) r_drop=1 export(")
 
 
 # The cells of a table that say what something is called here.
@@ -457,6 +515,7 @@ SOURCES = [
     path
     for folder in ("keras_transformer", "examples", "tests", "benchmarks", "docs")
     for path in sorted((ROOT / folder).rglob("*.py"))
+    if "_build" not in path.parts
 ]
 
 

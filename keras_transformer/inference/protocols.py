@@ -82,7 +82,15 @@ class SequenceModel(DecodingModel, Protocol):
         ...
 
     def __call__(self, inputs: SequenceInputs, training: bool | None = None) -> Tensor:
-        """Returns logits `(batch, target_length, target_vocabulary_size)`."""
+        """Computes the logits of the next tokens.
+
+        Args:
+            inputs: dictionary of the sources and targets, as `fit` takes them.
+            training: whether dropout is applied.
+
+        Returns:
+            Tensor `(batch, target_length, target_vocabulary_size)`.
+        """
         ...
 
     def get_config(self) -> Config:

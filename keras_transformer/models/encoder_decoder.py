@@ -52,7 +52,16 @@ class EncoderDecoder(CachedDecoder):
     def encode_with_mask(
         self, encoder_token_ids: TokenIds, training: bool | None = None
     ) -> tuple[Tensor, Mask]:
-        """Runs the encoder, and returns the real positions of the sources as well."""
+        """Runs the encoder, and returns the real positions of the sources as well.
+
+        Args:
+            encoder_token_ids: as in `encode`.
+            training: whether dropout is applied.
+
+        Returns:
+            A pair of the outputs `(batch, source_length, hidden_dim)` in the compute
+            dtype and the boolean tensor `(batch, source_length)`, `True` = real.
+        """
 
     def encode(
         self, encoder_token_ids: TokenIds, training: bool | None = None

@@ -155,7 +155,15 @@ class SearchableModel(PresetModel):
         prefixes: TokenIds | None = None,
         seed: Size = 0,
     ) -> SearchInputs:
-        """Returns the constraints of a search; the arguments are those of `search`.
+        """Returns the constraints of a search.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            max_length: int or `RelativeLength`, greatest output length, as in `search`.
+            min_length: int or `RelativeLength`, least output length.
+            prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
+                outputs, padded; `None` = no prefixes.
+            seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
 
         Returns:
             `SearchInputs`.

@@ -231,8 +231,12 @@ class Recipe:
 
     num_beams: Annotated[int, "Number of beams of the search for the figures."] = 5
 
-    consistency: dataclasses.InitVar[float | None] = None  # former name of `r_drop`
-    bleu_every: dataclasses.InitVar[int | None] = None  # and of `metric_every`
+    consistency: dataclasses.InitVar[
+        Annotated[float | None, "Deprecated name of `r_drop`."]
+    ] = None
+    bleu_every: dataclasses.InitVar[
+        Annotated[int | None, "Deprecated name of `metric_every`."]
+    ] = None
 
     def __post_init__(self, consistency: float | None, bleu_every: int | None) -> None:
         r_drop = renamed_argument("consistency", consistency, "r_drop", self.r_drop)

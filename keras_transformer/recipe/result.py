@@ -155,7 +155,15 @@ class LanguageModelFigures:
 
     @classmethod
     def of(cls, scores: TextScores, selection: Selection) -> "LanguageModelFigures":
-        """Creates the figures of selected weights."""
+        """Creates the figures of selected weights.
+
+        Args:
+            scores: scores of the validation text.
+            selection: the selected weights.
+
+        Returns:
+            The `LanguageModelFigures`.
+        """
         return cls(scores, "loss", selection.name, selection.scores)
 
     @classmethod

@@ -22,7 +22,14 @@ _STRIDE = 4096  # Lines between two indexed offsets.
 
 
 def path_list(paths: Paths) -> list[pathlib.Path]:
-    """Returns one path or several paths as a list."""
+    """Returns one path or several paths as a list.
+
+    Args:
+        paths: a path, or an iterable of paths.
+
+    Returns:
+        list of `pathlib.Path`.
+    """
     if isinstance(paths, str | os.PathLike):
         return [pathlib.Path(paths)]
     return [pathlib.Path(path) for path in paths]
@@ -77,7 +84,14 @@ def numbered_lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
 
 
 def open_text(path: FilePath) -> IO[bytes]:
-    """Opens a plain or gzip file for reading bytes."""
+    """Opens a file for reading bytes.
+
+    Args:
+        path: path of the file, plain or gzip (`.gz`).
+
+    Returns:
+        The open binary file; its bytes are not compressed.
+    """
     path = pathlib.Path(path)
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(path))
@@ -137,7 +151,17 @@ class LineIndex:
 
     @classmethod
     def of(cls, path: FilePath) -> Self:
-        """Reads a whole file, checks that it is valid UTF-8, and indexes its lines."""
+        """Reads a whole file, checks that it is valid UTF-8, and indexes its lines.
+
+        Args:
+            path: path of the file, plain or gzip (`.gz`).
+
+        Returns:
+            The `LineIndex`.
+
+        Raises:
+            ValueError: if a line is not valid UTF-8.
+        """
         number, offset, offsets = 0, 0, [0]
         for number, line in numbered_lines(path):
             decode_line(line, path, number)

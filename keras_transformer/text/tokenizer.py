@@ -197,7 +197,17 @@ class Tokenizer(tf.Module):
         return list(self._vocabulary)
 
     def id_to_token(self, id: int) -> str:
-        """Returns the token with this id, or raises `ValueError` if there is none."""
+        """Returns the token of an id.
+
+        Args:
+            id: int, from 0 to `vocabulary_size - 1`.
+
+        Returns:
+            str, the token.
+
+        Raises:
+            ValueError: if no token has this id.
+        """
         if not 0 <= id < self.vocabulary_size:
             raise ValueError(
                 f"`id` must be from 0 to {self.vocabulary_size - 1}; "
@@ -206,7 +216,14 @@ class Tokenizer(tf.Module):
         return self._vocabulary[id]
 
     def token_to_id(self, token: str) -> int:
-        """Returns the id of a token; `unknown_token_id` if the vocabulary lacks it."""
+        """Returns the id of a token.
+
+        Args:
+            token: str, the token.
+
+        Returns:
+            int, its id; `unknown_token_id` if the vocabulary lacks it.
+        """
         if token not in self._vocabulary:
             return self.unknown_token_id
         return self._vocabulary.index(token)

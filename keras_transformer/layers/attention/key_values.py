@@ -27,13 +27,30 @@ class KeyValues(NamedTuple):
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> "KeyValues":
-        """Creates a cache from `(batch, length, num_key_value_heads, dim)` tensors."""
+        """Creates a cache.
+
+        Args:
+            keys: float tensor `(batch, length, num_key_value_heads, key_dim)`.
+            values: float tensor `(batch, length, num_key_value_heads, value_dim)`.
+
+        Returns:
+            The `KeyValues`.
+        """
         return cls(
             ops.transpose(keys, (0, 2, 3, 1)), ops.transpose(values, (0, 2, 1, 3))
         )
 
     def updated(self, keys: Tensor, values: Tensor, index: Size) -> "KeyValues":
-        """Returns the cache with new keys and values (see `update_cache`)."""
+        """Returns the cache with new keys and values.
+
+        Args:
+            keys: float tensor `(batch, new, num_key_value_heads, key_dim)`.
+            values: float tensor `(batch, new, num_key_value_heads, value_dim)`.
+            index: int or int scalar tensor, the first entry to write.
+
+        Returns:
+            The updated `KeyValues`.
+        """
         new = KeyValues.of(keys, values)
         return KeyValues(
             slice_update(self.keys, new.keys, index, axis=3),
