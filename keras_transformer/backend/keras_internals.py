@@ -127,11 +127,11 @@ def replaced_values(
         return
     try:
         for variable, value in zip(variables, values, strict=True):
-            variable._value = value
+            variable._value = value  # type: ignore[attr-defined]
         yield
     finally:
         for variable, value in zip(variables, before, strict=True):
-            variable._value = value
+            variable._value = value  # type: ignore[attr-defined]
 
 
 def build_from_dataset(model: keras.Model, data: Any) -> None:

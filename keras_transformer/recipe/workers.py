@@ -112,7 +112,9 @@ def _cluster() -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    local = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
+    local: dict[str, Any] = (
+        {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
+    )
     ray.init(logging_level=logging.ERROR, log_to_driver=False, **local)
     try:
         yield
@@ -190,7 +192,7 @@ def _fit(
     recipe: Recipe, output: _Output, resources: dict[str, float], state: pathlib.Path
 ) -> None:
     """Trains until all epochs are complete."""
-    from ray.train import TrainingFailedError
+    from ray.train.v2.api.exceptions import TrainingFailedError
 
     attempts: collections.Counter[RunPosition | None] = collections.Counter()
     while True:
@@ -221,22 +223,22 @@ def _reason(error: Exception) -> str:
 def _trainer(
     recipe: Recipe, output: _Output, resources: dict[str, float], folder: pathlib.Path
 ) -> Any:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.v2.api.config import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.jax import JaxTrainer
     from ray.train.v2.jax.config import JaxConfig
 
-    uses = {f"use_{kind.lower()}": True for kind in ("GPU", "TPU") if kind in resources}
+    kinds = {f"use_{kind.lower()}": kind in resources for kind in ("GPU", "TPU")}
     # Without an accelerator, Ray connects the workers only if it is told of GPUs.
-    connects = {"use_gpu": True, **uses} if "TPU" not in resources else uses
+    connected = {**kinds, "use_gpu": "TPU" not in resources}
     return JaxTrainer(
         _fit_in_worker,
         train_loop_config={"recipe": recipe, "output": output},
-        # Without an accelerator, Ray connects the workers only with this flag.
-        jax_config=JaxConfig(
-            use_gpu="TPU" not in resources, use_tpu="TPU" in resources
-        ),
+        jax_config=JaxConfig(**connected),
         scaling_config=ScalingConfig(
-            num_workers=recipe.workers, resources_per_worker=resources, **uses
+            num_workers=recipe.workers,
+            resources_per_worker=resources,
+            use_gpu=kinds["use_gpu"],
+            use_tpu=kinds["use_tpu"],
         ),
         run_config=RunConfig(
             name=folder.name,

@@ -72,6 +72,7 @@ class TokenTrainer(ReplicatedModel):
     """
 
     input_keys: ClassVar[tuple[str, ...]] = ()
+    train_function: Any
 
     def compile(
         self,
@@ -196,7 +197,7 @@ class TokenTrainer(ReplicatedModel):
 
     def make_train_function(self, force: bool = False) -> None:
         before = self.train_function
-        super().make_train_function(force)
+        super().make_train_function(force)  # type: ignore[misc]
         if self.train_function is not before:
             self.train_function = with_equal_batches(self.train_function)
 

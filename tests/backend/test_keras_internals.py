@@ -14,6 +14,7 @@ from keras_transformer.backend.keras_internals import (
     find_callback_list,
     flatten_layers,
     learning_rate_schedule,
+    replaced_values,
 )
 from keras_transformer.training.checkpoints import checkpoints
 
@@ -166,3 +167,19 @@ def test_a_run_resumes_without_the_private_attribute(tmp_path, monkeypatch):
     found = fit(tmp_path / "stopped", initial_epoch=1)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_variables_have_other_values_for_a_while():
+    variable = keras.Variable([1.0, 2.0])
+    other = keras.ops.convert_to_tensor([3.0, 4.0])
+    with pytest.raises(OSError), replaced_values([variable], [other]):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), [3.0, 4.0])
+        raise OSError
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), [1.0, 2.0])
+
+
+@pytest.mark.once("torch")
+def test_variables_without_the_private_name_are_left_unchanged():
+    variable = types.SimpleNamespace(value=1.0)
+    with replaced_values([variable], [2.0]):
+        assert vars(variable) == {"value": 1.0}
