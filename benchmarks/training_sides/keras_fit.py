@@ -1,6 +1,5 @@
 """Training with `fit`."""
 
-import importlib.util
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,6 +7,13 @@ import keras
 
 import keras_transformer as kt
 from training_sides.batches import Batch
+
+try:  # Its memory is not that of training, so it is imported before the measurement.
+    import tensorflow as tf
+
+    from keras_transformer.dataset.freed_memory import keep_freed_memory
+except ImportError:
+    tf = None
 
 
 def adam() -> keras.optimizers.Optimizer:
@@ -45,11 +51,8 @@ def as_dataset(batches: list[Batch]) -> Any:
             ids = dict(vars(batch))
             yield ids, ids.pop("target_token_ids")
 
-    if importlib.util.find_spec("tensorflow") is None:
+    if tf is None:
         return elements()
-    import tensorflow as tf
-
-    from keras_transformer.dataset.freed_memory import keep_freed_memory
 
     def tf_elements():
         keep_freed_memory()
