@@ -9,11 +9,12 @@ without overlap, in nats a character; nanoGPT reports 1.88 from 20 batches.
 Ours trains with `fit` on `text_dataset`; the peer is a loop over random windows with
 `torch.nn` and `scaled_dot_product_attention`. Each side runs in its own process. Steps
 a second are those after the first 100, so without compilation, whose seconds have a
-column of their own. `--side ours-modern` is the design that this library recommends:
-rotary positions, SwiGLU, RMSNorm and `WarmupInverseSquareRoot` with a cool-down.
+column of their own. `--design plain` has rotary positions and otherwise the blocks of
+Vaswani et al., before their normalisations; `--design modern` has also SwiGLU, RMSNorm
+and no biases, with as many parameters.
 
     python benchmarks/language_model.py --text input.txt
-    python benchmarks/language_model.py --text input.txt --side ours-modern --steps 6000
+    python benchmarks/language_model.py --text input.txt --design modern --side ours-jax
 """
 
 import argparse
@@ -67,29 +68,33 @@ def ours(arguments, backend):
     )
     for file in files:
         file.unlink()
-    if arguments.modern:
-        design = {
+    designs = {
+        "gpt2": {
+            "positions": kt.LearnedPositionalEncoding(CONTEXT),
+            "activation": "gelu",
+            "intermediate_dim": 4 * WIDTH,
+            "scale_embeddings": False,
+        },
+        "plain": {
+            "positions": kt.RotaryEmbedding(),
+            "intermediate_dim": 4 * WIDTH,
+        },
+        "modern": {
             "positions": kt.RotaryEmbedding(),
             "attention_options": {"use_bias": False},
             "feed_forward_options": {"gated": True, "use_bias": False},
             "residual_options": {"normalization": "rms"},
             "activation": "silu",
             "intermediate_dim": 344,
-        }
-    else:
-        design = {
-            "positions": kt.LearnedPositionalEncoding(CONTEXT),
-            "activation": "gelu",
-            "intermediate_dim": 4 * WIDTH,
-            "scale_embeddings": False,
-        }
+        },
+    }
     model = kt.CausalLM(
         num_layers=LAYERS,
         hidden_dim=arguments.width,
         num_heads=HEADS,
         dropout=arguments.dropout,
         tokenizer=tokenizer,
-        **design,
+        **designs[arguments.design],
     )
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0,
@@ -243,7 +248,9 @@ def main():
     parser.add_argument("--context", type=int, default=CONTEXT, help="of training")
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--modern", action="store_true", help="rotary, SwiGLU, RMSNorm")
+    parser.add_argument(
+        "--design", choices=("gpt2", "plain", "modern"), default="gpt2", help="of ours"
+    )
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:

@@ -3,8 +3,9 @@
 import numpy as np
 from layer_contract import to_numpy
 
-from keras_transformer import Seq2Seq
+from keras_transformer import CausalLM, Seq2Seq
 from keras_transformer.layers import (
+    AlibiBias,
     LearnedPositionalEncoding,
     PositionalEncoding,
     RelativePositionBias,
@@ -28,6 +29,10 @@ SIZES = {
 def model_of(seed=1, spread=0.5, **design):
     tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
     model = Seq2Seq(**{**SIZES, **tokenizers, **design})
+    return _randomised(model, seed, spread)
+
+
+def _randomised(model, seed, spread):
     rng = np.random.default_rng(seed)
     for weight in model.weights:
         mean = weight.path.endswith(("gamma", "scale"))
@@ -115,12 +120,59 @@ DESIGNS = {
         "feed_forward_options": {"gated": True, "use_bias": False},
         "residual_options": {"normalization": "rms"},
     },
-}
-# `load_ctranslate2` does not read them.
-ONLY_EXPORTED = {
     "bart": lambda: {
         "positions": (LearnedPositionalEncoding(max_length=13), PositionalEncoding()),
         "normalize_embeddings": True,
         "activation": "gelu",
     },
+}
+
+# Decoder-only models.
+
+LETTERS = CharacterTokenizer([*SPECIAL, *"abcdef"])
+CAUSAL_SIZES = {
+    "num_layers": 2,
+    "hidden_dim": 12,
+    "intermediate_dim": 7,
+    "num_heads": 3,
+    "tokenizer": LETTERS,
+}
+
+
+def causal_model_of(seed=1, spread=0.5, **design):
+    return _randomised(CausalLM(**{**CAUSAL_SIZES, **design}), seed, spread)
+
+
+CAUSAL_DESIGNS = {
+    "post-norm": lambda: {"normalize_first": False, "activation": "gelu"},
+    "untied": lambda: {
+        "tie_embeddings": False,
+        "activation": "tanh",
+        "positions": PositionalEncoding(interleaved=False),
+        "layer_norm_epsilon": 0.1,
+    },
+    "learned": lambda: {
+        "positions": LearnedPositionalEncoding(max_length=13),
+        "scale_embeddings": False,
+        "output_bias": True,
+        "vocabulary_size": 13,
+    },
+    "llama": lambda: {
+        "hidden_dim": 16,
+        "num_heads": 4,
+        "positions": RotaryEmbedding(max_wavelength=100),
+        "activation": "silu",
+        "tie_embeddings": False,
+        "output_bias": False,
+        "attention_options": {"num_key_value_heads": 2, "use_bias": False},
+        "feed_forward_options": {"gated": True, "use_bias": False},
+        "residual_options": {"normalization": "rms"},
+    },
+    "relative": lambda: {"positions": RelativePositionBias(8, max_distance=5)},
+    "alibi": lambda: {
+        "positions": AlibiBias(),
+        "attention_options": {"num_key_value_heads": 1, "key_dim": 5},
+        "add_start_token": True,
+    },
+    "bloom": lambda: {"positions": AlibiBias(), "normalize_embeddings": True},
 }

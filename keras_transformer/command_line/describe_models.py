@@ -111,7 +111,11 @@ def describe_versions(path: pathlib.Path) -> Facts:
 def describe_ctranslate2(path: pathlib.Path) -> Facts:
     """Describes a folder of CTranslate2."""
     from keras_transformer.interoperability.ctranslate2 import load_ctranslate2
-    from keras_transformer.interoperability.ctranslate2_file import read_variables
+    from keras_transformer.interoperability.ctranslate2_file import (
+        DECODER_ONLY,
+        SIDES,
+        read_variables,
+    )
 
     variables = read_variables(path / "model.bin")
     types = ", ".join(variables.weight_types())
@@ -119,17 +123,18 @@ def describe_ctranslate2(path: pathlib.Path) -> Facts:
         **size_and_date(path),
         "format": f"version {variables.version}, weights in {types}",
     }
-    if variables.name == "TransformerDecoderSpec":
+    try:
+        loaded = _describe_loaded(load_ctranslate2(path))
+    except ValueError as error:
+        if variables.name not in SIDES:
+            raise
+        kind = "Generator" if variables.name == DECODER_ONLY else "Translator"
         return {
             **facts,
-            "class": "decoder-only Transformer",
-            "next": [f'in Python: ctranslate2.Generator("{path}")'],
+            "not loaded": str(error),
+            "next": [f'in Python: ctranslate2.{kind}("{path}")'],
         }
-    return {
-        **facts,
-        **_describe_loaded(load_ctranslate2(path)),
-        "next": [command("import", path, "MODEL.keras")],
-    }
+    return {**facts, **loaded, "next": [command("import", path, "MODEL.keras")]}
 
 
 def describe_marian(path: pathlib.Path) -> Facts:

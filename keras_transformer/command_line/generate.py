@@ -1,5 +1,6 @@
 """The command `generate`: continues prompts with a language model."""
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keras_transformer.command_line.messages import Terminated
 from keras_transformer.command_line.parameters import (
     BatchSize,
     ModelPath,
@@ -80,8 +82,8 @@ def generate_command(
     """Continue prompts with a language model.
 
     Standard input has one prompt a line; an empty line is the beginning of a text.
-    In a terminal, texts are written while they are generated. A text of several
-    lines is followed by an empty line.
+    In a terminal, texts are written while they are generated, and Ctrl-C stops one
+    of them. A text of several lines is followed by an empty line.
     """
     find_model(model)
     import_keras_quietly()
@@ -96,19 +98,15 @@ def generate_command(
             f"`model` must be a language model; {model} is a {type(loaded).__name__}. "
             "Use the command translate."
         )
-    if max_length and loaded.max_length and max_length > loaded.max_length:
-        warnings.warn(
-            f"`max_length={max_length}` is greater than {loaded.max_length}, the "
-            "context of the model, which ends the texts earlier.",
-            stacklevel=1,
-        )
     writer = _Writer(loaded, search, max_length, seed, include_prompt, batch_size)
     if prompt is not None:
         writer.write([prompt])
     elif sys.stdin.isatty():
-        typer.echo("Type a prompt and press Enter; Ctrl-D ends.", err=True)
-        for line in sys.stdin:
-            writer.write([line.removesuffix("\n")])
+        typer.echo(
+            "Type a prompt and press Enter; Ctrl-C stops a text, Ctrl-D ends.", err=True
+        )
+        for line in _typed_prompts():
+            _continue_typed(line, writer)
     else:
         for prompts in _piped_prompts(loaded):
             writer.write(prompts)
@@ -147,6 +145,7 @@ class _Writer:
 
     def write(self, prompts: list[str]) -> None:
         """Continues prompts and writes their texts."""
+        self._check_lengths(prompts)
         if self._streams:
             for prompt in prompts:
                 self._stream(prompt)
@@ -160,6 +159,28 @@ class _Writer:
         for texts in found:
             for text in [texts] if isinstance(texts, str) else texts:
                 self._end(text, text)
+
+    def _check_lengths(self, prompts: list[str]) -> None:
+        """Checks that the context of the model has room for prompts and texts."""
+        context, wanted = self._model.max_length, self._options["max_length"]
+        if context is None:
+            return
+        assert self._model.source_tokenizer is not None
+        rows = self._model.source_tokenizer.tokenize(prompts).to_list()
+        longest = max((len(row) for row in rows), default=0)
+        if longest > context:
+            raise ValueError(
+                f"A prompt must have at most {context} tokens, the context of the "
+                f"model; received {longest} tokens. Shorten it."
+            )
+        room = context + 1 - max(longest, 1)  # an empty prompt is the start token
+        if wanted is not None and wanted > room:
+            warnings.warn(
+                f"`max_length={wanted}` is greater than {room}, the number of new "
+                "tokens for which the context of the model has room. A text ends "
+                "there.",
+                stacklevel=1,
+            )
 
     def _stream(self, prompt: str) -> None:
         parts = [prompt] if self._include_prompt else []
@@ -181,6 +202,33 @@ class _Writer:
         if "\n" in text:
             typer.echo()
         sys.stdout.flush()
+
+
+def _typed_prompts() -> Iterator[str]:
+    """Yields the lines that are typed in a terminal."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 (`input` then edits lines and recalls them)
+    is_terminal = sys.stdout.isatty()  # otherwise, `input` would write to the file
+    while True:
+        if not is_terminal:
+            typer.echo("> ", nl=False, err=True)
+        try:
+            yield input("> " if is_terminal else "")
+        except EOFError:
+            typer.echo(err=True)
+            return
+
+
+def _continue_typed(prompt: str, writer: _Writer) -> None:
+    """Writes the text of a typed prompt; an error or Ctrl-C ends only this text."""
+    try:
+        writer.write([prompt])
+    except Terminated:
+        raise
+    except KeyboardInterrupt:
+        typer.echo()
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
 
 
 def _piped_prompts(model: "CausalLM") -> Iterator[list[str]]:

@@ -19,7 +19,7 @@ class ScoreResult(NamedTuple):
 
     Attributes:
         scores: float32 array `(batch,)`, sum of the log-probabilities (natural
-            logarithm) of the tokens of each target, the end token included.
+            logarithm) of the tokens of each target.
         lengths: int32 array `(batch,)`, number of these tokens.
         token_scores: list of float32 arrays `(target_length,)`, the log-probability of
             each token.
@@ -53,7 +53,11 @@ class Scorer:
         self._compiled: Callable[..., Tensor] = compile_function(score, model)
 
     def score(
-        self, sources: Sequences, targets: Sequences, batch_size: int
+        self,
+        sources: Sequences,
+        targets: Sequences,
+        batch_size: int,
+        add_end: bool = True,
     ) -> ScoreResult:
         """Scores pairs; see `GenerativeModel.score`.
 
@@ -61,11 +65,12 @@ class Scorer:
             sources: texts or token ids.
             targets: texts or token ids.
             batch_size: int.
+            add_end: whether targets that are texts end with the end token.
 
         Returns:
             A `ScoreResult`.
         """
-        pairs = token_pairs(self._model, sources, targets)
+        pairs = token_pairs(self._model, sources, targets, add_end)
         found: dict[int, np.ndarray] = {}
         for batch in pair_batches(self._model, pairs, batch_size):
             scores = self._compiled(batch.inputs, batch.target_token_ids)

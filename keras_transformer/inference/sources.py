@@ -158,7 +158,12 @@ class PairBatch(NamedTuple):
     target_token_ids: TokenIds
 
 
-def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) -> Pairs:
+def token_pairs(
+    model: SequenceModel,
+    sources: Sequences,
+    targets: Sequences,
+    add_end: bool = True,
+) -> Pairs:
     """Converts sources and targets to lists of token ids, and checks them.
 
     Args:
@@ -167,9 +172,10 @@ def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) ->
             a list of lists of ints, or an int array `(batch, source_length)` with
             padding; or arrays, if the model has a `source_spec`.
         targets: as many, likewise.
+        add_end: whether to append the end token to the ids of targets that are texts.
 
     Returns:
-        `Pairs`; the ids of targets that are texts end with the end token.
+        `Pairs`.
 
     Raises:
         ValueError: if the model does not accept them, or their numbers differ.
@@ -178,7 +184,7 @@ def token_pairs(model: SequenceModel, sources: Sequences, targets: Sequences) ->
     rows = source_rows(model, sources, "sources")
     check_sources(model, rows, "sources")
     tokenizer, size = model.target_tokenizer, model.target_vocabulary_size
-    target_rows = token_rows(targets, "targets", tokenizer, pad)
+    target_rows = token_rows(targets, "targets", tokenizer, pad, add_end)
     limit_name = model.length_arguments[1]
     check_rows(target_rows, "targets", "target", size, limit, limit_name)
     if len(rows) != len(target_rows):

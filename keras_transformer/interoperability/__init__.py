@@ -1,11 +1,11 @@
 """Models of other toolkits, loaded as a `Seq2Seq` or a `CausalLM`.
 
 - `load_marian`: folders of Marian models in the form of Hugging Face, such as OPUS-MT
-- `load_ctranslate2`: folders of CTranslate2
+- `load_ctranslate2`: folders of CTranslate2, for a `Translator` or a `Generator`
 - `load_gpt2`: folders of GPT-2 in the form of Hugging Face
 
-`keras_transformer.export` writes both. Files are read as data; nothing in them is
-executed. Each function is imported at its first use, together with the packages that
+`keras_transformer.export` writes the first two. Files are read as data; nothing in them
+is executed. Each function is imported at its first use, together with the packages that
 it requires. `save_marian` is the deprecated name of
 `keras_transformer.export.export_marian`.
 """

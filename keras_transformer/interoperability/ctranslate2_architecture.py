@@ -8,8 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.arguments import check_positive
-from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
+from keras_transformer.interoperability.ctranslate2_file import DECODER_ONLY, Variables
 from keras_transformer.layers import (
+    AlibiBias,
     LearnedPositionalEncoding,
     PositionalEncoding,
     PositionScheme,
@@ -29,6 +30,8 @@ ROTARY_DIM = FIRST_ATTENTION + "rotary_dim"
 RELATIVE_BIAS = FIRST_ATTENTION + "relative_attention_bias"
 MAX_DISTANCE = FIRST_ATTENTION + "relative_attention_max_distance"
 POSITION_TABLE = "/position_encodings/encodings"
+EMBEDDING_NORM = "/layernorm_embedding/gamma"
+ALIBI = "decoder/alibi"
 
 # Activations by their numbers in the enum `Activation` of
 # ctranslate2.specs.common_spec. The package is not required to load a model.
@@ -46,19 +49,68 @@ TABLE_TOLERANCE = 5e-3
 
 
 def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
-    """Converts the settings of a model to the arguments of a `Seq2Seq`.
+    """Converts the settings of an encoder-decoder model.
 
     Args:
         variables: the variables of the model.
         epsilon: `layer_norm_epsilon` in its `config.json`.
 
     Returns:
-        Keyword arguments, without vocabularies and special tokens.
+        Keyword arguments of a `Seq2Seq`, without vocabularies and special tokens.
 
     Raises:
         ValueError: if the model has a part that this library does not support.
     """
-    first, width = "encoder/layer_0/", _matrix_size(variables, SOURCE, -1)
+    source, target, output = map(variables.stored_name, (SOURCE, TARGET, OUTPUT))
+    shared = "all" if source == target else "target"
+    arguments = _shared_arguments(variables, epsilon, SOURCE)
+    scheme, lengths = _positions(variables)
+    names = ("max_source_length", "max_target_length")
+    return {
+        **arguments,
+        "num_layers": variables.count("encoder/layer_"),
+        "num_decoder_layers": variables.count("decoder/layer_"),
+        "tie_embeddings": shared if output == target else "none",
+        "positions": scheme,
+        **dict(zip(names, lengths, strict=False)),
+    }
+
+
+def causal_lm_arguments(variables: Variables, epsilon: float | None) -> Config:
+    """Converts the settings of a decoder-only model.
+
+    Args:
+        variables: the variables of the model.
+        epsilon: `layer_norm_epsilon` in its `config.json`.
+
+    Returns:
+        Keyword arguments of a `CausalLM`, without the vocabulary and special tokens.
+
+    Raises:
+        ValueError: if the model has a part that this library does not support.
+    """
+    target, output = map(variables.stored_name, (TARGET, OUTPUT))
+    arguments = _shared_arguments(variables, epsilon, TARGET)
+    scheme, lengths = _positions(variables)
+    return {
+        **arguments,
+        "num_layers": variables.count("decoder/layer_"),
+        "tie_embeddings": output == target,
+        "positions": scheme,
+        **dict(zip(("max_length",), lengths, strict=False)),
+    }
+
+
+def _shared_arguments(
+    variables: Variables, epsilon: float | None, embeddings: str
+) -> Config:
+    """Returns the arguments that `Seq2Seq` and `CausalLM` share.
+
+    They are those of the first side, with the given embeddings. The other side must
+    have the same.
+    """
+    side = variables.sides[0]
+    first, width = f"{side}/layer_0/", _matrix_size(variables, embeddings, -1)
     heads = _shared_scalar(variables, "num_heads")
     _require("num_heads", heads, heads > 0 and width % heads == 0, f"divide {width}")
     rms = first + "ffn/layer_norm/beta" not in variables
@@ -71,15 +123,13 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
     gated = first + "ffn/linear_0_noact/weight" in variables
     _check_feed_forward(variables, width, intermediate_dim, gated)
     return {
-        "num_layers": variables.count("encoder/layer_"),
-        "num_decoder_layers": variables.count("decoder/layer_"),
         "hidden_dim": width,
         "intermediate_dim": intermediate_dim,
         "num_heads": heads,
         "normalize_first": bool(_shared_scalar(variables, "pre_norm", True)),
         "activation": _activation(variables),
         "scale_embeddings": _scales_embeddings(variables, width),
-        "tie_embeddings": _tying(variables),
+        "normalize_embeddings": side + EMBEDDING_NORM in variables,
         "attention_options": attention,
         "feed_forward_options": {
             "gated": gated,
@@ -87,14 +137,13 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
         },
         "residual_options": {"normalization": "rms" if rms else "layer"},
         "layer_norm_epsilon": epsilon,
-        **_positions(variables),
     }
 
 
 def _scales_embeddings(variables: Variables, width: int) -> bool:
     """Returns whether embeddings are scaled; the setting is a flag or the scale."""
     scale = float(_shared_scalar(variables, "scale_embeddings", 1))
-    if variables.kind("encoder/scale_embeddings") == "f":
+    if variables.kind(f"{variables.sides[0]}/scale_embeddings") == "f":
         scaled, unscaled = bool(np.isclose(scale, width**0.5)), scale == 1
     else:
         scaled, unscaled = scale == 1, scale == 0
@@ -104,9 +153,10 @@ def _scales_embeddings(variables: Variables, width: int) -> bool:
 
 
 def _attention_options(variables: Variables, width: int, num_heads: int) -> Config:
+    first = variables.sides[0] + FIRST_ATTENTION
     options = {"num_heads_kv": num_heads, "head_dim": width // num_heads}
     for name, default in options.items():
-        options[name] = variables.scalar("encoder" + FIRST_ATTENTION + name, default)
+        options[name] = variables.scalar(first + name, default)
         for attention in _attentions(variables):
             value = variables.scalar(f"{attention}/{name}", default)
             is_same = value == options[name] > 0
@@ -123,16 +173,17 @@ def _attention_options(variables: Variables, width: int, num_heads: int) -> Conf
     return {
         "num_key_value_heads": options["num_heads_kv"],
         "key_dim": options["head_dim"],
-        "use_bias": "encoder" + FIRST_ATTENTION + "linear_0/bias" in variables,
+        "use_bias": first + "linear_0/bias" in variables,
     }
 
 
 def _check_embeddings(variables: Variables, width: int) -> None:
-    for name in (SOURCE, TARGET, OUTPUT):
+    has_encoder = "encoder" in variables.sides
+    for name in (*([SOURCE] if has_encoder else []), TARGET, OUTPUT):
         _check_shape(variables, name, (_matrix_size(variables, name, 0), width))
     if BIAS in variables:
         _check_shape(variables, BIAS, variables.shape(OUTPUT)[:1])
-    for name in (side + POSITION_TABLE for side in SIDES):
+    for name in (side + POSITION_TABLE for side in variables.sides):
         if name in variables:
             _check_shape(variables, name, (_matrix_size(variables, name, 0), width))
 
@@ -150,14 +201,17 @@ def _check_feed_forward(
 
 
 def _layers(variables: Variables) -> list[str]:
-    counts = {side: variables.count(f"{side}/layer_") for side in SIDES}
-    return [f"{side}/layer_{i}" for side in SIDES for i in range(counts[side])]
+    counts = {side: variables.count(f"{side}/layer_") for side in variables.sides}
+    return [f"{side}/layer_{i}" for side in counts for i in range(counts[side])]
 
 
 def _attentions(variables: Variables) -> list[str]:
     layers = _layers(variables)
-    cross = [f"{layer}/attention" for layer in layers if layer.startswith("decoder")]
-    return [*(f"{layer}/self_attention" for layer in layers), *cross]
+    attentions = [f"{layer}/self_attention" for layer in layers]
+    if "encoder" in variables.sides:
+        decoder = (layer for layer in layers if layer.startswith("decoder"))
+        attentions += [f"{layer}/attention" for layer in decoder]
+    return attentions
 
 
 def _activation(variables: Variables) -> Callable[[Tensor], Tensor]:
@@ -167,33 +221,26 @@ def _activation(variables: Variables) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[number]
 
 
-def _tying(variables: Variables) -> str:
-    source, target, output = map(variables.stored_name, (SOURCE, TARGET, OUTPUT))
-    if output != target:
-        return "none"
-    return "all" if source == target else "target"
-
-
-def _positions(variables: Variables) -> Config:
-    """Returns `positions`, and the maximum lengths if the positions have a table."""
-    if "encoder" + ROTARY_DIM in variables:
-        return {"positions": _rotary_embedding(variables)}
-    if "encoder" + RELATIVE_BIAS in variables:
-        return {"positions": _relative_position_bias(variables)}
-    tables = [position_table(variables, side) for side in SIDES]
+def _positions(variables: Variables) -> tuple[PositionScheme, list[int]]:
+    """Returns the scheme, and the length of the table of each side if it has one."""
+    first = variables.sides[0]
+    if first + ROTARY_DIM in variables:
+        return _rotary_embedding(variables), []
+    if first + RELATIVE_BIAS in variables:
+        return _relative_position_bias(variables), []
+    if variables.name == DECODER_ONLY and variables.scalar(ALIBI, 0):
+        return AlibiBias(), []
+    tables = [position_table(variables, side) for side in variables.sides]
+    lengths = list(map(len, tables))
     scheme = _sinusoids(tables, True) or _sinusoids(tables, False)
-    max_length = max(map(len, tables))
-    return {
-        "positions": scheme or LearnedPositionalEncoding(max_length=max_length),
-        "max_source_length": len(tables[0]),
-        "max_target_length": len(tables[1]),
-    }
+    return scheme or LearnedPositionalEncoding(max_length=max(lengths)), lengths
 
 
 def _rotary_embedding(variables: Variables) -> PositionScheme:
     num_heads = _shared_scalar(variables, "num_heads")
-    width = variables.shape(SOURCE)[-1] // num_heads
-    base = variables.scalar("encoder" + FIRST_ATTENTION + "rotary_base", 10000.0)
+    width = variables.shape(TARGET)[-1] // num_heads
+    first = variables.sides[0] + FIRST_ATTENTION
+    base = variables.scalar(first + "rotary_base", 10000.0)
     for layer in _layers(variables):
         prefix = f"{layer}/self_attention/"
         head_dim = variables.scalar(prefix + "head_dim", width)
@@ -208,15 +255,19 @@ def _rotary_embedding(variables: Variables) -> PositionScheme:
 
 
 def _relative_position_bias(variables: Variables) -> PositionScheme:
-    buckets = _matrix_size(variables, "encoder" + RELATIVE_BIAS, 0)
+    first = variables.sides[0]
+    bidirectional = first == "encoder"
+    buckets = _matrix_size(variables, first + RELATIVE_BIAS, 0)
     heads = _shared_scalar(variables, "num_heads")
-    distance = variables.scalar("encoder" + MAX_DISTANCE, 128)
-    in_range = buckets // 4 < distance < MAX_RELATIVE_DISTANCE
-    expected = f"be between {buckets // 4} and {MAX_RELATIVE_DISTANCE}"
+    distance = variables.scalar(first + MAX_DISTANCE, 128)
+    exact = buckets // (4 if bidirectional else 2)
+    in_range = exact < distance < MAX_RELATIVE_DISTANCE
+    expected = f"be between {exact} and {MAX_RELATIVE_DISTANCE}"
     _require("relative_attention_max_distance", distance, in_range, expected)
     for layer in _layers(variables):
         prefix = f"{layer}/self_attention/relative_attention_"
-        rows = buckets // 2 if layer.startswith("decoder") else buckets
+        is_half = bidirectional and layer.startswith("decoder")
+        rows = buckets // 2 if is_half else buckets
         _check_shape(variables, prefix + "bias", (rows, heads))
         own_distance = variables.scalar(prefix + "max_distance", 128)
         _require(
@@ -225,7 +276,9 @@ def _relative_position_bias(variables: Variables) -> PositionScheme:
             own_distance == distance,
             "be the same in all layers",
         )
-    return RelativePositionBias(buckets, max_distance=distance)
+    return RelativePositionBias(
+        buckets, max_distance=distance, bidirectional=bidirectional
+    )
 
 
 def position_table(variables: Variables, side: str) -> np.ndarray:
@@ -241,7 +294,7 @@ def position_table(variables: Variables, side: str) -> np.ndarray:
     name = side + POSITION_TABLE
     if name in variables:
         return variables.weight(name)
-    return _default_table(variables.shape(SOURCE)[-1])
+    return _default_table(variables.shape(TARGET)[-1])
 
 
 def _default_table(hidden_dim: int) -> np.ndarray:
@@ -293,10 +346,10 @@ def _check_shape(variables: Variables, name: str, expected: tuple[int, ...]) -> 
 
 def _shared_scalar(variables: Variables, name: str, default: Any = None) -> Any:
     """Returns a number that must be the same in the encoder and the decoder."""
-    encoder, decoder = (variables.scalar(f"{side}/{name}", default) for side in SIDES)
+    values = [variables.scalar(f"{side}/{name}", default) for side in variables.sides]
     expected = "be the same in encoder and decoder"
-    _require(name, (encoder, decoder), encoder == decoder, expected)
-    return encoder
+    _require(name, tuple(values), len({*values}) == 1, expected)
+    return values[0]
 
 
 def _require(name: str, received: object, supported: bool, expected: str) -> None:

@@ -11,14 +11,16 @@ from keras_transformer.types import Config
 
 VERSION = 6  # of CTranslate2 4
 OLDEST_VERSION = 2
-SPECIFICATION = "TransformerSpec"
+ENCODER_DECODER = "TransformerSpec"
+DECODER_ONLY = "TransformerDecoderSpec"
 # Dtypes by their numbers in CTranslate2's types.h. Before version 4 of the format, the
 # file holds the size of an element instead.
 DTYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 DTYPES_BY_SIZE = {1: "int8", 2: "int16", 4: "float32"}
 INT16_SCALE = 1000.0  # of models that store no scale
 MAX_RANK = 8
-SIDES = ("encoder", "decoder")  # first parts of the names of variables
+# First parts of the names of variables, by the name of the specification.
+SIDES = {ENCODER_DECODER: ("encoder", "decoder"), DECODER_ONLY: ("decoder",)}
 # Number of heads of the first specifications, which do not store it.
 NUM_HEADS = {"TransformerBase": 8, "TransformerBig": 16}
 # Current names of settings and their names in older versions, which store one setting
@@ -26,7 +28,7 @@ NUM_HEADS = {"TransformerBase": 8, "TransformerBig": 16}
 OLDER_NAMES = {
     **{
         f"{side}/{name}": name
-        for side in SIDES
+        for side in SIDES[ENCODER_DECODER]
         for name in (
             "num_heads",
             "pre_norm",
@@ -65,6 +67,15 @@ class Variables:
 
     def __contains__(self, name: str) -> bool:
         return self.stored_name(name) in self._arrays
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The parts of the model, `"encoder"` and `"decoder"`, or one of them."""
+        return SIDES[self.name]
+
+    def names(self) -> list[str]:
+        """Returns the names of the stored arrays."""
+        return sorted(self._arrays)
 
     def stored_name(self, name: str) -> str:
         """Returns the name of the stored array of a variable."""
@@ -203,7 +214,7 @@ def read_variables(path: pathlib.Path) -> Variables:
 def _add_current_names(variables: Variables) -> None:
     if variables.name in NUM_HEADS:
         variables.add("num_heads", NUM_HEADS[variables.name])
-        variables.name = SPECIFICATION
+        variables.name = ENCODER_DECODER
     for name, older in OLDER_NAMES.items():
         variables.add_alias(name, older)
 

@@ -1,4 +1,4 @@
-"""Sets the weights of a `Seq2Seq` to those of a CTranslate2 model."""
+"""Sets the weights of a model to those of a CTranslate2 model."""
 
 from collections.abc import Sequence
 
@@ -16,44 +16,69 @@ from keras_transformer.interoperability.ctranslate2_architecture import (
     TARGET,
     position_table,
 )
-from keras_transformer.interoperability.ctranslate2_file import SIDES, Variables
+from keras_transformer.interoperability.ctranslate2_file import Variables
 from keras_transformer.layers import (
     DecoderBlock,
+    DecoderStack,
     EncoderBlock,
+    EncoderStack,
     FeedForward,
     LearnedPositionalEncoding,
     MultiHeadAttention,
+    PositionScheme,
     RelativePositionBias,
 )
-from keras_transformer.models import Seq2Seq
+from keras_transformer.models import CausalLM, Seq2Seq
 
 
-def assign(model: Seq2Seq, variables: Variables) -> None:
+def assign(model: Seq2Seq | CausalLM, variables: Variables) -> None:
     """Sets all weights of a model.
 
     Args:
-        model: a `Seq2Seq` with the arguments of `seq2seq_arguments`. Its vocabularies
-            may have more tokens than those of the variables. The model never chooses
-            these tokens.
+        model: a `Seq2Seq` with the arguments of `seq2seq_arguments`, or a `CausalLM`
+            with those of `causal_lm_arguments`. Its vocabularies may have more tokens
+            than those of the variables. The model never chooses these tokens.
         variables: the variables of the CTranslate2 model.
 
     Raises:
         ValueError: if a variable is missing, or has another shape.
     """
-    source = padded_rows(variables.weight(SOURCE), model.source_vocabulary_size)
     target = padded_rows(variables.weight(TARGET), model.target_vocabulary_size)
-    _assign(model.source_embedding.embeddings, source)
     _assign(model.target_embedding.embeddings, target)
+    if isinstance(model, Seq2Seq):
+        source = padded_rows(variables.weight(SOURCE), model.source_vocabulary_size)
+        _assign(model.source_embedding.embeddings, source)
+        _assign_stack(model.encoder, variables, "encoder")
+        _assign_inputs(model.source_encoding, model.source_norm, variables, "encoder")
+        _assign_inputs(model.target_encoding, model.target_norm, variables, "decoder")
+    else:
+        _assign_inputs(model.encoding, model.embedding_norm, variables, "decoder")
+    _assign_stack(model.decoder, variables, "decoder")
     _assign_output(model, variables)
-    for side, stack in zip(SIDES, (model.encoder, model.decoder), strict=True):
-        for number, block in enumerate(stack.blocks):
-            _assign_block(block, variables, f"{side}/layer_{number}")
-        _assign_norm(stack.norm, variables, f"{side}/layer_norm")
-    if isinstance(model.positions, LearnedPositionalEncoding):
-        _assign_position_tables(model, variables)
 
 
-def _assign_output(model: Seq2Seq, variables: Variables) -> None:
+def _assign_inputs(
+    encoding: PositionScheme | None,
+    norm: keras.layers.Layer | None,
+    variables: Variables,
+    side: str,
+) -> None:
+    """Sets the table of positions and the normalisation of the embeddings."""
+    if isinstance(encoding, LearnedPositionalEncoding):
+        table = position_table(variables, side)
+        _assign(encoding.embeddings, padded_rows(table, encoding.max_length))
+    _assign_norm(norm, variables, f"{side}/layernorm_embedding")
+
+
+def _assign_stack(
+    stack: EncoderStack | DecoderStack, variables: Variables, side: str
+) -> None:
+    for number, block in enumerate(stack.blocks):
+        _assign_block(block, variables, f"{side}/layer_{number}")
+    _assign_norm(stack.norm, variables, f"{side}/layer_norm")
+
+
+def _assign_output(model: Seq2Seq | CausalLM, variables: Variables) -> None:
     bias = model.tied_output_bias
     if model.output_dense is not None:
         weight = variables.weight(OUTPUT)
@@ -142,13 +167,6 @@ def _assign_norm(
         return
     _assign(norm.gamma, variables.weight(f"{name}/gamma"))
     _assign(norm.beta, variables.weight(f"{name}/beta"))
-
-
-def _assign_position_tables(model: Seq2Seq, variables: Variables) -> None:
-    encodings = (model.source_encoding, model.target_encoding)
-    for side, encoding in zip(SIDES, encodings, strict=True):
-        table = position_table(variables, side)
-        _assign(encoding.embeddings, padded_rows(table, encoding.max_length))
 
 
 def _assign(variable: keras.Variable, values: np.ndarray) -> None:

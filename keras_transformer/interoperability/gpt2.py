@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -141,8 +141,6 @@ def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None
     if not (folder / "vocab.json").is_file():
         return None
     vocabulary = read_json(folder / "vocab.json")
-    lines = checked_file(folder / "merges.txt").read_text("utf-8").split("\n")
-    merges = [line for line in lines if line and not line.startswith("#version")]
     ids = sorted(vocabulary.values())
     size = config["vocab_size"]
     if ids != [*range(len(ids))] or len(ids) > size or END not in vocabulary:
@@ -156,6 +154,23 @@ def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None
             f"`eos_token_id` in config.json must be {vocabulary[END]}, the id of "
             f"{END!r} in vocab.json; received `eos_token_id={config['eos_token_id']}`."
         )
+    return byte_pair_tokenizer(folder, vocabulary)
+
+
+def byte_pair_tokenizer(
+    folder: pathlib.Path, vocabulary: Mapping[str, int]
+) -> KerasHubTokenizer:
+    """Creates the tokenizer of GPT-2 with the pairs in `merges.txt`.
+
+    Args:
+        folder: the folder of the file.
+        vocabulary: the tokens and their ids.
+
+    Raises:
+        FileNotFoundError: if the file is missing.
+    """
+    lines = checked_file(folder / "merges.txt").read_text("utf-8").split("\n")
+    merges = [line for line in lines if line and not line.startswith("#version")]
     return KerasHubTokenizer.from_byte_pairs("GPT2Tokenizer", vocabulary, merges)
 
 

@@ -288,7 +288,12 @@ class GenerativeModel(SearchableModel):
 
     @explains_search_options
     def score(
-        self, sources: Sequences, targets: Sequences, batch_size: int = 64
+        self,
+        sources: Sequences,
+        targets: Sequences,
+        batch_size: int = 64,
+        *,
+        add_end: bool = True,
     ) -> ScoreResult:
         """Computes the log-probability of each target, given its source.
 
@@ -302,6 +307,9 @@ class GenerativeModel(SearchableModel):
             targets: as many texts or lists of token ids, likewise, without the start
                 token. `generate(ids).token_ids[:, 0]` has this form.
             batch_size: int, number of pairs scored together.
+            add_end: bool, whether targets that are texts end with the end token.
+                `False` = they go on: the score is that of a beginning. Token ids are
+                scored as they are.
 
         Returns:
             A `ScoreResult` of NumPy arrays, with the `perplexity` of the corpus.
@@ -320,7 +328,7 @@ class GenerativeModel(SearchableModel):
         print(len(result.token_scores[0]) == result.lengths[0])  # True
         ```
         """
-        return self._scorer.score(sources, targets, batch_size)
+        return self._scorer.score(sources, targets, batch_size, add_end)
 
     @explains_search_options
     def align(

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -126,9 +127,29 @@ def test_typed_prompts_are_streamed(model, lm, monkeypatch, capsys):
     texts = [
         model.generate(text, Sampling(top_p=0.9), **options) for text in ("ab", "")
     ]
-    assert screen.getvalue() == written(*texts)
+    assert screen.getvalue() == "> ".join(["", *map(written, texts), ""])
     assert len(pieces) > 2 and "ab" + "".join(pieces) == "".join(texts)
     assert "Ctrl-D ends" in capsys.readouterr().err
+
+
+def test_an_error_or_ctrl_c_ends_one_typed_text(model, lm, monkeypatch, capsys):
+    stream = model.stream
+
+    def interrupted(prompt, **options):
+        yield from stream(prompt, **options)
+        if prompt == "b":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "stream", interrupted)
+    monkeypatch.setattr("sys.stdin", Terminal(f"{'ab' * 9}\nb\na\n"))
+    monkeypatch.setattr("sys.stdout", screen := Terminal())
+    generate.generate_command(lm, max_length=3, seed=3)
+    options = {"max_length": 3, "seed": 3, "include_prompt": True}
+    stopped, text = model.generate(["b", "a"], Sampling(top_p=0.9), **options)
+    shown = ["", "", f"{stopped}\n", written(text), ""]
+    assert screen.getvalue() == "> ".join(shown)
+    message = "error: A prompt must have at most 12 tokens, the context of the mod"
+    assert message in capsys.readouterr().err
 
 
 def failure(*arguments, pipe=None):
@@ -151,10 +172,15 @@ def test_errors(lm, folder):
     assert result.exit_code == 2 and "does not exist" in unwrapped(result.output)
 
 
-def test_a_length_beyond_the_context(lm):
-    with pytest.warns(UserWarning, match="`max_length=50` is greater than 12, the con"):
-        found = output("generate", lm, "--prompt", "ab", "--max-length", 50)
-    assert len(found.rstrip("\n")) <= 13
+@pytest.mark.parametrize("prompt, room", [("ab", 11), ("", 12)])
+def test_a_length_beyond_the_context(prompt, room, lm):
+    options = ["--prompt", prompt, "--no-include-prompt", "--max-length"]
+    with pytest.warns(UserWarning, match=f"`max_length=50` is greater than {room}, th"):
+        found = output("generate", lm, *options, 50)
+    assert len(found.rstrip("\n")) <= room
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        output("generate", lm, *options, room)
 
 
 def test_translate_continues_each_line(model, lm):

@@ -169,7 +169,13 @@ def test_a_language_model_of_ctranslate2(folder):
     facts = inspect("stories")
     assert facts["kind"] == "CTranslate2 model"
     assert facts["format"] == "version 6, weights in float32"
-    assert facts["class"] == "decoder-only Transformer"
+    assert facts["loaded as"] == "CausalLM"
+    assert facts["next"] == "keras-transformer import stories MODEL.keras"
+    config = json.loads((folder / "stories/config.json").read_text())
+    config["quantization_type"] = 1
+    (folder / "stories/config.json").write_text(json.dumps(config))
+    facts = inspect("stories")
+    assert "a model without 'quantization_type'" in facts["not loaded"]
     assert facts["next"] == 'in Python: ctranslate2.Generator("stories")'
 
 

@@ -5,7 +5,6 @@ import pytest
 import sentencepiece
 from ctranslate2_designs import (
     DESIGNS,
-    ONLY_EXPORTED,
     SIZES,
     SOURCE,
     SPECIAL,
@@ -68,9 +67,9 @@ def translator(folder):
 # The outputs of the model.
 
 
-@pytest.mark.parametrize("name", [*DESIGNS, *ONLY_EXPORTED])
+@pytest.mark.parametrize("name", DESIGNS)
 def test_every_design_has_the_log_probabilities_of_the_model(name, tmp_path):
-    model = model_of(**{**DESIGNS, **ONLY_EXPORTED}[name]())
+    model = model_of(**DESIGNS[name]())
     exporting._write(model, tmp_path / "1", None)
     translator = ctranslate2.Translator(str(tmp_path / "1"), intra_threads=1)
     rng = np.random.default_rng(3)

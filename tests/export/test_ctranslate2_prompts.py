@@ -4,41 +4,28 @@ import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
+from ctranslate2_designs import CAUSAL_DESIGNS, LETTERS
+from ctranslate2_designs import causal_model_of as model_of
 from gpt2_folders import random_model, write_tokenizer
 from processor import has_vnni
 
-from keras_transformer import BeamSearch, CausalLM, GreedySearch
+from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer.export import ctranslate2 as exporting
 from keras_transformer.interoperability import load_gpt2
 from keras_transformer.layers import (
     AlibiBias,
-    LearnedPositionalEncoding,
     LocalWindow,
-    PositionalEncoding,
     PositionScheme,
-    RelativePositionBias,
-    RotaryEmbedding,
 )
-from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
+from keras_transformer.text import SentencePieceTokenizer
 
 # PyTorch does not compile the searches, which takes longer than they run.
 pytestmark = pytest.mark.once("torch")
 
 GREEDY = GreedySearch()
-LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
-SIZES = {"num_layers": 2, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 3}
 TEXTS = ["abc", "", "deadbeef"]
 # Of different lengths. CTranslate2 repeats prompts if the batch has one of one token.
 PROMPTS = [[4, 5, 6], [7, 4], [4, 8, 8, 5, 7, 9, 4]]
-
-
-def model_of(seed=1, spread=0.5, **design):
-    model = CausalLM(**{**SIZES, "tokenizer": LETTERS, **design})
-    rng = np.random.default_rng(seed)
-    for weight in model.weights:
-        mean = weight.path.endswith(("gamma", "scale"))
-        weight.assign(rng.normal(mean, spread, weight.shape))
-    return model
 
 
 def export(model, folder, **options):
@@ -143,43 +130,10 @@ def test_quantized_weights(gpt2, tmp_path):
 
 # Other designs.
 
-DESIGNS = {
-    "post-norm": lambda: {"normalize_first": False, "activation": "gelu"},
-    "untied": lambda: {
-        "tie_embeddings": False,
-        "activation": "tanh",
-        "positions": PositionalEncoding(interleaved=False),
-        "layer_norm_epsilon": 0.1,
-    },
-    "learned": lambda: {
-        "positions": LearnedPositionalEncoding(max_length=13),
-        "scale_embeddings": False,
-        "output_bias": True,
-        "vocabulary_size": 13,
-    },
-    "llama": lambda: {
-        "hidden_dim": 16,
-        "num_heads": 4,
-        "positions": RotaryEmbedding(max_wavelength=100),
-        "activation": "silu",
-        "tie_embeddings": False,
-        "output_bias": False,
-        "attention_options": {"num_key_value_heads": 2, "use_bias": False},
-        "feed_forward_options": {"gated": True, "use_bias": False},
-        "residual_options": {"normalization": "rms"},
-    },
-    "relative": lambda: {"positions": RelativePositionBias(8, max_distance=5)},
-    "alibi": lambda: {
-        "positions": AlibiBias(),
-        "attention_options": {"num_key_value_heads": 1, "key_dim": 5},
-        "add_start_token": True,
-    },
-}
 
-
-@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("name", CAUSAL_DESIGNS)
 def test_every_design_has_the_outputs_of_the_model(name, tmp_path):
-    model = model_of(**DESIGNS[name]())
+    model = model_of(**CAUSAL_DESIGNS[name]())
     exporting._write(model, tmp_path / "1", None)
     generator = ctranslate2.Generator(str(tmp_path / "1"), intra_threads=1)
     found, _ = generate(generator, LETTERS, PROMPTS, max_length=5)
@@ -280,7 +234,7 @@ def test_unsupported_architectures_are_refused(name, tmp_path):
 
 
 def test_a_model_without_a_tokenizer(tmp_path):
-    model = CausalLM(**SIZES, vocabulary_size=11)
+    model = model_of(tokenizer=None, vocabulary_size=11)
     with pytest.raises(ValueError, match="`model` must have tokenizers to be exported"):
         export(model, tmp_path / "1")
 

@@ -88,6 +88,10 @@ def test_texts_are_scored_as_their_token_ids(model, result):
     np.testing.assert_array_equal(scored.lengths, result.lengths)
     one = model.score(sources[1], targets[1])
     np.testing.assert_allclose(one.scores, result.scores[1:2], rtol=1e-5)
+    beginnings = model.score(sources, targets, add_end=False)
+    np.testing.assert_array_equal(beginnings.lengths, result.lengths - 1)
+    for found, whole in zip(beginnings.token_scores, result.token_scores, strict=True):
+        np.testing.assert_allclose(found, whole[:-1], rtol=1e-5)
 
 
 def padded(rows):

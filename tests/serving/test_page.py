@@ -96,7 +96,8 @@ class UpperCase:
         if "refuse" in text or ("long" in text and signature != "serving_default"):
             return "`text` must have at most <b>9</b> tokens"
         if "limit" in text:
-            return "`text` must have at most max_source_length=1024 tokens"
+            name = "max_length" if "prompt" in text else "max_source_length"
+            return f"`text` must have at most {name}=1024 tokens"
         if signature == "continue":
             return self.piece(text, *state)
         best = "" if "nothing" in text else text.upper()
@@ -592,10 +593,11 @@ def test_the_limit_is_that_of_the_server(browser, models):
         page.close()
 
 
-def test_a_text_with_too_many_tokens_is_explained(page):
-    generate(page, "the limit 😀", wait_for="#error:visible")
+@pytest.mark.parametrize(("text", "size"), [("the limit 😀", 11), ("prompt limit", 12)])
+def test_a_text_with_too_many_tokens_is_explained(text, size, page):
+    generate(page, text, wait_for="#error:visible")
     error = page.inner_text("#error")
-    assert error.startswith("Error: The text has 11 characters, but the model ")
+    assert error.startswith(f"Error: The text has {size} characters, but the model ")
     assert "at most 1,024 tokens" in error and "Shorten the text" in error
 
 

@@ -60,6 +60,8 @@ class SearchFunctions(tf.Module):
             "source": model.max_source_length or DEFAULT_MAX_LENGTH,
             "target": model.max_target_length or DEFAULT_MAX_LENGTH,
         }
+        names = model.length_arguments
+        self._limit_names = {"source": names[0], "target": names[-1]}
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
         self._max_steps = lambda lengths: model.max_steps(lengths, request.max_length)
@@ -148,7 +150,7 @@ class SearchFunctions(tf.Module):
         checked = tf.debugging.assert_less_equal(
             tokens.row_lengths(),
             tf.constant(limit, tf.int64),
-            f"`{argument}` must have at most max_{side}_length={limit} tokens",
+            f"`{argument}` must have at most {self._limit_names[side]}={limit} tokens",
         )
         with tf.control_dependencies([checked]):
             return tf.identity(tokens)

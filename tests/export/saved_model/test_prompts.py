@@ -71,6 +71,9 @@ def test_scores_equal_those_of_the_model(model, signatures):
 @pytest.mark.once
 def test_signatures(signatures):
     assert {*signatures} == {"serving_default", "nbest", "tokens", "score"}
+    message = "`text` must have at most max_length=16 tokens"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        signatures["serving_default"](text=tf.constant(["a man sees a man."]))
 
 
 @pytest.mark.once

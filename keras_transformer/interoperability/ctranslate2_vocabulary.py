@@ -1,0 +1,284 @@
+"""Reads the vocabularies and the tokenizers of a CTranslate2 folder."""
+
+import contextlib
+import pathlib
+from typing import NamedTuple
+
+from keras_transformer.files import read_json
+from keras_transformer.interoperability.added_tokens import with_padding
+from keras_transformer.interoperability.ctranslate2_architecture import (
+    OUTPUT,
+    SOURCE,
+    TARGET,
+)
+from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.interoperability.gpt2 import END, byte_pair_tokenizer
+from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
+from keras_transformer.types import Config
+
+# Matrices with a row for each token of a vocabulary, by the name of its file.
+MATRICES = {
+    "shared_vocabulary": (SOURCE, TARGET, OUTPUT),
+    "source_vocabulary": (SOURCE,),
+    "target_vocabulary": (TARGET, OUTPUT),
+    "vocabulary": (TARGET, OUTPUT),
+}
+PAD_TOKENS = ("<pad>", "<blank>", "[PAD]")
+
+
+class Tokenizers(NamedTuple):
+    """The tokenizers of an encoder-decoder model.
+
+    Attributes:
+        source_tokenizer: tokenizer of the sources.
+        target_tokenizer: tokenizer of the targets.
+    """
+
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+
+class _Vocabularies(NamedTuple):
+    """The tokens of both sides, padding included, and the special ids."""
+
+    source: list[str]
+    target: list[str]
+    is_shared: bool
+    special_ids: dict[str, int]
+
+    def arguments(self) -> Config:
+        """Returns the arguments of a `Seq2Seq`."""
+        if self.is_shared:
+            return {"vocabulary_size": len(self.source), **self.special_ids}
+        return {
+            "source_vocabulary_size": len(self.source),
+            "target_vocabulary_size": len(self.target),
+            **self.special_ids,
+        }
+
+
+def encoder_decoder_vocabularies(
+    folder: pathlib.Path,
+    config: Config,
+    variables: Variables,
+    tokenizers: Tokenizers | None,
+) -> Config:
+    """Reads the vocabularies of an encoder-decoder model.
+
+    Args:
+        folder: the folder.
+        config: the settings in `config.json`.
+        variables: the variables of the model.
+        tokenizers: the tokenizers. `None` = those in the folder, if they match.
+
+    Returns:
+        The arguments of a `Seq2Seq` for its tokenizers, the sizes of the vocabularies
+        and the special tokens.
+
+    Raises:
+        FileNotFoundError: if a vocabulary is missing.
+        ValueError: if a vocabulary or a tokenizer does not match the model.
+    """
+    vocabularies = _read_vocabularies(folder, config, variables)
+    if tokenizers is None:
+        tokenizers = _stored_tokenizers(folder, vocabularies)
+    elif not _match(tokenizers, vocabularies):
+        raise ValueError(
+            "`source_tokenizer` and `target_tokenizer` must have the special tokens of "
+            f"the model, {vocabularies.special_ids}; received tokenizers with others."
+        )
+    own = {} if tokenizers is None else tokenizers._asdict()
+    return {**vocabularies.arguments(), **own}
+
+
+def decoder_only_vocabulary(
+    folder: pathlib.Path,
+    config: Config,
+    variables: Variables,
+    tokenizer: Tokenizer | None,
+) -> Config:
+    """Reads the vocabulary of a decoder-only model.
+
+    Args:
+        folder: the folder.
+        config: the settings in `config.json`.
+        variables: the variables of the model.
+        tokenizer: the tokenizer. `None` = that in the folder, if it matches.
+
+    Returns:
+        The arguments of a `CausalLM` for its tokenizer, the size of the vocabulary and
+        the special tokens.
+
+    Raises:
+        FileNotFoundError: if the vocabulary is missing.
+        ValueError: if the vocabulary or the tokenizer does not match the model.
+    """
+    tokens = _vocabulary(folder, "vocabulary", variables)
+    if tokens is None:
+        raise FileNotFoundError(
+            "`folder` must hold 'vocabulary.json'; received "
+            f"`folder={str(folder)!r}`, where it is missing."
+        )
+    special_ids = {
+        f"{kind}_token_id": _token_id(tokens, config, name, "vocabulary")
+        for kind, name in (("start", "bos_token"), ("end", "eos_token"))
+    }
+    pads = [tokens.index(token) for token in PAD_TOKENS if token in tokens]
+    if pads:
+        special_ids["pad_token_id"] = pads[0]
+    if tokenizer is None:
+        tokenizer = _stored_tokenizer(folder, tokens, special_ids)
+    elif not _has_ids(tokenizer, special_ids):
+        raise ValueError(
+            f"`tokenizer` must have the special tokens of the model, {special_ids}; "
+            "received a tokenizer with others."
+        )
+    if tokenizer is None:
+        pad = special_ids.setdefault("pad_token_id", len(tokens))
+        return {"vocabulary_size": max(len(tokens), pad + 1), **special_ids}
+    # Padding and unknown text of the tokenizer can come after the stored tokens.
+    ids = (tokenizer.pad_token_id, tokenizer.unknown_token_id)
+    size = max(len(tokens), *(token_id + 1 for token_id in ids))
+    return {"vocabulary_size": size, "tokenizer": tokenizer}
+
+
+def _read_vocabularies(
+    folder: pathlib.Path, config: Config, variables: Variables
+) -> _Vocabularies:
+    if config.get("add_source_bos"):
+        raise ValueError(
+            "`add_source_bos` in config.json must be false; received "
+            "`add_source_bos=True`. This library adds no start token to sources."
+        )
+    shared = _vocabulary(folder, "shared_vocabulary", variables)
+    source = shared or _vocabulary(folder, "source_vocabulary", variables)
+    target = shared or _vocabulary(folder, "target_vocabulary", variables)
+    if source is None or target is None:
+        raise FileNotFoundError(
+            "`folder` must hold 'shared_vocabulary.json', or both "
+            "'source_vocabulary.json' and 'target_vocabulary.json'; received "
+            f"`folder={str(folder)!r}`, where they are missing."
+        )
+    from_zero = bool(variables.scalar("decoder/start_from_zero_embedding", 0))
+    pad = None if from_zero else _shared_pad_id(source, target)
+    if pad is None:
+        pad = max(len(source), len(target))
+        source, target = (with_padding(side, pad) for side in (source, target))
+    start = pad if from_zero else _token_id(target, config, "decoder_start_token")
+    special_ids = {
+        "pad_token_id": pad,
+        "start_token_id": start,
+        "end_token_id": _token_id(target, config, "eos_token"),
+    }
+    is_shared = shared is not None
+    return _Vocabularies(source, target, is_shared, special_ids)
+
+
+def _shared_pad_id(source: list[str], target: list[str]) -> int | None:
+    """Returns the id of a padding token that both sides have; `None` without one."""
+    for token in PAD_TOKENS:
+        if token in source and token in target:
+            index = source.index(token)
+            return index if index == target.index(token) else None
+    return None
+
+
+def _vocabulary(
+    folder: pathlib.Path, name: str, variables: Variables
+) -> list[str] | None:
+    if (folder / f"{name}.json").exists():
+        file = folder / f"{name}.json"
+        tokens = list(map(str, read_json(file, list)))
+    elif (folder / f"{name}.txt").exists():
+        file = folder / f"{name}.txt"
+        tokens = _read_lines(file)
+    else:
+        return None
+    for matrix in MATRICES[name]:
+        rows = variables.shape(matrix)[0]
+        if len(tokens) != rows:
+            raise ValueError(
+                f"{file} must have a token for each of the {rows} rows of {matrix!r} "
+                f"in model.bin; it has {len(tokens)} tokens. Use the vocabulary that "
+                "was written with the model."
+            )
+    return tokens
+
+
+def _read_lines(file: pathlib.Path) -> list[str]:
+    """Splits a file at newlines; `str.splitlines` would also split tokens."""
+    try:
+        text = file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be UTF-8; it is not: {error}.") from error
+    return text.removesuffix("\n").split("\n")
+
+
+def _token_id(
+    tokens: list[str], config: Config, name: str, kind: str = "target vocabulary"
+) -> int:
+    """Returns the id of the token that a setting names."""
+    if config.get(name) not in tokens:
+        raise ValueError(
+            f"`{name}` in config.json must be a token of the {kind}; received "
+            f"`{name}={config.get(name)!r}`."
+        )
+    return tokens.index(config[name])
+
+
+def _stored_tokenizers(
+    folder: pathlib.Path, vocabularies: _Vocabularies
+) -> Tokenizers | None:
+    """Reads the tokenizers in the folder; `None` if they do not match."""
+    protos = []
+    for side in ("source", "target"):
+        files = [folder / f"{side}.{kind}" for kind in ("model", "spm")]
+        protos += [file.read_bytes() for file in files if file.is_file()][:1]
+    if len(protos) < 2:
+        return None
+    source = target = _tokenizer(protos[0], vocabularies.source)
+    if protos[0] != protos[1] or not vocabularies.is_shared:
+        target = _tokenizer(protos[1], vocabularies.target)
+    if source is None or target is None:
+        return None
+    tokenizers = Tokenizers(source, target)
+    return tokenizers if _match(tokenizers, vocabularies) else None
+
+
+def _tokenizer(proto: bytes, tokens: list[str]) -> Tokenizer | None:
+    """Builds a tokenizer with the given vocabulary; `None` if there is none."""
+    with contextlib.suppress(ValueError):  # a special token is not among the pieces
+        tokenizer = SentencePieceTokenizer(proto)
+        if tokenizer.get_vocabulary() == tokens[: tokenizer.vocabulary_size]:
+            return tokenizer
+    with contextlib.suppress(ValueError):
+        return MarianTokenizer(proto, tokens)
+    return None
+
+
+def _match(tokenizers: Tokenizers, vocabularies: _Vocabularies) -> bool:
+    """Returns whether tokenizers have the special ids of the model."""
+    source, target = tokenizers
+    has_ids = _has_ids(target, vocabularies.special_ids)
+    return has_ids and source.pad_token_id == target.pad_token_id
+
+
+def _has_ids(tokenizer: Tokenizer, special_ids: dict[str, int]) -> bool:
+    return special_ids == {name: getattr(tokenizer, name) for name in special_ids}
+
+
+def _stored_tokenizer(
+    folder: pathlib.Path, tokens: list[str], special_ids: dict[str, int]
+) -> Tokenizer | None:
+    """Reads the tokenizer in the folder; `None` if it does not match."""
+    tokenizer: Tokenizer | None = None
+    files = [folder / name for name in ("vocab.json", "merges.txt")]
+    if (folder / "tokenizer.model").is_file():
+        tokenizer = _tokenizer((folder / "tokenizer.model").read_bytes(), tokens)
+    elif all(file.is_file() for file in files) and END in tokens:
+        ids = {token: token_id for token_id, token in enumerate(tokens)}
+        if read_json(files[0]) == ids:
+            tokenizer = byte_pair_tokenizer(folder, ids)
+    if tokenizer is None or not _has_ids(tokenizer, special_ids):
+        return None
+    return tokenizer
