@@ -162,6 +162,25 @@ def test_translate_between_files_and_pipes(model, folder, tmp_path):
 
 
 @pytest.mark.once("torch")
+def test_translate_with_a_dictionary(folder, failure, tmp_path):
+    (tmp_path / "terms.tsv").write_text("abc\tZY\nf\tX\n")
+    options = ["--dictionary", tmp_path / "terms.tsv", "--quiet"]
+    path, target = folder / "model.keras", tmp_path / "target"
+    result = run("translate", path, *options, pipe="abc\nf abc\nfab\n")
+    assert result.exit_code == 0, result.output
+    first, second, third = result.stdout.splitlines()
+    assert "ZY" in first and "ZY" in second and "X" in second
+    assert run("translate", path, "--quiet", pipe="fab\n").stdout == f"{third}\n"
+    result = run("translate", path, folder / "source", target, *options)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "terms.tsv").write_text("abc\n")
+    message = failure(
+        "translate", path, folder / "source", target, *options, "--overwrite"
+    )
+    assert "line 1 of" in message
+
+
+@pytest.mark.once("torch")
 def test_translate_too_long_lines(folder):
     path, long = folder / "model.keras", "abc\nabcdefabc\n"
     result = run("translate", path, "--quiet", pipe=long)

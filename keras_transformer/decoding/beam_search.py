@@ -4,13 +4,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from numbers import Real
-from typing import NamedTuple
 
 from keras import ops
 
 from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.beam_state import (
+    BeamState,
+    Candidates,
+    append,
+    end_broken,
+)
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.length_penalties import (
     LengthPenalty,
@@ -23,35 +28,14 @@ from keras_transformer.decoding.logits_processors import (
     as_logits_processors,
     process_logits,
 )
+from keras_transformer.decoding.phrases import (
+    PhraseProgress,
+    Phrases,
+    phrase_candidates,
+)
 from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.wide_top_k import top_candidates
-from keras_transformer.types import Mask, Size, Tensor, TokenIds
-
-
-class BeamState(NamedTuple):
-    """The state between two steps; the hypotheses of a sequence are best first."""
-
-    index: Tensor  # type: ignore[assignment]  # int32 (), position of the next token
-    done: Mask  # bool (batch,), the finished searches
-    token_ids: TokenIds  # int32 (batch, num_beams, max_length), unfinished hypotheses
-    log_probs: Tensor  # float32 (batch, num_beams), their log-probabilities
-    tokens: TokenIds  # int32 (batch, num_beams), their newest tokens
-    coverage: Tensor  # float32 (batch, num_beams, source_length), summed attention
-    finished_ids: TokenIds  # int32 (batch, num_hypotheses, max_length), best first
-    finished_lengths: Tensor  # int32 (batch, num_hypotheses)
-    finished_scores: Tensor  # float32 (batch, num_hypotheses), -inf = no hypothesis
-    num_finished: Tensor  # int32 (batch,), number of finished hypotheses
-    is_broken: Mask  # bool (batch,), whether logits had no probabilities
-    state: ModelState
-
-
-class Candidates(NamedTuple):
-    """Continuations by one token, `(batch, candidates)`, best first."""
-
-    log_probs: Tensor  # float32, of the whole hypothesis
-    parents: Tensor  # int32, the continued beams
-    tokens: TokenIds  # int32, the new tokens
-    ended: Mask  # bool, whether the new token is the end token
+from keras_transformer.types import Size, Tensor, TokenIds
 
 
 @dataclass(frozen=True)
@@ -160,15 +144,23 @@ class BeamSearch:
         first = ops.equal(ops.arange(beams, dtype="int32"), 0)
         pad = model.pad_token_id
         covered = source_length if self.needs_attention else 0
+        done = ops.zeros((batch,), "bool")
+        progress = PhraseProgress.empty(batch, beams)
+        if inputs.has_phrases:
+            phrases = Phrases(inputs.phrases, pad)
+            done = ops.logical_not(phrases.exist)
+            progress = PhraseProgress.empty(batch, beams, *phrases.shape)
         return BeamState(
             index=ops.convert_to_tensor(0, "int32"),
-            done=ops.zeros((batch,), "bool"),
+            done=done,
             token_ids=ops.full((batch, beams, max_length), pad, "int32"),
             log_probs=ops.where(
                 first, 0.0, ops.full((batch, beams), -float("inf"), "float32")
             ),
             tokens=ops.full((batch, beams), model.start_token_id, "int32"),
             coverage=ops.zeros((batch, beams, covered), "float32"),
+            matched=progress.matched,
+            occurrences=progress.occurrences,
             finished_ids=ops.full((batch, kept, max_length), pad, "int32"),
             finished_lengths=ops.zeros((batch, kept), "int32"),
             finished_scores=ops.full((batch, kept), -float("inf"), "float32"),
@@ -189,11 +181,18 @@ class BeamSearch:
             beams = beams._replace(coverage=beams.coverage + attention)
         logits = ops.cast(logits, "float32")
         normalizer = log_normalizer(logits)
-        beams = _end_broken(beams, normalizer[:, :, 0])
+        beams = end_broken(beams, normalizer[:, :, 0])
         candidates = self._candidates(beams, logits, normalizer, model, inputs)
-        token_ids = _append(beams.token_ids, candidates, beams.index)
+        token_ids = append(beams.token_ids, candidates, beams.index)
         beams = self._add_finished(beams, candidates, token_ids, model, inputs)
-        beams = self._continue(beams, candidates, token_ids, model)
+        beams, parents = self._continue(beams, candidates, token_ids)
+        if inputs.has_phrases:
+            progress = PhraseProgress(beams.matched, beams.occurrences)
+            progress = Phrases(inputs.phrases, model.pad_token_id).after(
+                progress.of_parents(parents), beams.tokens
+            )
+            beams = beams._replace(**progress._asdict())
+        beams = beams._replace(state=model.reorder_state(beams.state, parents))
         return self._mark_done(beams, inputs.limits)
 
     def result(self, model: DecodingModel, search_state: BeamState) -> SearchResult:
@@ -223,15 +222,19 @@ class BeamSearch:
         """
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process_logits(logits, history, self.logits_processors, model, inputs)
+        is_last = (beams.index + 1 >= inputs.limits)[:, None]
+        if inputs.has_phrases:
+            phrases = Phrases(inputs.phrases, model.pad_token_id)
+            end = model.end_token_id
+            return phrase_candidates(phrases, beams, logits, normalizer, is_last, end)
         total = self.num_beams * logits.shape[-1]
         log_probs, parents, tokens = top_candidates(
             beams.log_probs - normalizer[:, :, 0],
             logits,
             min(2 * self.num_beams, total),
         )
-        is_last = (beams.index + 1 >= inputs.limits)[:, None]
         ended = ops.logical_or(ops.equal(tokens, model.end_token_id), is_last)
-        return Candidates(log_probs, parents, tokens, ended)
+        return Candidates(log_probs, log_probs, parents, tokens, ended)
 
     def _add_finished(
         self,
@@ -275,25 +278,25 @@ class BeamSearch:
         )
 
     def _continue(
-        self,
-        beams: BeamState,
-        candidates: Candidates,
-        token_ids: TokenIds,
-        model: DecodingModel,
-    ) -> BeamState:
-        """Continues with the best `num_beams` candidates that have not ended."""
-        log_probs = ops.where(candidates.ended, -float("inf"), candidates.log_probs)
-        log_probs, best = top_k(log_probs, self.num_beams)
+        self, beams: BeamState, candidates: Candidates, token_ids: TokenIds
+    ) -> tuple[BeamState, Tensor]:
+        """Continues with the first `num_beams` candidates that have not ended.
+
+        Returns the new state, and the parents of its hypotheses.
+        """
+        keys = ops.where(candidates.ended, -float("inf"), candidates.keys)
+        keys, best = top_k(keys, self.num_beams)
+        log_probs = ops.take_along_axis(candidates.log_probs, best, axis=1)
         parents = ops.take_along_axis(candidates.parents, best, axis=1)
         coverage = ops.take_along_axis(beams.coverage, parents[:, :, None], axis=1)
-        return beams._replace(
+        beams = beams._replace(
             index=beams.index + 1,
             token_ids=ops.take_along_axis(token_ids, best[:, :, None], axis=1),
-            log_probs=log_probs,
+            log_probs=ops.where(keys > -float("inf"), log_probs, -float("inf")),
             tokens=ops.take_along_axis(candidates.tokens, best, axis=1),
             coverage=coverage,
-            state=model.reorder_state(beams.state, parents),
         )
+        return beams, parents
 
     def _mark_done(self, beams: BeamState, limits: Tensor) -> BeamState:
         """Stops the search of each sequence whose result cannot improve.
@@ -309,7 +312,7 @@ class BeamSearch:
         enough = ops.cast(beams.num_finished, "float32") >= required
         greatest = ops.maximum(next_divisor, last_divisor)
         divisor = ops.where(enough, next_divisor, greatest)
-        upper_bound = beams.log_probs[:, 0] / divisor
+        upper_bound = ops.max(beams.log_probs, axis=1) / divisor
         rules = self.logits_processors
         if not all(getattr(rule, "only_lowers", False) for rule in rules):
             ended = ops.equal(upper_bound, -float("inf"))  # no rule raises it again
@@ -324,23 +327,3 @@ class BeamSearch:
 
     def _length_penalty(self, length: Size) -> Tensor:
         return as_length_penalty(self.length_penalty)(length)
-
-
-def _end_broken(beams: BeamState, normalizer: Tensor) -> BeamState:
-    """Gives hypotheses whose logits have no probabilities the probability 0."""
-    is_broken = ops.logical_not(ops.isfinite(normalizer))
-    is_alive = ops.logical_and(
-        beams.log_probs > -float("inf"), ops.logical_not(beams.done)[:, None]
-    )
-    counts = ops.any(ops.logical_and(is_broken, is_alive), axis=1)
-    return beams._replace(
-        log_probs=ops.where(is_broken, -float("inf"), beams.log_probs),
-        is_broken=ops.logical_or(beams.is_broken, counts),
-    )
-
-
-def _append(token_ids: TokenIds, candidates: Candidates, index: Tensor) -> TokenIds:
-    """Appends the token of each candidate to the hypothesis of its parent."""
-    parents = candidates.parents[:, :, None]
-    histories = ops.take_along_axis(token_ids, parents, axis=1)
-    return ops.slice_update(histories, (0, 0, index), candidates.tokens[:, :, None])

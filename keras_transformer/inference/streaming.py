@@ -14,7 +14,7 @@ from keras_transformer.decoding import (
     SearchResult,
     SearchState,
 )
-from keras_transformer.decoding.beam_search import BeamState
+from keras_transformer.decoding.beam_state import BeamState
 from keras_transformer.decoding.independent_search import DecodingState
 from keras_transformer.inference.generation import (
     Generator,
