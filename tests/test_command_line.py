@@ -133,6 +133,21 @@ def test_translate_n_best(model, folder, tmp_path):
 
 
 @pytest.mark.once("torch")
+def test_translate_with_groups_of_beams(model, folder, failure):
+    options = ["--n-best", 2, "--num-beam-groups", 2, "--diversity-penalty", 3]
+    result = run("translate", folder / "model.keras", *options, pipe="abc\n")
+    assert result.exit_code == 0, result.output
+    groups = {"num_beam_groups": 2, "diversity_penalty": 3.0}
+    search = BeamSearch(num_hypotheses=2, **groups)
+    (expected,) = model.generate(["abc"], search)
+    found = [line.split(" ||| ")[1] for line in result.stdout.splitlines()]
+    assert found == expected
+    files = folder / "model.keras", folder / "source", folder / "groups"
+    message = failure("translate", *files, "--num-beam-groups", 2)
+    assert "must be a positive number for several groups" in message
+
+
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-", "-")])
 def test_translate_standard_input(arguments, model, folder):
     lines = "".join(f"{text}\n" for text in TEXTS)

@@ -9,8 +9,10 @@ import typer
 
 from keras_transformer.command_line.parameters import (
     BatchSize,
+    DiversityPenalty,
     LengthPenalty,
     ModelPath,
+    NumBeamGroups,
     NumBeams,
     TooLong,
     TooLongLines,
@@ -57,6 +59,8 @@ def translate_command(
         bool,
         typer.Option("--distinct", help="Write each text of a line once, with n-best."),
     ] = False,
+    num_beam_groups: NumBeamGroups = 1,
+    diversity_penalty: DiversityPenalty = 0.0,
     dictionary: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -92,7 +96,14 @@ def translate_command(
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 
     terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
-    search = make_search(model, num_beams, length_penalty, max(n_best, 1))
+    search = make_search(
+        model,
+        num_beams,
+        length_penalty,
+        max(n_best, 1),
+        num_beam_groups,
+        diversity_penalty,
+    )
     loaded = load_trained_model(model)
     if DASH not in (source, target):
         try:

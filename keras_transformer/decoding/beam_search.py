@@ -1,5 +1,6 @@
 """Beam search, which proves that no better hypothesis remains before it stops."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
@@ -10,6 +11,12 @@ from keras import ops
 from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.beam_groups import (
+    group_candidates,
+    join_groups,
+    join_parents,
+    split_groups,
+)
 from keras_transformer.decoding.beam_state import (
     BeamState,
     Candidates,
@@ -36,6 +43,8 @@ from keras_transformer.decoding.phrases import (
 from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.wide_top_k import top_candidates
 from keras_transformer.types import Size, Tensor, TokenIds
+
+GROUP_OPTIONS = ("num_beam_groups", "diversity_penalty")
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,13 @@ class BeamSearch:
         logits_processors: rules that change the scores of the next token
             (`LogitsProcessor`), in the order of their application.
         processors: deprecated name of `logits_processors`.
+        num_beam_groups: int, number of groups of beams, a divisor of `num_beams`
+            (diverse beam search). Each group is a beam search of its own that avoids
+            the tokens that the groups before it choose in the same step. The result has
+            the best hypotheses of each group, and each hypothesis once.
+        diversity_penalty: float, subtracted from the log-probability of a token for
+            each beam of an earlier group that chooses it. It affects the choice, not
+            the scores. It must be positive if there are several groups.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -86,6 +102,7 @@ class BeamSearch:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1
           (4 beams, α = 0.6)
         - [Kasai et al., 2022](https://arxiv.org/abs/2204.05424) (patience)
+        - [Vijayakumar et al., 2016](https://arxiv.org/abs/1610.02424) (groups)
     """
 
     num_beams: int = 4
@@ -96,6 +113,8 @@ class BeamSearch:
     coverage_penalty: float = 0.0
     logits_processors: Sequence[LogitsProcessor] = ()
     processors: InitVar[Sequence[LogitsProcessor] | None] = None
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
 
     def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
         given = renamed_argument(
@@ -103,6 +122,7 @@ class BeamSearch:
         )
         object.__setattr__(self, "logits_processors", as_logits_processors(given))
         check_ints(1, num_beams=self.num_beams, num_hypotheses=self.num_hypotheses)
+        self._check_groups()
         penalty = self.length_penalty
         is_finite = isinstance(penalty, Real) and math.isfinite(penalty)
         if not (is_finite or callable(penalty)):
@@ -126,6 +146,30 @@ class BeamSearch:
                 f"`coverage_penalty={self.coverage_penalty}`."
             )
 
+    def _check_groups(self) -> None:
+        check_ints(1, num_beam_groups=self.num_beam_groups)
+        groups, penalty = self.num_beam_groups, self.diversity_penalty
+        if self.num_beams % groups:
+            raise ValueError(
+                "`num_beam_groups` must be a divisor of `num_beams`; received "
+                f"`num_beam_groups={groups}`, `num_beams={self.num_beams}`."
+            )
+        has_penalty = isinstance(penalty, Real) and 0 < penalty < math.inf
+        if (groups > 1 and not has_penalty) or (groups == 1 and penalty != 0):
+            raise ValueError(
+                "`diversity_penalty` must be a positive number for several groups of "
+                f"beams, and 0 for one; received `diversity_penalty={penalty!r}`, "
+                f"`num_beam_groups={groups}`."
+            )
+
+    def __repr__(self) -> str:
+        # Files of older versions identify a search by this text.
+        fields = [field.name for field in dataclasses.fields(self)]
+        if self.num_beam_groups == 1:
+            fields = [name for name in fields if name not in GROUP_OPTIONS]
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields)
+        return f"{type(self).__name__}({options})"
+
     @property
     def needs_attention(self) -> bool:
         """Whether the search has a coverage penalty, which depends on the attention."""
@@ -140,11 +184,14 @@ class BeamSearch:
     ) -> BeamState:
         """Creates the state before the first step; see `Search.start`."""
         batch, source_length = ops.shape(inputs.source_mask)
-        beams, kept = self.num_beams, self.num_hypotheses
-        first = ops.equal(ops.arange(beams, dtype="int32"), 0)
+        groups, of_group = self.num_beam_groups, self._search_of_group()
+        beams, kept = self.num_beams, groups * of_group.num_hypotheses
+        places = ops.arange(beams, dtype="int32") % of_group.num_beams
+        first = ops.equal(places, 0)
+        shape = (batch,) if groups == 1 else (batch, groups)
         pad = model.pad_token_id
         covered = source_length if self.needs_attention else 0
-        done = ops.zeros((batch,), "bool")
+        done = ops.zeros(shape, "bool")
         progress = PhraseProgress.empty(batch, beams)
         if inputs.has_phrases:
             phrases = Phrases(inputs.phrases, pad)
@@ -164,8 +211,8 @@ class BeamSearch:
             finished_ids=ops.full((batch, kept, max_length), pad, "int32"),
             finished_lengths=ops.zeros((batch, kept), "int32"),
             finished_scores=ops.full((batch, kept), -float("inf"), "float32"),
-            num_finished=ops.zeros((batch,), "int32"),
-            is_broken=ops.zeros((batch,), "bool"),
+            num_finished=ops.zeros(shape, "int32"),
+            is_broken=ops.zeros(shape, "bool"),
             state=state,
         )
 
@@ -181,30 +228,53 @@ class BeamSearch:
             beams = beams._replace(coverage=beams.coverage + attention)
         logits = ops.cast(logits, "float32")
         normalizer = log_normalizer(logits)
-        beams = end_broken(beams, normalizer[:, :, 0])
+        groups, of_group = self.num_beam_groups, self._search_of_group()
+        beams = split_groups(beams, groups)
+        rows = inputs.repeated(groups)
+        flat = ops.reshape(normalizer, ops.shape(beams.log_probs))
+        beams = end_broken(beams, flat)
         candidates = self._candidates(beams, logits, normalizer, model, inputs)
         token_ids = append(beams.token_ids, candidates, beams.index)
-        beams = self._add_finished(beams, candidates, token_ids, model, inputs)
-        beams, parents = self._continue(beams, candidates, token_ids)
+        beams = of_group._add_finished(beams, candidates, token_ids, model, rows)
+        beams, parents = of_group._continue(beams, candidates, token_ids)
         if inputs.has_phrases:
             progress = PhraseProgress(beams.matched, beams.occurrences)
             progress = Phrases(inputs.phrases, model.pad_token_id).after(
                 progress.of_parents(parents), beams.tokens
             )
             beams = beams._replace(**progress._asdict())
-        beams = beams._replace(state=model.reorder_state(beams.state, parents))
-        return self._mark_done(beams, inputs.limits)
+        beams = of_group._mark_done(beams, rows.limits)
+        beams = join_groups(beams, groups)
+        parents = join_parents(parents, groups)
+        return beams._replace(state=model.reorder_state(beams.state, parents))
 
     def result(self, model: DecodingModel, search_state: BeamState) -> SearchResult:
         """Returns the finished hypotheses; see `Search.result`."""
-        scores = search_state.finished_scores
-        is_broken = ops.logical_and(
-            ops.equal(scores, -float("inf")), search_state.is_broken[:, None]
-        )
-        return SearchResult(
+        scores, groups = search_state.finished_scores, self.num_beam_groups
+        # (batch,) or (batch, num_beam_groups), as many times as a group has hypotheses
+        is_broken = ops.reshape(search_state.is_broken, (-1, groups))
+        is_broken = ops.repeat(is_broken, scores.shape[1] // groups, axis=1)
+        is_broken = ops.logical_and(ops.equal(scores, -float("inf")), is_broken)
+        result = SearchResult(
             search_state.finished_ids,
             search_state.finished_lengths,
             ops.where(is_broken, float("nan"), scores),
+        )
+        if groups == 1:
+            return result
+        return result.distinct(self.num_hypotheses, model.pad_token_id)
+
+    def _search_of_group(self) -> "BeamSearch":
+        """Returns the search of each group of beams."""
+        groups = self.num_beam_groups
+        if groups == 1:
+            return self
+        return dataclasses.replace(
+            self,
+            num_beams=self.num_beams // groups,
+            num_hypotheses=-(-self.num_hypotheses // groups),
+            num_beam_groups=1,
+            diversity_penalty=0.0,
         )
 
     def _candidates(
@@ -227,6 +297,16 @@ class BeamSearch:
             phrases = Phrases(inputs.phrases, model.pad_token_id)
             end = model.end_token_id
             return phrase_candidates(phrases, beams, logits, normalizer, is_last, end)
+        if self.num_beam_groups > 1:
+            return group_candidates(
+                beams,
+                logits,
+                normalizer,
+                is_last,
+                model.end_token_id,
+                self.num_beam_groups,
+                self.diversity_penalty,
+            )
         total = self.num_beams * logits.shape[-1]
         log_probs, parents, tokens = top_candidates(
             beams.log_probs - normalizer[:, :, 0],

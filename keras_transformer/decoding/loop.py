@@ -60,18 +60,14 @@ def run_search(
     Raises:
         ValueError: if there are phrases and the search is not a `BeamSearch`.
     """
+    if inputs.has_phrases:
+        check_finds_phrases(search)
     # A slice of the phrases has an unknown number of them in TensorFlow's graph.
     none = ops.zeros((ops.shape(inputs.limits)[0], 0, 0), "int32")
-    first = _run(
-        search, model, inputs._replace(phrases=none), state, max_length, capacity
-    )
+    free = inputs._replace(phrases=none)
+    first = _run(search, model, free, state, max_length, capacity)
     if not inputs.has_phrases:
         return first
-    if not (isinstance(search, BeamSearch)):
-        raise ValueError(
-            "`search` must be a `BeamSearch` to find phrases; "
-            f"received `search={search!r}`."
-        )
     pad, token_ids = model.pad_token_id, inputs.phrases
     found = first.scores > -float("inf")
     lacks = ops.logical_and(found, Phrases(token_ids, pad).lacked_by(first.token_ids))
@@ -80,6 +76,15 @@ def run_search(
     rest = inputs._replace(phrases=ops.where(is_lacking, token_ids, pad))
     second = _run(search, model, rest, state, max_length, capacity)
     return first.merged(second, pad)
+
+
+def check_finds_phrases(search: Search) -> None:
+    """Raises `ValueError` if a search does not take phrases."""
+    if not isinstance(search, BeamSearch) or search.num_beam_groups > 1:
+        raise ValueError(
+            "`search` must be a `BeamSearch` with one group of beams to find phrases "
+            f"(`constraints`); received `search={search!r}`."
+        )
 
 
 def _run(

@@ -43,6 +43,12 @@ class SearchInputs(NamedTuple):
         """Whether the search is compiled for phrases."""
         return self.phrases.shape[1] != 0
 
+    def repeated(self, count: int) -> Self:
+        """Returns each row `count` times in succession."""
+        if count == 1:
+            return self
+        return type(self)(*(ops.repeat(x, count, axis=0) for x in self))
+
     @classmethod
     def of_batch(cls, batch_size: int, max_length: int, seed: int = 0) -> Self:
         """Creates the inputs of a search without other constraints than the length.

@@ -10,12 +10,12 @@ import numpy as np
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import (
-    BeamSearch,
     OutputLength,
     RelativeLength,
     Search,
     SearchResult,
 )
+from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import (
     Constraints,
@@ -295,12 +295,8 @@ class Generator:
         """Converts the phrases of the inputs to lists of token ids."""
         if constraints is None:
             return [[] for _ in rows]
-        model, search = self._model, request.search
-        if not isinstance(search, BeamSearch):
-            raise ValueError(
-                "`search` must be a `BeamSearch` if there are `constraints`; received "
-                f"`search={search!r}`."
-            )
+        model = self._model
+        check_finds_phrases(request.search)
         lengths = source_lengths(model, rows)
         steps = (model.max_steps(length, request.max_length) for length in lengths)
         ends = int(getattr(model, "forces_end_token", True))

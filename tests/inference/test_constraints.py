@@ -139,7 +139,7 @@ def test_the_room_of_the_output(model):
 
 @pytest.mark.once("torch")
 def test_other_searches(model):
-    with pytest.raises(ValueError, match="`search` must be a `BeamSearch` if there"):
+    with pytest.raises(ValueError, match="`search` must be a `BeamSearch`"):
         model.generate(["a"], GreedySearch(), constraints=[["U"]])
 
 
