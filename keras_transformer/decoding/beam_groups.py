@@ -1,15 +1,42 @@
 """Groups of beams that avoid each other's tokens (diverse beam search)."""
 
+import math
 from collections.abc import Callable
+from numbers import Real
 
 from keras import ops
 
+from keras_transformer.arguments import check_ints
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_state import BeamState, Candidates
 from keras_transformer.decoding.wide_top_k import top_candidates
 from keras_transformer.types import Mask, Tensor
 
 PER_GROUP = ("done", "num_finished", "is_broken")  # (batch, num_groups) between steps
+
+
+def check_groups(
+    num_beams: int, num_beam_groups: int, diversity_penalty: float
+) -> None:
+    """Checks the options of groups of beams; see `BeamSearch`.
+
+    Raises:
+        ValueError: if one is out of range.
+    """
+    check_ints(1, num_beam_groups=num_beam_groups)
+    groups, penalty = num_beam_groups, diversity_penalty
+    if num_beams % groups:
+        raise ValueError(
+            "`num_beam_groups` must be a divisor of `num_beams`; received "
+            f"`num_beam_groups={groups}`, `num_beams={num_beams}`."
+        )
+    is_positive = isinstance(penalty, Real) and 0 < penalty < math.inf
+    if (groups > 1 and not is_positive) or (groups == 1 and penalty != 0):
+        raise ValueError(
+            "`diversity_penalty` must be a positive number for several groups of "
+            f"beams, and 0 for one; received `diversity_penalty={penalty!r}`, "
+            f"`num_beam_groups={groups}`."
+        )
 
 
 def split_groups(beams: BeamState, num_groups: int) -> BeamState:

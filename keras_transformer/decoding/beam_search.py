@@ -12,6 +12,7 @@ from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_groups import (
+    check_groups,
     group_candidates,
     join_groups,
     join_parents,
@@ -39,6 +40,7 @@ from keras_transformer.decoding.phrases import (
     PhraseProgress,
     Phrases,
     phrase_candidates,
+    with_progress,
 )
 from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.wide_top_k import top_candidates
@@ -122,7 +124,7 @@ class BeamSearch:
         )
         object.__setattr__(self, "logits_processors", as_logits_processors(given))
         check_ints(1, num_beams=self.num_beams, num_hypotheses=self.num_hypotheses)
-        self._check_groups()
+        check_groups(self.num_beams, self.num_beam_groups, self.diversity_penalty)
         penalty = self.length_penalty
         is_finite = isinstance(penalty, Real) and math.isfinite(penalty)
         if not (is_finite or callable(penalty)):
@@ -144,22 +146,6 @@ class BeamSearch:
             raise ValueError(
                 "`coverage_penalty` must be a number of at least 0; received "
                 f"`coverage_penalty={self.coverage_penalty}`."
-            )
-
-    def _check_groups(self) -> None:
-        check_ints(1, num_beam_groups=self.num_beam_groups)
-        groups, penalty = self.num_beam_groups, self.diversity_penalty
-        if self.num_beams % groups:
-            raise ValueError(
-                "`num_beam_groups` must be a divisor of `num_beams`; received "
-                f"`num_beam_groups={groups}`, `num_beams={self.num_beams}`."
-            )
-        has_penalty = isinstance(penalty, Real) and 0 < penalty < math.inf
-        if (groups > 1 and not has_penalty) or (groups == 1 and penalty != 0):
-            raise ValueError(
-                "`diversity_penalty` must be a positive number for several groups of "
-                f"beams, and 0 for one; received `diversity_penalty={penalty!r}`, "
-                f"`num_beam_groups={groups}`."
             )
 
     def __repr__(self) -> str:
@@ -228,21 +214,18 @@ class BeamSearch:
             beams = beams._replace(coverage=beams.coverage + attention)
         logits = ops.cast(logits, "float32")
         normalizer = log_normalizer(logits)
+        history = History(beams.token_ids, beams.index, normalizer)
+        logits = process_logits(logits, history, self.logits_processors, model, inputs)
         groups, of_group = self.num_beam_groups, self._search_of_group()
-        beams = split_groups(beams, groups)
-        rows = inputs.repeated(groups)
-        flat = ops.reshape(normalizer, ops.shape(beams.log_probs))
-        beams = end_broken(beams, flat)
+        beams, rows = split_groups(beams, groups), inputs.repeated(groups)
+        beams = end_broken(beams, normalizer)
         candidates = self._candidates(beams, logits, normalizer, model, inputs)
         token_ids = append(beams.token_ids, candidates, beams.index)
         beams = of_group._add_finished(beams, candidates, token_ids, model, rows)
         beams, parents = of_group._continue(beams, candidates, token_ids)
         if inputs.has_phrases:
-            progress = PhraseProgress(beams.matched, beams.occurrences)
-            progress = Phrases(inputs.phrases, model.pad_token_id).after(
-                progress.of_parents(parents), beams.tokens
-            )
-            beams = beams._replace(**progress._asdict())
+            phrases = Phrases(inputs.phrases, model.pad_token_id)
+            beams = with_progress(beams, phrases, parents)
         beams = of_group._mark_done(beams, rows.limits)
         beams = join_groups(beams, groups)
         parents = join_parents(parents, groups)
@@ -285,13 +268,11 @@ class BeamSearch:
         model: DecodingModel,
         inputs: SearchInputs,
     ) -> Candidates:
-        """Returns the best `2 * num_beams` continuations of all beams.
+        """Returns the best `2 * num_beams` continuations, or those of each group.
 
         Before the limit, at most `num_beams` of them end, so that at least `num_beams`
         continue.
         """
-        history = History(beams.token_ids, beams.index, normalizer)
-        logits = process_logits(logits, history, self.logits_processors, model, inputs)
         is_last = (beams.index + 1 >= inputs.limits)[:, None]
         if inputs.has_phrases:
             phrases = Phrases(inputs.phrases, model.pad_token_id)

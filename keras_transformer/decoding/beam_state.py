@@ -42,11 +42,12 @@ def end_broken(beams: BeamState, normalizer: Tensor) -> BeamState:
 
     Args:
         beams: the state before the step.
-        normalizer: float32 tensor `(batch, num_beams)`, those of the logits.
+        normalizer: float32 tensor of as many entries, that of the logits.
 
     Returns:
         The new state.
     """
+    normalizer = ops.reshape(normalizer, ops.shape(beams.log_probs))
     is_broken = ops.logical_not(ops.isfinite(normalizer))
     is_alive = ops.logical_and(
         beams.log_probs > -float("inf"), ops.logical_not(beams.done)[:, None]

@@ -178,6 +178,22 @@ class Phrases:
         return progress.occurrences < self._required
 
 
+def with_progress(beams: BeamState, phrases: Phrases, parents: Tensor) -> BeamState:
+    """Returns a state with the progress of its hypotheses.
+
+    Args:
+        beams: the state with the progress of the parents.
+        phrases: the phrases.
+        parents: int32 tensor `(batch, num_beams)`.
+
+    Returns:
+        The new state.
+    """
+    progress = PhraseProgress(beams.matched, beams.occurrences)
+    progress = phrases.after(progress.of_parents(parents), beams.tokens)
+    return beams._replace(**progress._asdict())
+
+
 def phrase_candidates(
     phrases: Phrases,
     beams: BeamState,

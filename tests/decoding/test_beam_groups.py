@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scripted_step import END, PAD, random_step, written_step
 
-from keras_transformer.decoding import BeamSearch
+from keras_transformer.decoding import BeamSearch, NoRepeatNGram
 
 LIMITS = [4, 2, 5, 5]
 PREFIXES = [[PAD, PAD], [PAD, PAD], [3, PAD], [2, 4]]
@@ -20,7 +20,7 @@ class Group:
         self.size, self.kept, self.done = size, kept, False
         self.beams, self.finished = [((), 0.0)], []
 
-    def advance(self, log_probs, index, limit, prefix, penalty, lost):
+    def advance(self, log_probs, index, limit, prefix, penalty, lost, is_banned):
         """Chooses the next tokens; `lost` is what each token loses."""
         candidates = []
         is_last = index + 1 == limit
@@ -29,6 +29,8 @@ class Group:
             following = log_probs(history)
             for token, log_prob in enumerate(following):
                 if token == PAD or forced not in (None, token):
+                    continue
+                if forced is None and is_banned(history, token):
                     continue
                 score = total + log_prob
                 key = score - lost[token]
@@ -73,6 +75,7 @@ def diverse(row, search, limit, prefix=()):
                 prefix,
                 penalty,
                 lost,
+                lambda history, token: search.logits_processors and token in history,
             )
     best = {ids: score for each in groups for score, ids in each.finished[:kept]}
     ordered = sorted(best.items(), key=lambda pair: -pair[1])
@@ -86,9 +89,17 @@ def diverse(row, search, limit, prefix=()):
         BeamSearch(6, 0.6, 3, np.inf, num_beam_groups=3, diversity_penalty=0.7),
         BeamSearch(4, 0.0, 4, np.inf, num_beam_groups=2, diversity_penalty=2.5),
         BeamSearch(4, 1.0, 1, np.inf, num_beam_groups=4, diversity_penalty=0.3),
-        BeamSearch(6, 0.6, 5, np.inf, num_beam_groups=2, diversity_penalty=0.1),
+        BeamSearch(
+            6,
+            0.6,
+            5,
+            np.inf,
+            logits_processors=[NoRepeatNGram(1)],
+            num_beam_groups=2,
+            diversity_penalty=0.1,
+        ),
     ],
-    ids=["3 of 2", "2 of 2", "4 of 1", "2 of 3"],
+    ids=["3 of 2", "2 of 2", "4 of 1", "rule"],
 )
 def test_equals_the_algorithm_in_python(search, prefixes):
     result = STEP.search(search, LIMITS, prefixes=prefixes)
