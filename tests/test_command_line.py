@@ -333,7 +333,7 @@ def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("unchecked_exports")
 def test_export_and_inspect(folder, tmp_path):
-    options = ["--num-beams", 2, "--card", "training_data=a=b"]
+    options = ["--num-beams", 2, "--card", "training_data=a=b", "--constraints"]
     result = run("export", folder / "model.keras", tmp_path / "1", *options)
     assert result.exit_code == 0, result.output
     assert "## Training data\n\na=b\n" in (tmp_path / "1" / "README.md").read_text()
@@ -341,6 +341,8 @@ def test_export_and_inspect(folder, tmp_path):
     assert facts["kind"] == "SavedModel"
     expected = "text string(·,) → score float32(·,), text string(·,)"
     assert facts["serving_default"] == expected
+    inputs = "constraints string(·,), prefix string(·,), text string(·,)"
+    assert facts["constrained"].startswith(inputs)
     assert facts["model card"].endswith("README.md")
     assert facts["next"] == f"keras-transformer serve {tmp_path}"
     facts |= {"kind": "versions of a SavedModel", "versions": "1"}
@@ -433,6 +435,9 @@ def test_wrong_usage(folder, tmp_path):
     assert "'references'" in refusal("evaluate", model, folder / "source").lower()
     message = refusal("export", model, "out", "--card", "Multi30k")
     assert "--card must be NAME=TEXT; received Multi30k" in message
+    options = ["--format", "onnx", "--constraints"]
+    message = refusal("export", model, "out", *options)
+    assert "--constraints is for --format saved_model" in message
     message = refusal("evaluate", model, model, model, "--num-beams", 0)
     assert "greater than or equal to 1" in message or "x>=1" in message
 
