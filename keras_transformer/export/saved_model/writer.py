@@ -232,7 +232,8 @@ def export_saved_model(
             constraints=constraints,
         )
         error = _check(model, folder, request, quantization, sources)
-        write_warmup(model, folder, warmup, streams(model, request))
+        has_continue = streams(model, request)
+        write_warmup(model, folder, warmup, has_continue, constraints)
         decoding = {
             "search": repr(search),
             "max_length": max_length or "50 more than the source",

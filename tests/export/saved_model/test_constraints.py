@@ -30,8 +30,13 @@ def served_texts(outputs):
 
 @pytest.mark.once
 def test_the_signature_equals_generate(model, unchecked_exports, tmp_path):
-    model.export(tmp_path / "1", SEARCH, constraints=True, warmup=())
+    model.export(tmp_path / "1", SEARCH, constraints=True, warmup=[(1, 16)])
     replica = Replica(tmp_path / "1")  # of a server
+    signature, warm = replica.warmup_requests()[1]
+    assert signature == "constrained"
+    assert {name: len(rows) for name, rows in warm.items()} == dict.fromkeys(
+        ("text", "prefix", "constraints"), 1
+    )
     inputs = {
         "text": TEXTS,
         "prefix": PREFIXES,
