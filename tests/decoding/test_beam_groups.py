@@ -133,6 +133,21 @@ def test_groups_begin_differently():
     np.testing.assert_allclose(result.scores[0], expected, atol=1e-4)
 
 
+def test_a_finished_group_has_no_effect():
+    """The first group ends after two steps, but its beam continues with 2 and 4."""
+    script = {
+        (): {3: 0.9, 4: 0.1},
+        (3,): {END: 0.99, 2: 0.01},
+        (3, 2): {4: 1.0},
+        (4,): {3: 1.0},
+        (4, 3): {4: 0.6, 2: 0.4},
+    }
+    options = {"num_beam_groups": 2, "diversity_penalty": 9.0}
+    result = written_step(script).search(BeamSearch(2, 0.0, 2, **options), 5)
+    assert hypotheses(result, 0) == [(3, END), (4, 3, 4, END)]
+    np.testing.assert_allclose(result.scores[0, 1], np.log(0.1 * 0.6), atol=1e-4)
+
+
 def test_the_first_group_is_a_beam_search():
     step = random_step(9, max_length=5, seed=41)
     options = {"num_beam_groups": 3, "diversity_penalty": 9.0}
