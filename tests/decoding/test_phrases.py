@@ -133,15 +133,18 @@ def test_a_phrase_waits_for_its_place():
 
 
 def test_the_first_output_with_a_phrase_does_not_end_the_search():
+    """Two beams with the phrase are worse than "2 END"; the third is better."""
     script = {
         (): {2: 0.05, 3: 0.95},
-        (3,): {4: 0.95, 2: 0.05},
-        (3, 4): {2: 1.0},
-        (4,): {4: 1.0},
+        (2,): {END: 0.4, 4: 0.6},
+        (2, 4): {4: 0.5, 3: 0.5},
+        (3,): {4: 1.0},
+        (3, 4): {4: 1.0},
+        (3, 4, 4): {2: 1.0},
     }
-    result = written_step(script).search(BeamSearch(3, 0.0), 5, phrases=[[(2,)]])
-    assert result.token_ids[0, 0].tolist() == [3, 4, 2, END, PAD]
-    np.testing.assert_allclose(result.scores, [[2 * np.log(0.95)]], atol=1e-4)
+    result = written_step(script).search(BeamSearch(3, 0.0), 6, phrases=[[(2,)]])
+    assert result.token_ids[0, 0].tolist() == [3, 4, 4, 2, END, PAD]
+    np.testing.assert_allclose(result.scores, [[np.log(0.95)]], atol=1e-4)
 
 
 def test_phrases_without_room_find_nothing():
