@@ -140,11 +140,11 @@ def test_the_first_output_with_a_phrase_does_not_end_the_search():
         (2, 4): {4: 0.5, 3: 0.5},
         (3,): {4: 1.0},
         (3, 4): {4: 1.0},
-        (3, 4, 4): {2: 1.0},
+        (3, 4, 4): {END: 0.7, 2: 0.3},
     }
     result = written_step(script).search(BeamSearch(3, 0.0), 6, phrases=[[(2,)]])
     assert result.token_ids[0, 0].tolist() == [3, 4, 4, 2, END, PAD]
-    np.testing.assert_allclose(result.scores, [[np.log(0.95)]], atol=1e-4)
+    np.testing.assert_allclose(result.scores, [[np.log(0.95 * 0.3)]], atol=1e-4)
 
 
 def test_phrases_without_room_find_nothing():
