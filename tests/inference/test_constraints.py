@@ -53,10 +53,18 @@ def test_every_output_has_its_phrases(model):
     assert texts[0] != free[0] and texts[3] != free[3]
     np.testing.assert_allclose(scores[[2, 4]], free_scores[[2, 4]], atol=1e-5)
     assert (np.diff(scores, axis=1) <= 0).all()
-    model_scores = model.score(["deadbeef"], texts[3][:1]).scores
-    expected = model_scores / ((5 + len(texts[3][0]) + 1) / 6) ** 0.6
-    np.testing.assert_allclose(scores[3, 0], expected[0], atol=1e-4)
-    assert model.generate(TEXTS[3], SEARCH, constraints=CONSTRAINTS[3]) == texts[3]
+
+
+@pytest.mark.once("torch")
+def test_a_single_text_and_its_score(model):
+    expected = model.generate(TEXTS, SEARCH, constraints=CONSTRAINTS)[3]
+    texts, scores = model.generate(
+        TEXTS[3], SEARCH, return_scores=True, constraints=CONSTRAINTS[3]
+    )
+    assert texts == expected
+    log_prob = model.score([TEXTS[3]], texts[:1]).scores[0]
+    divisor = ((5 + len(texts[0]) + 1) / 6) ** 0.6
+    np.testing.assert_allclose(scores[0], log_prob / divisor, atol=1e-4)
 
 
 def test_token_ids(model):
