@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from keras_transformer.dataset import parallel_dataset, text_dataset
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.file_translation import translate_file
+    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
         load_ctranslate2,
@@ -149,6 +150,7 @@ _LAZY = {
     "CharacterTokenizer": "text",
     "KerasHubTokenizer": "text",
     "MarianTokenizer": "text",
+    "PhraseDictionary": "inference.phrase_dictionary",
     "SentencePieceTokenizer": "text",
     "Tokenizer": "text",
     "WordTokenizer": "text",
@@ -233,6 +235,7 @@ __all__ = [
     "NoRepeatNGram",
     "NonFiniteLoss",
     "Perplexity",
+    "PhraseDictionary",
     "PositionScheme",
     "PositionalEncoding",
     "PowerLengthPenalty",

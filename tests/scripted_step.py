@@ -46,13 +46,14 @@ class ScriptedStep:
         attention: Any = None,
         seed: int = 0,
         room: int | None = None,
+        phrases: Any = None,
         **tokens: int,
     ) -> Any:
         """Returns the result of a search, its parts NumPy arrays.
 
         `calls` then has the number of sentences in each step.
         `attention` is `(batch, vocabulary_size, source_length)`, what each newest
-        token attends to.
+        token attends to. `phrases` has the phrases of each sentence.
         """
         limits = np.broadcast_to(np.asarray(limits, "int32"), (self.batch,))
         max_length = int(limits.max()) if max_length is None else max_length
@@ -68,6 +69,7 @@ class ScriptedStep:
             prefixes=np.asarray(prefixes, "int32"),
             source_mask=np.any(attention > 0, axis=1),
             keys=(1000 * self.logits[:, 0].sum(axis=1)).astype("int32") + seed,
+            phrases=padded(phrases or [[]] * self.batch),
         )
         tensors = map(ops.convert_to_tensor, inputs)
         attention = ops.convert_to_tensor(np.asarray(attention, "float32"))
@@ -134,6 +136,15 @@ class ScriptedStep:
         for token in history:
             node = node * self.vocabulary_size + 1 + int(token)
         return node
+
+
+def padded(phrases: list[list[Any]]) -> np.ndarray:
+    """The phrases of each sentence as an array; no phrase has more than 4 tokens."""
+    array = np.full((len(phrases), max(map(len, phrases)), 4), PAD, "int32")
+    for row, entry in zip(array, phrases, strict=True):
+        for phrase, tokens in zip(row, entry, strict=False):
+            phrase[: len(tokens)] = tokens
+    return array
 
 
 @functools.cache

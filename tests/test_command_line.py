@@ -133,6 +133,21 @@ def test_translate_n_best(model, folder, tmp_path):
 
 
 @pytest.mark.once("torch")
+def test_translate_with_groups_of_beams(model, folder, failure):
+    options = ["--n-best", 2, "--num-beam-groups", 2, "--diversity-penalty", 3]
+    result = run("translate", folder / "model.keras", *options, pipe="abc\n")
+    assert result.exit_code == 0, result.output
+    groups = {"num_beam_groups": 2, "diversity_penalty": 3.0}
+    search = BeamSearch(num_hypotheses=2, **groups)
+    (expected,) = model.generate(["abc"], search)
+    found = [line.split(" ||| ")[1] for line in result.stdout.splitlines()]
+    assert found == expected
+    files = folder / "model.keras", folder / "source", folder / "groups"
+    message = failure("translate", *files, "--num-beam-groups", 2)
+    assert "must be a positive number for several groups" in message
+
+
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-", "-")])
 def test_translate_standard_input(arguments, model, folder):
     lines = "".join(f"{text}\n" for text in TEXTS)
@@ -159,6 +174,25 @@ def test_translate_between_files_and_pipes(model, folder, tmp_path):
     options = ["--overwrite", "--quiet"]
     assert run("translate", path, "-", target, *options, pipe="").exit_code == 0
     assert gzip.decompress(target.read_bytes()) == b""
+
+
+@pytest.mark.once("torch")
+def test_translate_with_a_dictionary(folder, failure, tmp_path):
+    (tmp_path / "terms.tsv").write_text("abc\tZY\nf\tX\n")
+    options = ["--dictionary", tmp_path / "terms.tsv", "--quiet"]
+    path, target = folder / "model.keras", tmp_path / "target"
+    result = run("translate", path, *options, pipe="abc\nf abc\nfab\n")
+    assert result.exit_code == 0, result.output
+    first, second, third = result.stdout.splitlines()
+    assert "ZY" in first and "ZY" in second and "X" in second
+    assert run("translate", path, "--quiet", pipe="fab\n").stdout == f"{third}\n"
+    result = run("translate", path, folder / "source", target, *options)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "terms.tsv").write_text("abc\n")
+    message = failure(
+        "translate", path, folder / "source", target, *options, "--overwrite"
+    )
+    assert "line 1 of" in message
 
 
 @pytest.mark.once("torch")
@@ -299,7 +333,7 @@ def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("unchecked_exports")
 def test_export_and_inspect(folder, tmp_path):
-    options = ["--num-beams", 2, "--card", "training_data=a=b"]
+    options = ["--num-beams", 2, "--card", "training_data=a=b", "--constraints"]
     result = run("export", folder / "model.keras", tmp_path / "1", *options)
     assert result.exit_code == 0, result.output
     assert "## Training data\n\na=b\n" in (tmp_path / "1" / "README.md").read_text()
@@ -307,6 +341,8 @@ def test_export_and_inspect(folder, tmp_path):
     assert facts["kind"] == "SavedModel"
     expected = "text string(·,) → score float32(·,), text string(·,)"
     assert facts["serving_default"] == expected
+    inputs = "constraints string(·,), prefix string(·,), text string(·,)"
+    assert facts["constrained"].startswith(inputs)
     assert facts["model card"].endswith("README.md")
     assert facts["next"] == f"keras-transformer serve {tmp_path}"
     facts |= {"kind": "versions of a SavedModel", "versions": "1"}
@@ -399,6 +435,9 @@ def test_wrong_usage(folder, tmp_path):
     assert "'references'" in refusal("evaluate", model, folder / "source").lower()
     message = refusal("export", model, "out", "--card", "Multi30k")
     assert "--card must be NAME=TEXT; received Multi30k" in message
+    options = ["--format", "onnx", "--constraints"]
+    message = refusal("export", model, "out", *options)
+    assert "--constraints is for --format saved_model" in message
     message = refusal("evaluate", model, model, model, "--num-beams", 0)
     assert "greater than or equal to 1" in message or "x>=1" in message
 

@@ -95,6 +95,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "Recipe", functools.partial(Recipe, **TOY_RECIPE))
     write_toy_text(tmp_path)
     (tmp_path / "news.en").write_text("a man\ntwo dogs\n")
+    (tmp_path / "terms.tsv").write_text("two dogs\tman\n")
     (tmp_path / "serving.toml").write_text(SERVING)
     (tmp_path / "runs/en-de").mkdir(parents=True)
     options = Recipe(**TOY_RECIPE, train=TRAIN, valid=VALID, output="runs/en-de")

@@ -270,6 +270,7 @@ def test_translating_page_runs(toy_text, capsys):
     for name, tokenizer in tokenizers.items():
         kt.Seq2Seq(**TOY_MODEL, source_tokenizer=tokenizer).save(f"{name}.keras")
     pathlib.Path("valid.en").rename("news.en")
+    pathlib.Path("terms.tsv").write_text("sees two\tdogs\n")
     namespace = run_page("docs/translating.md")
     assert "8 (13, 8)" in capsys.readouterr().out
     lines = {"news.de": 13, "news.nbest": 13 * 8}

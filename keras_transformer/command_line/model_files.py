@@ -35,7 +35,7 @@ class Format(enum.StrEnum):
 
 # The options of each format, as of the function that writes it.
 OPTIONS = {
-    Format.saved_model: ("quantization", "card"),
+    Format.saved_model: ("quantization", "card", "constraints"),
     Format.ctranslate2: ("quantization",),
     Format.onnx: (),
     Format.marian: (),
@@ -66,6 +66,14 @@ def export_command(
             "repeated."
         ),
     ] = None,
+    constraints: Annotated[
+        bool,
+        typer.Option(
+            "--constraints",
+            help="Add the signature of a SavedModel that takes phrases which must "
+            "occur in the outputs.",
+        ),
+    ] = False,
 ) -> None:
     """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian."""
     options: dict[str, object] = {}
@@ -73,6 +81,8 @@ def export_command(
         options["quantization"] = quantization
     if card:
         options["card"] = parse_card(card)
+    if constraints:
+        options["constraints"] = True
     _check_options(format, options)
     find_model(model)
     check_new_folder(folder)

@@ -34,6 +34,18 @@ LengthPenalty = Annotated[
         show_default="that of the run, or 0.6",
     ),
 ]
+NumBeamGroups = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Groups of beams that avoid each other's tokens, for n-best lists."
+    ),
+]
+DiversityPenalty = Annotated[
+    float,
+    typer.Option(
+        help="What a token loses for each beam of an earlier group that chooses it."
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="Number of texts decoded together.")
 ]
@@ -51,6 +63,8 @@ def make_search(
     num_beams: int | None,
     length_penalty: float | None,
     num_hypotheses: int = 1,
+    num_beam_groups: int = 1,
+    diversity_penalty: float = 0.0,
 ) -> "BeamSearch":
     """Returns a beam search with the given settings.
 
@@ -60,6 +74,8 @@ def make_search(
         length_penalty: length penalty; `None` for that of the run, or 0.6 without a
             run.
         num_hypotheses: number of hypotheses.
+        num_beam_groups: number of groups of beams.
+        diversity_penalty: see `BeamSearch`.
     """
     from keras_transformer.decoding import BeamSearch
     from keras_transformer.recipe.folder import selected_search
@@ -69,6 +85,8 @@ def make_search(
         default.num_beams if num_beams is None else num_beams,
         default.length_penalty if length_penalty is None else length_penalty,
         num_hypotheses=num_hypotheses,
+        num_beam_groups=num_beam_groups,
+        diversity_penalty=diversity_penalty,
     )
 
 

@@ -52,6 +52,16 @@ def serve_command(
             "and decode the sentences separately.",
         ),
     ] = None,
+    dictionary: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Terms that must be translated in a certain way: lines of a source "
+            "phrase, a tab and a target phrase. Requires models exported with "
+            "--constraints.",
+        ),
+    ] = None,
     wait_for_versions: Annotated[
         bool,
         typer.Option(
@@ -81,6 +91,7 @@ def serve_command(
     model_options = _without_none(
         replicas=replicas,
         split_sentences=split_sentences,
+        dictionary=dictionary,
         wait_for_versions=wait_for_versions or None,
     )
     if config is None:

@@ -9,8 +9,10 @@ import typer
 
 from keras_transformer.command_line.parameters import (
     BatchSize,
+    DiversityPenalty,
     LengthPenalty,
     ModelPath,
+    NumBeamGroups,
     NumBeams,
     TooLong,
     TooLongLines,
@@ -57,6 +59,17 @@ def translate_command(
         bool,
         typer.Option("--distinct", help="Write each text of a line once, with n-best."),
     ] = False,
+    num_beam_groups: NumBeamGroups = 1,
+    diversity_penalty: DiversityPenalty = 0.0,
+    dictionary: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Terms that must be translated in a certain way: lines of a source "
+            "phrase, a tab and a target phrase; plain or .gz.",
+        ),
+    ] = None,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
     overwrite: Annotated[
@@ -80,8 +93,17 @@ def translate_command(
         translate_stream,
     )
     from keras_transformer.inference.file_translation.unfinished_file import record_path
+    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 
-    search = make_search(model, num_beams, length_penalty, max(n_best, 1))
+    terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
+    search = make_search(
+        model,
+        num_beams,
+        length_penalty,
+        max(n_best, 1),
+        num_beam_groups,
+        diversity_penalty,
+    )
     loaded = load_trained_model(model)
     if DASH not in (source, target):
         try:
@@ -96,6 +118,7 @@ def translate_command(
                 too_long=too_long.value,
                 overwrite=overwrite,
                 verbose=int(not quiet),
+                dictionary=terms,
             )
         except KeyboardInterrupt as interrupt:
             action = "resume" if record_path(target).exists() else "restart"
@@ -118,6 +141,7 @@ def translate_command(
             distinct_texts=distinct,
             too_long=too_long.value,
             verbose=int(has_bar),
+            dictionary=terms,
         )
 
 

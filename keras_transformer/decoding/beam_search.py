@@ -1,16 +1,29 @@
 """Beam search, which proves that no better hypothesis remains before it stops."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from numbers import Real
-from typing import NamedTuple
 
 from keras import ops
 
 from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.beam_groups import (
+    check_groups,
+    group_candidates,
+    join_groups,
+    join_parents,
+    split_groups,
+)
+from keras_transformer.decoding.beam_state import (
+    BeamState,
+    Candidates,
+    append,
+    end_broken,
+)
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.length_penalties import (
     LengthPenalty,
@@ -23,35 +36,17 @@ from keras_transformer.decoding.logits_processors import (
     as_logits_processors,
     process_logits,
 )
+from keras_transformer.decoding.phrases import (
+    PhraseProgress,
+    Phrases,
+    phrase_candidates,
+    with_progress,
+)
 from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.wide_top_k import top_candidates
-from keras_transformer.types import Mask, Size, Tensor, TokenIds
+from keras_transformer.types import Size, Tensor, TokenIds
 
-
-class BeamState(NamedTuple):
-    """The state between two steps; the hypotheses of a sequence are best first."""
-
-    index: Tensor  # type: ignore[assignment]  # int32 (), position of the next token
-    done: Mask  # bool (batch,), the finished searches
-    token_ids: TokenIds  # int32 (batch, num_beams, max_length), unfinished hypotheses
-    log_probs: Tensor  # float32 (batch, num_beams), their log-probabilities
-    tokens: TokenIds  # int32 (batch, num_beams), their newest tokens
-    coverage: Tensor  # float32 (batch, num_beams, source_length), summed attention
-    finished_ids: TokenIds  # int32 (batch, num_hypotheses, max_length), best first
-    finished_lengths: Tensor  # int32 (batch, num_hypotheses)
-    finished_scores: Tensor  # float32 (batch, num_hypotheses), -inf = no hypothesis
-    num_finished: Tensor  # int32 (batch,), number of finished hypotheses
-    is_broken: Mask  # bool (batch,), whether logits had no probabilities
-    state: ModelState
-
-
-class Candidates(NamedTuple):
-    """Continuations by one token, `(batch, candidates)`, best first."""
-
-    log_probs: Tensor  # float32, of the whole hypothesis
-    parents: Tensor  # int32, the continued beams
-    tokens: TokenIds  # int32, the new tokens
-    ended: Mask  # bool, whether the new token is the end token
+GROUP_OPTIONS = ("num_beam_groups", "diversity_penalty")
 
 
 @dataclass(frozen=True)
@@ -87,6 +82,13 @@ class BeamSearch:
         logits_processors: rules that change the scores of the next token
             (`LogitsProcessor`), in the order of their application.
         processors: deprecated name of `logits_processors`.
+        num_beam_groups: int, number of groups of beams, a divisor of `num_beams`
+            (diverse beam search). Each group is a beam search of its own that avoids
+            the tokens that the groups before it choose in the same step. The result has
+            the best hypotheses of each group, and each hypothesis once.
+        diversity_penalty: float, subtracted from the log-probability of a token for
+            each beam of an earlier group that chooses it. It affects the choice, not
+            the scores. It must be positive if there are several groups.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -102,6 +104,7 @@ class BeamSearch:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1
           (4 beams, α = 0.6)
         - [Kasai et al., 2022](https://arxiv.org/abs/2204.05424) (patience)
+        - [Vijayakumar et al., 2016](https://arxiv.org/abs/1610.02424) (groups)
     """
 
     num_beams: int = 4
@@ -112,6 +115,8 @@ class BeamSearch:
     coverage_penalty: float = 0.0
     logits_processors: Sequence[LogitsProcessor] = ()
     processors: InitVar[Sequence[LogitsProcessor] | None] = None
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
 
     def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
         given = renamed_argument(
@@ -119,6 +124,7 @@ class BeamSearch:
         )
         object.__setattr__(self, "logits_processors", as_logits_processors(given))
         check_ints(1, num_beams=self.num_beams, num_hypotheses=self.num_hypotheses)
+        check_groups(self.num_beams, self.num_beam_groups, self.diversity_penalty)
         penalty = self.length_penalty
         is_finite = isinstance(penalty, Real) and math.isfinite(penalty)
         if not (is_finite or callable(penalty)):
@@ -142,6 +148,14 @@ class BeamSearch:
                 f"`coverage_penalty={self.coverage_penalty}`."
             )
 
+    def __repr__(self) -> str:
+        # Files of older versions identify a search by this text.
+        fields = [field.name for field in dataclasses.fields(self)]
+        if self.num_beam_groups == 1:
+            fields = [name for name in fields if name not in GROUP_OPTIONS]
+        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields)
+        return f"{type(self).__name__}({options})"
+
     @property
     def needs_attention(self) -> bool:
         """Whether the search has a coverage penalty, which depends on the attention."""
@@ -156,24 +170,35 @@ class BeamSearch:
     ) -> BeamState:
         """Creates the state before the first step; see `Search.start`."""
         batch, source_length = ops.shape(inputs.source_mask)
-        beams, kept = self.num_beams, self.num_hypotheses
-        first = ops.equal(ops.arange(beams, dtype="int32"), 0)
+        groups, of_group = self.num_beam_groups, self._search_of_group()
+        beams, kept = self.num_beams, groups * of_group.num_hypotheses
+        places = ops.arange(beams, dtype="int32") % of_group.num_beams
+        first = ops.equal(places, 0)
+        shape = (batch,) if groups == 1 else (batch, groups)
         pad = model.pad_token_id
         covered = source_length if self.needs_attention else 0
+        done = ops.zeros(shape, "bool")
+        progress = PhraseProgress.empty(batch, beams)
+        if inputs.has_phrases:
+            phrases = Phrases(inputs.phrases, pad)
+            done = ops.logical_not(phrases.exist)
+            progress = PhraseProgress.empty(batch, beams, *phrases.shape)
         return BeamState(
             index=ops.convert_to_tensor(0, "int32"),
-            done=ops.zeros((batch,), "bool"),
+            done=done,
             token_ids=ops.full((batch, beams, max_length), pad, "int32"),
             log_probs=ops.where(
                 first, 0.0, ops.full((batch, beams), -float("inf"), "float32")
             ),
             tokens=ops.full((batch, beams), model.start_token_id, "int32"),
             coverage=ops.zeros((batch, beams, covered), "float32"),
+            matched=progress.matched,
+            occurrences=progress.occurrences,
             finished_ids=ops.full((batch, kept, max_length), pad, "int32"),
             finished_lengths=ops.zeros((batch, kept), "int32"),
             finished_scores=ops.full((batch, kept), -float("inf"), "float32"),
-            num_finished=ops.zeros((batch,), "int32"),
-            is_broken=ops.zeros((batch,), "bool"),
+            num_finished=ops.zeros(shape, "int32"),
+            is_broken=ops.zeros(shape, "bool"),
             state=state,
         )
 
@@ -189,23 +214,50 @@ class BeamSearch:
             beams = beams._replace(coverage=beams.coverage + attention)
         logits = ops.cast(logits, "float32")
         normalizer = log_normalizer(logits)
-        beams = _end_broken(beams, normalizer[:, :, 0])
+        history = History(beams.token_ids, beams.index, normalizer)
+        logits = process_logits(logits, history, self.logits_processors, model, inputs)
+        groups, of_group = self.num_beam_groups, self._search_of_group()
+        beams, rows = split_groups(beams, groups), inputs.repeated(groups)
+        beams = end_broken(beams, normalizer)
         candidates = self._candidates(beams, logits, normalizer, model, inputs)
-        token_ids = _append(beams.token_ids, candidates, beams.index)
-        beams = self._add_finished(beams, candidates, token_ids, model, inputs)
-        beams = self._continue(beams, candidates, token_ids, model)
-        return self._mark_done(beams, inputs.limits)
+        token_ids = append(beams.token_ids, candidates, beams.index)
+        beams = of_group._add_finished(beams, candidates, token_ids, model, rows)
+        beams, parents = of_group._continue(beams, candidates, token_ids)
+        if inputs.has_phrases:
+            phrases = Phrases(inputs.phrases, model.pad_token_id)
+            beams = with_progress(beams, phrases, parents)
+        beams = of_group._mark_done(beams, rows.limits)
+        beams = join_groups(beams, groups)
+        parents = join_parents(parents, groups)
+        return beams._replace(state=model.reorder_state(beams.state, parents))
 
     def result(self, model: DecodingModel, search_state: BeamState) -> SearchResult:
         """Returns the finished hypotheses; see `Search.result`."""
-        scores = search_state.finished_scores
-        is_broken = ops.logical_and(
-            ops.equal(scores, -float("inf")), search_state.is_broken[:, None]
-        )
-        return SearchResult(
+        scores, groups = search_state.finished_scores, self.num_beam_groups
+        # (batch,) or (batch, num_beam_groups), as many times as a group has hypotheses
+        is_broken = ops.reshape(search_state.is_broken, (-1, groups))
+        is_broken = ops.repeat(is_broken, scores.shape[1] // groups, axis=1)
+        is_broken = ops.logical_and(ops.equal(scores, -float("inf")), is_broken)
+        result = SearchResult(
             search_state.finished_ids,
             search_state.finished_lengths,
             ops.where(is_broken, float("nan"), scores),
+        )
+        if groups == 1:
+            return result
+        return result.distinct(self.num_hypotheses, model.pad_token_id)
+
+    def _search_of_group(self) -> "BeamSearch":
+        """Returns the search of each group of beams."""
+        groups = self.num_beam_groups
+        if groups == 1:
+            return self
+        return dataclasses.replace(
+            self,
+            num_beams=self.num_beams // groups,
+            num_hypotheses=-(-self.num_hypotheses // groups),
+            num_beam_groups=1,
+            diversity_penalty=0.0,
         )
 
     def _candidates(
@@ -216,22 +268,34 @@ class BeamSearch:
         model: DecodingModel,
         inputs: SearchInputs,
     ) -> Candidates:
-        """Returns the best `2 * num_beams` continuations of all beams.
+        """Returns the best `2 * num_beams` continuations, or those of each group.
 
         Before the limit, at most `num_beams` of them end, so that at least `num_beams`
         continue.
         """
-        history = History(beams.token_ids, beams.index, normalizer)
-        logits = process_logits(logits, history, self.logits_processors, model, inputs)
+        is_last = (beams.index + 1 >= inputs.limits)[:, None]
+        if inputs.has_phrases:
+            phrases = Phrases(inputs.phrases, model.pad_token_id)
+            end = model.end_token_id
+            return phrase_candidates(phrases, beams, logits, normalizer, is_last, end)
+        if self.num_beam_groups > 1:
+            return group_candidates(
+                beams,
+                logits,
+                normalizer,
+                is_last,
+                model.end_token_id,
+                self.num_beam_groups,
+                self.diversity_penalty,
+            )
         total = self.num_beams * logits.shape[-1]
         log_probs, parents, tokens = top_candidates(
             beams.log_probs - normalizer[:, :, 0],
             logits,
             min(2 * self.num_beams, total),
         )
-        is_last = (beams.index + 1 >= inputs.limits)[:, None]
         ended = ops.logical_or(ops.equal(tokens, model.end_token_id), is_last)
-        return Candidates(log_probs, parents, tokens, ended)
+        return Candidates(log_probs, log_probs, parents, tokens, ended)
 
     def _add_finished(
         self,
@@ -275,25 +339,25 @@ class BeamSearch:
         )
 
     def _continue(
-        self,
-        beams: BeamState,
-        candidates: Candidates,
-        token_ids: TokenIds,
-        model: DecodingModel,
-    ) -> BeamState:
-        """Continues with the best `num_beams` candidates that have not ended."""
-        log_probs = ops.where(candidates.ended, -float("inf"), candidates.log_probs)
-        log_probs, best = top_k(log_probs, self.num_beams)
+        self, beams: BeamState, candidates: Candidates, token_ids: TokenIds
+    ) -> tuple[BeamState, Tensor]:
+        """Continues with the first `num_beams` candidates that have not ended.
+
+        Returns the new state, and the parents of its hypotheses.
+        """
+        keys = ops.where(candidates.ended, -float("inf"), candidates.keys)
+        keys, best = top_k(keys, self.num_beams)
+        log_probs = ops.take_along_axis(candidates.log_probs, best, axis=1)
         parents = ops.take_along_axis(candidates.parents, best, axis=1)
         coverage = ops.take_along_axis(beams.coverage, parents[:, :, None], axis=1)
-        return beams._replace(
+        beams = beams._replace(
             index=beams.index + 1,
             token_ids=ops.take_along_axis(token_ids, best[:, :, None], axis=1),
-            log_probs=log_probs,
+            log_probs=ops.where(keys > -float("inf"), log_probs, -float("inf")),
             tokens=ops.take_along_axis(candidates.tokens, best, axis=1),
             coverage=coverage,
-            state=model.reorder_state(beams.state, parents),
         )
+        return beams, parents
 
     def _mark_done(self, beams: BeamState, limits: Tensor) -> BeamState:
         """Stops the search of each sequence whose result cannot improve.
@@ -309,7 +373,7 @@ class BeamSearch:
         enough = ops.cast(beams.num_finished, "float32") >= required
         greatest = ops.maximum(next_divisor, last_divisor)
         divisor = ops.where(enough, next_divisor, greatest)
-        upper_bound = beams.log_probs[:, 0] / divisor
+        upper_bound = ops.max(beams.log_probs, axis=1) / divisor
         rules = self.logits_processors
         if not all(getattr(rule, "only_lowers", False) for rule in rules):
             ended = ops.equal(upper_bound, -float("inf"))  # no rule raises it again
@@ -324,23 +388,3 @@ class BeamSearch:
 
     def _length_penalty(self, length: Size) -> Tensor:
         return as_length_penalty(self.length_penalty)(length)
-
-
-def _end_broken(beams: BeamState, normalizer: Tensor) -> BeamState:
-    """Gives hypotheses whose logits have no probabilities the probability 0."""
-    is_broken = ops.logical_not(ops.isfinite(normalizer))
-    is_alive = ops.logical_and(
-        beams.log_probs > -float("inf"), ops.logical_not(beams.done)[:, None]
-    )
-    counts = ops.any(ops.logical_and(is_broken, is_alive), axis=1)
-    return beams._replace(
-        log_probs=ops.where(is_broken, -float("inf"), beams.log_probs),
-        is_broken=ops.logical_or(beams.is_broken, counts),
-    )
-
-
-def _append(token_ids: TokenIds, candidates: Candidates, index: Tensor) -> TokenIds:
-    """Appends the token of each candidate to the hypothesis of its parent."""
-    parents = candidates.parents[:, :, None]
-    histories = ops.take_along_axis(token_ids, parents, axis=1)
-    return ops.slice_update(histories, (0, 0, index), candidates.tokens[:, :, None])

@@ -6,7 +6,9 @@ from typing import TypeVar
 from keras import ops
 
 from keras_transformer.backend.while_loop import while_loop
+from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
+from keras_transformer.decoding.phrases import Phrases
 from keras_transformer.decoding.search import (
     Search,
     SearchInputs,
@@ -39,6 +41,10 @@ def run_search(
     unfinished, the unfinished sequences continue in smaller batches with the full
     capacity.
 
+    If there are phrases, a search without them precedes. Those of its hypotheses that
+    have all phrases are hypotheses of the result. The sequences that still lack some
+    are searched again with their phrases.
+
     Args:
         search: the search.
         model: the model.
@@ -50,7 +56,45 @@ def run_search(
 
     Returns:
         A `SearchResult`.
+
+    Raises:
+        ValueError: if there are phrases and the search is not a `BeamSearch`.
     """
+    if inputs.has_phrases:
+        check_finds_phrases(search)
+    # A slice of the phrases has an unknown number of them in TensorFlow's graph.
+    none = ops.zeros((ops.shape(inputs.limits)[0], 0, 0), "int32")
+    free = inputs._replace(phrases=none)
+    first = _run(search, model, free, state, max_length, capacity)
+    if not inputs.has_phrases:
+        return first
+    pad, token_ids = model.pad_token_id, inputs.phrases
+    found = first.scores > -float("inf")
+    lacks = ops.logical_and(found, Phrases(token_ids, pad).lacked_by(first.token_ids))
+    first = first._replace(scores=ops.where(lacks, -float("inf"), first.scores))
+    is_lacking = ops.any(lacks, axis=1)[:, None, None]
+    rest = inputs._replace(phrases=ops.where(is_lacking, token_ids, pad))
+    second = _run(search, model, rest, state, max_length, capacity)
+    return first.merged(second, pad)
+
+
+def check_finds_phrases(search: Search) -> None:
+    """Raises `ValueError` if a search does not take phrases."""
+    if not isinstance(search, BeamSearch) or search.num_beam_groups > 1:
+        raise ValueError(
+            "`search` must be a `BeamSearch` with one group of beams to find phrases "
+            f"(`constraints`); received `search={search!r}`."
+        )
+
+
+def _run(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    state: ModelState,
+    max_length: Size,
+    capacity: Size | None,
+) -> SearchResult:
     first = search.start(model, inputs, model.prepare_state(state), max_length)
     count = ops.shape(inputs.limits)[0] // LAST_PART
     fits = isinstance(capacity, int) and capacity == max_length

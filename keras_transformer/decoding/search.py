@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+import numpy as np
 from keras import ops
 
+from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
+
+NO_PHRASES: Any = np.zeros((0, 0, 0), "int32")
 
 
 class SearchInputs(NamedTuple):
@@ -23,6 +27,8 @@ class SearchInputs(NamedTuple):
         source_mask: boolean tensor `(batch, source_length)`, the real tokens of the
             sources.
         keys: int32 tensor `(batch,)`, the keys of the random numbers.
+        phrases: int32 tensor `(batch, phrases, phrase_length)`, padded: the phrases
+            that must occur in each hypothesis. Only `BeamSearch` has them.
     """
 
     limits: Tensor
@@ -30,6 +36,18 @@ class SearchInputs(NamedTuple):
     prefixes: TokenIds
     source_mask: Mask
     keys: Tensor
+    phrases: TokenIds = NO_PHRASES
+
+    @property
+    def has_phrases(self) -> bool:
+        """Whether the search is compiled for phrases."""
+        return self.phrases.shape[1] != 0
+
+    def repeated(self, count: int) -> Self:
+        """Returns each row `count` times in succession."""
+        if count == 1:
+            return self
+        return type(self)(*(ops.repeat(x, count, axis=0) for x in self))
 
     @classmethod
     def of_batch(cls, batch_size: int, max_length: int, seed: int = 0) -> Self:
@@ -72,6 +90,53 @@ class SearchResult(NamedTuple):
     token_ids: TokenIds
     lengths: Tensor
     scores: Tensor
+
+    def merged(self, other: Self, pad_token_id: int) -> Self:
+        """Returns the best hypotheses of two results, each hypothesis once.
+
+        Args:
+            other: the result of another search for the same sequences.
+            pad_token_id: int, fills the result.
+
+        Returns:
+            A `SearchResult` of as many hypotheses as this one has.
+        """
+        count = self.scores.shape[1]
+        parts = zip(self, other, strict=True)
+        both = type(self)(*(ops.concatenate(pair, axis=1) for pair in parts))
+        return both.distinct(count, pad_token_id)
+
+    def distinct(self, count: int, pad_token_id: int) -> Self:
+        """Returns the best hypotheses in the order of their scores, each once.
+
+        Args:
+            count: int, number of hypotheses of the new result.
+            pad_token_id: int, fills the result.
+
+        Returns:
+            A `SearchResult`.
+        """
+        # NaN, which each backend orders in its own way, is before no hypothesis.
+        scores = ops.where(ops.isnan(self.scores), -3e38, self.scores)
+        token_ids = self.token_ids
+        are_equal = ops.all(
+            ops.equal(token_ids[:, :, None], token_ids[:, None]), axis=3
+        )
+        exists = scores > -float("inf")
+        numbers = ops.arange(scores.shape[1], dtype="int32")
+        is_copy = ops.logical_and(are_equal, numbers < numbers[:, None])
+        is_copy = ops.any(ops.logical_and(is_copy, exists[:, None]), axis=2)
+        scores = ops.where(is_copy, -float("inf"), scores)
+        scores, best = top_k(scores, count)
+        found = scores > -float("inf")
+        token_ids = ops.take_along_axis(token_ids, best[:, :, None], axis=1)
+        lengths = ops.take_along_axis(self.lengths, best, axis=1)
+        own = ops.take_along_axis(self.scores, best, axis=1)
+        return type(self)(
+            ops.where(found[:, :, None], token_ids, pad_token_id),
+            ops.where(found, lengths, 0),
+            ops.where(found, own, -float("inf")),
+        )
 
 
 class SearchState(Protocol):

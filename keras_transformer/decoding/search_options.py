@@ -34,7 +34,11 @@ SEARCH = {
 DECODING = {
     "max_decoding_length": "max_length={}",
     "max_new_tokens": "max_length={}",
-    **{name: name + "={}" for name in ("max_length", "min_length", "prefix", "search")},
+    "force_words_ids": "constraints={}",
+    **{
+        name: name + "={}"
+        for name in ("max_length", "min_length", "prefix", "search", "constraints")
+    },
 }
 
 
@@ -85,16 +89,18 @@ def search_options_error(
         options: the options by name, keys of `SEARCH` or `DECODING`.
     """
     searches = "search" in accepted
-    required = accepted[: accepted.index("search")] if searches else ["inputs"]
+    direct = [(DECODING[n], repr(v)) for n, v in options.items() if n in DECODING]
+    takes_all = all(template.split("=")[0] in accepted for template, _ in direct)
+    is_itself = searches and takes_all
+    required = accepted[: accepted.index("search")] if is_itself else ["inputs"]
     arguments = [argument for argument in required if argument != "self"]
     chosen = {n: SEARCH[n].format(repr(v)) for n, v in options.items() if n in SEARCH}
     if chosen:
         samples = options.get("do_sample") or chosen.keys() & ONLY_SAMPLING
         kind = "Sampling" if samples else "BeamSearch"
         arguments.append(f"{kind}({', '.join(filter(None, chosen.values()))})")
-    direct = [(DECODING[n], repr(v)) for n, v in options.items() if n in DECODING]
     arguments += [template.format(value) for template, value in direct]
-    call = f"{name if searches else 'generate'}({', '.join(arguments)})"
+    call = f"{name if is_itself else 'generate'}({', '.join(arguments)})"
     return TypeError(
         f"{', '.join(f'`{n}`' for n in options)} must not be an argument of `{name}`"
         f"{'' if searches else ', which decodes nothing'}; received "

@@ -6,5 +6,6 @@
 - `scoring`, `alignment`: log-probabilities and alignments of given pairs
 - `file_translation`: files and pipes of any size
 - `bayes_risk`: minimum-Bayes-risk decoding
+- `constraints`, `phrase_dictionary`: phrases that must occur in the outputs
 - `unknown_words`: replacement of unknown words
 """

@@ -15,7 +15,13 @@ from keras_transformer.decoding import (
     Search,
     SearchResult,
 )
+from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.constraints import (
+    Constraints,
+    pad_phrases,
+    phrase_rows,
+)
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.sources import (
     SourceRows,
@@ -183,6 +189,7 @@ class Generator:
         return_alignments: bool,
         distinct_texts: bool = False,
         include_source: bool = False,
+        constraints: Constraints | None = None,
     ) -> Generation:
         """Decodes a batch; see `GenerativeModel.generate`.
 
@@ -195,6 +202,7 @@ class Generator:
             return_alignments: whether to align the hypotheses with the inputs.
             distinct_texts: whether each text of an input is returned once.
             include_source: whether each text begins with its input.
+            constraints: the phrases that must occur in the outputs, or `None`.
 
         Returns:
             A `Generation`.
@@ -215,7 +223,8 @@ class Generator:
         if return_alignments and not are_arrays:
             _check_not_empty(rows)
         prefixes = self.prefix_rows(prefix, rows, request)
-        result = self._search(rows, prefixes, request, seed, batch_size)
+        phrases = self._phrase_rows(constraints, rows, prefixes, request)
+        result = self._search(rows, prefixes, phrases, request, seed, batch_size)
         texts = alignments = None
         if are_texts:
             assert tokenizer is not None
@@ -276,6 +285,25 @@ class Generator:
                 )
         return prefixes
 
+    def _phrase_rows(
+        self,
+        constraints: Constraints | None,
+        rows: SourceRows,
+        prefixes: Rows,
+        request: Request,
+    ) -> list[Rows]:
+        """Converts the phrases of the inputs to lists of token ids."""
+        if constraints is None:
+            return [[] for _ in rows]
+        model = self._model
+        check_finds_phrases(request.search)
+        lengths = source_lengths(model, rows)
+        steps = (model.max_steps(length, request.max_length) for length in lengths)
+        ends = int(getattr(model, "forces_end_token", True))
+        pairs = zip(steps, prefixes, strict=True)
+        room = [count - len(prefix) - ends for count, prefix in pairs]
+        return phrase_rows(model, constraints, room)
+
     def _are_texts(self, entries: Any) -> bool:
         """Returns whether the inputs are texts; if there are none, by the model."""
         if len(entries) > 0:
@@ -287,6 +315,7 @@ class Generator:
         self,
         rows: SourceRows,
         prefixes: Rows,
+        phrases: list[Rows],
         request: Request,
         seed: int | None,
         batch_size: int,
@@ -298,16 +327,18 @@ class Generator:
         check_sources(model, rows, "inputs")
         compiled, seed_value = self._compile(request), seed_or_random(seed)
         results, order = [], []
-        keys = [*map(len, rows)]
+        # Inputs without phrases need one search, so they have batches of their own.
+        keys = [*zip(map(bool, phrases), map(len, rows), strict=True)]
         for numbers, size in batches_of_numbers(model, rows, keys, batch_size):
             order += numbers
             batch = batch_of_sources(model, [rows[i] for i in numbers], size)
             begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
-            found = compiled(
-                keras.ops.convert_to_tensor(batch),
-                prefixes=keras.ops.convert_to_tensor(begin),
-                seed=keras.ops.convert_to_tensor(seed_value),
-            )
+            arguments = {"prefixes": begin, "seed": seed_value}
+            chosen = [phrases[i] for i in numbers]
+            if any(chosen):
+                arguments["phrases"] = pad_phrases(chosen, size, pad)
+            tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, arguments)
+            found = compiled(keras.ops.convert_to_tensor(batch), **tensors)
             arrays = map(keras.ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)

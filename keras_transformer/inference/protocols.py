@@ -139,6 +139,7 @@ class SequenceModel(DecodingModel, Protocol):
         min_length: OutputLength = 0,
         prefixes: TokenIds | None = None,
         seed: Size = 0,
+        phrases: TokenIds | None = None,
     ) -> SearchInputs:
         """Returns the constraints of a search; see `GenerativeModel.search_inputs`."""
         ...
@@ -156,6 +157,7 @@ class SequenceModel(DecodingModel, Protocol):
         prefix: Any = None,
         seed: int | None = None,
         distinct_texts: bool = False,
+        constraints: Any = None,
     ) -> Any:
         """Decodes texts or token ids; see `GenerativeModel.generate`."""
         ...
@@ -178,6 +180,7 @@ class SequenceModel(DecodingModel, Protocol):
         min_length: OutputLength = 0,
         prefixes: TokenIds | None = None,
         seed: Size = 0,
+        phrases: TokenIds | None = None,
     ) -> SearchResult:
         """Decodes a batch of token ids; see `GenerativeModel.search`."""
         ...

@@ -14,7 +14,7 @@ from keras_transformer.decoding import (
     SearchResult,
     SearchState,
 )
-from keras_transformer.decoding.beam_search import BeamState
+from keras_transformer.decoding.beam_state import BeamState
 from keras_transformer.decoding.independent_search import DecodingState
 from keras_transformer.inference.generation import (
     Generator,
@@ -238,9 +238,12 @@ def _possible_outputs(state: BeamState | DecodingState) -> list[list[int]]:
     ]
     if isinstance(state, DecodingState):
         return rows
-    if ops.convert_to_numpy(state.finished_scores)[0, 0] > -np.inf:
-        best = ops.convert_to_numpy(state.finished_ids)[0, 0]
-        rows.append(best[: ops.convert_to_numpy(state.finished_lengths)[0, 0]].tolist())
+    scores = ops.convert_to_numpy(state.finished_scores)[0]
+    best = scores.argmax()  # not the first if there are groups of beams
+    if scores[best] > -np.inf:
+        tokens = ops.convert_to_numpy(state.finished_ids)[0, best]
+        length = ops.convert_to_numpy(state.finished_lengths)[0, best]
+        rows.append(tokens[:length].tolist())
     return rows
 
 

@@ -8,6 +8,7 @@ from keras_transformer.decoding import OutputLength, Sampling, Search
 from keras_transformer.decoding.lengths import output_lengths, smaller
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Request
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.inference.text_windows import score_texts
@@ -145,6 +146,7 @@ class DecoderOnly(CachedDecoder):
         prefix: Sequences | None = None,
         seed: int | None = None,
         distinct_texts: bool = False,
+        constraints: Constraints | None = None,
         include_prompt: bool = False,
     ) -> Any:
         """Continues prompts with a compiled search.
@@ -175,6 +177,8 @@ class DecoderOnly(CachedDecoder):
                 draws it, so `keras.utils.set_random_seed` determines it.
             distinct_texts: for texts, whether each text of a prompt is returned once,
                 with its best hypothesis.
+            constraints: the phrases that must occur in each continuation; see
+                `GenerativeModel.generate`. Requires a `BeamSearch`.
             include_prompt: for texts, whether each text begins with its prompt. With a
                 tokenizer of subwords this also keeps the space between them.
 
@@ -212,6 +216,7 @@ class DecoderOnly(CachedDecoder):
             return_scores=return_scores,
             distinct_texts=distinct_texts,
             include_source=include_prompt,
+            constraints=constraints,
         )
 
     def score_texts(

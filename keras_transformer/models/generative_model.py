@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
+from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator, Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
 from keras_transformer.inference.streaming import SearchTree, Stepper
@@ -96,6 +97,7 @@ class GenerativeModel(SearchableModel):
         prefix: Sequences | None = None,
         seed: int | None = None,
         distinct_texts: bool = False,
+        constraints: Constraints | None = None,
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
@@ -125,6 +127,11 @@ class GenerativeModel(SearchableModel):
                 with its best hypothesis. Several hypotheses can be the same text in
                 other subwords. The lists are then shorter, and the scores end with
                 `-inf`. Search with more beams and hypotheses to get more texts.
+            constraints: the phrases that must occur in each output: a list of texts
+                for a text; or one list for each input, of texts or of lists of token
+                ids, which may be empty. Requires a `BeamSearch`. A phrase occurs if its
+                tokens follow each other; one that is given twice must occur twice. An
+                output that has its phrases without `constraints` stays the same.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -162,6 +169,7 @@ class GenerativeModel(SearchableModel):
             return_scores=return_scores,
             return_alignments=return_alignments,
             distinct_texts=distinct_texts,
+            constraints=constraints,
         )
 
     def _generate(
@@ -176,15 +184,19 @@ class GenerativeModel(SearchableModel):
         return_alignments: bool = False,
         distinct_texts: bool = False,
         include_source: bool = False,
+        constraints: Constraints | None = None,
     ) -> Any:
         """Decodes, and returns the outputs in the form of the inputs."""
         single = is_text(inputs)
         prefix = [prefix] if single and is_text(prefix) else prefix
+        if single and constraints is not None:
+            constraints = [constraints]
         result, texts, alignments = self._generator.generate(
             *(inputs, request, prefix, seed, batch_size),
             return_alignments=return_alignments,
             distinct_texts=distinct_texts,
             include_source=include_source,
+            constraints=constraints,
         )
         one = request.search.num_hypotheses == 1
         outputs: list[Any] = [result]

@@ -117,6 +117,7 @@ class SearchableModel(PresetModel):
         min_length: OutputLength = 0,
         prefixes: TokenIds | None = None,
         seed: Size = 0,
+        phrases: TokenIds | None = None,
     ) -> SearchResult:
         """Decodes a batch of token ids; can be traced by every backend.
 
@@ -132,12 +133,14 @@ class SearchableModel(PresetModel):
             prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
                 outputs, padded; `None` = no prefixes.
             seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
+            phrases: int tensor `(batch, phrases, phrase_length)`, the phrases that must
+                occur in the outputs, padded; `None` = no phrases.
 
         Returns:
             A `SearchResult` of tensors.
         """
         inputs = self.search_inputs(
-            encoder_token_ids, max_length, min_length, prefixes, seed
+            encoder_token_ids, max_length, min_length, prefixes, seed, phrases
         )
         source_length = ops.shape(inputs.source_mask)[1]
         steps = self.longest_output(source_length, max_length)
@@ -154,6 +157,7 @@ class SearchableModel(PresetModel):
         min_length: OutputLength = 0,
         prefixes: TokenIds | None = None,
         seed: Size = 0,
+        phrases: TokenIds | None = None,
     ) -> SearchInputs:
         """Returns the constraints of a search.
 
@@ -176,6 +180,8 @@ class SearchableModel(PresetModel):
         keys = key_of_tokens(sources, real) if is_ids else key_of_array(sources)
         if prefixes is None:
             prefixes = ops.zeros((batch, 0), "int32")
+        if phrases is None:
+            phrases = ops.zeros((batch, 0, 0), "int32")
         steps = self.longest_output(source_length, max_length)
         limits = ops.minimum(self.max_steps(lengths, max_length), steps)
         return SearchInputs(
@@ -184,6 +190,7 @@ class SearchableModel(PresetModel):
             prefixes=prefixes,
             source_mask=real,
             keys=combine(keys, seed),
+            phrases=phrases,
         )
 
     def source_mask(self, sources: Tensor) -> Mask:

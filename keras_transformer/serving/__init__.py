@@ -8,6 +8,7 @@ process a request:
 - `application`: the paths
 - `rest`: the bodies of requests and responses
 - `sentences`: splits long texts into sentences
+- `terminology`: the terms of a dictionary
 - `served_model`: the versions of a model
 - `batching`: batches of requests
 - `cluster`: Ray, which runs the replicas

@@ -22,12 +22,12 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from keras_transformer.serving import rest, sentences, text_stream
+from keras_transformer.serving import rest, sentences, terminology, text_stream
 from keras_transformer.serving.metrics import Metrics
 from keras_transformer.serving.protection import protect
 from keras_transformer.serving.rest import Columns, PredictRequest, RequestError
 from keras_transformer.serving.served_model import ModelVersion, ServedModel
-from keras_transformer.serving.server_options import NAME, ModelOptions, ServerOptions
+from keras_transformer.serving.server_options import NAME, ServerOptions
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class Application:
                 version = model.available(self._number(request))
                 signatures = version.loaded.replicas.signatures
                 parsed = rest.parse(body, signatures, self._options)
-                computation = _compute(version, parsed, model.options)
+                computation = _compute(version, parsed, model)
                 outputs = await _cancel_on_disconnect(request, computation)
         except TimeoutError:
             raise RequestError(
@@ -309,22 +309,31 @@ def _is_number(text: str) -> bool:
 
 
 async def _compute(
-    version: ModelVersion, parsed: PredictRequest, options: ModelOptions
+    version: ModelVersion, parsed: PredictRequest, model: ServedModel
 ) -> Columns:
-    """Computes a request, sentence by sentence if the model is configured so."""
-    predict, language = version.loaded.batcher.predict, options.split_sentences
-    if language is None or parsed.signature != rest.DEFAULT_SIGNATURE:
+    """Computes a request, by sentences and with a dictionary if it is configured so."""
+    predict, dictionary = version.loaded.batcher.predict, model.dictionary
+    language = model.options.split_sentences
+    is_plain = language is None and dictionary is None
+    if is_plain or parsed.signature != rest.DEFAULT_SIGNATURE:
         return await predict(parsed.signature, parsed.inputs)
+
+    async def decode(texts: list[str]) -> Columns:
+        if dictionary is None:
+            return await predict(parsed.signature, {"text": texts})
+        return await terminology.decode(predict, texts, dictionary)
+
+    if language is None:
+        return await decode(parsed.inputs["text"])
     texts, parts = sentences.split(parsed.inputs["text"], language)
-    if len(texts) > options.max_waiting:
+    limit = model.options.max_waiting
+    if len(texts) > limit:
         raise RequestError(
-            400,
-            f"the texts must have at most {options.max_waiting} sentences; received "
-            f"{len(texts)}",
+            400, f"the texts must have at most {limit} sentences; received {len(texts)}"
         )
     outputs: Columns = {"text": [], "score": []}
     if texts:
-        outputs = await predict(parsed.signature, {"text": texts})
+        outputs = await decode(texts)
     return sentences.join(outputs, parts)
 
 

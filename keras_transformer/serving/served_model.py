@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
+import pathlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from keras_transformer.serving import terminology
 from keras_transformer.serving.batching import Batcher
 from keras_transformer.serving.rest import RequestError
 from keras_transformer.serving.server_options import ModelOptions
 from keras_transformer.serving.versions import selected_versions
 
-if TYPE_CHECKING:  # importing it sets the environment of Ray
+if TYPE_CHECKING:  # importing it sets the environment of Ray, or loads TensorFlow
+    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
     from keras_transformer.serving.cluster import Cluster, Replicas
 
 logger = logging.getLogger(__name__)
@@ -94,12 +97,17 @@ class ServedModel:
 
     Attributes:
         versions: dictionary of `ModelVersion` by number.
+        dictionary: the `PhraseDictionary`, or `None`.
+
+    Raises:
+        ValueError: if the file of the dictionary is invalid.
     """
 
     def __init__(self, name: str, options: ModelOptions, cluster: "Cluster"):
         self.name = name
         self.options = options
         self.versions: dict[int, ModelVersion] = {}
+        self.dictionary = _read_dictionary(options.dictionary)
         self._cluster = cluster
         self._selected: list[int] | None = None
 
@@ -235,6 +243,12 @@ class ServedModel:
         unique_name = f"{self.name}-{number}"
         folder = self.options.folder / str(number)
         replicas = await self._cluster.deploy(unique_name, folder, self.options)
+        if self.dictionary and terminology.SIGNATURE not in replicas.signatures:
+            await self._cluster.remove(unique_name)
+            raise RuntimeError(
+                f"`dictionary` requires the signature {terminology.SIGNATURE!r}. "
+                "Export the model with `constraints=True`"
+            )
         if wait:
             try:
                 await _until_compiled(f"{self.name}, version {number}", replicas)
@@ -258,6 +272,14 @@ class ServedModel:
         await self._cluster.remove(f"{self.name}-{version.number}")
         version.set_unloaded()
         logger.info("%s, version %d: unloaded", self.name, version.number)
+
+
+def _read_dictionary(path: pathlib.Path | None) -> "PhraseDictionary | None":
+    if path is None:
+        return None
+    from keras_transformer.inference import phrase_dictionary
+
+    return phrase_dictionary.PhraseDictionary.from_file(path)
 
 
 async def _until_compiled(name: str, replicas: "Replicas") -> None:

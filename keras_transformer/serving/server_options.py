@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FilePath,
     ValidationError,
     field_validator,
     model_validator,
@@ -49,6 +50,10 @@ class ModelOptions(_Options):
         split_sentences: str, language (ISO 639-1, such as `"en"`) by whose rules texts
             are split into sentences. The sentences are decoded separately and joined
             again. `None` decodes each text as a whole.
+        dictionary: path of a file of terms, lines of a source phrase, a tab and a
+            target phrase. The output of a text that has a source phrase contains the
+            target phrase. It requires SavedModels with the signature `constrained`, and
+            applies to requests of `serving_default`.
         wait_for_versions: bool, whether the server may start when the folder has no
             version yet. Otherwise that is an error.
     """
@@ -61,6 +66,7 @@ class ModelOptions(_Options):
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4, 8, 16)
     max_waiting: Count = 1024
     split_sentences: Annotated[str, Field(pattern="^[a-z]{2,3}$")] | None = None
+    dictionary: FilePath | None = None
     wait_for_versions: bool = False
 
     @field_validator("folder")
@@ -230,8 +236,9 @@ def read_server_options(
         raise ValueError(f"{path} must be a TOML file: {error}") from error
     models = found.get("models")
     for model in models.values() if isinstance(models, dict) else ():
-        if isinstance(model, dict) and isinstance(model.get("folder"), str):
-            model["folder"] = path.parent / model["folder"]
+        for name in ("folder", "dictionary") if isinstance(model, dict) else ():
+            if isinstance(model.get(name), str):
+                model[name] = path.parent / model[name]
     if isinstance(found.get("cache"), str):
         found["cache"] = path.parent / found["cache"]
     return make_server_options(**{**found, **overrides})

@@ -66,6 +66,8 @@ def test_the_error_names_the_call(options, call):
         (Seq2Seq.search_tree, "num_beams", "`search_tree(inputs, BeamSearch(num_beams"),
         (Seq2Seq.score, "max_length", "`generate(inputs, max_length=3)`"),
         (Seq2Seq.align, "top_k", "`generate(inputs, Sampling(top_k=3))`"),
+        (Seq2Seq.generate, "force_words_ids", "`generate(inputs, constraints=3)`"),
+        (Seq2Seq.stream, "constraints", "Call `generate(inputs, constraints=3)`"),
         (translate_file, "top_k", "`translate_file(model, source, target, Sampling("),
         (export_model, "num_beams", "`export(filepath, BeamSearch(num_beams=3))`"),
         (

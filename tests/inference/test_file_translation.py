@@ -11,6 +11,7 @@ import pytest
 from keras_transformer import (
     BeamSearch,
     GreedySearch,
+    PhraseDictionary,
     RelativeLength,
     Sampling,
     Seq2Seq,
@@ -628,3 +629,38 @@ def test_arguments():
         translate(Shouter(), too_long="cut")
     with pytest.raises(ValueError, match="`model` must have tokenizers"):
         translate(Seq2Seq(**SIZES, vocabulary_size=11))
+
+
+@pytest.mark.once("torch")
+def test_a_dictionary(monkeypatch):
+    asked = {}
+
+    def generate(model, texts, search, return_scores, constraints, **options):
+        asked.update(zip(texts, constraints, strict=True))
+        return shout(model, texts, search, return_scores, **options)
+
+    shout = Shouter.generate
+    monkeypatch.setattr(Shouter, "generate", generate)
+    dictionary = PhraseDictionary({"abc": "XY", "f": "Z"})
+    translate(Shouter(), dictionary=dictionary)
+    assert asked == {line: [] for line in LINES if line} | {"abc": ["XY"], "f": ["Z"]}
+    written = io.BytesIO()
+    asked.clear()
+    translate_stream(Shouter(), "source", written, GREEDY, dictionary=dictionary)
+    assert asked["f"] == ["Z"]
+
+
+@pytest.mark.once("torch")
+def test_unfinished_work_with_another_dictionary():
+    dictionary = PhraseDictionary({"zzz": "Z"})
+    with pytest.raises(Killed):
+        translate(Constrained(2), dictionary=dictionary)
+    for other in (None, PhraseDictionary({"zzz": "Y"})):
+        with pytest.raises(ValueError, match="dictionary"):
+            translate(Constrained(), dictionary=other)
+    translate(Constrained(), dictionary=PhraseDictionary({"zzz": "Z"}))
+
+
+class Constrained(Shouter):
+    def generate(self, texts, search, return_scores, constraints=None, **options):
+        return super().generate(texts, search, return_scores, **options)

@@ -19,15 +19,19 @@ def model():
     )
 
 
-def test_holds_the_search_of_generate(model):
+GROUPS = BeamSearch(4, num_hypotheses=2, num_beam_groups=2, diversity_penalty=1.0)
+
+
+@pytest.mark.parametrize("search", [SEARCH, GROUPS], ids=["beams", "groups"])
+def test_holds_the_search_of_generate(model, search):
     [row] = TOKENIZER.tokenize(["a toy"], add_end=True).to_list()
-    tree = model.search_tree(row, SEARCH, max_length=5)
-    result = model.generate([row], SEARCH, max_length=5)
+    tree = model.search_tree(row, search, max_length=5)
+    result = model.generate([row], search, max_length=5)
     rows, lengths, scores = (part[0] for part in result)
     expected = [tuple(row[:length]) for row, length in zip(rows, lengths, strict=True)]
     assert [tree.paths[number] for number in tree.best] == expected
     np.testing.assert_allclose([tree.scores[i] for i in tree.best], scores, 1e-5)
-    named = model.search_tree("a toy", SEARCH, max_length=5)
+    named = model.search_tree("a toy", search, max_length=5)
     vocabulary = TOKENIZER.get_vocabulary()
     assert named.paths == [tuple(vocabulary[i] for i in path) for path in tree.paths]
     assert named[1:] == tree[1:]

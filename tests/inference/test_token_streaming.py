@@ -23,6 +23,9 @@ SEARCHES = {
     "sampling": Sampling(temperature=1.5),
     "samples": Sampling(3, temperature=1.5),
     "beams": BeamSearch(3, length_penalty=1.5, num_hypotheses=2),
+    "groups": BeamSearch(
+        4, 1.5, num_hypotheses=2, num_beam_groups=2, diversity_penalty=1.0
+    ),
 }
 
 

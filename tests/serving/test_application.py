@@ -31,10 +31,20 @@ class Replicas:
             raise OSError("a secret of the server")
         if "sleep" in texts:
             await asyncio.sleep(60)
+        if signature == "constrained":
+            return [self._constrained(**request) for request in requests]
         return [self._answer(request["text"]) for request in requests]
 
     async def running(self):
         return 2
+
+    def _constrained(self, text, prefix, constraints):
+        assert prefix == [""] * len(text)
+        pairs = zip(text, constraints, strict=True)
+        return {
+            "text": [[f"{t.upper()}+{found}", ""] for t, found in pairs],
+            "score": [[-2.0, None]] * len(text),
+        }
 
     def _answer(self, texts):
         if "broken" in texts:
@@ -112,6 +122,34 @@ def test_predict(client):
         assert response.json() == {"predictions": rows}
     response = client.post(PREDICT, json={"inputs": ["a"]})
     assert response.json() == {"outputs": {"score": [-1.0], "text": ["A"]}}
+
+
+def test_terms(tmp_path):
+    (tmp_path / "terms.tsv").write_text("York\tYorck\nmy cat\tKater\n")
+    terms = {"folder": tmp_path, "dictionary": tmp_path / "terms.tsv"}
+    options = make_server_options(
+        models={"terms": terms, "both": {**terms, "split_sentences": "en"}}
+    )
+    models = {name: make_model(name, found) for name, found in options.models.items()}
+    url, path = "http://127.0.0.1", "/v1/models/{}:predict"
+    with TestClient(Application(models, options).asgi, base_url=url) as client:
+
+        def outputs(name, *texts):
+            body = {"inputs": [*texts]}
+            return client.post(path.format(name), json=body).json()["outputs"]
+
+        assert outputs("terms", "In York.", "my York, my cat", "my dog", "York") == {
+            "score": [-2.0, -2.0, -1.0, -2.0],
+            "text": [
+                *("IN YORK.+Yorck", "MY YORK, MY CAT+Yorck\tKater"),
+                *("MY DOG", "YORK+Yorck"),
+            ],
+        }
+        assert outputs("terms", "a") == {"score": [-1.0], "text": ["A"]}
+        assert outputs("both", "In York.  No.", "") == {
+            "score": [-3.0, 0],
+            "text": ["IN YORK.+Yorck  NO.", ""],
+        }
 
 
 def test_sentences(client):

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.once
 
 class Replicas:
     slots = 1
+    signatures = {"serving_default": None}
 
     def __init__(self, name):
         self.name = name
@@ -336,3 +337,18 @@ def test_unloading_ends_the_log_of_the_compilation(tmp_path):
             await compilation
 
     run(scenario, tmp_path)
+
+
+def test_a_dictionary_requires_its_signature(tmp_path):
+    async def scenario(model, cluster):
+        add(tmp_path, 1)
+        await model.refresh()
+        assert cluster.done == ["+m-1", "-m-1"]
+        assert "requires the signature 'constrained'" in model.versions[1].error
+        assert not model.ready
+
+    (tmp_path / "terms.tsv").write_text("York\tYorck\n")
+    run(scenario, tmp_path, dictionary=tmp_path / "terms.tsv")
+    (tmp_path / "terms.tsv").write_text("York\n")
+    with pytest.raises(ValueError, match="line 1 of"):
+        run(scenario, tmp_path, dictionary=tmp_path / "terms.tsv")

@@ -132,3 +132,13 @@ def test_hosts_and_origins(folder):
     options = read_server_options(write(folder, text))
     assert options.allowed_hosts == tuple(hosts)
     assert options.allowed_origins == tuple(origins)
+
+
+def test_a_dictionary_is_relative_to_the_file(folder):
+    (folder / "terms.tsv").write_text("York\tYorck\n")
+    text = FILE + 'dictionary = "terms.tsv"\n'
+    options = read_server_options(write(folder, text))
+    (model,) = options.models.values()
+    assert model.dictionary == folder / "terms.tsv"
+    with pytest.raises(ValueError, match="dictionary`: path does not point to a file"):
+        read_server_options(write(folder, text.replace("terms", "none")))

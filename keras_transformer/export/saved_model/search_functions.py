@@ -78,6 +78,11 @@ class SearchFunctions(tf.Module):
         ) -> SearchResult:
             return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
 
+        def search_phrases(
+            token_ids: tf.Tensor, prefixes: tf.Tensor, phrases: tf.Tensor
+        ) -> SearchResult:
+            return model.search(token_ids, *request, prefixes=prefixes, phrases=phrases)
+
         def search_piece(token_ids: tf.Tensor, seed: tf.Tensor) -> SearchResult:
             return model.search(token_ids, request.search, PIECE_LENGTH, seed=seed)
 
@@ -100,6 +105,7 @@ class SearchFunctions(tf.Module):
             return compile_function(self.weights.used_in(function), model)
 
         self._search = compiled(search)
+        self._search_phrases = compiled(search_phrases)
         self._search_piece = compiled(search_piece)
         self._score = compiled(score)
         self._align = compiled(align)

@@ -25,6 +25,8 @@ from keras_transformer.text.prompt_tokenizer import with_first_token
 
 # A text grows from call to call, so `continue` has fewer lengths than other functions.
 SHORTEST_STREAM = 64
+# Sizes of the phrases of `constrained`: each pair is compiled.
+PHRASES, PHRASE_LENGTHS = [4, 16, 64], [8, 32, 128]
 
 
 class _Decoded(NamedTuple):
@@ -86,6 +88,7 @@ class Signatures(SearchFunctions):
         model: a model with tokenizers.
         request: the search and its limits.
         quantization: how the weights are stored; see `StoredWeights`.
+        constraints: whether there is the signature `constrained`.
 
     Attributes:
         functions: the functions by the names of their signatures.
@@ -96,6 +99,7 @@ class Signatures(SearchFunctions):
         model: ExportableModel,
         request: Request,
         quantization: str | None = None,
+        constraints: bool = False,
     ):
         super().__init__(model, request, quantization)
         self.source_tokenizer, _ = tokenizers_of(model)
@@ -115,6 +119,14 @@ class Signatures(SearchFunctions):
         if model.has_cross_attention:
             self.functions["attention"] = traced_function(
                 self._attention, input_signature=[input_spec("text")]
+            )
+        if constraints:
+            self._ends = int(model.forces_end_token)
+            self.functions["constrained"] = traced_function(
+                self._constrained,
+                input_signature=[
+                    input_spec(name) for name in ("text", "prefix", "constraints")
+                ],
             )
         if streams(model, request):
             self.functions["continue"] = traced_function(
@@ -146,6 +158,14 @@ class Signatures(SearchFunctions):
         prefix = check_same_batch(prefix, "prefix", text, "text")
         seed = check_same_batch(seed, "seed", text, "text")
         return self._texts_of(self._decode(text, prefix, seed))
+
+    def _constrained(
+        self, text: tf.Tensor, prefix: tf.Tensor, constraints: tf.Tensor
+    ) -> Outputs:
+        """Decodes strings `(batch,)` to hypotheses with phrases, separated by tabs."""
+        prefix = check_same_batch(prefix, "prefix", text, "text")
+        constraints = check_same_batch(constraints, "constraints", text, "text")
+        return self._texts_of(self._decode(text, prefix, constraints=constraints))
 
     @traced_function(input_signature=[input_spec("token_ids", tf.int32, rank=2)])
     def tokens(self, token_ids: tf.Tensor) -> Outputs:
@@ -262,12 +282,13 @@ class Signatures(SearchFunctions):
         text: tf.Tensor,
         prefix: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
+        constraints: tf.Tensor | None = None,
     ) -> _Decoded:
         """Decodes texts. One without words gives an empty hypothesis with score 0."""
         tokens = self.source_tokenizer.tokenize(text, add_end=True)
         tokens = self._check_length(tokens, "text", "source")
         tokens = check_language(self.source_tokenizer, text, tokens, "text")
-        _, token_ids, result = self._search_padded(tokens, prefix, seed)
+        _, token_ids, result = self._search_padded(tokens, prefix, seed, constraints)
         is_token = token_ids != self._pad_token_id
         for language_token_id in self.source_tokenizer.language_token_ids:
             is_token &= token_ids != language_token_id
@@ -289,6 +310,7 @@ class Signatures(SearchFunctions):
         tokens: tf.RaggedTensor,
         prefix: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
+        constraints: tf.Tensor | None = None,
     ) -> _Decoded:
         """Pads the tokens and searches for the outputs of all rows."""
         token_ids = self._pad(tokens, "source")
@@ -300,7 +322,52 @@ class Signatures(SearchFunctions):
         if prefix is None:
             prefix = tf.fill([tokens.nrows()], "")
         prefixes = self._prefixes(prefix, tokens.row_lengths(), rows)
-        return _Decoded(tokens, token_ids, self._search(token_ids, prefixes, seed))
+        if constraints is None:
+            result = self._search(token_ids, prefixes, seed)
+        else:
+            phrases = self._phrases(constraints, prefix, tokens.row_lengths(), rows)
+            result = self._search_phrases(token_ids, prefixes, phrases)
+        return _Decoded(tokens, token_ids, result)
+
+    def _phrases(
+        self,
+        constraints: tf.Tensor,
+        prefix: tf.Tensor,
+        source_lengths: tf.Tensor,
+        rows: tf.Tensor,
+    ) -> tf.Tensor:
+        """Returns token ids `(rows, phrases, phrase_length)` of phrases."""
+        parts = tf.strings.split(constraints, "\t")
+        parts = tf.ragged.boolean_mask(parts, tf.strings.strip(parts) != "")
+        tokenizer = self.target_tokenizer
+        tokens = tokenizer.tokenize(parts.flat_values)
+        splits = tf.cast(parts.row_splits, tokens.row_splits.dtype)
+        lengths = tf.RaggedTensor.from_row_splits(tokens.row_lengths(), splits)
+        before = tokenizer.tokenize(prefix).row_lengths()
+        room = self._max_steps(tf.cast(source_lengths, tf.int32)) - self._ends
+        needed = tf.cast(tf.reduce_sum(lengths, axis=1) + before, tf.int32)
+        is_short = tf.reduce_all((needed <= room) | (lengths.row_lengths() == 0))
+        unknown = tokens.flat_values == tokenizer.unknown_token_id
+        is_known = ~tf.reduce_any(unknown) & tf.reduce_all(tokens.row_lengths() > 0)
+        checks = [
+            tf.debugging.Assert(
+                is_short,
+                ["`constraints` must be shorter than the greatest output length"],
+            ),
+            tf.debugging.Assert(
+                is_known,
+                [
+                    "`constraints` must have phrases with only characters and words of "
+                    "the target vocabulary"
+                ],
+            ),
+        ]
+        with tf.control_dependencies(checks):
+            phrases = tf.RaggedTensor.from_row_splits(tokens, splits)
+        _, count, longest = tf.unstack(phrases.bounding_shape(out_type=tf.int64))
+        count, longest = round_up(count, PHRASES), round_up(longest, PHRASE_LENGTHS)
+        shape = tf.stack([tf.cast(rows, tf.int64), count, longest])
+        return phrases.to_tensor(self._pad_token_id, shape=shape)
 
 
 def _lengths(token_ids: tf.Tensor, pad_token_id: int) -> tf.Tensor:

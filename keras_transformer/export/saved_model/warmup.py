@@ -108,6 +108,7 @@ def write_warmup(
     folder: pathlib.Path,
     shapes: WarmupShapes,
     has_continue: bool = False,
+    has_constraints: bool = False,
 ) -> None:
     """Writes warm-up requests into a SavedModel.
 
@@ -122,6 +123,7 @@ def write_warmup(
             the size of axes of unknown size.
         has_continue: whether the SavedModel has the signature `continue`, which has a
             search of its own.
+        has_constraints: whether it has the signature `constrained`, likewise.
     """
     limit = model.max_source_length
     limited = ((batch, min(length, limit or length)) for batch, length in shapes)
@@ -141,6 +143,11 @@ def write_warmup(
             "seed": np.zeros(1, "int32"),
         }
         requests.append(WarmupRequest("continue", inputs))
+    if has_constraints:
+        names = ("prefix", "constraints")
+        inputs = {"text": np.array([text], object)}
+        inputs |= {name: np.array([""], object) for name in names}
+        requests.append(WarmupRequest("constrained", inputs))
     for batch, length in shapes:
         token_ids = [*np.resize(row, length - 1), model.end_token_id]
         rows = np.array([token_ids] * batch, "int32")

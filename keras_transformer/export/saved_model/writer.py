@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding import OutputLength, Search
+from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.export.checking import (
     check_weights,
     compare_texts,
@@ -87,6 +88,7 @@ def export_saved_model(
     card: Facts | None = None,
     check_texts: Sequence[str] | None = None,
     check_sources: Any = None,
+    constraints: bool = False,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer.
 
@@ -99,6 +101,9 @@ def export_saved_model(
       `seed`, int32 `(batch,)`, seeds of `Sampling` (the other signatures draw them). It
       returns all hypotheses: `text`, strings, `score`, float32, and `length`, int32,
       all `(batch, num_hypotheses)`.
+    - `constrained`, with `constraints=True`: `text`; `prefix`, as above; `constraints`,
+      strings `(batch,)`, the phrases that must occur in the outputs of a text,
+      separated by tabs, `""` for none. It returns what `nbest` does.
     - `tokens`: `token_ids`, int32 `(batch, source_length)`, padded. It returns
       `token_ids`, int32 `(batch, num_hypotheses, target_length)`, `score` and
       `length`.
@@ -180,6 +185,8 @@ def export_saved_model(
         check_sources: array `(batch, ...)`, sources for the check of a model with a
             `source_embedding`. `None` = standard normal numbers, 16 of them along axes
             of unknown size.
+        constraints: whether the SavedModel has the signature `constrained`, whose
+            search makes it larger. It requires texts and a `BeamSearch`.
 
     Raises:
         ValueError: if the model has no tokenizers, a number is out of range, or
@@ -207,6 +214,8 @@ def export_saved_model(
     check_warmup(warmup)
     request = Request(search, max_length, min_length)
     check_request(request)
+    if constraints:
+        _check_constraints(request, is_array)
     check_weights(model)
     sources: Any = check_sources if is_array else check_texts
     if sources is None or len(sources) == 0:
@@ -215,10 +224,16 @@ def export_saved_model(
         sources = np.stack(source_rows(model, sources, "check_sources"))
     with new_folder(filepath) as folder:
         write_with_tensorflow(
-            _write, model, folder, request=request, quantization=quantization
+            _write,
+            model,
+            folder,
+            request=request,
+            quantization=quantization,
+            constraints=constraints,
         )
         error = _check(model, folder, request, quantization, sources)
-        write_warmup(model, folder, warmup, streams(model, request))
+        has_continue = streams(model, request)
+        write_warmup(model, folder, warmup, has_continue, constraints)
         decoding = {
             "search": repr(search),
             "max_length": max_length or "50 more than the source",
@@ -240,11 +255,24 @@ def _write(
     folder: pathlib.Path,
     request: Request,
     quantization: str | None,
+    constraints: bool = False,
 ) -> None:
-    kind = Signatures if model.source_spec is None else ArraySignatures
-    signatures = kind(model, request, quantization)
+    signatures: Signatures | ArraySignatures
+    if model.source_spec is None:
+        signatures = Signatures(model, request, quantization, constraints)
+    else:
+        signatures = ArraySignatures(model, request, quantization)
     tf.saved_model.save(signatures, str(folder), signatures=signatures.functions)
     compact(folder)
+
+
+def _check_constraints(request: Request, is_array: bool) -> None:
+    if is_array:
+        raise ValueError(
+            "`constraints` must be `False` for a model whose sources are arrays; "
+            "received `constraints=True`."
+        )
+    check_finds_phrases(request.search)
 
 
 def _check(

@@ -27,6 +27,7 @@ from keras_transformer.inference.file_translation.line_windows import (
 )
 from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer.inference.generation import Request, check_request, check_seed
+from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
 
 
@@ -49,6 +50,7 @@ class _Options(NamedTuple):
     seed: int | None = None
     batch_size: int = 64
     distinct_texts: bool = False
+    dictionary: PhraseDictionary | None = None
 
 
 @explains_search_options
@@ -68,6 +70,7 @@ def translate_file(
     too_long: str = "error",
     overwrite: bool = False,
     verbose: int = 1,
+    dictionary: PhraseDictionary | None = None,
 ) -> None:
     """Translates a text file of any size, one text a line.
 
@@ -103,6 +106,8 @@ def translate_file(
         overwrite: whether to replace an existing `target`, and to discard unfinished
             work of a call with other arguments.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
+        dictionary: the target phrases that must occur in the translations of lines
+            with certain source phrases; see `PhraseDictionary`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
@@ -134,7 +139,11 @@ def translate_file(
     }
     if distinct_texts:  # records of older versions lack it
         settings["distinct_texts"] = repr(distinct_texts)
-    options = _Options(search, max_length, min_length, seed, batch_size, distinct_texts)
+    if dictionary is not None:
+        settings["dictionary"] = dictionary.digest()
+    options = _Options(
+        search, max_length, min_length, seed, batch_size, distinct_texts, dictionary
+    )
     with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
@@ -160,6 +169,7 @@ def translate_stream(
     distinct_texts: bool = False,
     too_long: str = "error",
     verbose: int = 0,
+    dictionary: PhraseDictionary | None = None,
 ) -> None:
     """Translates from a pipe, or into a pipe, as `translate_file` does.
 
@@ -179,6 +189,7 @@ def translate_stream(
         distinct_texts: see `translate_file`.
         too_long: see `translate_file`.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
+        dictionary: see `translate_file`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
@@ -206,7 +217,12 @@ def translate_stream(
             text.check_lengths(0, window)
     else:
         text = PipeLines(source, "standard input", side, check_lengths)
-    options = _Options(search, batch_size=batch_size, distinct_texts=distinct_texts)
+    options = _Options(
+        search,
+        batch_size=batch_size,
+        distinct_texts=distinct_texts,
+        dictionary=dictionary,
+    )
     left_empty = 0
     with _progress_bar(text.lines, verbose) as bar:
         parts = text.windows(0, window)
@@ -317,11 +333,14 @@ def _translate(
         return hypotheses
     order = chosen[np.argsort(window.lengths[chosen], kind="stable")]
     size, arguments = options.batch_size, options._asdict()
+    dictionary = arguments.pop("dictionary")
     if not options.distinct_texts:
         del arguments["distinct_texts"]  # which a model of one's own may lack
     # The last batch is larger than `size`, since a smaller one has another shape.
     for part in np.split(order, range(size, len(order) - size + 1, size)):
         lines = [window.lines[place] for place in part]
+        if dictionary is not None:
+            arguments["constraints"] = dictionary.constraints(lines)
         found, scores = model.generate(lines, return_scores=True, **arguments)
         scores = scores.reshape(len(part), options.search.num_hypotheses).tolist()
         for place, texts, row in zip(part, found, scores, strict=True):

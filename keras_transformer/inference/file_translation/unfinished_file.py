@@ -86,7 +86,8 @@ class UnfinishedFile:
         if progress is None:
             self._check_may_be_discarded()
             return None
-        for name, value in settings.items():
+        for name in {**settings, **progress.settings}:
+            value = settings.get(name)
             other = _renamed(progress.settings.get(name))
             if other != value and not overwrite:
                 raise ValueError(

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from bigrams import Bigrams
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import (
@@ -26,7 +27,6 @@ from keras_transformer.export.saved_model.search_functions import (
     round_up,
 )
 from keras_transformer.inference.token_ids import length_buckets
-from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -252,46 +252,6 @@ def test_attention_scores_are_those_of_every_layer_and_head(model, loaded):
         found = arrays["attention_scores"][i, :, :, :rows, :columns]
         np.testing.assert_allclose(found, expected[:, 0], atol=1e-5)
         assert not arrays["attention_scores"][i, ..., columns:].any()
-
-
-class Bigrams(GenerativeModel):
-    """A model without encoder: each token depends on the one before it alone."""
-
-    def __init__(self, table, tokenizer):
-        super().__init__()
-        self.table = self.add_weight(shape=table.shape, name="table")
-        self.table.assign(table)
-        self.source_tokenizer = self.target_tokenizer = tokenizer
-        self.source_vocabulary_size = self.target_vocabulary_size = len(table)
-        self.max_source_length, self.max_target_length = 9, 7
-        self.pad_token_id, self.start_token_id, self.end_token_id = 0, 2, 3
-        self.built = True
-        self._cache_compiled_functions()
-
-    def call(self, inputs, training=None):
-        return keras.ops.take(self.table, inputs["decoder_token_ids"], axis=0)
-
-    def start_decoding(self, sources, num_beams, max_length, return_attention=False):
-        return {}
-
-    def decode_step(self, token_ids, index, state):
-        return keras.ops.take(self.table, token_ids, axis=0), state
-
-    def prepare_state(self, state):
-        return state
-
-    def reorder_state(self, state, parents):
-        return state
-
-    def extend_state(self, state, max_length):
-        return state
-
-    def take_state(self, state, rows):
-        return state
-
-    def cross_attention(self, sources, targets, layer=None):
-        shape = (*keras.ops.shape(targets), keras.ops.shape(sources)[1])
-        return keras.ops.ones(shape, "float32")
 
 
 @pytest.mark.usefixtures("unchecked_exports")

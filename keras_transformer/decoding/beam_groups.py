@@ -1,0 +1,168 @@
+"""Groups of beams that avoid each other's tokens (diverse beam search)."""
+
+import math
+from collections.abc import Callable
+from numbers import Real
+
+from keras import ops
+
+from keras_transformer.arguments import check_ints
+from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.beam_state import BeamState, Candidates
+from keras_transformer.decoding.wide_top_k import top_candidates
+from keras_transformer.types import Mask, Tensor
+
+PER_GROUP = ("done", "num_finished", "is_broken")  # (batch, num_groups) between steps
+
+
+def check_groups(
+    num_beams: int, num_beam_groups: int, diversity_penalty: float
+) -> None:
+    """Checks the options of groups of beams; see `BeamSearch`.
+
+    Raises:
+        ValueError: if one is out of range.
+    """
+    check_ints(1, num_beam_groups=num_beam_groups)
+    groups, penalty = num_beam_groups, diversity_penalty
+    if num_beams % groups:
+        raise ValueError(
+            "`num_beam_groups` must be a divisor of `num_beams`; received "
+            f"`num_beam_groups={groups}`, `num_beams={num_beams}`."
+        )
+    is_positive = isinstance(penalty, Real) and 0 < penalty < math.inf
+    if (groups > 1 and not is_positive) or (groups == 1 and penalty != 0):
+        raise ValueError(
+            "`diversity_penalty` must be a positive number for several groups of "
+            f"beams, and 0 for one; received `diversity_penalty={penalty!r}`, "
+            f"`num_beam_groups={groups}`."
+        )
+
+
+def split_groups(beams: BeamState, num_groups: int) -> BeamState:
+    """Makes each group of beams a row of the batch.
+
+    Args:
+        beams: the state of all groups.
+        num_groups: int.
+
+    Returns:
+        A `BeamState` of `batch * num_groups` rows; the state of the model is the same.
+    """
+    if num_groups == 1:
+        return beams
+
+    def split(name: str, x: Tensor) -> Tensor:
+        batch, count, *rest = ops.shape(x)
+        parts = [] if name in PER_GROUP else [count // num_groups]
+        return ops.reshape(x, (batch * num_groups, *parts, *rest))
+
+    return _map_fields(split, beams)
+
+
+def join_groups(beams: BeamState, num_groups: int) -> BeamState:
+    """Returns the state of all groups from their rows; reverses `split_groups`.
+
+    Args:
+        beams: the state, a row for each group.
+        num_groups: int.
+
+    Returns:
+        A `BeamState` of `batch` rows.
+    """
+    if num_groups == 1:
+        return beams
+
+    def join(name: str, x: Tensor) -> Tensor:
+        rows, *rest = ops.shape(x)
+        parts = [num_groups]
+        if name not in PER_GROUP:
+            count, *rest = rest
+            parts = [num_groups * count]
+        return ops.reshape(x, (rows // num_groups, *parts, *rest))
+
+    return _map_fields(join, beams)
+
+
+def join_parents(parents: Tensor, num_groups: int) -> Tensor:
+    """Returns the numbers of parents among all beams from those in their groups.
+
+    Args:
+        parents: int32 tensor `(batch * num_groups, beams_of_group)`.
+        num_groups: int.
+
+    Returns:
+        int32 tensor `(batch, num_beams)`.
+    """
+    if num_groups == 1:
+        return parents
+    rows, beams = ops.shape(parents)
+    first = ops.arange(num_groups, dtype="int32")[:, None] * beams
+    parents = ops.reshape(parents, (rows // num_groups, num_groups, beams)) + first
+    return ops.reshape(parents, (rows // num_groups, num_groups * beams))
+
+
+def group_candidates(
+    rows: BeamState,
+    logits: Tensor,
+    normalizer: Tensor,
+    is_last: Mask,
+    end_token_id: int,
+    num_groups: int,
+    diversity_penalty: float,
+) -> Candidates:
+    """Returns the best `2 * beams_of_group` continuations of each group.
+
+    The groups choose one after the other. A token loses `diversity_penalty` for each
+    beam of the earlier groups that continues with it in this step. The penalty affects
+    the choice, not the log-probabilities.
+
+    Args:
+        rows: the state, a row for each group.
+        logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
+        normalizer: float32 tensor `(batch, num_beams, 1)`.
+        is_last: boolean tensor `(batch, 1)`, whether every hypothesis ends.
+        end_token_id: int.
+        num_groups: int.
+        diversity_penalty: float.
+
+    Returns:
+        `Candidates`, a row for each group.
+    """
+    batch, num_beams, size = ops.shape(logits)
+    beams = num_beams // num_groups
+    log_probs = ops.reshape(rows.log_probs, (batch, num_beams))
+    offsets = log_probs - normalizer[:, :, 0]
+    open_groups = ops.logical_not(ops.reshape(rows.done, (batch, num_groups)))
+    uses = ops.zeros((batch, size), "float32")
+    groups = []
+    for group in range(num_groups):
+        own = slice(group * beams, (group + 1) * beams)
+        penalty = diversity_penalty * uses
+        keys, parents, tokens = top_candidates(
+            offsets[:, own],
+            logits[:, own] - penalty[:, None],
+            min(2 * beams, beams * size),
+        )
+        ended = ops.logical_or(ops.equal(tokens, end_token_id), is_last)
+        own_log_probs = keys + ops.take_along_axis(penalty, tokens, axis=1)
+        groups.append(Candidates(keys, own_log_probs, parents, tokens, ended))
+        kept, best = top_k(ops.where(ended, -float("inf"), keys), beams)
+        counts = ops.logical_and(kept > -float("inf"), open_groups[:, group, None])
+        chosen = ops.one_hot(ops.take_along_axis(tokens, best, axis=1), size)
+        uses = uses + ops.sum(chosen * ops.cast(counts, "float32")[:, :, None], axis=1)
+
+    def as_rows(*parts: Tensor) -> Tensor:
+        stacked = ops.stack(parts, axis=1)
+        return ops.reshape(stacked, (batch * num_groups, ops.shape(stacked)[2]))
+
+    return Candidates(*map(as_rows, *groups))
+
+
+def _map_fields(
+    function: Callable[[str, Tensor], Tensor], beams: BeamState
+) -> BeamState:
+    """Applies a function to the fields other than the index and the model's state."""
+    fields = beams._asdict().items()
+    same = ("index", "state")
+    return beams._replace(**{n: function(n, x) for n, x in fields if n not in same})

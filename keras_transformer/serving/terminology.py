@@ -1,0 +1,50 @@
+"""Decodes texts with the terms of a dictionary."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from keras_transformer.serving.rest import DEFAULT_SIGNATURE, Columns
+
+if TYPE_CHECKING:  # imports TensorFlow
+    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
+
+SIGNATURE = "constrained"
+
+Predict: TypeAlias = Callable[[str, Columns], Awaitable[Columns]]
+
+
+async def decode(
+    predict: Predict, texts: Sequence[str], dictionary: "PhraseDictionary"
+) -> Columns:
+    """Decodes texts. The outputs have the target phrases of their source phrases.
+
+    Args:
+        predict: function of the name of a signature and its inputs.
+        texts: list of str.
+        dictionary: the dictionary.
+
+    Returns:
+        `text` and `score` of each text.
+    """
+    phrases = dictionary.constraints(texts)
+    groups = {
+        name: [i for i, found in enumerate(phrases) if bool(found) == has_phrases]
+        for name, has_phrases in ((DEFAULT_SIGNATURE, False), (SIGNATURE, True))
+    }
+    inputs = {name: {"text": [texts[i] for i in own]} for name, own in groups.items()}
+    inputs[SIGNATURE] |= {
+        "prefix": [""] * len(groups[SIGNATURE]),
+        "constraints": ["\t".join(found) for found in phrases if found],
+    }
+    names = [name for name, own in groups.items() if own]
+    results = await asyncio.gather(*(predict(name, inputs[name]) for name in names))
+    outputs: Columns = {key: [None] * len(texts) for key in ("score", "text")}
+    for name, result in zip(names, results, strict=True):
+        for place, text, score in zip(
+            groups[name], result["text"], result["score"], strict=True
+        ):
+            is_list = name == SIGNATURE  # of hypotheses
+            outputs["text"][place] = text[0] if is_list else text
+            outputs["score"][place] = score[0] if is_list else score
+    return outputs

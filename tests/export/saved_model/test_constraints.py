@@ -1,0 +1,79 @@
+"""The signature `constrained` of a SavedModel, and a search with groups of beams."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from bigrams import Bigrams
+
+from keras_transformer import BeamSearch, GreedySearch
+from keras_transformer.export import export_saved_model
+from keras_transformer.serving.replica import Replica
+from keras_transformer.text import CharacterTokenizer
+
+LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
+SEARCH = BeamSearch(3, num_hypotheses=2)
+GROUPS = BeamSearch(4, num_hypotheses=2, num_beam_groups=2, diversity_penalty=0.8)
+TEXTS = ["abc", "", "d", "f", "bee"]
+PREFIXES = ["", "", "a", "", "fd"]
+CONSTRAINTS = [["fe"], ["d"], ["abc", "ca"], [], ["dd"]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    table = np.random.default_rng(5).normal(size=(10, 10)).astype("float32")
+    return Bigrams(table, LETTERS)
+
+
+def served_texts(outputs):
+    return [[text.decode() for text in row] for row in outputs["text"]]
+
+
+@pytest.mark.once
+def test_the_signature_equals_generate(model, unchecked_exports, tmp_path):
+    model.export(tmp_path / "1", SEARCH, constraints=True, warmup=[(1, 16)])
+    replica = Replica(tmp_path / "1")  # of a server
+    signature, warm = replica.warmup_requests()[1]
+    assert signature == "constrained"
+    assert {name: len(rows) for name, rows in warm.items()} == dict.fromkeys(
+        ("text", "prefix", "constraints"), 1
+    )
+    inputs = {
+        "text": TEXTS,
+        "prefix": PREFIXES,
+        "constraints": ["\t".join(entry) for entry in CONSTRAINTS],
+    }
+    outputs = replica.call("constrained", inputs)
+    expected, scores = model.generate(
+        TEXTS, SEARCH, prefix=PREFIXES, constraints=CONSTRAINTS, return_scores=True
+    )
+    assert served_texts(outputs) == expected
+    np.testing.assert_allclose(outputs["score"], scores, atol=1e-4)
+    assert "fe" in expected[0][0] and "abc" in expected[2][0]
+    for phrase, message in {
+        "abcabca": "`constraints` must be shorter than the greatest output length",
+        "az": "`constraints` must have phrases with only characters and words",
+    }.items():
+        wrong = {"text": ["a"], "prefix": [""], "constraints": [phrase]}
+        (found,) = replica.predict("constrained", [wrong])
+        assert found.startswith(message)
+
+
+@pytest.mark.once
+def test_groups_of_beams(model, unchecked_exports, tmp_path):
+    folder = tmp_path / "1"
+    model.export(folder, GROUPS, warmup=())
+    function = tf.saved_model.load(str(folder)).signatures["nbest"]
+    seed = tf.zeros([5], tf.int32)
+    outputs = function(text=tf.constant(TEXTS), prefix=tf.constant(PREFIXES), seed=seed)
+    expected, scores = model.generate(
+        TEXTS, GROUPS, prefix=PREFIXES, return_scores=True
+    )
+    assert served_texts({"text": outputs["text"].numpy()}) == expected
+    np.testing.assert_allclose(outputs["score"], scores, atol=1e-4)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("search", [GreedySearch(), GROUPS])
+def test_other_searches(model, search, tmp_path):
+    with pytest.raises(ValueError, match="a `BeamSearch` with one group of beams"):
+        export_saved_model(model, tmp_path / "1", search, constraints=True)
