@@ -168,6 +168,8 @@ class SearchableModel(PresetModel):
             prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
                 outputs, padded; `None` = no prefixes.
             seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
+            phrases: int tensor `(batch, phrases, phrase_length)`, the phrases that must
+                occur, padded; `None` = no phrases.
 
         Returns:
             `SearchInputs`.
