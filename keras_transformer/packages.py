@@ -5,7 +5,7 @@ belong to others.
 """
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 DISTRIBUTION = "keras-transformer-toolkit"
 
@@ -30,7 +30,7 @@ EXTRAS = {
     "marian": {"yaml": "pyyaml>=6.0", "safetensors": "safetensors>=0.6"},
     "hub": {"huggingface_hub": "huggingface_hub>=1.0"},
     "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
-    "distributed": {"ray": "ray[train]>=2.60", "pyarrow": "ray[train]>=2.60"},
+    "distributed": {"pyarrow": "pyarrow>=17.0", "ray": "ray[train]>=2.60"},
     "serve": {
         "httptools": "httptools>=0.9",
         "prometheus_client": "prometheus-client>=0.26",
@@ -47,11 +47,14 @@ REQUIREMENTS = {
 }
 
 
-def install_command(modules: Iterable[str]) -> str:
+def install_command(
+    modules: Iterable[str], requirements: Mapping[str, str] = REQUIREMENTS
+) -> str:
     """Returns the command that installs packages.
 
     Args:
         modules: names under which the packages are imported.
+        requirements: dictionary of the requirement of each module.
 
     Returns:
         str, a shell command.
@@ -62,7 +65,7 @@ def install_command(modules: Iterable[str]) -> str:
     >>> install_command(["yaml", "safetensors"])
     'pip install "pyyaml>=6.0" "safetensors>=0.6"'
     """
-    return " ".join(["pip install", *(f'"{REQUIREMENTS[name]}"' for name in modules)])
+    return " ".join(["pip install", *(f'"{requirements[name]}"' for name in modules)])
 
 
 def require_extra(extra: str, needed_for: str) -> None:
@@ -76,15 +79,20 @@ def require_extra(extra: str, needed_for: str) -> None:
         ModuleNotFoundError: if one is missing. The message has the command that
             installs it.
     """
-    require_modules(EXTRAS[extra], needed_for)
+    require_modules(EXTRAS[extra], needed_for, EXTRAS[extra])
 
 
-def require_modules(modules: Iterable[str], needed_for: str) -> None:
+def require_modules(
+    modules: Iterable[str],
+    needed_for: str,
+    requirements: Mapping[str, str] = REQUIREMENTS,
+) -> None:
     """Checks that packages are installed, without importing them.
 
     Args:
         modules: names under which the packages are imported.
         needed_for: the feature that requires them, as the subject of the error message.
+        requirements: dictionary of the requirement of each module.
 
     Raises:
         ModuleNotFoundError: if one is missing.
@@ -94,7 +102,7 @@ def require_modules(modules: Iterable[str], needed_for: str) -> None:
         packages = "package" if len(missing) == 1 else "packages"
         raise ModuleNotFoundError(
             f"{needed_for} requires the {packages} {', '.join(missing)}. To install: "
-            f"{install_command(missing)}",
+            f"{install_command(missing, requirements)}",
             name=missing[0],
         )
 
