@@ -30,6 +30,7 @@ _METAVARS["user_defined_symbols"] = "TEXT..."
 _DEFAULTS = {
     **dict.fromkeys(SIZES, "that of the preset"),
     "positions": "sinusoidal; causal: rotary",
+    "blocks": "plain; causal: modern",
     "label_smoothing": "0.1; causal: 0",
 }
 _OFF = {"test", "init", "subword_sampling", "patience", "verbose", "tokenizer"}

@@ -1,5 +1,6 @@
 """The model of a run: a new or a trained one, with its optimizer, loss and metrics."""
 
+import math
 import pathlib
 import warnings
 from typing import Any
@@ -14,7 +15,7 @@ from keras_transformer.layers import (
     RelativePositionBias,
     RotaryEmbedding,
 )
-from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
+from keras_transformer.models import PRESETS, CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.option_checks import SIZES
@@ -75,15 +76,26 @@ def new_causal_lm(
 
 def _options(recipe: PlannedRecipe, length: int) -> dict[str, Any]:
     """Returns the arguments that all kinds of new models have."""
+    assert recipe.preset is not None
     sizes = {name: vars(recipe)[name] for name in SIZES}
-    return {
+    options: dict[str, Any] = {
         "normalize_first": True,
         "dropout": recipe.dropout,
         "attention_options": {"dropout": recipe.attention_dropout},
         "positions": _positions(recipe, length),
         "dtype": recipe.dtype,
-        **{name: size for name, size in sizes.items() if size is not None},
     }
+    if recipe.blocks == "modern":
+        # A gated network has three matrices in place of two.
+        width = PRESETS[recipe.preset]["intermediate_dim"] * 2 / 3
+        options |= {
+            "intermediate_dim": 8 * math.ceil(width / 8),
+            "activation": "silu",
+            "feed_forward_options": {"gated": True, "use_bias": False},
+            "residual_options": {"normalization": "rms"},
+        }
+        options["attention_options"] |= {"use_bias": False}
+    return options | {name: size for name, size in sizes.items() if size is not None}
 
 
 def _length_arguments(cls: type[GenerativeModel], length: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ METRICS = (
     *("token_error_rate", "character_error_rate", "loss"),
 )
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative", "alibi")
+BLOCKS = ("plain", "modern")
 SIZES = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
 # Options that only one kind of model has, each with the remedy.
 _USE_TOKENIZER = "Use `tokenizer`."
@@ -158,7 +159,7 @@ def check_names(recipe: "Recipe") -> None:
     """
     tokenizers = ("tokenizer", "source_tokenizer", "target_tokenizer")
     choices: dict[str, tuple[str, ...]] = dict.fromkeys(tokenizers, TOKENIZERS)
-    choices |= {"metric": METRICS, "positions": POSITIONS}
+    choices |= {"metric": METRICS, "positions": POSITIONS, "blocks": BLOCKS}
     choices |= {"model": MODELS, "documents": DOCUMENTS}
     choices["vocabularies"] = ("joint", "separate")
     for name, known in choices.items():

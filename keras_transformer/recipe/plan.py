@@ -102,6 +102,7 @@ def choose_language_model(plan: Plan, tokens: int) -> None:
     if plan["init"] is None:
         preset = _preset(tokens, SMALL_LM_FROM, BASE_LM_FROM)
         plan.choose("preset", preset, f"{tokens:,} tokens")
+        plan.choose("blocks", "modern", "lower loss at the same size")
     _choose_learning_rate(plan)
     plan.choose("dropout", 0.2 if tokens < SMALL_LM_FROM else 0.1, f"{tokens:,} tokens")
 

@@ -38,7 +38,7 @@ _CHANGEABLE = {
 }
 # Options that `init` takes from the trained model.
 _OPTIONS_OF_INIT = (
-    *("preset", *SIZES, "positions", "tokenizer", "source_tokenizer"),
+    *("preset", *SIZES, "positions", "blocks", "tokenizer", "source_tokenizer"),
     *("target_tokenizer", "vocabularies", "vocabulary_size"),
     *("source_vocabulary_size", "target_vocabulary_size", "normalization"),
     *("character_coverage", "byte_fallback", "user_defined_symbols"),
@@ -160,6 +160,9 @@ class Recipe:
     positions: Annotated[str | None, f"Position encoding: {', '.join(POSITIONS)}."] = (
         None
     )
+    blocks: Annotated[
+        str | None, "plain: as in the paper; modern: SwiGLU, RMSNorm and no biases."
+    ] = None
     init: Annotated[
         str | None,
         "Trained model to start from: a .keras file, or the folder of a run or preset.",

@@ -94,6 +94,7 @@ def test_the_choices_are_printed_and_written(run, folder):
         "--vocabulary-size 17": "the characters of the text",
         "--length 16": "2,835 tokens",
         "--preset transformer_tiny": "2,835 tokens",
+        "--blocks modern": "lower loss at the same size",
     }
     assert {name: options[name] for name in expected} == expected
     assert "Training text    2,835 tokens of 1 document in " in output
@@ -106,6 +107,7 @@ def test_the_choices_are_printed_and_written(run, folder):
     assert written["model"] == "causal" and written["metric"] == "loss"
     assert written["positions"] == "rotary" and written["label_smoothing"] == 0
     assert "max_source_length" not in written and written["length"] == 16
+    assert written["blocks"] == "modern"
 
 
 def test_the_model_of_a_run(run, folder):
@@ -162,6 +164,33 @@ def test_a_resumed_run_has_the_same_losses(run, folder):
     message = "`length` must be that of the run to resume, 16 in .*`length=32`"
     with pytest.raises(ValueError, match=message):
         train(recipe(folder, "resumed", documents="none", epochs=2, length=32))
+
+
+def test_blocks(folder):
+    options = {"documents": "none", "epochs": 1, "intermediate_dim": None}
+    config = train(recipe(folder, "modern", **options)).model.get_config()
+    assert config["activation"] == "silu" and config["intermediate_dim"] == 176
+    assert config["attention_options"] == {"dropout": 0.0, "use_bias": False}
+    assert config["feed_forward_options"] == {"gated": True, "use_bias": False}
+    assert config["residual_options"] == {"normalization": "rms"}
+    # The presets have as many parameters as with plain blocks, up to the biases.
+    for preset in PRESETS.values():
+        plain = 2 * preset["intermediate_dim"]
+        assert 0 <= 3 * 8 * -(-plain // 24) - plain < 24
+
+
+def test_a_run_of_an_earlier_version_keeps_its_blocks(folder):
+    options = {"documents": "none", "epochs": 1}
+    train(recipe(folder, "older", **options, blocks="plain"))
+    file = folder / "older/options.toml"
+    content = file.read_text().replace('blocks = "plain"\n', "")
+    file.write_text(content)
+    model = train(recipe(folder, "older", **{**options, "epochs": 2})).model
+    config = model.get_config()
+    assert (config["activation"], config["intermediate_dim"]) == ("relu", 16)
+    assert "blocks" not in read_options(file)
+    with pytest.raises(ValueError, match="`blocks` must be that of the run to resume"):
+        train(recipe(folder, "older", **options, blocks="modern"))
 
 
 def test_documents_of_a_line_begin_with_the_start_token(tmp_path, monkeypatch):

@@ -92,6 +92,7 @@ def test_paths_are_absolute(tmp_path, monkeypatch):
         ("normalization", "nfkc"),
         ("tokenizer", "words"),
         ("hidden_dim", 64),
+        ("blocks", "modern"),
         ("user_defined_symbols", ["<n>"]),
     ],
 )
@@ -183,6 +184,7 @@ def test_the_former_name_of_metric_every(tmp_path):
         ("source_tokenizer", "char"),
         ("metric", "blue"),
         ("positions", "absolute"),
+        ("blocks", "llama"),
         ("vocabularies", "shared"),
     ],
 )

@@ -437,6 +437,7 @@ def test_sizes_positions_and_tokenizers(options, monkeypatch):
     del options["tokenizer"], options["vocabulary_size"]
     options |= {"source_tokenizer": "bytes", "target_tokenizer": "characters"}
     options |= {"hidden_dim": 12, "num_layers": 2, "positions": "rotary"}
+    options["blocks"] = "modern"
     options |= {"num_heads": 3, "epochs": 1, "num_beams": 1, "tensorboard": True}
     model = train(Recipe(**options)).model
     config = model.get_config()
@@ -444,6 +445,7 @@ def test_sizes_positions_and_tokenizers(options, monkeypatch):
         *(12, 2, 3)
     ]
     assert type(model.positions).__name__ == "RotaryEmbedding"
+    assert config["residual_options"] == {"normalization": "rms"}
     assert model.source_tokenizer.vocabulary_size == 260
     assert type(model.target_tokenizer).__name__ == "CharacterTokenizer"
     assert [*pathlib.Path(options["output"], "logs").iterdir()]
