@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from keras_transformer.recipe.folder import latest_position
@@ -39,8 +40,11 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
     Raises:
         ValueError: if the cluster has too few accelerators, or as `prepare`.
         RuntimeError: if workers have died too often, or cannot reach one another.
+        KeyboardInterrupt: after SIGINT. The workers end at once.
     """
-    state = pathlib.Path(recipe.output, "ray").absolute()
+    # The processes have other working folders.
+    recipe = dataclasses.replace(recipe, output=os.path.abspath(recipe.output))
+    state = pathlib.Path(recipe.output, "ray")
     state.mkdir(parents=True, exist_ok=True)
     output = _Output(state / "output.txt", 2 if reporter.verbose else 0)
     with contextlib.ExitStack() as stack:
@@ -54,7 +58,13 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
                 f"{recipe.devices} virtual devices train on processors."
             )
         _run(_prepare, recipe, output, num_cpus=0, env={"JAX_PLATFORMS": "cpu"})
-        _fit(recipe, output, resources, state)
+        try:
+            _fit(recipe, output, resources, state)
+        except KeyboardInterrupt as interrupt:
+            position = latest_position(recipe.output) or RunPosition(0)
+            raise type(interrupt)(
+                f"Stopped. The same code resumes at {position.resumes_at}."
+            ) from None
         _run(_finish, recipe, output, **_options_of_task(resources))
 
 
@@ -200,7 +210,7 @@ def _fit(
         attempts[position] += 1
         folder = state / f"fit-{attempts.total()}"
         try:
-            _trainer(recipe, output, resources, folder).fit()
+            _interruptible(_trainer(recipe, output, resources, folder).fit)
             return
         except TrainingFailedError as error:
             reason = _reason(error)
@@ -211,6 +221,23 @@ def _fit(
                 ) from error
         if output.verbose:
             print(f"A worker has stopped: {reason} The workers start again.")
+
+
+def _interruptible(function: Callable[[], Any]) -> None:
+    """Calls a function in a thread, so that Ctrl-C ends the wait for it.
+
+    In the main thread, Ray Train handles the signal itself, and ends the process.
+    """
+    future: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    future.result()
 
 
 def _reason(error: Exception) -> str:

@@ -62,10 +62,11 @@ def losses(folder):
 
 
 def start(folder, text, workers):
-    options = {"train": text, "valid": text, "output": folder, **OPTIONS}
+    options = {"train": text, "valid": text, "output": folder.name, **OPTIONS}
     command = [*forked_python("jax"), "-m", "keras_transformer", "train"]
     return subprocess.Popen(
         [*command, *arguments(options), "--workers", str(workers)],
+        cwd=folder.parent,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
