@@ -22,6 +22,7 @@ NOT_RUN = {
     "openai-community/": "it downloads a published model",
     "serve(read_server_options(": "it serves until it is stopped",
     "kt.distribute(": "it requires several devices and JAX",
+    "kt.Pipeline(": "it requires several devices and JAX",
 }
 # Why an example with this in it runs with one backend alone, and which.
 RUN_ONCE = {

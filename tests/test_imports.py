@@ -48,7 +48,7 @@ REQUIRED = {
     "export": {"ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"},
     "files": set(),
     "hub": set(),
-    "inference": {"keras", "numpy", "sacrebleu", "tqdm"},
+    "inference": {"keras", "numpy", "ray", "sacrebleu", "tqdm"},
     "interoperability": {"keras", "numpy"},
     "layers": {"keras", "numpy"},
     "models": {"keras"},

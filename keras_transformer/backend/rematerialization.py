@@ -31,9 +31,8 @@ def rematerialized_call(
     References:
         - [Chen et al., 2016](https://arxiv.org/abs/1604.06174)
     """
-    weights = layer.weights
-    seeds = [v for v in layer.variables if not any(v is w for w in weights)]
-    masks = [_get_mask(x) for x in inputs]
+    weights, seeds = split_variables(layer)
+    masks = [get_mask(x) for x in inputs]
 
     def call(
         inputs: list[Tensor], weight_values: list[Tensor]
@@ -42,7 +41,7 @@ def rematerialized_call(
         with keras.StatelessScope(collect_losses=True) as scope:
             for update in values:
                 scope.add_update(update)
-            _set_masks(inputs, masks)
+            set_masks(inputs, masks)
             outputs = layer(*inputs, **options)
         new_seeds = [scope.get_current_value(seed) for seed in seeds]
         return outputs, new_seeds, scope.losses
@@ -55,7 +54,7 @@ def rematerialized_call(
     layer.add_loss(losses)
     for seed, value in zip(seeds, new_values, strict=True):
         seed.assign(value)
-    _set_masks(keras.tree.flatten(outputs)[:1], masks[:1])
+    set_masks(keras.tree.flatten(outputs)[:1], masks[:1])
     return outputs
 
 
@@ -113,12 +112,27 @@ def _mask_of() -> _MaskOf:
     return _MaskOf()
 
 
-def _get_mask(x: Tensor) -> Mask | None:
+def split_variables(
+    layer: keras.layers.Layer,
+) -> tuple[list[keras.Variable], list[keras.Variable]]:
+    """Returns the weights of a layer, and the states of its seed generators.
+
+    Args:
+        layer: a built layer.
+    """
+    weights = layer.weights
+    seeds = [v for v in layer.variables if not any(v is w for w in weights)]
+    return weights, seeds
+
+
+def get_mask(x: Tensor) -> Mask | None:
+    """Returns the Keras mask of a tensor, or `None`."""
     mask = _mask_of()(x)
     return None if mask is x else mask
 
 
-def _set_masks(tensors: Sequence[Tensor], masks: Sequence[Mask | None]) -> None:
+def set_masks(tensors: Sequence[Tensor], masks: Sequence[Mask | None]) -> None:
+    """Attaches Keras masks to tensors."""
     for tensor, mask in zip(tensors, masks, strict=True):
         if mask is not None:
             _identity()(tensor, mask=mask)

@@ -20,6 +20,7 @@ from keras_transformer.command_line.parameters import (
 )
 from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.files import check_new_file
+from keras_transformer.packages import require_modules
 from keras_transformer.recipe.loading import find_model, load_trained_model
 
 DASH = pathlib.Path("-")  # standard input or standard output
@@ -72,6 +73,14 @@ def translate_command(
     ] = None,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of processes that translate from file to file, each with a "
+            "copy of the model. Several require Ray.",
+        ),
+    ] = 1,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
@@ -85,6 +94,13 @@ def translate_command(
     If a translation from file to file is stopped, the same command resumes it.
     """
     find_model(model)
+    if workers > 1 and DASH in (source, target):
+        raise ValueError(
+            "`workers` must be 1 to read or write a pipe; received "
+            f"`workers={workers}`. Name two files."
+        )
+    if workers > 1:
+        require_modules(["ray"], f"--workers {workers}")
     if target != DASH:
         check_new_file(target, None if source == DASH else source, overwrite)
     import_keras_quietly()
@@ -117,6 +133,7 @@ def translate_command(
                 distinct_texts=distinct,
                 too_long=too_long.value,
                 overwrite=overwrite,
+                workers=workers,
                 verbose=int(not quiet),
                 dictionary=terms,
             )

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.layers.attention.key_values import Cache, KeyValues
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.stack import Stack
-from keras_transformer.types import Mask, Shape, Size, Tensor
+from keras_transformer.types import Mask, Options, Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -147,35 +147,40 @@ class DecoderStack(Stack):
         self_caches = self._per_block("self_attention_cache", self_attention_cache)
         cross_caches = self._per_block("cross_attention_cache", cross_attention_cache)
         source = () if encoder_sequence is None else (encoder_sequence,)
+        options: Options = {
+            "decoder_padding_mask": decoder_padding_mask,
+            "decoder_attention_mask": decoder_attention_mask,
+            "encoder_padding_mask": encoder_padding_mask,
+            "encoder_attention_mask": encoder_attention_mask,
+            "self_attention_cache_update_index": self_attention_cache_update_index,
+            "cross_attention_cache_update_index": cross_attention_cache_update_index,
+            "use_causal_mask": use_causal_mask,
+            "training": training,
+            "positions": positions,
+            "cache_positions": cache_positions,
+            "mask": mask,
+        }
+        caches = self_attention_cache, cross_attention_cache
+        if caches == (None, None) and not return_attention_scores:
+            x = self._call_blocks(decoder_sequence, *source, **options)
+            return self._normalize(x)
         x, extras = decoder_sequence, []
         for block, self_cache, cross_cache in zip(
             self.blocks, self_caches, cross_caches, strict=True
         ):
-            outputs = self._call_block(
+            x, *block_extras = self._call_block(
                 block,
                 x,
                 *source,
-                decoder_padding_mask=decoder_padding_mask,
-                decoder_attention_mask=decoder_attention_mask,
-                encoder_padding_mask=encoder_padding_mask,
-                encoder_attention_mask=encoder_attention_mask,
                 self_attention_cache=self_cache,
-                self_attention_cache_update_index=self_attention_cache_update_index,
                 cross_attention_cache=cross_cache,
-                cross_attention_cache_update_index=cross_attention_cache_update_index,
-                use_causal_mask=use_causal_mask,
-                training=training,
                 return_attention_scores=return_attention_scores,
-                positions=positions,
-                cache_positions=cache_positions,
-                mask=mask,
+                **options,
             )
-            x, *block_extras = outputs if isinstance(outputs, tuple) else (outputs,)
             extras.append(block_extras)
-        x = self._normalize(x)
         # One list for each kind of output: self- and cross-attention caches, scores.
         lists = [list(kind) for kind in zip(*extras, strict=True)]
-        return (x, *lists) if lists else x
+        return (self._normalize(x), *lists)
 
     def _per_block(
         self, name: str, caches: Sequence[Cache] | None

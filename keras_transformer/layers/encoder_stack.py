@@ -4,7 +4,7 @@ import keras
 
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.stack import Stack
-from keras_transformer.types import Mask, Shape, Tensor
+from keras_transformer.types import Mask, Options, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -92,23 +92,22 @@ class EncoderStack(Stack):
         positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        options: Options = {
+            "padding_mask": padding_mask,
+            "attention_mask": attention_mask,
+            "training": training,
+            "positions": positions,
+            "mask": mask,
+        }
+        if not return_attention_scores:
+            return self._normalize(self._call_blocks(inputs, **options))
         x, scores = inputs, []
         for block in self.blocks:
-            x = self._call_block(
-                block,
-                x,
-                padding_mask=padding_mask,
-                attention_mask=attention_mask,
-                training=training,
-                return_attention_scores=return_attention_scores,
-                positions=positions,
-                mask=mask,
+            x, block_scores = self._call_block(
+                block, x, return_attention_scores=True, **options
             )
-            if return_attention_scores:
-                x, block_scores = x
-                scores.append(block_scores)
-        x = self._normalize(x)
-        return (x, scores) if return_attention_scores else x
+            scores.append(block_scores)
+        return self._normalize(x), scores
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape

@@ -1,6 +1,9 @@
 """Base class of encoder stacks and decoder stacks."""
 
-from typing import Any, ClassVar
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, ClassVar, TypeAlias
 
 import keras
 
@@ -12,6 +15,26 @@ from keras_transformer.layers.positions.scheme import PositionScheme
 from keras_transformer.layers.residual import make_normalization
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Options, Shape, Tensor
+
+# Calls the blocks of a stack: a function of the stack, its first input, and the further
+# inputs and options of a block.
+BlockRunner: TypeAlias = Callable[..., Tensor]
+
+_runner: ContextVar[BlockRunner | None] = ContextVar("_runner", default=None)
+
+
+@contextlib.contextmanager
+def blocks_called_by(run: BlockRunner) -> Iterator[None]:
+    """Lets a function call the blocks of all stacks, such as a pipeline.
+
+    Args:
+        run: the function.
+    """
+    token = _runner.set(run)
+    try:
+        yield
+    finally:
+        _runner.reset(token)
 
 
 class Stack(BlockArguments, keras.layers.Layer):
@@ -96,12 +119,26 @@ class Stack(BlockArguments, keras.layers.Layer):
     # Traces `call`, since the outputs may include scores and caches.
     compute_output_spec = keras.Operation.compute_output_spec
 
+    def _call_blocks(self, x: Tensor, *inputs: Tensor, **options: Any) -> Tensor:
+        """Calls the blocks one after another, without caches and scores."""
+        run = _runner.get()
+        if run is not None:
+            return run(self, x, *inputs, **options)
+        for block in self.blocks:
+            x = self._call_block(block, x, *inputs, **options)
+        return x
+
     def _call_block(
         self, block: Block, *inputs: Tensor, training: bool | None, **options: Any
     ) -> Any:
         if self.rematerialize and training:
             return rematerialized_call(block, *inputs, training=training, **options)
         return block(*inputs, training=training, **options)
+
+    def has_equal_blocks(self) -> bool:
+        """Returns whether the blocks differ in the values of their variables only."""
+        first, *others = map(_design, self.blocks)
+        return all(other == first for other in others)
 
     def _normalize(self, x: Tensor) -> Tensor:
         return x if self.norm is None else self.norm(x)
@@ -118,3 +155,9 @@ class Stack(BlockArguments, keras.layers.Layer):
     def from_config(cls, config: Config) -> "Stack":
         """Creates the stack from its configuration."""
         return cls(**deserialize_objects(config))
+
+
+def _design(block: Block) -> tuple[Any, ...]:
+    """Returns what a block computes, but for the values of its variables."""
+    variables = [(tuple(v.shape), v.dtype, v.trainable) for v in block.variables]
+    return type(block), block.get_block_config(), variables

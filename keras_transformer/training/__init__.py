@@ -20,6 +20,7 @@ from keras_transformer.training.freezing import freeze
 from keras_transformer.training.losses import LabelSmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedTokenAccuracy, Perplexity
 from keras_transformer.training.non_finite_loss import NonFiniteLoss
+from keras_transformer.training.pipeline import Pipeline
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.schedules import WarmupInverseSquareRoot
 from keras_transformer.training.skip_non_finite import SkipNonFinite
@@ -33,6 +34,7 @@ __all__ = [
     "MaskedTokenAccuracy",
     "NonFiniteLoss",
     "Perplexity",
+    "Pipeline",
     "SavedCheckpoint",
     "SkipNonFinite",
     "TokenTrainer",

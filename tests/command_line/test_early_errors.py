@@ -51,6 +51,12 @@ CASES = [
     (TRAIN, "tensorflow_text", 'install: pip install "tensorflow-text>=2.21"'),
     (TRAIN, "jax", "KERAS_BACKEND=jax requires the package jax. To install: pip insta"),
     ([*TRAIN, "--init", "hf://a/b"], "huggingface_hub", '"huggingface_hub>=1.0"'),
+    (["translate", MODEL, "--workers", "2"], "", "`--workers` must be 1 to read or "),
+    (
+        ["translate", MODEL, "a.en", "c.de", "--workers", "2"],
+        "ray",
+        'requires the package ray. To install: pip install "ray[serve]>=2.60"',
+    ),
     (
         ["evaluate", "a.en", "a.en", "a.de"],
         "",

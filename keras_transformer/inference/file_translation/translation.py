@@ -1,6 +1,7 @@
 """Translation of files and pipes of any size, which resumes after a stop."""
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import itertools
@@ -8,7 +9,7 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
 import keras
@@ -16,6 +17,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from keras_transformer.arguments import check_ints
+from keras_transformer.backend.ray_ports import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.files import check_new_file, written_whole
@@ -29,6 +31,7 @@ from keras_transformer.inference.file_translation.unfinished_file import Unfinis
 from keras_transformer.inference.generation import Request, check_request, check_seed
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.packages import require_modules
 
 
 class Hypothesis(NamedTuple):
@@ -39,6 +42,8 @@ class Hypothesis(NamedTuple):
 
 
 Hypotheses: TypeAlias = list[Hypothesis]
+# Batches of lines to the hypotheses of each line, in the order of the batches.
+Decode: TypeAlias = Callable[[Iterable[list[str]]], Iterator[list[Hypotheses]]]
 
 
 class _Options(NamedTuple):
@@ -69,6 +74,7 @@ def translate_file(
     distinct_texts: bool = False,
     too_long: str = "error",
     overwrite: bool = False,
+    workers: int = 1,
     verbose: int = 1,
     dictionary: PhraseDictionary | None = None,
 ) -> None:
@@ -105,6 +111,12 @@ def translate_file(
             translations empty and warns of their number at the end.
         overwrite: whether to replace an existing `target`, and to discard unfinished
             work of a call with other arguments.
+        workers: int, number of processes that decode the batches, each with a copy of
+            the model. Above 1 they are actors of Ray, which share the cores and GPUs:
+            of the cluster to which `ray.init` has connected, of that of the
+            environment variable RAY_ADDRESS, or of this machine. The batches, and so
+            the translations, are those of one process. A stopped translation may
+            resume with another number.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: the target phrases that must occur in the translations of lines
             with certain source phrases; see `PhraseDictionary`.
@@ -115,6 +127,9 @@ def translate_file(
             unfinished work of another text, model, search or options.
         FileExistsError: if `target` exists and may not be replaced.
         OSError: if a file cannot be read or written.
+        ModuleNotFoundError: if `workers` is above 1 and Ray is not installed.
+        TimeoutError: if the workers do not start.
+        RuntimeError: if workers die again and again.
 
     Example:
 
@@ -126,6 +141,7 @@ def translate_file(
     check_request(Request(search, max_length, min_length), batch_size)
     check_seed(seed)
     _check_arguments(window, too_long)
+    check_workers(workers)
     check_new_file(target, source, overwrite)
     text = FileLines(source, ModelSide(model))
     settings = {
@@ -148,9 +164,12 @@ def translate_file(
         done = unfinished.progress.lines
         if too_long == "error":
             text.check_lengths(done, window)
-        with _progress_bar(text.lines, verbose, done) as bar:
+        with (
+            _decoder(model, options, workers) as decode,
+            _progress_bar(text.lines, verbose, done) as bar,
+        ):
             parts = text.windows(done, window)
-            for part, written in _translated(model, parts, options, n_best, bar):
+            for part, written in _translated(decode, parts, batch_size, n_best, bar):
                 left_empty = int(part.too_long.sum())
                 unfinished.append(written, len(part.lines), left_empty)
     _warn_of_empty_lines(unfinished.progress.left_empty, text)
@@ -224,9 +243,12 @@ def translate_stream(
         dictionary=dictionary,
     )
     left_empty = 0
-    with _progress_bar(text.lines, verbose) as bar:
+    with (
+        _decoder(model, options) as decode,
+        _progress_bar(text.lines, verbose) as bar,
+    ):
         parts = text.windows(0, window)
-        for part, written in _translated(model, parts, options, n_best, bar):
+        for part, written in _translated(decode, parts, batch_size, n_best, bar):
             target.write(written.encode())
             target.flush()
             left_empty += int(part.too_long.sum())
@@ -308,45 +330,91 @@ def _relevant(config: object) -> object:
     return config
 
 
+def check_workers(workers: int) -> None:
+    """Checks a number of workers, and that Ray is installed if there are several.
+
+    Args:
+        workers: int >= 1.
+
+    Raises:
+        ValueError: if it is out of range.
+        ModuleNotFoundError: if Ray is missing.
+    """
+    check_ints(1, workers=workers)
+    if workers > 1:
+        require_modules(["ray"], f"`workers={workers}`")
+
+
+def _decoder(
+    model: SequenceModel, options: _Options, workers: int = 1
+) -> contextlib.AbstractContextManager[Decode]:
+    """Returns a context with the function that decodes batches."""
+    decode = functools.partial(_decode, options=options)
+    if workers == 1:
+        one = functools.partial(map, functools.partial(decode, model))
+        return contextlib.nullcontext(one)
+    if "RAY_ADDRESS" not in os.environ:
+        use_loopback()
+    from keras_transformer.inference.file_translation.workers import started_workers
+
+    return started_workers(model, decode, workers)
+
+
 def _translated(
-    model: SequenceModel,
+    decode: Decode,
     parts: Iterator[LineWindow],
-    options: _Options,
+    batch_size: int,
     n_best: bool,
     bar: tqdm,
 ) -> Iterator[tuple[LineWindow, str]]:
-    """Yields each window with its translations, as lines of text."""
+    """Yields each window with its translations, as lines of text.
+
+    A line without words has one hypothesis, the empty text.
+    """
     write = _n_best_lines if n_best else _best_line
-    for part in parts:
-        hypotheses = _translate(model, part, options, bar)
+    # Workers decode batches of the next windows before a window is complete.
+    planned, ahead = itertools.tee((part, _batches(part, batch_size)) for part in parts)
+    found = decode(
+        [part.lines[place] for place in places]
+        for part, batches in ahead
+        for places in batches
+    )
+    for part, batches in planned:
+        hypotheses = [[Hypothesis("", 0.0)] for _ in part.lines]
+        bar.update(len(hypotheses) - sum(map(len, batches)))
+        for places in batches:
+            for place, row in zip(places, next(found), strict=True):
+                hypotheses[place] = row
+            bar.update(len(places))
         yield part, "".join(map(write, itertools.count(part.start), hypotheses))
 
 
-def _translate(
-    model: SequenceModel, window: LineWindow, options: _Options, bar: tqdm
-) -> list[Hypotheses]:
-    """Returns the hypotheses of each line, best first; an empty one without words."""
-    hypotheses = [[Hypothesis("", 0.0)] for _ in window.lines]
+def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
+    """Returns the places of the lines of each batch, which have like lengths."""
     chosen = np.flatnonzero((window.lengths > 1) & ~window.too_long)
-    bar.update(len(hypotheses) - len(chosen))
     if not chosen.size:
-        return hypotheses
+        return []
     order = chosen[np.argsort(window.lengths[chosen], kind="stable")]
-    size, arguments = options.batch_size, options._asdict()
+    # The last batch is larger than `size`, since a smaller one has another shape.
+    return np.split(order, range(size, len(order) - size + 1, size))
+
+
+def _decode(
+    model: SequenceModel, lines: list[str], *, options: _Options
+) -> list[Hypotheses]:
+    """Returns the hypotheses of each line, best first."""
+    arguments = options._asdict()
     dictionary = arguments.pop("dictionary")
+    if dictionary is not None:
+        arguments["constraints"] = dictionary.constraints(lines)
     if not options.distinct_texts:
         del arguments["distinct_texts"]  # which a model of one's own may lack
-    # The last batch is larger than `size`, since a smaller one has another shape.
-    for part in np.split(order, range(size, len(order) - size + 1, size)):
-        lines = [window.lines[place] for place in part]
-        if dictionary is not None:
-            arguments["constraints"] = dictionary.constraints(lines)
-        found, scores = model.generate(lines, return_scores=True, **arguments)
-        scores = scores.reshape(len(part), options.search.num_hypotheses).tolist()
-        for place, texts, row in zip(part, found, scores, strict=True):
-            texts = [texts] if isinstance(texts, str) else texts
-            hypotheses[place] = list(map(Hypothesis, texts, row[: len(texts)]))
-        bar.update(len(part))
+    found, scores = model.generate(lines, return_scores=True, **arguments)
+    rows = scores.reshape(len(lines), options.search.num_hypotheses).tolist()
+    hypotheses = []
+    for texts, row in zip(found, rows, strict=True):
+        texts = [texts] if isinstance(texts, str) else texts
+        hypotheses.append(list(map(Hypothesis, texts, row[: len(texts)])))
     return hypotheses
 
 

@@ -1,0 +1,229 @@
+"""A pipeline of equal layers over several devices, on JAX."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import keras
+from keras import ops
+
+from keras_transformer.backend.rematerialization import (
+    get_mask,
+    set_masks,
+    split_variables,
+)
+from keras_transformer.types import Options, Tensor
+
+_STAGE = "stage"
+Values: TypeAlias = list[Tensor]
+
+
+class Stages:
+    """Devices of JAX in a row, each with an equal part of the layers.
+
+    Args:
+        devices: int, number of devices; `None` = all.
+
+    Raises:
+        ValueError: if there are fewer devices.
+    """
+
+    def __init__(self, devices: int | None):
+        import jax
+
+        present = jax.devices()
+        if devices is not None and devices > len(present):
+            raise ValueError(
+                f"`devices` must be at most {len(present)}, the number of devices of "
+                f"JAX; received `devices={devices}`. To try several devices on a CPU, "
+                f"set XLA_FLAGS=--xla_force_host_platform_device_count={devices} "
+                "before JAX is imported."
+            )
+        self._mesh = jax.sharding.Mesh(present[:devices], (_STAGE,))
+        self.count = self._mesh.size
+
+    def divide(self, value: Tensor) -> Tensor:
+        """Moves a tensor `(layers, …)`, to each device the part of its layers."""
+        import jax
+
+        return jax.device_put(value, self._layout(_STAGE))
+
+    def copy(self, value: Tensor) -> Tensor:
+        """Copies a tensor to each device."""
+        import jax
+
+        return jax.device_put(value, self._layout())
+
+    def _layout(self, *axes: str) -> Any:
+        import jax
+
+        spec = jax.sharding.PartitionSpec(*axes)
+        return jax.sharding.NamedSharding(self._mesh, spec)
+
+    def run(
+        self,
+        layer: keras.layers.Layer,
+        weights: Values,
+        seeds: Values,
+        micro_batches: int,
+        rematerialize: bool,
+        x: Tensor,
+        *inputs: Tensor,
+        **options: Any,
+    ) -> tuple[Tensor, Values]:
+        """Calls a layer with the variables of one layer after another.
+
+        In each of `micro_batches + count - 1` ticks, every device calls its layers with
+        one part of the rows, and sends the output to the next device. A layer draws
+        random numbers for the parts in their order.
+
+        Args:
+            layer: the layer.
+            weights: values of `layer.weights`, tensors `(layers, …)`.
+            seeds: states of its seed generators, tensors `(layers, 2)`.
+            micro_batches: int, number of parts of the rows.
+            rematerialize: bool, whether the gradient recomputes the activations inside
+                the layers.
+            x: float tensor `(rows, …)`, the input of the first layer.
+            *inputs: further inputs of each layer, tensors `(rows, …)`.
+            **options: further arguments of each layer; tensors are `(rows, …)`.
+
+        Returns:
+            The output of the last layer `(rows, …)`, and the new states of the seed
+            generators.
+
+        Raises:
+            ValueError: if `micro_batches` does not divide the rows, a tensor has
+                another number of rows, or a layer adds a loss.
+        """
+        import jax
+
+        mask = get_mask(x)
+        if mask is not None and options.get("mask") is None:
+            options["mask"] = mask
+        tensors = {name: each for name, each in options.items() if _is_tensor(each)}
+        rest = {name: each for name, each in options.items() if name not in tensors}
+        x = ops.cast(x, layer.compute_dtype)
+        parts = _divide_rows((x, list(inputs), tensors), micro_batches)
+        last = self.count - 1
+
+        def work(
+            weights: Values, seeds: Values, parts: tuple[Tensor, Values, Options]
+        ) -> tuple[Tensor, Values]:
+            stage: Any = jax.lax.axis_index(_STAGE)
+            first, inputs, tensors = parts
+
+            def tick(carry: tuple[Tensor, Values], time: Any) -> Any:
+                received, seeds = carry
+                number = time - stage  # of the part; the others are computed in vain
+                is_part = (number >= 0) & (number < micro_batches)
+                place = ops.clip(number, 0, micro_batches - 1)
+                own_inputs, own_tensors = keras.tree.map_structure(
+                    lambda each: each[place], (inputs, tensors)
+                )
+
+                def call(layer: keras.layers.Layer, x: Tensor) -> Tensor:
+                    return layer(x, *own_inputs, **own_tensors, **rest)
+
+                own = ops.where(stage == 0, first[place], received)
+                own, drawn, losses = _call_with_each(
+                    call, layer, own, weights, seeds, rematerialize=rematerialize
+                )
+                if losses:
+                    raise ValueError(
+                        "`model` must have no losses of its own in a pipeline; "
+                        "received one with activity regularizers. Remove them."
+                    )
+                seeds = [
+                    ops.where(is_part, new, old)
+                    for new, old in zip(drawn, seeds, strict=True)
+                ]
+                following = [(place, place + 1) for place in range(last)]
+                received = jax.lax.ppermute(own, _STAGE, following)
+                return (received, seeds), own
+
+            ticks = ops.arange(micro_batches + last)
+            (_, seeds), outputs = jax.lax.scan(tick, (first[0], seeds), ticks)
+            return outputs[None, last:], seeds
+
+        stage, whole = (jax.sharding.PartitionSpec(*axes) for axes in ([_STAGE], []))
+        outputs, seeds = jax.shard_map(
+            work,
+            mesh=self._mesh,
+            in_specs=(stage, stage, whole),
+            out_specs=(stage, stage),
+            check_vma=False,
+        )(weights, seeds, parts)
+        # Only the last device has the outputs of the last layer. The devices share the
+        # rows of what follows, such as the logits.
+        x = ops.reshape(outputs[-1], x.shape)
+        if x.shape[0] % self.count == 0:
+            x = jax.lax.with_sharding_constraint(x, self._layout(_STAGE))
+        set_masks([x], [mask])
+        return x, seeds
+
+
+def _call_with_each(
+    call: Callable[[keras.layers.Layer, Tensor], Tensor],
+    layer: keras.layers.Layer,
+    x: Tensor,
+    weights: list[Tensor],
+    seeds: list[Tensor],
+    rematerialize: bool,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Calls a layer with the variables of one layer after another, in a loop.
+
+    Args:
+        call: function of the layer and its input that calls it.
+        layer: the layer.
+        x: float tensor, the input for the first variables.
+        weights: values of `layer.weights`, tensors `(layers, …)`.
+        seeds: states of its seed generators, tensors `(layers, 2)`.
+        rematerialize: bool, whether the gradient recomputes the activations inside the
+            layer. In a loop, XLA does not merge this with the forward pass.
+
+    Returns:
+        The last output, the new states of the seed generators, and the losses that the
+        calls added, tensors `(layers,)`.
+    """
+    import jax
+
+    own_weights, own_seeds = split_variables(layer)
+    variables = [*own_weights, *own_seeds]
+
+    def step(x: Tensor, values: list[Tensor]) -> tuple[Tensor, Any]:
+        with keras.StatelessScope(collect_losses=True) as scope:
+            for update in zip(variables, values, strict=True):
+                scope.add_update(update)
+            outputs = call(layer, x)
+        new_seeds = [scope.get_current_value(seed) for seed in own_seeds]
+        return outputs, (new_seeds, scope.losses)
+
+    if rematerialize:
+        step = jax.checkpoint(step, prevent_cse=False)
+    x, (new_seeds, losses) = jax.lax.scan(step, x, [*weights, *seeds])
+    return x, new_seeds, losses
+
+
+def _is_tensor(value: Any) -> bool:
+    return len(getattr(value, "shape", ())) > 0
+
+
+def _divide_rows(tensors: Any, micro_batches: int) -> Any:
+    """Reshapes tensors `(rows, …)` to `(micro_batches, part, …)`."""
+    rows = keras.tree.flatten(tensors)[0].shape[0]
+    if rows % micro_batches:
+        raise ValueError(
+            "`micro_batches` must divide the rows of a batch; received "
+            f"`micro_batches={micro_batches}` and {rows} rows."
+        )
+
+    def divide(tensor: Tensor) -> Tensor:
+        if tensor.shape[0] != rows:
+            raise ValueError(
+                f"a mask in a pipeline must have the {rows} rows of the batch; "
+                f"received the shape {tuple(tensor.shape)}."
+            )
+        shape = micro_batches, rows // micro_batches, *tensor.shape[1:]
+        return ops.reshape(tensor, shape)
+
+    return keras.tree.map_structure(divide, tensors)
