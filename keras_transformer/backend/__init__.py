@@ -7,8 +7,10 @@
 - `keras_internals`: private names of Keras, with fallbacks; quantized models
 - `matmul`: matrix multiplication with the fastest kernel of each backend
 - `micro_batches`: gradients accumulated over parts of a batch
+- `pipeline`: blocks of a model on several devices of JAX, one after another
+- `processes`: processes that train together, on JAX
 - `random_bits`: random integers of 16 bits for dropout
-- `ray_ports`: the addresses on which Ray listens
+- `ray_ports`: connections to Ray, and the addresses on which it listens
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache
 - `slice_update`: updates of a slice in place

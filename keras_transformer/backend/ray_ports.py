@@ -1,7 +1,12 @@
-"""The ports of Ray, which runs code for everyone who can reach them."""
+"""Connections to Ray, whose ports run code for everyone who can reach them."""
 
+import contextlib
 import importlib
+import logging
 import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 # Ray reads this variable, which it has for Windows and macOS, at its import. At "0" its
 # processes listen on the loopback address.
@@ -42,3 +47,38 @@ def use_loopback_in_replica() -> bool:
 
     setattr(module, _OPEN_PORT, open_local_port)
     return True
+
+
+@contextlib.contextmanager
+def connection() -> Iterator[bool]:
+    """Connects this process to a cluster of Ray, unless it is connected.
+
+    The cluster is that of the environment variable `RAY_ADDRESS`, or a new one on this
+    machine, which listens on 127.0.0.1 and ends with the context.
+
+    Yields:
+        bool, whether the process is connected after the context as well.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        use_loopback()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield True
+        return
+    local: dict[str, Any] = {} if address else {"include_dashboard": False}
+    with tempfile.TemporaryDirectory(prefix="keras_transformer-") as empty:
+        # Ray puts the working folder first on the path of modules of its processes.
+        with contextlib.chdir(empty):
+            ray.init(
+                address=address or "local",
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                **local,
+            )
+        try:
+            yield False
+        finally:
+            ray.shutdown()

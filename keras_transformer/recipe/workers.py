@@ -8,7 +8,6 @@ folder of the run.
 import collections
 import contextlib
 import dataclasses
-import logging
 import os
 import pathlib
 import shutil
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+from keras_transformer.backend.ray_ports import connection
 from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.progress import Reporter
 from keras_transformer.recipe.recipe import Recipe
@@ -49,7 +49,7 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
     output = _Output(state / "output.txt", 2 if reporter.verbose else 0)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, state, ignore_errors=True)
-        stack.enter_context(_cluster())
+        stack.enter_context(connection())
         stack.enter_context(output.printed())
         resources = _resources_of_worker(recipe)
         if "CPU" in resources:
@@ -112,24 +112,6 @@ class _Output:
             contextlib.redirect_stderr(file),
         ):
             yield
-
-
-@contextlib.contextmanager
-def _cluster() -> Iterator[None]:
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    local: dict[str, Any] = (
-        {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
-    )
-    ray.init(logging_level=logging.ERROR, log_to_driver=False, **local)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _resources_of_worker(recipe: Recipe) -> dict[str, float]:

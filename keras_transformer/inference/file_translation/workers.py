@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import logging
 import os
 import pathlib
 import tempfile
@@ -21,6 +20,8 @@ from ray.exceptions import (  # noqa: E402
     RayActorError,
     RayTaskError,
 )
+
+from keras_transformer.backend.ray_ports import connection  # noqa: E402
 
 Batch: TypeAlias = list[str]
 T = TypeVar("T")
@@ -87,7 +88,7 @@ def started_workers(
         RuntimeError: if workers die again and again.
     """
     file = _bytes_of(model)
-    with _cluster() as remains:
+    with connection() as remains:
         # A list, since a worker that starts again cannot get the object as an argument.
         stored, kind = [ray.put(file)], ray.remote(Worker).options(**_options(workers))
         actors: list[Any] = [kind.remote(stored, decode) for _ in range(workers)]
@@ -109,33 +110,6 @@ def _bytes_of(model: Any) -> bytes:
         path = pathlib.Path(folder, "model.keras")
         model.save(path)
         return path.read_bytes()
-
-
-@contextlib.contextmanager
-def _cluster() -> Iterator[bool]:
-    """Connects to a cluster of Ray, unless this process is connected.
-
-    Yields:
-        bool, whether the process is connected after the context as well.
-    """
-    if ray.is_initialized():
-        yield True
-        return
-    address = os.environ.get("RAY_ADDRESS")
-    local: dict[str, Any] = {} if address else {"include_dashboard": False}
-    with tempfile.TemporaryDirectory(prefix="keras_transformer-") as empty:
-        # Ray puts the working folder first on the path of modules of its processes.
-        with contextlib.chdir(empty):
-            ray.init(
-                address=address or "local",
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                **local,
-            )
-        try:
-            yield False
-        finally:
-            ray.shutdown()
 
 
 def _options(workers: int) -> dict[str, Any]:
