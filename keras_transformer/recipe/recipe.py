@@ -354,7 +354,9 @@ class Recipe:
             )
         object.__setattr__(self, "output", os.fspath(self.output))
         if self.init is not None:
-            object.__setattr__(self, "init", _absolute_path(os.fspath(self.init)))
+            init = os.fspath(self.init)
+            path = init if "://" in init else os.path.abspath(init)
+            object.__setattr__(self, "init", path)
 
     @property
     def has_running_text(self) -> bool:
@@ -496,8 +498,3 @@ def _default(name: str, model: str) -> OptionValue:
     factory = field.default_factory
     value: Any = field.default if factory is dataclasses.MISSING else factory()
     return cast(OptionValue, value)
-
-
-def _absolute_path(model: str) -> str:
-    """Returns the absolute path of a model on disk; other addresses are unchanged."""
-    return model if "://" in model else os.path.abspath(model)
