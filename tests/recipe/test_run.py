@@ -120,7 +120,7 @@ def test_a_complete_run_is_read(options, tmp_path, monkeypatch):
     def fail(*args):
         raise MemoryError("all of it")
 
-    monkeypatch.setattr(run, "_fit", fail)
+    monkeypatch.setattr(run, "fit", fail)
     again = train(Recipe(**options, epochs=1))
     assert (repr(again.search), again.figures) == (repr(search), figures)
     assert again.model.generate(["ka lo"]) == model.generate(["ka lo"])
@@ -257,7 +257,7 @@ def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monke
     def fail(*args):
         raise MemoryError("all of it")
 
-    monkeypatch.setattr(run, "_fit", fail)
+    monkeypatch.setattr(run, "fit", fail)
     for size in (37, 31):
         options["vocabulary_size"] = size
         with pytest.raises(MemoryError):

@@ -33,6 +33,11 @@ OPTIONS = {
     "average": EPOCHS,
     "export": False,
 }
+# Ray polls the workers, and waits for those whose peer has died.
+IMPATIENT = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "JAX_DISTRIBUTED_SHUTDOWN_TIMEOUT_S": "1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,7 @@ def start(folder, text, workers):
     return subprocess.Popen(
         [*command, *arguments(options), "--workers", str(workers)],
         cwd=folder.parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, **IMPATIENT, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
