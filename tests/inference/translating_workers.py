@@ -16,6 +16,7 @@ import sys
 import psutil
 
 from keras_transformer import command_line
+from keras_transformer.backend.ray_ports import connection
 from keras_transformer.inference import file_translation
 from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
 
@@ -39,7 +40,7 @@ class Idle:
 def start_workers_and_die():
     from keras_transformer.inference.file_translation import workers
 
-    with workers._cluster():
+    with connection():
         kind = workers.ray.remote(Idle).options(**workers._options(2))
         actors = [kind.remote() for _ in range(2)]
         assert workers.ray.get([actor.answer.remote() for actor in actors]) == [5, 5]
