@@ -23,13 +23,14 @@ pytestmark = [
 ROOT = pathlib.Path(kt.__file__).parent.parent
 EPOCHS = 12
 OPTIONS = {
+    "model": "causal",
+    "length": 16,
     "epochs": EPOCHS,
     "num_layers": 1,
     "hidden_dim": 8,
     "intermediate_dim": 8,
     "num_heads": 2,
     "tokenizer": "words",
-    "metric": "loss",
     "average": EPOCHS,
     "export": False,
 }
@@ -42,11 +43,9 @@ IMPATIENT = {
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Words, and the same words in the reverse order."""
     rng = np.random.default_rng(1)
-    rows = [rng.choice(list("abcdefgh"), 4).tolist() for _ in range(60)]
-    path = tmp_path_factory.mktemp("text") / "text.tsv"
-    path.write_text("".join(f"{' '.join(r)}\t{' '.join(r[::-1])}\n" for r in rows))
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(" ".join(rng.choice(list("abcdefgh"), 400)))
     return str(path)
 
 
