@@ -114,7 +114,7 @@ class Stages:
 
             def tick(carry: tuple[Tensor, Values], time: Any) -> Any:
                 received, seeds = carry
-                number = time - stage  # of the part; the others are computed in vain
+                number = time - stage  # of the part; results of others are discarded
                 is_part = (number >= 0) & (number < micro_batches)
                 place = ops.clip(number, 0, micro_batches - 1)
                 own_inputs, own_tensors = keras.tree.map_structure(

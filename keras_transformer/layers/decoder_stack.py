@@ -160,8 +160,8 @@ class DecoderStack(Stack):
             "cache_positions": cache_positions,
             "mask": mask,
         }
-        caches = self_attention_cache, cross_attention_cache
-        if caches == (None, None) and not return_attention_scores:
+        has_no_cache = self_attention_cache is None and cross_attention_cache is None
+        if has_no_cache and not return_attention_scores:
             x = self._call_blocks(decoder_sequence, *source, **options)
             return self._normalize(x)
         x, extras = decoder_sequence, []

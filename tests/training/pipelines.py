@@ -14,6 +14,7 @@ import types
 import jax
 import keras
 import numpy as np
+from devices import error
 from keras import ops
 
 import keras_transformer as kt
@@ -131,14 +132,6 @@ def outputs_of(model, **options):
     pipeline = kt.Pipeline(model, **options)
     found, _ = jax.jit(pipeline.stateless_call)(*pipeline.values(), inputs)
     return difference([found], [model(inputs)])
-
-
-def error(function, *args, **options):
-    try:
-        function(*args, **options)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def errors():
