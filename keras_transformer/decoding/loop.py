@@ -95,16 +95,88 @@ def _run(
     max_length: Size,
     capacity: Size | None,
 ) -> SearchResult:
+    last = begin_search(search, model, inputs, state, max_length, capacity)
+    if _is_one_loop(inputs, max_length, capacity):
+        return search.result(model, last)
+    return end_search(search, model, inputs, last, max_length)
+
+
+def begin_search(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    state: ModelState,
+    max_length: Size,
+    capacity: Size | None = None,
+) -> StateT:
+    """Computes the first part of `run_search`, which finishes most batches.
+
+    Compiled alone, it takes about half of the time of the compilation of `run_search`.
+
+    Args:
+        search: the search.
+        model: the model.
+        inputs: the constraints, without phrases.
+        state: a nest of tensors, the state of the model before the first step.
+        max_length: int or int32 scalar tensor, at least the greatest limit.
+        capacity: int or int32 scalar tensor, number of steps that `state` has room
+            for; `None` = `max_length`.
+
+    Returns:
+        The state of the search after `capacity` steps, or earlier if at most a quarter
+        of the batch is unfinished.
+    """
     first = search.start(model, inputs, model.prepare_state(state), max_length)
-    count = ops.shape(inputs.limits)[0] // LAST_PART
+    if capacity is None or _is_one_loop(inputs, max_length, capacity):
+        return _advance(search, model, inputs, first, max_length)
+    return _advance(search, model, inputs, first, capacity, _last_part(inputs))
+
+
+def end_search(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    search_state: StateT,
+    max_length: Size,
+) -> SearchResult:
+    """Finishes the sequences that `begin_search` has left unfinished.
+
+    Args:
+        search: the search.
+        model: the model.
+        inputs: the constraints of `begin_search`.
+        search_state: the result of `begin_search`.
+        max_length: int or int32 scalar tensor, that of `begin_search`.
+
+    Returns:
+        A `SearchResult`.
+    """
+    count = _last_part(inputs)
+    last = _finish(search, model, inputs, search_state, count, max_length)
+    return search.result(model, last)
+
+
+def has_ended(search_state: SearchState) -> Mask:
+    """Returns whether all sequences are finished, a boolean scalar tensor.
+
+    Args:
+        search_state: the state of a search.
+    """
+    return ops.all(search_state.done)
+
+
+def _last_part(inputs: SearchInputs) -> Size:
+    """Returns the number of unfinished sequences that continue in a smaller batch."""
+    count: Size = ops.shape(inputs.limits)[0] // LAST_PART
+    return count
+
+
+def _is_one_loop(inputs: SearchInputs, max_length: Size, capacity: Size | None) -> bool:
+    """Returns whether the first part of a search is known to be all of it."""
+    count = _last_part(inputs)
     fits = isinstance(capacity, int) and capacity == max_length
     is_small = isinstance(count, int) and count < SMALLEST_PART
-    if capacity is None or (fits and is_small):  # one loop, compiled once
-        last = _advance(search, model, inputs, first, max_length)
-        return search.result(model, last)
-    last = _advance(search, model, inputs, first, capacity, count)
-    last = _finish(search, model, inputs, last, count, max_length)
-    return search.result(model, last)
+    return capacity is None or (fits and is_small)
 
 
 def _advance(

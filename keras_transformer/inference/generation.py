@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import (
@@ -15,7 +16,12 @@ from keras_transformer.decoding import (
     Search,
     SearchResult,
 )
-from keras_transformer.decoding.loop import check_finds_phrases
+from keras_transformer.decoding.loop import (
+    check_finds_phrases,
+    end_search,
+    has_ended,
+)
+from keras_transformer.decoding.search import SearchInputs, SearchState
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import (
     Constraints,
@@ -41,6 +47,7 @@ from keras_transformer.inference.token_ids import (
     pad_rows,
     token_rows,
 )
+from keras_transformer.types import Tensor
 
 T = TypeVar("T")
 
@@ -165,6 +172,46 @@ class Generation(NamedTuple):
     alignments: list[list[Alignment]] | None
 
 
+class _CompiledSearch:
+    """A search of one model in two compiled functions, of which most need the first.
+
+    A model compiles in half of the time if no batch has long outputs.
+
+    Args:
+        model: the model.
+        request: the search and the lengths.
+    """
+
+    def __init__(self, model: SequenceModel, request: Request):
+        self._model, self._request = model, request
+        options = request._asdict()
+        self._begin = compile_function(self._first_part, model)
+        self._end = compile_function(self._last_part, model)
+        # A search with phrases is two searches, the second for what the first lacks.
+        self._all = compile_function(functools.partial(model.search, **options), model)
+
+    def __call__(self, sources: Tensor, **named: Tensor) -> SearchResult:
+        if "phrases" in named:
+            return self._all(sources, **named)
+        result, ended, *rest = self._begin(sources, **named)
+        return result if ended else self._end(*rest)
+
+    def _first_part(
+        self, sources: Tensor, **named: Tensor
+    ) -> tuple[SearchResult, Tensor, SearchInputs, SearchState]:
+        model, request = self._model, self._request
+        begin: Callable[..., tuple[SearchInputs, SearchState]] = functools.partial(
+            model.begin_search, **request._asdict()
+        )
+        inputs, state = begin(sources, **named)
+        return request.search.result(model, state), has_ended(state), inputs, state
+
+    def _last_part(self, inputs: SearchInputs, state: SearchState) -> SearchResult:
+        model, (search, max_length, _) = self._model, self._request
+        steps = model.longest_output(ops.shape(inputs.source_mask)[1], max_length)
+        return end_search(search, model, inputs, state, steps)
+
+
 class Generator:
     """Decodes with one model, and caches the compiled searches.
 
@@ -177,7 +224,7 @@ class Generator:
 
     def __init__(self, model: SequenceModel):
         self._model = model
-        self._compiled: dict[Request, Callable[..., SearchResult]] = {}
+        self._compiled: dict[Request, _CompiledSearch] = {}
 
     def generate(
         self,
@@ -343,10 +390,9 @@ class Generator:
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
 
-    def _compile(self, request: Request) -> Callable[..., SearchResult]:
+    def _compile(self, request: Request) -> _CompiledSearch:
         if request not in self._compiled:
-            search = functools.partial(self._model.search, **request._asdict())
-            self._compiled[request] = compile_function(search, self._model)
+            self._compiled[request] = _CompiledSearch(self._model, request)
         return self._compiled[request]
 
     def _detokenize(

@@ -11,6 +11,7 @@ from keras_transformer.decoding import (
     SearchInputs,
     SearchResult,
 )
+from keras_transformer.decoding.search import StateT
 from keras_transformer.inference.source_arrays import ArraySpec
 from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
 
@@ -183,6 +184,18 @@ class SequenceModel(DecodingModel, Protocol):
         phrases: TokenIds | None = None,
     ) -> SearchResult:
         """Decodes a batch of token ids; see `GenerativeModel.search`."""
+        ...
+
+    def begin_search(
+        self,
+        encoder_token_ids: TokenIds,
+        search: Search[StateT],
+        max_length: OutputLength | None = None,
+        min_length: OutputLength = 0,
+        prefixes: TokenIds | None = None,
+        seed: Size = 0,
+    ) -> tuple[SearchInputs, StateT]:
+        """Computes the first part of a search; see `GenerativeModel.begin_search`."""
         ...
 
 

@@ -16,6 +16,7 @@ from keras_transformer import (
     Seq2Seq,
 )
 from keras_transformer.backend.compiling import compile_function
+from keras_transformer.decoding import loop
 from keras_transformer.inference import generation
 from keras_transformer.text import CharacterTokenizer
 
@@ -542,6 +543,26 @@ def test_batches_of_ten_sizes_have_few_shapes(monkeypatch):
         assert result.lengths.shape == (count, 1)
     ids = {(1, 16), (2, 16), (4, 16), (8, 24), (8, 32)}
     assert shapes == {(shape, (shape[0], 0), ()) for shape in ids}
+
+
+def test_outputs_longer_than_the_first_part_of_a_search(monkeypatch):
+    ends = []
+
+    def end_search(*arguments):
+        ends.append(arguments)
+        return loop.end_search(*arguments)
+
+    monkeypatch.setattr(generation, "end_search", end_search)
+    model = with_random_weights(
+        Seq2Seq(source_vocabulary_size=10, target_vocabulary_size=9, **SIZES)
+    )
+    rows = [[4 + i % 5, 5, 3] for i in range(16)]
+    short = model.generate(rows, GREEDY, max_length=9)
+    assert short.lengths.max() <= 9 and not ends  # only one part is compiled
+    expected = model.search(np.array(rows), GREEDY, 40, min_length=30)
+    result = model.generate(rows, GREEDY, 40, min_length=30)
+    assert result.lengths.min() >= 30 and ends
+    check_equal(result, SearchResult(*map(keras.ops.convert_to_numpy, expected)))
 
 
 # Alignments.

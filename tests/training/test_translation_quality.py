@@ -207,9 +207,9 @@ class CountingSeq2Seq(Seq2Seq):
 
     searches = 0
 
-    def search(self, *arguments, **options):
+    def begin_search(self, *arguments, **options):
         self.searches += 1
-        return super().search(*arguments, **options)
+        return super().begin_search(*arguments, **options)
 
     def generate(self, *arguments, **options):
         self.generated_with.append([w.numpy() for w in self.trainable_weights])
