@@ -46,7 +46,7 @@ def rematerialized_call(
         new_seeds = [scope.get_current_value(seed) for seed in seeds]
         return outputs, new_seeds, scope.losses
 
-    weight_values = _values(weights)
+    weight_values = variable_values(weights)
     # Copies, since the seeds advance before the gradient is computed.
     seed_values = [ops.copy(seed.value) for seed in seeds]
     remat = _REMAT.get(keras.backend.backend(), keras.remat)
@@ -138,8 +138,8 @@ def set_masks(tensors: Sequence[Tensor], masks: Sequence[Mask | None]) -> None:
             _identity()(tensor, mask=mask)
 
 
-def _values(variables: Sequence[keras.Variable]) -> list[Tensor]:
-    """Returns the values in their own dtypes, for sub-layers of full precision."""
+def variable_values(variables: Sequence[keras.Variable]) -> list[Tensor]:
+    """Returns values in their own dtypes, also in layers of half precision."""
     return _Values(variables)(ops.zeros(())) if variables else []
 
 

@@ -25,6 +25,7 @@ from keras_transformer.backend.processes import is_first_process, with_equal_bat
 from keras_transformer.backend.sharding import rows_to_add, share_rows
 from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.distribution import check_created_within
+from keras_transformer.layers.stack import blocks_called_by
 from keras_transformer.training.checkpoints.stop_signals import (
     restored_signal_handlers,
 )
@@ -47,6 +48,7 @@ from keras_transformer.training.fit_arguments import (
 )
 from keras_transformer.training.losses import token_weights
 from keras_transformer.training.r_drop import r_drop_loss
+from keras_transformer.training.scanned_blocks import check_scan, scan_stack
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.types import Config, Tensor, TokenIds
 
@@ -81,6 +83,7 @@ class TokenTrainer(ReplicatedModel):
         *args: Any,
         micro_batches: int = 1,
         r_drop: float = 0.0,
+        scan_blocks: bool = False,
         consistency: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -103,14 +106,20 @@ class TokenTrainer(ReplicatedModel):
                 both losses plus α / 2 times the divergence of the two predictions
                 (`r_drop_loss`). This is half of equation 4 of the paper. A step takes
                 twice as long.
+            scan_blocks: bool, whether a training step calls the blocks of each stack
+                in a loop over their stacked weights, so that XLA compiles one block in
+                place of all. This shortens the compilation of deep models; a step
+                takes longer. It requires JAX and stacks whose blocks differ in the
+                values of their weights only.
             consistency: deprecated name of `r_drop`.
             **kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
-            ValueError: if an argument is out of its range, if the loss is not a mean
-                over the tokens with `micro_batches` above 1, if the loss takes
-                probabilities instead of logits, or if the loss or a metric has another
-                `pad_token_id` than the model.
+            ValueError: if an argument is out of its range, if `scan_blocks` is `True`
+                on another backend than JAX, if the loss is not a mean over the tokens
+                with `micro_batches` above 1, if the loss takes probabilities instead
+                of logits, or if the loss or a metric has another `pad_token_id` than
+                the model.
 
         Example:
 
@@ -139,6 +148,7 @@ class TokenTrainer(ReplicatedModel):
                 "`r_drop` must be a finite number of at least 0; received "
                 f"`r_drop={r_drop!r}`. The paper uses 5; 0 disables R-Drop."
             )
+        check_scan(scan_blocks)
         signature = _SIGNATURES["compile"]
         bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
         check_padding(self.pad_token_id, bound)
@@ -146,6 +156,7 @@ class TokenTrainer(ReplicatedModel):
         check_takes_logits(loss)
         self.micro_batches = micro_batches
         self.r_drop = float(r_drop)
+        self.scan_blocks = bool(scan_blocks)
         self._reduction = reduction_of(loss)
         is_mean = self._reduction == "mean_with_sample_weight"
         self._ignores_padding = is_mean and ignore_padding(bound)
@@ -400,7 +411,11 @@ class TokenTrainer(ReplicatedModel):
 
     def train_step(self, *args: Any) -> Any:
         args = _with_shared_rows(args)
-        with contextlib.nullcontext() if self.jit_compile else without_xla():
+        with contextlib.ExitStack() as contexts:
+            if not self.jit_compile:
+                contexts.enter_context(without_xla())
+            if self.scan_blocks:
+                contexts.enter_context(blocks_called_by(scan_stack))
             in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
             if in_parts and self.trainable_weights:
                 return train_in_micro_batches(self, *args)
@@ -435,6 +450,7 @@ class TokenTrainer(ReplicatedModel):
         if config:
             config["micro_batches"] = self.micro_batches
             config["r_drop"] = self.r_drop
+            config["scan_blocks"] = self.scan_blocks
         return config
 
     def compile_from_config(self, config: Config) -> None:
