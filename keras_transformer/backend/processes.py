@@ -60,7 +60,7 @@ def on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def greatest(values: list[int]) -> list[int]:
-    """Returns the greatest values of all processes, each of which calls it.
+    """Returns the largest values of all processes, each of which calls it.
 
     Args:
         values: list of int32 numbers, of the same length in all processes.

@@ -35,7 +35,7 @@ def generate_command(
         int | None,
         typer.Option(
             min=1,
-            help="Greatest number of new tokens. The context of the model limits the "
+            help="Maximum number of new tokens. The context of the model limits the "
             "sum of prompt and new tokens.",
             show_default="256",
         ),
@@ -118,7 +118,7 @@ class _Writer:
     Args:
         model: the language model.
         search: the search.
-        max_length: greatest number of new tokens, or `None`.
+        max_length: maximum number of new tokens, or `None`.
         seed: random seed, or `None`.
         include_prompt: whether each text begins with its prompt.
         batch_size: number of prompts continued together.

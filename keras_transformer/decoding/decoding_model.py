@@ -23,7 +23,7 @@ class DecodingModel(Protocol):
         start_token_id: int, the token that precedes every hypothesis.
         end_token_id: int, the token that ends a hypothesis.
         pad_token_id: int, fills the result; a search never chooses it.
-        forces_end_token: bool, whether a hypothesis that reaches the greatest length
+        forces_end_token: bool, whether a hypothesis that reaches the maximum length
             has the end token there. `False` = it is cut off after any token.
 
     Example:

@@ -50,7 +50,7 @@ def run_search(
         model: the model.
         inputs: the constraints.
         state: a nest of tensors, the state of the model before the first step.
-        max_length: int or int32 scalar tensor, at least the greatest limit.
+        max_length: int or int32 scalar tensor, at least the largest limit.
         capacity: int or int32 scalar tensor, number of steps that `state` has room
             for; `None` = `max_length`.
 

@@ -111,7 +111,7 @@ def export_model(
 
     Args:
         model: the model.
-        filepath: folder to write. It must not exist or be empty. TensorFlow Serving
+        filepath: folder to write. It must be new or empty. TensorFlow Serving
             requires `<name>/<version>`.
         search: the search; `None` = `model.default_search` for `"saved_model"`, which
             stores it: `BeamSearch()`, or sampling of a language model;

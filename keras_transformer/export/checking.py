@@ -20,7 +20,7 @@ from keras_transformer.export.protocols import (
 from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.generation import Request, check_probabilities
 
-# Greatest differences of log-probabilities per token; the second, of rounded weights.
+# Maximum differences of log-probabilities per token; the second, of rounded weights.
 SCORE_TOLERANCE = 1e-4
 ROUNDING_TOLERANCE = 0.5
 MAX_CHECKED_LENGTH = 64
@@ -95,7 +95,7 @@ def sample_texts(model: ExportableModel) -> list[str]:
 
 
 def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:
-    """Returns the greatest length of the hypotheses that a check compares.
+    """Returns the maximum length of the hypotheses that a check compares.
 
     Args:
         model: the model.
@@ -121,7 +121,7 @@ def best_hypotheses(
         model: the model.
         rows: token ids of the sources.
         search: the search.
-        max_length: int or `RelativeLength`, greatest length in tokens.
+        max_length: int or `RelativeLength`, maximum length in tokens.
         **options: further arguments of `generate`.
 
     Returns:
@@ -152,7 +152,7 @@ def check_log_probabilities(
         sources: token ids of the sources.
         targets: token ids of the targets.
         found: float array `(len(targets),)`, log-probabilities of the engine.
-        tolerance: greatest difference per token.
+        tolerance: maximum difference per token.
 
     Raises:
         RuntimeError: if a difference is greater.
@@ -337,7 +337,7 @@ def rounding_error(
         texts: sources.
 
     Returns:
-        The greatest difference per token among the best hypotheses of `rounded`.
+        The maximum difference per token among the best hypotheses of `rounded`.
 
     Raises:
         RuntimeError: if the difference is greater than 0.5.

@@ -44,7 +44,7 @@ def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
             `MarianTokenizer`s. It must have the architecture of Marian's models:
             post-norm, `PositionalEncoding(interleaved=False)`, biases in all layers,
             and no extensions of the original Transformer.
-        filepath: folder to write. It must not exist or be empty.
+        filepath: folder to write. It must be new or empty.
 
     Raises:
         ValueError: if the model has other tokenizers, or a part that Marian does not

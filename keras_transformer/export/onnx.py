@@ -107,7 +107,7 @@ def export_onnx(
     Args:
         model: a Transformer, such as a `Seq2Seq` or a `CausalLM`, in float32, with
             tokenizers.
-        filepath: folder to write. It must not exist or be empty.
+        filepath: folder to write. It must be new or empty.
         search: search that finds the hypotheses whose scores are checked.
         check_texts: texts for the check. `None` = texts created from the source
             vocabulary.

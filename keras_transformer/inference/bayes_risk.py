@@ -29,7 +29,7 @@ def minimum_bayes_risk(
     utility: str | Utility = "chrf",
     scores: Sequence[Sequence[float] | np.ndarray] | np.ndarray | None = None,
 ) -> BayesRiskResult:
-    """Chooses the candidate of each sentence with the greatest expected utility.
+    """Chooses the candidate of each sentence with the highest expected utility.
 
     The expected utility of a candidate is its mean utility with each candidate as the
     reference:

@@ -279,7 +279,7 @@ class Generator:
             steps = model.max_steps(length, request.max_length)
             if model.end_token_id in row or len(row) >= steps:
                 raise ValueError(
-                    "`prefix` must be shorter than the greatest output length and "
+                    "`prefix` must be shorter than the maximum output length and "
                     f"without the end token; received {len(row)} tokens in row "
                     f"{number}, whose output has at most {steps}: {row}."
                 )

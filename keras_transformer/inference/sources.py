@@ -121,7 +121,7 @@ def batches_of_numbers(
         model: the model.
         rows: lists of token ids, or arrays, which share a batch if they have one shape.
         keys: what the sources are sorted by.
-        batch_size: int, greatest number of sources of a batch.
+        batch_size: int, maximum number of sources of a batch.
 
     Yields:
         `Batch`es.
@@ -214,7 +214,7 @@ def pair_batches(
     Args:
         model: the model.
         pairs: the token ids.
-        batch_size: int, greatest number of pairs of a batch.
+        batch_size: int, maximum number of pairs of a batch.
 
     Yields:
         `PairBatch`es.

@@ -166,14 +166,14 @@ def check_rows(
     limit: int | None,
     limit_name: str,
 ) -> None:
-    """Checks token ids against the vocabulary and the greatest length of a model.
+    """Checks token ids against the vocabulary and the maximum length of a model.
 
     Args:
         rows: lists of token ids.
         argument: name of the argument, for error messages.
         side: `"source"` or `"target"`.
         size: int, size of the vocabulary.
-        limit: int, greatest length, or `None`.
+        limit: int, maximum length, or `None`.
         limit_name: name of the argument of the model that sets the limit.
 
     Raises:
@@ -239,7 +239,7 @@ def pad_rows(
     Args:
         rows: lists of token ids.
         batch_size: int, rows of the batch; missing rows are padding.
-        limit: int, greatest length, or `None`.
+        limit: int, maximum length, or `None`.
         pad_token_id: int, fills the rows.
 
     Returns:

@@ -130,7 +130,7 @@ def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
 
     Args:
         model: a `Seq2Seq`; see `keras_transformer.export.export_marian`.
-        folder: folder to write. It must not exist or be empty.
+        folder: folder to write. It must be new or empty.
 
     Raises:
         ValueError: if the model has a part that Marian does not support.

@@ -95,7 +95,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             blocks for the gradient instead of storing them.
         kernel_initializer: initializer of all attention and feed-forward kernels.
         bias_initializer: initializer of all attention and feed-forward biases.
-        max_length: int, greatest number of tokens that the model attends to: those of
+        max_length: int, maximum number of tokens that the model attends to: those of
             a prompt and of its continuation, whose last token is not an input. `None`
             = the limit of `positions`, if it has one.
         pad_token_id: int, fills short rows of a batch.

@@ -18,7 +18,7 @@ from keras_transformer.models.cached_decoder import CachedDecoder, DecoderState
 from keras_transformer.models.prompt_caches import PromptCaches
 from keras_transformer.types import Size, Tensor, TokenIds
 
-# The greatest number of new tokens if `generate` is given none.
+# The maximum number of new tokens if `generate` is given none.
 DEFAULT_NEW_TOKENS = 256
 
 
@@ -39,7 +39,7 @@ class DecoderOnly(CachedDecoder):
     target is its continuation. An empty prompt is the start token.
 
     Attributes:
-        max_length: int, greatest number of tokens that the model attends to, or `None`.
+        max_length: int, maximum number of tokens that the model attends to, or `None`.
         add_start_token: bool, whether texts begin with the start token.
     """
 
@@ -101,7 +101,7 @@ class DecoderOnly(CachedDecoder):
     def max_steps(
         self, source_lengths: Any, max_length: OutputLength | None = None
     ) -> Any:
-        """Returns the greatest numbers of new tokens, as the context limits them.
+        """Returns the maximum numbers of new tokens, as the context limits them.
 
         Args:
             source_lengths: int or int32 tensor, lengths of prompts in tokens.
@@ -119,7 +119,7 @@ class DecoderOnly(CachedDecoder):
     def longest_output(
         self, source_length: Any, max_length: OutputLength | None = None
     ) -> Any:
-        """Returns the greatest number of new tokens of a batch of prompts.
+        """Returns the maximum number of new tokens of a batch of prompts.
 
         Args:
             source_length: int or int32 scalar tensor, length of the padded prompts.
@@ -162,14 +162,14 @@ class DecoderOnly(CachedDecoder):
             search: the search; `Sampling(top_p=0.9)` if `None`. `GreedySearch()` and
                 `BeamSearch()` give the most probable text, which suits answers; of
                 running text it repeats itself.
-            max_length: int or `RelativeLength`, greatest number of new tokens, the end
+            max_length: int or `RelativeLength`, maximum number of new tokens, the end
                 token included; `None` = 256. A text that reaches it is cut off there,
                 without an end token. The `max_length` of the model limits the sum of
                 prompt and new tokens.
             batch_size: int, number of prompts continued together.
             return_scores: for texts, whether to return the scores as well.
             return_alignments: must be `False`.
-            min_length: int or `RelativeLength`, least number of new tokens.
+            min_length: int or `RelativeLength`, minimum number of new tokens.
             prefix: the beginning of each continuation: a text for a text; or one entry
                 for each prompt, texts or token ids without end token, which may be
                 empty. The scores are those of the whole continuation.

@@ -34,7 +34,7 @@ class GenerativeModel(SearchableModel):
         target_tokenizer: tokenizer of the targets, or `None`.
         source_vocabulary_size: int.
         target_vocabulary_size: int.
-        max_source_length: int, greatest length of a source in tokens, or `None`.
+        max_source_length: int, maximum length of a source in tokens, or `None`.
         default_search: the search of `generate` and `stream`, and of the SavedModel, if
             none is given.
         has_cross_attention: bool, whether `cross_attention` is defined.
@@ -111,13 +111,13 @@ class GenerativeModel(SearchableModel):
                 also an array, a tensor or a `tf.data.Dataset`, batched or not.
             search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
                 if `None`.
-            max_length: int or `RelativeLength`, greatest output length in tokens,
+            max_length: int or `RelativeLength`, maximum output length in tokens,
                 the end token included; `None` = the length of the source plus 50.
             batch_size: int, number of inputs decoded together.
             return_scores: for texts, whether to return the scores as well.
             return_alignments: whether to return an `Alignment` of each hypothesis with
                 its input; see `align`.
-            min_length: int or `RelativeLength`, least output length likewise.
+            min_length: int or `RelativeLength`, minimum output length likewise.
             prefix: the beginning of each output: a text for a text; or one entry
                 for each input, texts or token ids without end token, which may be
                 empty. The scores are those of the whole output.

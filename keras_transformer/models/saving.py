@@ -69,7 +69,7 @@ class PresetModel(keras.Model):
         Args:
             filepath: a path that ends in `.weights.h5`.
             overwrite: whether to replace an existing file without asking.
-            max_shard_size: greatest size of a shard in GB; `None` = one file.
+            max_shard_size: maximum size of a shard in GB; `None` = one file.
 
         Raises:
             OSError: if the file cannot be written, such as on a full disk.
@@ -95,7 +95,7 @@ class PresetModel(keras.Model):
         it has one. The optimizer is not saved.
 
         Args:
-            preset_dir: path of the folder; it must not exist or be empty.
+            preset_dir: path of the folder; it must be new or empty.
 
         Raises:
             FileExistsError: if the folder exists and is not empty.
@@ -161,7 +161,7 @@ class PresetModel(keras.Model):
         """Writes a folder that other software decodes with, without this library.
 
         Args:
-            filepath: folder to write; it must not exist or be empty. TensorFlow
+            filepath: folder to write; it must be new or empty. TensorFlow
                 Serving requires `<name>/<version>`.
             search: the search; `BeamSearch()` if `None`, or `Sampling(top_p=0.9)` for a
                 SavedModel of a language model. Not part of `"marian"`.

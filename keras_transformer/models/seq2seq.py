@@ -108,9 +108,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             and about a third more computation.
         kernel_initializer: initializer of all attention and feed-forward kernels.
         bias_initializer: initializer of all attention and feed-forward biases.
-        max_source_length: int, greatest length of a source in tokens, the end token
+        max_source_length: int, maximum length of a source in tokens, the end token
             included. `None` = the limit of `positions`, if they have one.
-        max_target_length: int, greatest length of an output in tokens, the end token
+        max_target_length: int, maximum length of an output in tokens, the end token
             included. `None` = the limit of `positions`, if they have one.
         pad_token_id: int, fills short rows of a batch.
         start_token_id: int, the first input of the decoder; it may be the padding.

@@ -73,7 +73,7 @@ class Task(Protocol):
         """Makes the training and the validation data."""
 
     def context(self, recipe: PlannedRecipe) -> int:
-        """Returns the greatest length of a sequence of the model."""
+        """Returns the maximum length of a sequence of the model."""
 
     def new_model(self, tokenizers: Tokenizers, recipe: PlannedRecipe) -> Any:
         """Returns a new model, not compiled."""

@@ -136,7 +136,7 @@ class Replica:
         ]
 
     def _batches(self, requests: Sequence[Columns]) -> Iterator[list[Columns]]:
-        """Splits requests into batches of at most the greatest compiled size."""
+        """Splits requests into batches of at most the largest compiled size."""
         batch: list[Columns] = []
         for request in requests:
             if batch and sum(map(_rows, [*batch, request])) > self.compiled_sizes[-1]:

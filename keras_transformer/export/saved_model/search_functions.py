@@ -140,7 +140,7 @@ class SearchFunctions(tf.Module):
         checked = tf.debugging.assert_less(
             tf.cast(tokens.row_lengths(), tf.int32),
             self._max_steps(tf.cast(source_lengths, tf.int32)),
-            "`prefix` must be shorter than the greatest output length",
+            "`prefix` must be shorter than the maximum output length",
         )
         with tf.control_dependencies([checked]):
             longest = tokens.bounding_shape(out_type=tf.int64)[1]

@@ -95,9 +95,9 @@ def translate_file(
         target: path of the file to write; compressed if it ends in `.gz`.
         search: the search; `BeamSearch()` if `None`. Unfinished work identifies it by
             its `repr`.
-        max_length: int or `RelativeLength`, greatest output length in tokens, the end
+        max_length: int or `RelativeLength`, maximum output length in tokens, the end
             token included; `None` = the length of the source plus 50.
-        min_length: int or `RelativeLength`, least output length likewise.
+        min_length: int or `RelativeLength`, minimum output length likewise.
         seed: int of 32 bits, seed of `Sampling`; random if `None`.
         batch_size: int, number of texts decoded together.
         window: int, number of lines of a window. With more lines, the lengths in a
@@ -203,7 +203,7 @@ def translate_stream(
         target: binary file for the translations, such as `sys.stdout.buffer`.
         search: the search; `BeamSearch()` if `None`.
         batch_size: int, number of texts decoded together.
-        window: int, greatest number of lines translated together.
+        window: int, maximum number of lines translated together.
         n_best: see `translate_file`.
         distinct_texts: see `translate_file`.
         too_long: see `translate_file`.

@@ -34,7 +34,7 @@ class RelativePositionBias(PositionScheme):
             bucket.
         embeddings_initializer: initializer of the table
             `(num_buckets, num_heads)`.
-        bidirectional: bool, whether later keys have buckets of their own.
+        bidirectional: bool, whether later keys have separate buckets.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
