@@ -14,7 +14,7 @@ ModelState: TypeAlias = Any
 class DecodingModel(Protocol):
     """A model that predicts the next tokens of hypotheses, step by step.
 
-    A search calls these methods and reads these ids; it knows nothing else of a model.
+    A search calls these methods and reads these ids, and uses nothing else of a model.
     A class that inherits from the protocol only has to define the ids and
     `decode_step`: the other methods fit a state whose tensors all have the shape
     `(batch, num_beams, ...)`, or a state without tensors, such as `{}`.

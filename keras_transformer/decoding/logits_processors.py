@@ -108,7 +108,7 @@ class SuppressTokens:
 class BannedSequences:
     """Bans sequences of tokens: the last token of each, after the others.
 
-    A text in other tokens, or within a word, is not banned; see `BannedTexts`.
+    A text in different tokens, or within a word, is not banned; see `BannedTexts`.
 
     Args:
         sequences: list of lists of ints, the banned sequences.

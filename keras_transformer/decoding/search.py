@@ -28,7 +28,7 @@ class SearchInputs(NamedTuple):
             sources.
         keys: int32 tensor `(batch,)`, the keys of the random numbers.
         phrases: int32 tensor `(batch, phrases, phrase_length)`, padded: the phrases
-            that must occur in each hypothesis. Only `BeamSearch` has them.
+            that must occur in each hypothesis. Only `BeamSearch` supports them.
     """
 
     limits: Tensor
@@ -151,7 +151,7 @@ class SearchState(Protocol):
         ...
 
     def _replace(self, **kwargs: Any) -> Self:
-        """Returns a copy with other values of some fields, as of any NamedTuple."""
+        """Returns a copy with other values of some fields, as any NamedTuple does."""
         ...
 
     @property

@@ -83,7 +83,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             other scheme is applied in every self-attention. `PositionalEncoding()` if
             `None`.
         normalize_embeddings: bool, whether a normalisation follows the embeddings and
-            their positions, as in BLOOM. It has the kind of the blocks.
+            their positions, as in BLOOM. It is of the same kind as in the blocks.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads`, `pattern` or
             `sliding_window`.
@@ -106,7 +106,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             the model.
         add_start_token: bool, whether every prompt that is a text begins with the
             start token. Pass `True` if a prompt is always the beginning of a document,
-            such as a name or a question. `False` = it can be from anywhere in a text;
+            such as a name or a question. `False` = a prompt can be any part of a text;
             only an empty prompt is the start token.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 

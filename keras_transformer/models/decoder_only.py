@@ -18,7 +18,7 @@ from keras_transformer.models.cached_decoder import CachedDecoder, DecoderState
 from keras_transformer.models.prompt_caches import PromptCaches
 from keras_transformer.types import Size, Tensor, TokenIds
 
-# The maximum number of new tokens if `generate` is given none.
+# The maximum number of new tokens if `generate` receives none.
 DEFAULT_NEW_TOKENS = 256
 
 
@@ -160,8 +160,8 @@ class DecoderOnly(CachedDecoder):
                 `(batch, prompt_length)` padded at the end. Instead of a list, also an
                 array, a tensor or a `tf.data.Dataset`, batched or not.
             search: the search; `Sampling(top_p=0.9)` if `None`. `GreedySearch()` and
-                `BeamSearch()` give the most probable text, which suits answers; of
-                running text it repeats itself.
+                `BeamSearch()` give the most probable text. They suit answers, and cause
+                repetitions in running text.
             max_length: int or `RelativeLength`, maximum number of new tokens, the end
                 token included; `None` = 256. A text that reaches it is cut off there,
                 without an end token. The `max_length` of the model limits the sum of
@@ -245,7 +245,7 @@ class DecoderOnly(CachedDecoder):
                 poorly beyond it.
             stride: int from 1 to `context`, number of tokens that a window scores.
                 `context` = windows without overlap, the fastest; 1 = each token with
-                all the context there is. `None` = half of `context`.
+                the maximum context. `None` = half of `context`.
             batch_size: int, number of windows scored together.
 
         Returns:
