@@ -52,7 +52,8 @@ def minimum_bayes_risk(
             candidate.
 
     Returns:
-        A `BayesRiskResult`. Of candidates of equal utility, it has the first.
+        A `BayesRiskResult`. If several candidates have the same utility, it has the
+        first.
 
     Raises:
         ValueError: if a sentence has no candidates, `scores` does not have one entry

@@ -132,7 +132,7 @@ def check_probabilities(scores: np.ndarray) -> None:
     broken = np.flatnonzero(np.isnan(scores).any(axis=1))
     if len(broken):
         raise FloatingPointError(
-            f"the model must give finite logits; for {len(broken)} of {len(scores)} "
+            f"The model must give finite logits; for {len(broken)} of {len(scores)} "
             f"inputs, the first in row {broken[0]}, one is NaN or infinite. Check that "
             "the weights of the model are finite, and compute in float32 if they are."
         )

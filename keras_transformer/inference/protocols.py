@@ -46,7 +46,7 @@ class SequenceModel(DecodingModel, Protocol):
         target_vocabulary_size: int, number of token ids of the targets.
         max_source_length: int, maximum length of a source in tokens, the end token
             included; `None` = no limit.
-        max_target_length: int, maximum length of a target likewise.
+        max_target_length: int, maximum length of a target, likewise.
         default_search: the search if none is given.
         has_cross_attention: bool, whether `cross_attention` is defined.
         empty_source: tuple of ints, the token ids that take the place of a source

@@ -87,7 +87,7 @@ def _rows_of_batch(element: Any) -> Sequence[Any]:
 
 
 def _with_plain_texts(entries: Sequence[Any], argument: str) -> Sequence[Any]:
-    """Converts the texts of a batch to str or bytes, and refuses lists of texts."""
+    """Converts the texts of a batch to str or bytes; rejects lists of texts."""
     if all(isinstance(entry, str | bytes) for entry in entries):
         return entries
     plain = [*map(_plain, entries)]
@@ -195,7 +195,7 @@ def check_rows(
 
 
 def power_of_two(number: int, smallest: int = 1) -> int:
-    """Returns the least power of two that is at least `number` and `smallest`.
+    """Returns the smallest power of two that is at least `number` and `smallest`.
 
     Args:
         number: int.

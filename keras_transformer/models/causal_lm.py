@@ -82,8 +82,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         positions: a `PositionScheme`: an encoding is added to the embeddings, any
             other scheme is applied in every self-attention. `PositionalEncoding()` if
             `None`.
-        normalize_embeddings: bool, whether a normalisation follows the embeddings and
-            their positions, as in BLOOM. It is of the same kind as in the blocks.
+        normalize_embeddings: bool, whether a normalisation of the type in the blocks
+            follows the embeddings and their positions, as in BLOOM.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads`, `pattern` or
             `sliding_window`.

@@ -94,9 +94,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             scheme is applied in every self-attention. `PositionalEncoding()` if
             `None`; a `None` in a pair adds none to its side. With `source_embedding`,
             a single scheme is that of the decoder.
-        normalize_embeddings: bool, whether a normalisation follows the embeddings and
-            their positions on both sides, as in BART. It is of the same kind as in the
-            blocks.
+        normalize_embeddings: bool, whether a normalisation of the type in the blocks
+            follows the embeddings and their positions on both sides, as in BART.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads` or a separate
             `dropout`. `pattern` and `sliding_window` apply to self-attention only.

@@ -1,4 +1,4 @@
-"""What a person sees of a run: phases, the chosen options, and progress by epoch."""
+"""The output of a run: phases, the chosen options, and progress by epoch."""
 
 import contextlib
 import math
@@ -68,13 +68,13 @@ class Reporter:
         if not self.verbose:
             return
         if plan.choices:
-            print("Chosen from the text (each option can be given):")
+            print("Chosen from the text (each option can be set):")
             print(*map(_choice_line, plan.choices), sep="\n")
         for name, data in {"Training": train_data, "Validation": valid_data}.items():
             print(f"{name + ' text':16} {_describe(data)}")
         print(f"{'Model':16} {model.count_params():,} parameters", flush=True)
         if isinstance(model, CausalLM):
-            place = "begin" if model.add_start_token else "can be from anywhere in"
+            place = "begin" if model.add_start_token else "can begin anywhere in"
             print(f"{'Prompts':16} {place} a text", flush=True)
         seconds = expected_seconds(model, train_data) * plan["epochs"]
         print(

@@ -33,7 +33,7 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
         The `PreparedRun`.
 
     Raises:
-        ValueError: as `prepare_run`.
+        ValueError: see `prepare_run`.
     """
     prepared = prepare_run(recipe, reporter)
     if is_first_process():
@@ -56,7 +56,7 @@ def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
     """
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
     model = in_float32(run.model)
-    with reporter.phase("Comparing the last epoch, the best and their mean"):
+    with reporter.phase("Comparing the last epoch, the best and the mean of the last"):
         selection = select_weights(model, run.evaluator, recipe)
     for name, score in selection.scores.items():
         mark = "  selected" if name == selection.name else ""

@@ -1,4 +1,4 @@
-"""Protocols of what a run needs to know of its kind of model."""
+"""Protocols of the parts of a run that depend on the kind of model."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias

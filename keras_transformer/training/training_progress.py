@@ -23,7 +23,7 @@ SLOW = 3.0
 class TrainingProgress(keras.callbacks.Callback):
     """Logs learning rate, time left and tokens per second.
 
-    The figures are in Keras's progress bar after every batch. They are also in the logs
+    The values are in Keras's progress bar after every batch. They are also in the logs
     of every epoch, for the history and for the callbacks that come later in the list
     (`CSVLogger`, `TensorBoard`):
 
