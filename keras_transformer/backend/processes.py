@@ -120,7 +120,7 @@ def fail_together(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def whole_value(variable: Any) -> np.ndarray:
-    """Returns the value of a variable, wherever its parts are.
+    """Returns the value of a variable, whose parts may be on several devices.
 
     If the parts of this process are not all, each process must call it.
 

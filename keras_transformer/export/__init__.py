@@ -107,7 +107,7 @@ def export_model(
 
     The method `export` of a model calls it. The arguments have the names of
     `keras.Model.export`. Unlike `keras.Model.export`, which writes the forward pass,
-    this function writes all that is required to decode.
+    this function writes everything that is required to decode.
 
     Args:
         model: the model.

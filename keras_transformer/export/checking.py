@@ -73,7 +73,7 @@ def check_weights(model: ExportableModel) -> None:
     for weight in model.weights:
         if not np.all(ops.convert_to_numpy(weight) < np.inf):
             raise FloatingPointError(
-                f"the weights of the model must be finite; `{weight.path}` has NaN or "
+                f"The weights of the model must be finite; `{weight.path}` has NaN or "
                 "infinity. Nothing was written."
             )
 
@@ -299,7 +299,7 @@ def _compare(
         is_tie = abs(score - own_score) <= SCORE_TOLERANCE  # not if one is NaN
         if not is_tie and (output != own or np.isnan(score)):
             raise RuntimeError(
-                f"the SavedModel gives {output!r} (score {score}) for {name}, but "
+                f"The SavedModel gives {output!r} (score {score}) for {name}, but "
                 f"`generate` gives {own!r} (score {own_score}); nothing was written."
             )
         ties += output != own
@@ -317,7 +317,7 @@ def rounding_error_of_arrays(
     request: Request,
     arrays: np.ndarray,
 ) -> float:
-    """Does what `rounding_error` does, for sources that are arrays."""
+    """Computes `rounding_error` for sources that are arrays."""
     result = search_arrays(rounded, request, arrays)
     return _rounding_error(model, rounded, arrays, _best_tokens(result))
 

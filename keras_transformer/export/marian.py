@@ -37,7 +37,7 @@ def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
     not part of the folder: its `generation_config.json` sets 4 beams, a length penalty
     of 1, and outputs without padding.
 
-    The folder is written completely or not at all.
+    The folder is written atomically.
 
     Args:
         model: an encoder-decoder Transformer, such as a `Seq2Seq`, with

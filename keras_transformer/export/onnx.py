@@ -92,7 +92,7 @@ def export_onnx(
       the last one, and `keys_<i>` and `values_<i>`, whose length is greater by
       `length`.
     - `config.json`, as above.
-    - `tokenizer.model`, `tokenizer_vocabulary.json` or `tokenizer.json`, likewise.
+    - `tokenizer.model`, `tokenizer_vocabulary.json` or `tokenizer.json`, as above.
 
     The sizes of batches and sequences are dynamic. `num_heads` is the number of heads
     of keys and values. The search is not part of the folder: it is a loop around the
