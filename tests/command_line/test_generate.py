@@ -216,7 +216,7 @@ def test_perplexities_of_documents(model, lm, text, documents, texts):
     result = model.score_texts(texts, stride=5)
     characters = sum(map(len, texts)) - len(texts)  # without the first tokens
     assert [line.split()[:3] for line in lines[:4]] == [
-        *(["perplexity", "a", unit] for unit in ("token", "character", "byte")),
+        *(["perplexity", "per", unit] for unit in ("token", "character", "byte")),
         ["nats", "a", "character"],
     ]
     nats = -result.scores.sum() / characters
