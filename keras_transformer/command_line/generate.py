@@ -81,9 +81,9 @@ def generate_command(
 ) -> None:
     """Continue prompts with a language model.
 
-    Standard input has one prompt per line. An empty line is an empty prompt. In a
-    terminal, texts are written while they are generated, and Ctrl-C stops the current
-    text. A text of several lines is followed by an empty line.
+    Standard input has one prompt per line. An empty line is an empty prompt.
+    In a terminal, texts are written while they are generated, and Ctrl-C stops
+    the current text. A text of several lines is followed by an empty line.
     """
     find_model(model)
     import_keras_quietly()

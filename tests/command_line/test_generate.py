@@ -217,7 +217,7 @@ def test_perplexities_of_documents(model, lm, text, documents, texts):
     characters = sum(map(len, texts)) - len(texts)  # without the first tokens
     assert [line.split()[:3] for line in lines[:4]] == [
         *(["perplexity", "per", unit] for unit in ("token", "character", "byte")),
-        ["nats", "a", "character"],
+        ["nats", "per", "character"],
     ]
     nats = -result.scores.sum() / characters
     assert float(lines[0].split()[-1]) == pytest.approx(result.perplexity, rel=1e-3)
