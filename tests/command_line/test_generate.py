@@ -268,7 +268,7 @@ def test_the_folder_of_a_run(model, text, tmp_path, monkeypatch):
     assert "9 tokens of 9 characters" in output("evaluate", tmp_path, text)
     facts = output("inspect", tmp_path)
     assert "the validation text, 9 characters" in facts
-    assert "nats per character        2.2222" in facts
+    assert "nats per character         2.2222" in facts
     assert f"keras-transformer generate {tmp_path} --prompt TEXT" in facts
     assert "translate" not in facts and "--num-beams" not in facts
 
