@@ -72,7 +72,7 @@ class BeamSearch:
             most `num_beams`.
         patience: positive float; with `inf` the search stops only when no unfinished
             hypothesis can become one of the best at any length.
-        early_stopping: whether the search of a sequence stops as soon as
+        early_stopping: bool, whether the search of a sequence stops as soon as
             `num_beams * patience` hypotheses, and at least `num_hypotheses`, are
             finished, even if an unfinished one may be better. This is faster, and it is
             the default of other toolkits.

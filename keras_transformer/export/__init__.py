@@ -120,8 +120,8 @@ def export_model(
         format: `"saved_model"`, for TensorFlow (Keras's name `"tf_saved_model"` is
             accepted), `"ctranslate2"`, `"onnx"`, or `"marian"`, for Hugging Face's
             transformers.
-        verbose: whether to print a message when the model is written. `None` = no
-            message.
+        verbose: bool or `None`, whether to print a message when the model is written.
+            `None` = no message.
         input_signature: must be `None`. Each format has fixed inputs.
         **options: further arguments of `export_saved_model`, `export_ctranslate2`,
             `export_onnx` or `export_marian`, such as `quantization`.

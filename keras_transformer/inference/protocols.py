@@ -86,7 +86,7 @@ class SequenceModel(DecodingModel, Protocol):
 
         Args:
             inputs: dictionary of the sources and targets, as `fit` takes them.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, target_length, target_vocabulary_size)`.

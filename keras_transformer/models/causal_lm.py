@@ -70,9 +70,9 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             unless `attention_options` contains `key_dim`.
         vocabulary_size: int, size of the vocabulary. Not needed with a tokenizer.
         tie_embeddings: bool, whether the embedding is the matrix of the logits too.
-        scale_embeddings: whether token embeddings are multiplied by √hidden_dim.
-        output_bias: whether the logits have a bias. `None` = only without
-            `tie_embeddings`.
+        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim.
+        output_bias: bool or `None`, whether the logits have a bias. `None` = only
+            without `tie_embeddings`.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs.
         activation: activation of the feed-forward networks.
@@ -121,8 +121,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
               `(batch, target_length)`, their continuations after the start token, as
               `parallel_dataset` yields. The start token stands for the last token of
               the prompt.
-        training: whether dropout is applied.
-        return_attention_scores: whether to return the scores as well.
+        training: bool, whether dropout is applied.
+        return_attention_scores: bool, whether to return the scores as well.
 
     Returns:
         Logits of each next token, `(batch, length, vocabulary_size)`, for prompts and
@@ -323,7 +323,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         Args:
             token_ids: int tensor `(batch, length)`.
             positions: int tensor `(length,)` or `(batch, length)`; `None` = from 0.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, length, hidden_dim)` in the compute dtype.

@@ -167,7 +167,7 @@ class DecoderOnly(CachedDecoder):
                 without an end token. The `max_length` of the model limits the sum of
                 prompt and new tokens.
             batch_size: int, number of prompts continued together.
-            return_scores: for texts, whether to return the scores as well.
+            return_scores: bool, for texts: whether to return the scores as well.
             return_alignments: must be `False`.
             min_length: int or `RelativeLength`, minimum number of new tokens.
             prefix: the beginning of each continuation: a text for a text; or one entry
@@ -175,12 +175,12 @@ class DecoderOnly(CachedDecoder):
                 empty. The scores are those of the whole continuation.
             seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
                 draws it, so `keras.utils.set_random_seed` determines it.
-            distinct_texts: for texts, whether each text of a prompt is returned once,
-                with its best hypothesis.
+            distinct_texts: bool, for texts: whether each text of a prompt is returned
+                once, with its best hypothesis.
             constraints: the phrases that must occur in each continuation; see
                 `GenerativeModel.generate`. Requires a `BeamSearch`.
-            include_prompt: for texts, whether each text begins with its prompt. With a
-                tokenizer of subwords this also keeps the space between them.
+            include_prompt: bool, for texts: whether each text begins with its prompt.
+                With a tokenizer of subwords this also keeps the space between them.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays, without the prompts. For

@@ -48,7 +48,7 @@ class Ensemble(GenerativeModel):
 
     Call arguments:
         inputs: dictionary of int tensors, as for `Seq2Seq`.
-        training: whether dropout is applied.
+        training: bool, whether dropout is applied.
 
     Returns:
         Log-probabilities, float32 `(batch, target_length, vocabulary_size)`: logits

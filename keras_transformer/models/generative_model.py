@@ -114,9 +114,9 @@ class GenerativeModel(SearchableModel):
             max_length: int or `RelativeLength`, maximum output length in tokens,
                 the end token included; `None` = the length of the source plus 50.
             batch_size: int, number of inputs decoded together.
-            return_scores: for texts, whether to return the scores as well.
-            return_alignments: whether to return an `Alignment` of each hypothesis with
-                its input; see `align`.
+            return_scores: bool, for texts: whether to return the scores as well.
+            return_alignments: bool, whether to return an `Alignment` of each hypothesis
+                with its input; see `align`.
             min_length: int or `RelativeLength`, minimum output length in tokens, the
                 end token included.
             prefix: the beginning of each output: a text for a text; or one entry
@@ -124,10 +124,10 @@ class GenerativeModel(SearchableModel):
                 empty. The scores are those of the whole output.
             seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
                 draws it, so `keras.utils.set_random_seed` determines it.
-            distinct_texts: for texts, whether each text of an input is returned once,
-                with its best hypothesis. Several hypotheses can be the same text in
-                different subwords. The lists are then shorter, and the scores end with
-                `-inf`. Search with more beams and hypotheses to get more texts.
+            distinct_texts: bool, for texts: whether each text of an input is returned
+                once, with its best hypothesis. Several hypotheses can be the same text
+                in different subwords. The lists are then shorter, and the scores end
+                with `-inf`. Search with more beams and hypotheses to get more texts.
             constraints: the phrases that must occur in each output: a list of texts
                 for a text; or one list for each input, of texts or of lists of token
                 ids, which may be empty. Requires a `BeamSearch`. A phrase occurs if its

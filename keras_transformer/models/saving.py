@@ -41,7 +41,7 @@ class PresetModel(keras.Model):
 
         Args:
             filepath: a path that ends in `.keras`.
-            overwrite: whether to replace an existing file without asking.
+            overwrite: bool, whether to replace an existing file without asking.
             **kwargs: further arguments of `keras.Model.save`.
 
         Raises:
@@ -69,7 +69,7 @@ class PresetModel(keras.Model):
 
         Args:
             filepath: a path that ends in `.weights.h5`.
-            overwrite: whether to replace an existing file without asking.
+            overwrite: bool, whether to replace an existing file without asking.
             max_shard_size: maximum size of a shard in GB; `None` = one file.
 
         Raises:
@@ -117,8 +117,8 @@ class PresetModel(keras.Model):
                 `"transformer_base"` (6 + 6, 512) or `"transformer_big"` (6 + 6, 1024);
                 or a trained model: the path of a folder, or `"hf://user/name"` on the
                 Hugging Face Hub (extra `hub`). No code in a folder is run.
-            load_weights: whether to load the weights of a trained model; without them
-                the model has its configuration and its tokenizers.
+            load_weights: bool, whether to load the weights of a trained model; without
+                them the model has its configuration and its tokenizers.
             **overrides: any constructor argument. A size always needs the vocabulary (a
                 number or tokenizers). A trained model with its weights accepts
                 arguments that keep the shapes of the weights, such as `dropout`,

@@ -69,8 +69,8 @@ class SearchableModel(PresetModel):
             num_beams: int, number of hypotheses of each source.
             max_length: int or int32 scalar tensor, number of steps that the state has
                 room for.
-            return_attention: whether each step adds the attention of the newest tokens
-                to the state.
+            return_attention: bool, whether each step adds the attention of the newest
+                tokens to the state.
 
         Returns:
             A nest of tensors; with `return_attention=True` a dictionary with the key

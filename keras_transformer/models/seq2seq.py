@@ -79,9 +79,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             embedding, target embedding, output), `"target"` (target embedding
             and output) or `"none"`. `None` = `"all"` with a shared vocabulary,
             `"target"` with two.
-        scale_embeddings: whether token embeddings are multiplied by
-            √hidden_dim, as in the paper.
-        output_bias: whether the logits have a bias. `None` = only with
+        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim,
+            as in the paper.
+        output_bias: bool or `None`, whether the logits have a bias. `None` = only with
             `tie_embeddings="none"`.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs (P_drop).
@@ -131,8 +131,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             `(batch, source_length)`, or with `source_embedding` its inputs
             `(batch, ...)`, and `"decoder_token_ids"`, int tensor
             `(batch, target_length)`, which begins with the start token.
-        training: whether dropout is applied.
-        return_attention_scores: whether to return the scores as well.
+        training: bool, whether dropout is applied.
+        return_attention_scores: bool, whether to return the scores as well.
 
     Returns:
         Logits `(batch, target_length, vocabulary_size)` of each next token; with
@@ -378,7 +378,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         Args:
             token_ids: int tensor `(batch, source_length)`, or the inputs of
                 `source_embedding`, if one was given.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
@@ -414,7 +414,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         Args:
             token_ids: int tensor `(batch, target_length)`.
             positions: int tensor `(target_length,)`; `None` = from 0.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, target_length, hidden_dim)` in the compute dtype.

@@ -185,8 +185,8 @@ def export_saved_model(
         check_sources: array `(batch, ...)`, sources for the check of a model with a
             `source_embedding`. `None` = standard normal numbers, 16 of them along axes
             of unknown size.
-        constraints: whether the SavedModel has the signature `constrained`, which makes
-            the SavedModel larger. It requires texts and a `BeamSearch`.
+        constraints: bool, whether the SavedModel has the signature `constrained`, which
+            makes the SavedModel larger. It requires texts and a `BeamSearch`.
 
     Raises:
         ValueError: if the model has no tokenizers, a number is out of range, or

@@ -103,15 +103,16 @@ def translate_file(
         batch_size: int, number of texts decoded together.
         window: int, number of lines of a window. With more lines, the lengths in a
             batch are more equal, and a stop loses more work.
-        n_best: whether to write every hypothesis of the search, best first, each on a
-            line `line_number ||| text ||| score`, as Moses does: numbers count from 0.
-        distinct_texts: whether each text of a line is written once, with its best
+        n_best: bool, whether to write every hypothesis of the search, best first, each
+            on a line `line_number ||| text ||| score`, as Moses does: numbers count
+            from 0.
+        distinct_texts: bool, whether each text of a line is written once, with its best
             score; see `generate`.
         too_long: treatment of lines of more than `max_source_length` tokens:
             `"error"` raises an error before the translation, `"empty"` leaves their
             translations empty and issues a warning with their number at the end.
-        overwrite: whether to replace an existing `target`, and to discard unfinished
-            work of a call with other arguments.
+        overwrite: bool, whether to replace an existing `target`, and to discard
+            unfinished work of a call with other arguments.
         workers: int, number of processes that decode the batches, each with a copy of
             the model. If there are several, they are actors of Ray. They share the
             cores and GPUs of the cluster to which `ray.init` has connected, of the
@@ -266,7 +267,7 @@ def written_at_once(
         target: path of the file, which exists once it is complete; compressed if it
             ends in `.gz`.
         source: path of the translated file, or `None`.
-        overwrite: whether to replace an existing `target`.
+        overwrite: bool, whether to replace an existing `target`.
 
     Yields:
         The file to write to.
