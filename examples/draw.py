@@ -6,10 +6,11 @@ the next pixel: one of 17 shades. It takes about 2 minutes on two cores:
     python examples/draw.py
 
 The pictures are the digits of scikit-learn, 8 by 8 pixels. Of 1,797 pictures, 360 are
-not trained on. The loss on them is printed in nats per pixel, and that of a model which
-knows how often each pixel of each digit has each shade, but not the pixels before.
+not trained on. The loss on them is printed in nats per pixel, and that of the
+frequencies of the shades of each pixel of each digit, without the previous pixels.
 `digits.png` shows drawings, and the training picture nearest to the last drawing of
-each digit. A support vector machine tells how many of the drawings it recognises.
+each digit. The share of the drawings that a support vector machine recognises is
+printed.
 """
 
 import argparse
