@@ -118,8 +118,8 @@ class Phrases:
     def missing(self, progress: PhraseProgress) -> Tensor:
         """Returns a number of tokens that is enough to complete all phrases.
 
-        One more token can always lower it: the next one of the phrase of which most
-        tokens are there.
+        One more token can always lower it: the next token of the phrase with the most
+        matched tokens.
 
         Args:
             progress: the progress of hypotheses.

@@ -240,7 +240,7 @@ class GenerativeModel(SearchableModel):
             seed: see `generate`.
 
         Yields:
-            For a text, texts; for token ids, ints, of which the end token is the last.
+            For a text, texts; for token ids, ints, the last of which is the end token.
 
         Raises:
             ValueError: if an argument is out of range.

@@ -43,7 +43,7 @@ class Reporter:
         """Prints the name of a phase when it begins, and its duration at its end.
 
         Args:
-            name: what is done, such as `"Reading the text"`.
+            name: the name, such as `"Reading the text"`.
         """
         if not self.verbose:
             yield
@@ -233,7 +233,7 @@ def _progress(logs: Mapping[str, float]) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Returns a duration for people, such as `"8 s"`, `"3 min"` or `"2 h 5 min"`."""
+    """Returns a readable duration, such as `"8 s"`, `"3 min"` or `"2 h 5 min"`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 99.5:

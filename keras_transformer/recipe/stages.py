@@ -27,7 +27,7 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
 
     Args:
         recipe: the options that are given.
-        reporter: prints what is done.
+        reporter: prints the progress.
 
     Returns:
         The `PreparedRun`.
@@ -49,7 +49,7 @@ def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
 
     Args:
         run: the run, after its last epoch.
-        reporter: prints what is done.
+        reporter: prints the progress.
 
     Returns:
         The `TrainingResult`.

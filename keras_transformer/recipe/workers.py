@@ -35,7 +35,7 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
 
     Args:
         recipe: the options; `workers` is above 1.
-        reporter: prints what is done.
+        reporter: prints the progress.
 
     Raises:
         ValueError: if the cluster has too few accelerators; see also `prepare`.

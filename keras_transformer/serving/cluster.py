@@ -315,7 +315,7 @@ async def call_ray(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
     A call that is still active during `ray.shutdown` ends the process with an error.
 
     Args:
-        function: a function that does not take long.
+        function: a function that returns soon.
         *args: its positional arguments.
         **kwargs: its keyword arguments.
 

@@ -24,7 +24,7 @@ PIECE_LENGTH = 8  # tokens of a call of `continue`
 # Tensors by name.
 Outputs: TypeAlias = dict[str, tf.Tensor]
 
-# AutoGraph, which takes long, has nothing to convert in these functions.
+# AutoGraph takes a long time and has nothing to convert in these functions.
 traced_function = functools.partial(tf.function, autograph=False)
 
 

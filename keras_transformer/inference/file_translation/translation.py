@@ -194,9 +194,9 @@ def translate_stream(
 ) -> None:
     """Translates from a pipe, or into a pipe, as `translate_file` does.
 
-    The lines that have arrived are translated together and written at once. A line of
-    a pipe that is too long raises an error after the lines before it are written; a
-    line of a file does so before the translation.
+    The lines that have arrived are translated together and written at once. A line of a
+    pipe that is too long raises an error after the previous lines are written; a line
+    of a file raises an error before the translation.
 
     Args:
         model: a model with tokenizers, such as `Seq2Seq`.
@@ -392,7 +392,7 @@ def _translated(
 
 
 def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
-    """Returns the places of the lines of each batch, which have like lengths."""
+    """Returns the places of the lines of each batch, which have similar lengths."""
     chosen = np.flatnonzero((window.lengths > 1) & ~window.too_long)
     if not chosen.size:
         return []
