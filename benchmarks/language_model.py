@@ -4,7 +4,7 @@ The design and the budget are those that nanoGPT's README gives for a processor:
 blocks of width 128 with 4 heads, a context of 64 characters, 2,000 steps of 12 windows,
 no dropout, AdamW with a rate of 1e-3 that falls to 1e-4. The first 90 % of the text are
 for training. The loss is a mean over the whole rest of the text, in windows of 64
-without overlap, in nats a character; nanoGPT reports 1.88 from 20 batches.
+without overlap, in nats per character; nanoGPT reports 1.88 from 20 batches.
 
 Ours trains with `fit` on `text_dataset`; the peer is a loop over random windows with
 `torch.nn` and `scaled_dot_product_attention`. Each side runs in its own process. Steps

@@ -1,4 +1,4 @@
-"""Describes pictures in words: which handwritten digits are in them, and where.
+"""Generates captions of images: which handwritten digits are in them, and where.
 
 The sources of this `Seq2Seq` are pixels. Its `source_embedding` cuts a picture into
 patches, and the decoder writes a text about them. It takes 2 minutes on two cores:

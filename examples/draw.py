@@ -6,10 +6,11 @@ the next pixel: one of 17 shades. It takes about 2 minutes on two cores:
     python examples/draw.py
 
 The pictures are the digits of scikit-learn, 8 by 8 pixels. Of 1,797 pictures, 360 are
-not trained on. The loss on them is printed in nats a pixel, and that of a model which
-knows how often each pixel of each digit has each shade, but not the pixels before.
+not trained on. The loss on them is printed in nats per pixel, and that of the
+frequencies of the shades of each pixel of each digit, without the previous pixels.
 `digits.png` shows drawings, and the training picture nearest to the last drawing of
-each digit. A support vector machine tells how many of the drawings it recognises.
+each digit. The share of the drawings that a support vector machine recognises is
+printed.
 """
 
 import argparse
@@ -33,7 +34,7 @@ VOCABULARY_SIZE = SHADE + SHADES
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Runs the example and returns the loss on the test pictures in nats a pixel."""
+    """Runs the example and returns the loss on the test pictures in nats per pixel."""
     options = parse_arguments(arguments)
     keras.utils.set_random_seed(options.seed)
     digits = load_digits()
@@ -59,9 +60,9 @@ def main(arguments: list[str] | None = None) -> float:
     )
 
     frequencies = loss_of_frequencies(train, train_labels, test, test_labels)
-    print(f"loss of the frequencies: {frequencies:.3f} nats a pixel")
+    print(f"loss of the frequencies: {frequencies:.3f} nats per pixel")
     loss = model.evaluate(*token_ids(test, test_labels), batch_size=64, verbose=0)
-    print(f"loss of the model: {loss:.3f} nats a pixel")
+    print(f"loss of the model: {loss:.3f} nats per pixel")
 
     prompts = [[DIGIT + digit] for digit in range(10)]
     search = kt.Sampling(options.samples, top_p=0.95)

@@ -6,8 +6,8 @@ and a linear model learn from the same 300. It takes about 3 minutes on two core
 
     python examples/pretrain.py
 
-The texts are the beginnings of docstrings. The task is to tell the library of each one.
-A tenth of the texts is in no training.
+The texts are the beginnings of docstrings. The task is to predict the library of each
+docstring. A tenth of the texts is not trained on.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Writes down spoken digits, such as "seven three one".
+"""Transcribes spoken digits, such as "seven three one".
 
 The sources of this `Seq2Seq` are sounds: frames of 16 milliseconds with 32 numbers, the
 loudness of bands of frequencies. Its `source_embedding`, two convolutions, makes one

@@ -7,7 +7,8 @@ cores:
     python examples/write.py shakespeare.txt --prompt "ROMEO:"
 
 Without a file, the text is the source code of some modules of Python's library. The
-last tenth of the text is not trained on; the loss on it is printed in nats a character.
+last tenth of the text is not trained on; the loss on it is printed in nats per
+character.
 """
 
 import argparse
@@ -57,7 +58,9 @@ def main(arguments: list[str] | None = None) -> float:
 
     scored = model.score_texts([text[end:]], context=options.length)
     loss = -float(scored.scores[0]) / int(scored.lengths[0])
-    print(f"loss on {len(text) - end:,} other characters: {loss:.3f} nats a character")
+    print(
+        f"loss on {len(text) - end:,} other characters: {loss:.3f} nats per character"
+    )
     path = pathlib.Path(options.output) / "write.keras"
     path.parent.mkdir(parents=True, exist_ok=True)
     model.save(path)

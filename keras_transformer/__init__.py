@@ -1,6 +1,6 @@
 """Transformers in Keras 3, from text to SavedModel.
 
-The public names, by where they are:
+The public names:
 
 - **Top level** (`import keras_transformer as kt`): everything that a program needs to
   build, train, load and decode a model: layers, models, tokenizers, datasets, losses,
@@ -10,22 +10,21 @@ The public names, by where they are:
   chrF, error rates), `kt.plotting` (figures), `kt.recipe` (a whole training run, also
   the command `keras-transformer train`), `kt.export` (the functions behind
   `model.export`), `kt.interoperability`, `kt.decoding` (to decode a model of your own)
-  and `kt.serving`. Each needs further packages or serves fewer programs.
+  and `kt.serving`. They require optional packages, or fewer programs need them.
 
 The packages, in the order of imports; each imports only those after it:
 
 - `command_line`: the command `keras-transformer`
-- `serving`: a server of SavedModels, and a page to try them
+- `serving`: a server of SavedModels, with a page to try them
 - `recipe`: a training run, described by its options
-- `interoperability`: models of Marian (OPUS-MT) and CTranslate2, loaded
+- `interoperability`: loaders of Marian (OPUS-MT), CTranslate2 and GPT-2 models
 - `models`: `Seq2Seq`, `CausalLM`, `Ensemble` and their base classes
-- `export`: SavedModel, ONNX, CTranslate2 and Marian, written from any model that
-  follows the protocol
-- `inference`: texts to a compiled search and back, one or a whole file; scores,
-  alignments; the protocol of the models that it takes
-- `dataset`: parallel lines to bucketed, shifted `tf.data` batches
+- `export`: writers of SavedModel, ONNX, CTranslate2 and Marian
+- `inference`: texts and whole files decoded with a compiled search; scores and
+  alignments; the protocol of the models
+- `dataset`: parallel text and running text as `tf.data` batches
 - `training`: schedule, loss, metrics and callbacks for `compile` and `fit`
-- `decoding`: greedy and beam search and sampling over the steps of a model
+- `decoding`: greedy search, beam search and sampling over the steps of a model
 - `layers`: attention, positions, encoder and decoder blocks and stacks
 - `text`: strings to token ids and back, inside the TensorFlow graph
 - `distribution`: training on several devices
@@ -33,7 +32,7 @@ The packages, in the order of imports; each imports only those after it:
 - `evaluation`, `plotting`, `files`, `hub`, `arguments`, `types`: modules that import
   none of the others
 - `packages`, `presets`, `run_position`: the packages that the library requires, named
-  sizes of models, the names of checkpoint files; without imports
+  sizes of models, the names of checkpoint files; they import none of the others
 
 The import loads the layers, the models, training and decoding. Names that need
 TensorFlow or optional packages are imported at their first use.

@@ -24,7 +24,7 @@ def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
             continue
         if not isinstance(number, Integral) or int(number) < least:
             raise ValueError(
-                f"argument `{name}` must be an int of at least {least}; received "
+                f"`{name}` must be an int of at least {least}; received "
                 f"`{name}={number!r}`."
             )
 
@@ -50,8 +50,8 @@ def check_positive(**numbers: Any) -> None:
         **numbers: arguments by name.
 
     Raises:
-        ValueError: if an argument is not a number, is not finite or, as a normal
-            float32, not above 0.
+        ValueError: if an argument is not a number, is not finite, or is not above 0 as
+            a normal float32.
     """
     for name, number in numbers.items():
         is_number = isinstance(number, Real) and not isinstance(number, bool)

@@ -85,31 +85,32 @@ class _Devices(keras.distribution.ModelParallel):
 def distribute(
     devices: int | list[str] | None = None, model_parallel: int = 1
 ) -> Iterator[keras.distribution.ModelParallel]:
-    """Trains models that are created within it on several devices, on JAX.
+    """A context in which models are created and trained on several devices, on JAX.
 
     Create, compile and train the model and its optimizer within the context. The
-    batches stay as they are: the devices share the rows of each batch, and losses,
-    metrics and updates are those of one device for the whole batch, whatever the number
-    of devices. Rows need not divide. After the context, the model can be saved and can
-    generate; its weights stay on the devices.
+    devices share the rows of each batch, and losses, metrics and updates are those of
+    one device for the whole batch. The number of rows need not be a multiple of the
+    number of devices. After the context, `save`, `generate` and `export` work as usual.
+    The weights stay on the devices.
 
     After `keras.distribution.initialize`, the devices are those of all processes. Each
-    process runs the same program on the same files, and gives `fit` the same batches.
-    The first one prints and writes the files: `Checkpoints`, `save` and `export` are
-    called by all. `generate` computes in each process alone.
+    process runs the same program on the same files, and passes the same batches to
+    `fit`. All processes call `Checkpoints`, `save` and `export`; the first one prints,
+    and writes the files. `generate` runs in each process separately.
 
-    With `model_parallel`, each group of so many devices is one replica of the model
-    and shares its weights and the state of the optimizer: the embeddings are divided
-    over the vocabulary, attention over the heads, feed-forward networks over their
-    width.
+    With `model_parallel`, each group of this number of devices is one replica of the
+    model. The devices of a group share its weights and the state of the optimizer: the
+    embeddings are divided over the vocabulary, attention over the heads, and
+    feed-forward networks over their width.
 
     Args:
         devices: int >= 1, number of devices; or a list of the names of devices, as in
             `keras.distribution.list_devices()`. `None` = all devices.
         model_parallel: int >= 1, number of devices that share the weights of a
             replica. It must divide the number of devices, `num_heads` and
-            `intermediate_dim` of the model. A vocabulary or a number of key and value
-            heads that it does not divide is held whole by each device, with a warning.
+            `intermediate_dim` of the model. If it does not divide the size of the
+            vocabulary or the number of key and value heads, each device holds these
+            weights whole, with a warning.
 
     Yields:
         The `keras.distribution.ModelParallel` in effect.
@@ -214,7 +215,7 @@ def check_model_sizes(*, num_heads: int, intermediate_dim: int | None = None) ->
         intermediate_dim: int, width of the feed-forward networks.
 
     Raises:
-        ValueError: if `model_parallel` does not divide a size, or as `check_active`.
+        ValueError: if `model_parallel` does not divide a size; see also `check_active`.
     """
     check_active()
     found = _active.get()
@@ -235,7 +236,7 @@ def check_created_within(**variables: Iterable[keras.Variable]) -> None:
         **variables: Keras variables, by the name of their owner in the message.
 
     Raises:
-        ValueError: if they are on other devices, or as `check_active`.
+        ValueError: if they are on other devices; see also `check_active`.
     """
     if keras.backend.backend() != "jax":
         return

@@ -314,8 +314,8 @@ def token_error_rate(hypotheses: Sequence[str], references: References) -> float
 def character_error_rate(hypotheses: Sequence[str], references: References) -> float:
     """Computes the edit distance of the characters, divided by their number.
 
-    As `token_error_rate`, but tokens are characters (Unicode code points), spaces
-    included.
+    This is `token_error_rate` with characters (Unicode code points, spaces included) as
+    tokens.
 
     Args:
         hypotheses: list of str, one per item.

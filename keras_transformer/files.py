@@ -155,7 +155,7 @@ def new_folder(
     empty one gets its permissions.
 
     Args:
-        filepath: path of the folder; it must not exist or be empty.
+        filepath: path of the folder; it must be new or empty.
         name: name of the argument, for the error message.
 
     Yields:
@@ -189,7 +189,7 @@ def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> Non
     """Checks that `new_folder` can write a folder.
 
     Args:
-        filepath: path of the folder; it must not exist or be empty.
+        filepath: path of the folder; it must be new or empty.
         name: name of the argument, for the error message.
 
     Raises:
@@ -205,7 +205,7 @@ def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> Non
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(
-            f"`{name}` must not exist or be an empty folder; received "
+            f"`{name}` must be a new or an empty folder; received "
             f"`{name}={str(target)!r}`, which is not empty. Choose the next version "
             "number, or remove it."
         )
@@ -365,7 +365,8 @@ def lock(file: BinaryIO) -> bool:
         file: an open file.
 
     Returns:
-        `True` if the file was not locked, or if the system has no locks, as Windows.
+        `True` if the file was not locked, or if the system has no locks, such as
+        Windows.
     """
     return _try_lock(file.fileno()) is not False
 

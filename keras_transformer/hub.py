@@ -8,13 +8,13 @@ from keras_transformer.packages import require_extra
 
 
 def check_repository(folder: object) -> None:
-    """Checks that the argument `folder` may be the name of a repository.
+    """Checks that the argument `folder` can be the name of a repository.
 
     Args:
         folder: a path that is not a folder, or a name, `"owner/name"`.
 
     Raises:
-        FileNotFoundError: if it is no name.
+        FileNotFoundError: if it is not a valid name.
     """
     pattern = r"[\w-][\w.-]*/[\w-][\w.-]*"
     if not (isinstance(folder, str) and re.fullmatch(pattern, folder)):

@@ -238,7 +238,7 @@ def test_export_to_a_folder_that_is_not_empty(tmp_path):
     kept.touch()
     with pytest.raises(
         FileExistsError,
-        match=r"`filepath` must not exist or be an empty folder; .*Choose the next",
+        match=r"`filepath` must be a new or an empty folder; .*Choose the next",
     ):
         model.export(tmp_path)
     assert list(tmp_path.iterdir()) == [kept]

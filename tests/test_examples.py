@@ -149,7 +149,9 @@ def test_write(tmp_path, monkeypatch, capsys):
     arguments += ["--samples", "2", "--characters", "7", "--prompt", "def"]
     loss = write.main([*arguments, "--verbose", "0", "--output", str(tmp_path)])
     output = capsys.readouterr().out
-    shown = printed(r"loss on 600 other characters: (\d\.\d+) nats a character", output)
+    shown = printed(
+        r"loss on 600 other characters: (\d\.\d+) nats per character", output
+    )
     assert shown == round(loss, 3)
     uniform = np.log(len(set(write.read_text([])[:6000])))
     assert loss < uniform
@@ -230,10 +232,10 @@ def test_draw(tmp_path, monkeypatch, capsys):
     arguments = ["--epochs", "1", "--samples", "2", "--verbose", "0"]
     loss = draw.main([*arguments, "--output", str(tmp_path)])
     output = capsys.readouterr().out
-    shown = printed(r"loss of the model: (\d\.\d+) nats a pixel", output)
+    shown = printed(r"loss of the model: (\d\.\d+) nats per pixel", output)
     assert shown == round(loss, 3)
     assert loss < np.log(draw.VOCABULARY_SIZE)
-    shown = printed(r"loss of the frequencies: (\d\.\d+) nats a pixel", output)
+    shown = printed(r"loss of the frequencies: (\d\.\d+) nats per pixel", output)
     assert 1 < shown < np.log(17)
     assert printed(r"recognised of the test pictures: (\d+\.\d)%", output) > 95
     assert 0 <= printed(r"recognised of 20 drawings: (\d+\.\d)%", output) <= 100

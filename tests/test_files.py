@@ -238,7 +238,7 @@ def test_an_existing_target_is_not_replaced(tmp_path):
     file = tmp_path / "1" / "notes.txt"
     file.write_text("mine")
     for target in (tmp_path / "1", file, str(file)):
-        message = "`filepath` must not exist or be an empty folder; received `filepath="
+        message = "`filepath` must be a new or an empty folder; received `filepath="
         with pytest.raises(FileExistsError, match=message), new_folder(target):
             pass
     assert file.read_text() == "mine"

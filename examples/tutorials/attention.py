@@ -1,12 +1,12 @@
 """Looking at attention.
 
-For each token that a Transformer predicts, attention says how much it takes from each
-token of the source. This tutorial looks at it in a trained model, `en-de.keras`, such
-as the one of the [tutorial on translation](translation.py). The pictures need the
-extra `plots`.
+For each token that a Transformer predicts, attention shows how much it depends on each
+token of the source. This tutorial plots the attention of a trained model,
+`en-de.keras`, such as the one of the [tutorial on translation](translation.py). The
+plots require the extra `plots`.
 
 `python examples/pronounce.py` and [`examples/translate.py`](../translate.py) draw such
-pictures at the end of a training run.
+plots at the end of a training run.
 """
 
 import keras
@@ -42,12 +42,12 @@ plotting.plot_attention(alignment.attention[: len(rows)], rows, columns).savefig
 # ![Heat map with a row per phoneme and a column per letter: each phoneme attends to the
 # letter that it represents](../../docs/images/attention.png)
 #
-# The picture is that of a model that pronounces English words. Dark cells near the
-# diagonal mean that the output follows the order of the source. A column that is dark
-# in many rows, often that of the end token, is where heads look that have nothing to
-# say.
+# The figure shows a model that pronounces English words. Dark cells near the diagonal
+# mean that the output follows the order of the source. A column that is dark in many
+# rows is often that of the end token. Heads attend to it when no other token is
+# relevant.
 
-# ## Is it certain of it?
+# ## The entropy of attention
 #
 # A row of attention sums to one. Its entropy, in bits, is 0 if all of it is on one
 # token, and log₂ of the length if it is the same everywhere.
@@ -61,8 +61,8 @@ for row, bits in zip(rows, entropy, strict=False):
 #
 # A call of the model returns the scores of all layers and heads: those of the encoder,
 # of the decoder to itself, and of the decoder to the source (`"cross"`), each an array
-# `(batch, num_heads, query_length, key_length)`. Heads differ: some look at the token
-# before, some at the same word, some at the punctuation.
+# `(batch, num_heads, query_length, key_length)`. Heads differ: some attend to the
+# previous token, some to the same word, some to the punctuation.
 
 inputs = {
     "encoder_token_ids": model.source_tokenizer.tokenize([source], add_end=True),
@@ -77,16 +77,16 @@ plotting.plot_attention_heads(
     heads, columns, columns, query_label="query", key_label="key"
 ).savefig("heads.png")
 
-# One query is a bar chart: what does the last word attend to?
+# A bar chart shows one query: what does the last word attend to?
 
 plotting.plot_token_attention(
     heads.mean(axis=0)[-2], columns, query_token=columns[-2]
 ).savefig("token.png")
 
-# ## What did the search throw away?
+# ## The hypotheses of the search
 #
-# Attention says where an output comes from; the tree of the search says what else was
-# considered, with the scores of all hypotheses that were kept for a while.
+# Attention shows where an output comes from. The tree of the search shows the other
+# hypotheses that the search kept at some step, with their scores.
 
 tree = model.search_tree(source, max_length=8)
 plotting.plot_search_tree(tree.paths, tree.scores, tree.best, source).savefig(
@@ -95,6 +95,6 @@ plotting.plot_search_tree(tree.paths, tree.scores, tree.best, source).savefig(
 
 # ![The tree of a beam search](../../docs/images/search_tree.png)
 #
-# [Pictures](../../docs/pictures.md) describes all functions, and
+# [Plots](../../docs/pictures.md) describes all functions, and
 # [decoding](../../docs/decoding.md#alignments) what alignments mean. The [page of the
 # server](../../docs/serving.md) shows attention in a browser.

@@ -1,7 +1,7 @@
 """A language model, from a text file to samples.
 
 A language model predicts the next token of a text. This tutorial trains one on the
-characters of a file, `text.txt`, lets it write, and looks at what surprises it.
+characters of a file, `text.txt`, generates text, and lists improbable characters.
 [`examples/write.py`](../write.py) does the same with options on the command line, and
 without a file; a million characters train in about 5 minutes on two cores.
 """
@@ -19,8 +19,8 @@ end = len(text) * 9 // 10  # the rest is not trained on
 # ## Windows of running text
 #
 # A token is a character, so nothing is unknown and the vocabulary is small. The text
-# has no sentences to sort: `text_dataset` cuts it into windows of 256 tokens, elsewhere
-# in each epoch. For large texts, subwords say more per token:
+# has no sentences to sort: `text_dataset` cuts it into windows of 256 tokens, at other
+# places in each epoch. For large texts, subwords contain more text per token:
 # `SentencePieceTokenizer.train(files, vocabulary_size=8000, keep_whitespace=True)`.
 
 LENGTH = 256
@@ -33,9 +33,10 @@ print(train)
 
 # ## The model
 #
-# `CausalLM` is a stack of decoder blocks without an encoder. By default it is that of
-# 2017; the options make it that of today: rotary positions, gated feed-forward
-# networks, RMS normalisation before each sub-layer, no biases.
+# `CausalLM` is a stack of decoder blocks without an encoder. Its default blocks are
+# those of the paper of 2017. The options select the blocks of recent models: rotary
+# positions, gated feed-forward networks, RMS normalisation before each sub-layer, no
+# biases.
 
 model = kt.CausalLM(
     num_layers=4,
@@ -70,9 +71,9 @@ model.fit(train.dataset, validation_data=valid.dataset, epochs=EPOCHS, shuffle=F
 
 # ## Writing
 #
-# The most probable text repeats itself, so a sample is drawn: a lower temperature is
-# safer, and `top_p` leaves out the unlikely tail. `stream` yields it character by
-# character.
+# The most probable text repeats itself, so a sample is drawn. A lower temperature makes
+# probable tokens more probable, and `top_p` excludes improbable tokens. `stream` yields
+# the text character by character.
 
 prompt = text[end : end + 20]
 for piece in model.stream(
@@ -81,11 +82,11 @@ for piece in model.stream(
     print(piece, end="")
 print()
 
-# ## What surprises it
+# ## The least probable characters
 #
 # `score_texts` returns the log-probability of every character. Compare models with
-# different tokens by bits per character. The least probable characters are where the
-# text is news: the beginnings of words, names, typing errors.
+# different tokens by bits per character. The least probable characters are those that
+# the earlier text does not determine: beginnings of words, names, typing errors.
 
 result = model.score_texts([text[end:]], context=LENGTH)
 bits = -np.asarray(result.token_scores[0]) / np.log(2)

@@ -23,7 +23,7 @@ print(model.generate("a man sees two dogs"))
 #
 # The model is a `Seq2Seq`, so everything of this library applies to it. Measure first:
 # fine-tuning is worth it if the model is worse on your text than on the news and
-# subtitles that it has seen.
+# subtitles that it was trained on.
 
 sources, references = (
     pathlib.Path(f"valid.{language}").read_text("utf-8").splitlines()
@@ -34,9 +34,9 @@ print(f"before: {before.score:.1f} BLEU")
 
 # ## Train further
 #
-# The datasets take the tokenizers of the model: new ones would give its ids another
-# meaning. The start token of a Marian model is also its padding, so the loss must know
-# it.
+# The datasets take the tokenizers of the model, since new tokenizers have other ids.
+# The start token of a Marian model is also its padding, so the loss requires
+# `pad_token_id`.
 
 train = kt.parallel_dataset(
     "train.en",

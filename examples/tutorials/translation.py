@@ -22,8 +22,8 @@ import keras_transformer as kt
 # ## Text to batches
 #
 # The tutorial of Keras splits text into words; a word that is not in the vocabulary
-# becomes `[UNK]`. That of TensorFlow downloads a vocabulary for its data. Here, a
-# tokenizer of subwords is trained on both languages; it can spell every word, and
+# becomes `[UNK]`. That of TensorFlow downloads a vocabulary for its data. This tutorial
+# trains a tokenizer of subwords on both languages. It represents every word, and
 # returns the text with its punctuation.
 
 tokenizer = kt.SentencePieceTokenizer.train(
@@ -42,9 +42,9 @@ print(train)
 
 # ## The model
 #
-# The tutorials write the attention blocks, the positions and the masks themselves. Here
-# they are layers, and `Seq2Seq` is the model of the paper: post-norm by default, one
-# matrix for the embeddings of both languages and for the logits.
+# The tutorials implement the attention blocks, the positions and the masks. In this
+# library they are layers, and `Seq2Seq` is the model of the paper: post-norm by
+# default, one matrix for the embeddings of both languages and for the logits.
 
 model = kt.Seq2Seq.from_preset("transformer_tiny", dropout=0.3, **tokenizers)
 model.summary()
@@ -76,7 +76,7 @@ kt.average_checkpoints(model, "runs/tutorial", last=min(10, EPOCHS))
 #
 # The loop of the tutorials evaluates the whole model for each new token of one
 # sentence. `generate` keeps the keys and values of the earlier tokens, translates a
-# batch at a time, and follows several beams. BLEU is that of sacreBLEU, with the
+# batch at a time, and keeps several beams. BLEU is that of sacreBLEU, with the
 # signature that makes it comparable; accuracy, the metric of the tutorials, says little
 # about translations.
 

@@ -1,6 +1,7 @@
 """The code that JAX compiles, kept on the disk for later processes.
 
-TensorFlow has such a cache too, but a full disk or a damaged file there is an error.
+TensorFlow has such a cache too, but raises an error if the disk is full or a file is
+damaged.
 """
 
 import contextlib

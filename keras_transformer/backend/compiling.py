@@ -64,7 +64,7 @@ def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[...
         if traced is None or _differ(current, weights):
             # A trace keeps the variables that it has read.
             weights = current
-            # AutoGraph takes long and rewrites nothing that `keras.ops` need.
+            # AutoGraph takes a long time and rewrites nothing that `keras.ops` need.
             # TensorFlow counts the traces of a function by its code and warns if there
             # are many, but not for `functools.partial`.
             traced = tf.function(

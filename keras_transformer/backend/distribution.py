@@ -1,4 +1,4 @@
-"""Training on several replicas: means over all of them, and what is refused.
+"""Training on several replicas: means over all of them, and unsupported strategies.
 
 TensorFlow's `tf.distribute.MirroredStrategy` gives each replica a part of the rows of a
 batch. Keras gives every replica the same weight and takes the metrics of each replica
@@ -243,7 +243,7 @@ class ReplicatedModel(keras.Model):
     """Keras model that is built under a strategy without a batch of the data.
 
     Under a strategy of `tf.distribute`, `fit` and `evaluate` of Keras take a batch from
-    an iterator of their own. If every iterator is another epoch, they waste one.
+    a separate iterator. If every iterator is another epoch, they waste one.
     """
 
     def _maybe_symbolic_build(

@@ -1,7 +1,7 @@
 """Private names of Keras, each with its reason and a fallback.
 
 Keras 3.15 has no public equivalent of these names. If a name is missing, the fallback
-does the same with public names, or the function says what is lost.
+does the same with public names, or its docstring describes the effect.
 """
 
 import collections
@@ -75,7 +75,7 @@ def check_not_quantized(model: keras.Model) -> None:
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(
-                "a quantized model cannot be saved or exported, since its codes "
+                "A quantized model cannot be saved or exported, since its codes "
                 f"cannot be loaded; received a model with the {mode} layer "
                 f"{layer.path}. Save it before you quantize it, and quantize the "
                 "loaded model; or pass `quantization` to `export`, which rounds the "
@@ -312,8 +312,8 @@ def is_called_by_fit(
 ) -> bool:
     """Returns whether code runs within the `fit` of a list of callbacks.
 
-    Keras does not tell a callback that `fit` has ended with an exception. While it
-    runs, the list is among the local variables of the function `fit`.
+    Keras does not inform a callback if `fit` ends with an exception. While it runs, the
+    list is among the local variables of the function `fit`.
 
     Args:
         frame: the frame of the code.

@@ -131,7 +131,7 @@ class Stages:
                 )
                 if losses:
                     raise ValueError(
-                        "`model` must have no losses of its own in a pipeline; "
+                        "`model` must not have layers with losses in a pipeline; "
                         "received one with activity regularizers. Remove them."
                     )
                 seeds = [
@@ -267,7 +267,7 @@ def _divide_rows(tensors: Any, micro_batches: int) -> Any:
     def divide(tensor: Tensor) -> Tensor:
         if tensor.shape[0] != rows:
             raise ValueError(
-                f"a mask in a pipeline must have the {rows} rows of the batch; "
+                f"A mask in a pipeline must have the {rows} rows of the batch; "
                 f"received the shape {tuple(tensor.shape)}."
             )
         shape = micro_batches, rows // micro_batches, *tensor.shape[1:]

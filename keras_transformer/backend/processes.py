@@ -60,7 +60,7 @@ def on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def greatest(values: list[int]) -> list[int]:
-    """Returns the greatest values of all processes, each of which calls it.
+    """Returns the largest values of all processes, each of which calls it.
 
     Args:
         values: list of int32 numbers, of the same length in all processes.
@@ -120,7 +120,7 @@ def fail_together(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def whole_value(variable: Any) -> np.ndarray:
-    """Returns the value of a variable, wherever its parts are.
+    """Returns the value of a variable, whose parts may be on several devices.
 
     If the parts of this process are not all, each process must call it.
 

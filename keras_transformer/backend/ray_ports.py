@@ -12,7 +12,7 @@ from typing import Any
 # processes listen on the loopback address.
 _ON_ALL_ADDRESSES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 # The module that starts the gRPC server of a replica of Ray Serve, and the function by
-# which it opens the port. It listens on all addresses, whatever the variable is.
+# which it opens the port. It listens on all addresses, for any value of the variable.
 _REPLICA = "ray.serve._private.replica"
 _OPEN_PORT = "add_port_to_grpc_server"
 

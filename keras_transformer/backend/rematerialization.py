@@ -16,9 +16,9 @@ def rematerialized_call(
     """Calls a layer and keeps only its inputs for the gradient.
 
     The gradient recomputes the activations. `keras.remat` suits a layer without
-    randomness. Here the states of the seed generators are inputs and outputs of the
-    function that is recomputed, so dropout draws the same numbers again and the seeds
-    advance once.
+    randomness. In this function, the states of the seed generators are inputs and
+    outputs of the recomputed function, so dropout draws the same numbers again and the
+    seeds advance once.
 
     Args:
         layer: a built layer that passes on the mask of its first input.

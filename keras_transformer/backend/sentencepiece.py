@@ -136,11 +136,11 @@ def _edit_charsmap(charsmap: bytes, edits: Mapping[str, str]) -> bytes:
 class _DoubleArray:
     """A trie of darts-clone to which keys are added.
 
-    A node is a unit of 32 bits. Bits 0 to 7 are the byte that leads to it, bit 8 tells
-    whether it has a value, and the others are an offset: the child of node n by byte b
-    is at `n ^ offset ^ b`, the value of n at `n ^ offset`. A unit with bit 31 is a
-    value. Nodes with equal children share them, so the children of a node are copied
-    to a new block of 256 units before they change.
+    A node is a unit of 32 bits. Bits 0 to 7 are the byte that leads to it, bit 8 is set
+    if it has a value, and the others are an offset: the child of node n by byte b is at
+    `n ^ offset ^ b`, the value of n at `n ^ offset`. A unit with bit 31 is a value.
+    Nodes with equal children share them, so the children of a node are copied to a new
+    block of 256 units before they change.
     """
 
     def __init__(self, units: "array.array[int]") -> None:
@@ -176,7 +176,7 @@ class _DoubleArray:
         return {byte: child for byte, child in places if self._is_child(child, byte)}
 
     def _copy_children(self, node: int) -> int:
-        """Gives a node a block of its own, and returns the start of the block."""
+        """Gives a node a separate block, and returns the start of the block."""
         if node in self._copied:
             return self._base(node)
         children = self._children(node)

@@ -14,8 +14,8 @@ def share_rows(batch: T) -> T:
     """Divides the rows of a batch among the devices of the current distribution.
 
     Within a compiled step of JAX, the compiler then divides all that is computed from
-    the rows. If the rows do not divide, the results are right, but some layers compute
-    all rows on every device; see `rows_to_add`.
+    the rows. If the number of devices does not divide that of the rows, the results are
+    correct, but some layers compute all rows on every device; see `rows_to_add`.
 
     Args:
         batch: nested tensors `(rows, …)`; they may contain `None`.
@@ -78,7 +78,7 @@ def devices_in_effect() -> frozenset[Any] | None:
 
 
 def add_virtual_devices(count: int) -> None:
-    """Makes JAX divide the CPU into virtual devices, to try what several devices do.
+    """Makes JAX divide the CPU into virtual devices, to test several devices.
 
     Has no effect on other devices, if JAX has started, or if XLA_FLAGS determines the
     number.

@@ -42,7 +42,7 @@ def evaluate_command(
             exists=True,
             dir_okay=False,
             help="Text to translate, one sentence per line; plain or .gz. For a "
-            "language model its text, or prompts, one per line.",
+            "language model, running text, or prompts, one per line.",
         ),
     ],
     references: Annotated[
@@ -51,7 +51,7 @@ def evaluate_command(
             exists=True,
             dir_okay=False,
             help="Reference translations, one per line; plain or .gz. For a language "
-            "model the answers of the prompts, or nothing for running text.",
+            "model, the answers to the prompts; omit it for running text.",
         ),
     ] = None,
     num_beams: NumBeams = None,
@@ -67,7 +67,7 @@ def evaluate_command(
     documents: Annotated[
         Documents | None,
         typer.Option(
-            help="What a document is, for a language model.",
+            help="Unit of a document, for a language model.",
             show_default="that of the run, or file",
         ),
     ] = None,
@@ -173,7 +173,7 @@ def _find_long_lines(
     path: pathlib.Path,
     too_long: TooLong,
 ) -> list[bool]:
-    """Tells for each line whether it is longer than the limit of the model.
+    """Returns for each line whether it is longer than the limit of the model.
 
     Raises `ValueError` for such a line if `too_long` is `TooLong.error`.
     """

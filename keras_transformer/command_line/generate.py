@@ -35,7 +35,7 @@ def generate_command(
         int | None,
         typer.Option(
             min=1,
-            help="Greatest number of new tokens. The context of the model limits the "
+            help="Maximum number of new tokens. The context of the model limits the "
             "sum of prompt and new tokens.",
             show_default="256",
         ),
@@ -46,7 +46,7 @@ def generate_command(
     temperature: Annotated[
         float | None,
         typer.Option(
-            help="Divisor of the logits; below 1: more probable texts.",
+            help="Divisor of the logits; values below 1 give more probable texts.",
             show_default="1",
         ),
     ] = None,
@@ -54,36 +54,36 @@ def generate_command(
         float | None,
         typer.Option(
             help="Sample from the most probable tokens whose probabilities sum to this "
-            "number; 1: from all.",
+            "number; 1: from all tokens.",
             show_default="0.9",
         ),
     ] = None,
     num_beams: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of beams, for beam search in place of sampling."
+            min=1, help="Number of beams; selects beam search instead of sampling."
         ),
     ] = None,
     length_penalty: Annotated[
         float | None,
         typer.Option(
-            help="Length penalty of beam search; greater values favour longer texts.",
+            help="Length penalty of beam search; larger values favour longer texts.",
             show_default="0.6",
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Random seed.", show_default="another each time")
+        int | None, typer.Option(help="Random seed.", show_default="random")
     ] = None,
     include_prompt: Annotated[
-        bool, typer.Option(help="Write each text with its prompt.")
+        bool, typer.Option(help="Begin each text with its prompt.")
     ] = True,
     batch_size: BatchSize = 64,
 ) -> None:
     """Continue prompts with a language model.
 
-    Standard input has one prompt a line; an empty line is the beginning of a text.
-    In a terminal, texts are written while they are generated, and Ctrl-C stops one
-    of them. A text of several lines is followed by an empty line.
+    Standard input has one prompt per line. An empty line is an empty prompt.
+    In a terminal, texts are written while they are generated, and Ctrl-C stops
+    the current text. A text of several lines is followed by an empty line.
     """
     find_model(model)
     import_keras_quietly()
@@ -118,7 +118,7 @@ class _Writer:
     Args:
         model: the language model.
         search: the search.
-        max_length: greatest number of new tokens, or `None`.
+        max_length: maximum number of new tokens, or `None`.
         seed: random seed, or `None`.
         include_prompt: whether each text begins with its prompt.
         batch_size: number of prompts continued together.

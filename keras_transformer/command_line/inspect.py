@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
     Attributes:
         name: name of the kind.
-        matches: tells by the names of files whether a path is of this kind.
+        matches: returns whether a path is of this kind, by the names of files.
         describe: returns the facts about a path.
     """
 
@@ -55,7 +55,7 @@ def _has(*patterns: str) -> Callable[[pathlib.Path], bool]:
 
 
 def _is_marian(path: pathlib.Path) -> bool:
-    """Tells Hugging Face's `config.json` from that of a preset."""
+    """Returns whether `config.json` is that of Hugging Face, not of a preset."""
     has_weights = _has("model.safetensors", "pytorch_model.bin", "source.spm")
     return (path / "config.json").is_file() and has_weights(path)
 
@@ -84,7 +84,7 @@ KINDS = (
     Kind("ONNX model", _has("decoder_step.onnx", "encoder.onnx"), describe_onnx_folder),
     Kind("ONNX language model", _has("decoder.onnx"), describe_onnx_folder),
     Kind("Marian's own files", _has("decoder.yml"), describe_marian),
-    Kind("Marian model, as of Hugging Face", _is_marian, describe_marian),
+    Kind("Marian model of Hugging Face", _is_marian, describe_marian),
     Kind("preset folder", _has("metadata.json", "config.json"), describe_keras_model),
     Kind("checkpoints of a run", _has("epoch-*.npz"), describe_checkpoints),
     Kind("folder with model.keras", _has("model.keras"), describe_keras_model),
@@ -102,7 +102,7 @@ def inspect_command(
         ),
     ],
 ) -> None:
-    """Describe a file or folder of a model, and name what to run next."""
+    """Describe a file or folder of a model, and list the commands that take it."""
     path = path.parent if path.name in PARTS else path
     kind = find_kind(path)
     import_keras_quietly()

@@ -33,7 +33,7 @@ class Format(enum.StrEnum):
     marian = "marian"
 
 
-# The options of each format, as of the function that writes it.
+# The options of each format, those of the function that writes it.
 OPTIONS = {
     Format.saved_model: ("quantization", "card", "constraints"),
     Format.ctranslate2: ("quantization",),
@@ -62,7 +62,7 @@ def export_command(
     card: Annotated[
         list[str] | None,
         typer.Option(
-            help="Line of the model card of a SavedModel, as NAME=TEXT; may be "
+            help="Section of the model card of a SavedModel, as NAME=TEXT; can be "
             "repeated."
         ),
     ] = None,

@@ -30,20 +30,20 @@ NumBeams = Annotated[
 LengthPenalty = Annotated[
     float | None,
     typer.Option(
-        help="Length penalty; greater values favour longer texts, 0: off.",
+        help="Length penalty; larger values favour longer texts; 0: none.",
         show_default="that of the run, or 0.6",
     ),
 ]
 NumBeamGroups = Annotated[
     int,
     typer.Option(
-        min=1, help="Groups of beams that avoid each other's tokens, for n-best lists."
+        min=1, help="Number of groups of beams with different tokens, for n-best lists."
     ),
 ]
 DiversityPenalty = Annotated[
     float,
     typer.Option(
-        help="What a token loses for each beam of an earlier group that chooses it."
+        help="Penalty of a token for each beam of an earlier group that chooses it."
     ),
 ]
 BatchSize = Annotated[
@@ -52,8 +52,8 @@ BatchSize = Annotated[
 TooLongLines = Annotated[
     TooLong,
     typer.Option(
-        help="Lines longer than the model's limit: stop with an error, or leave their "
-        "translations empty."
+        help="Lines that exceed the limit of the model: stop with an error, or leave "
+        "their translations empty."
     ),
 ]
 

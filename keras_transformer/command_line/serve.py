@@ -57,7 +57,7 @@ def serve_command(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Terms that must be translated in a certain way: lines of a source "
+            help="File of required translations of terms. A line has a source "
             "phrase, a tab and a target phrase. Requires models exported with "
             "--constraints.",
         ),
@@ -66,7 +66,7 @@ def serve_command(
         bool,
         typer.Option(
             "--wait-for-versions",
-            help="Start also if a folder has no version yet, and serve the first one "
+            help="Start even if a folder has no version yet, and serve the first one "
             "when it appears.",
         ),
     ] = False,

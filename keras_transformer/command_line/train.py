@@ -59,11 +59,11 @@ class TrainCommand(TyperCommand):
 def train_command(**options: Any) -> None:
     """Train a model on text. The same command resumes a stopped run.
 
-    A text is two files, source and target, whose lines correspond, or one file
-    with a tab between source and target; plain or .gz. With --model causal it is
-    any number of files of running text. The value auto of an option is chosen
-    from the text, and printed. The folder --output gets model.keras,
-    figures.json, and options.toml to repeat the run.
+    A text consists of two files, source and target, whose lines correspond, or
+    of one file with a tab between source and target; plain or .gz. With --model
+    causal, it consists of any number of files of running text. Options with the
+    value auto are chosen from the text and printed. The folder --output contains
+    model.keras, figures.json, and options.toml to repeat the run.
     """
     del options["config"]
     for name in ("valid", "test"):
@@ -88,7 +88,7 @@ def train_command(**options: Any) -> None:
 
 
 def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:
-    """Returns a text of the command: paths, or a number that is no file."""
+    """Returns a text of the command: paths, or a number that is not a file."""
     if isinstance(values, list) and len(values) == 1:
         with contextlib.suppress(ValueError):
             fraction = float(values[0])

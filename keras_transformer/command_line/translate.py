@@ -53,7 +53,7 @@ def translate_command(
     n_best: Annotated[
         int,
         typer.Option(
-            min=0, help="Number of hypotheses per line, with scores; 0: the best text."
+            min=0, help="Number of hypotheses per line, with scores; 0: best text only."
         ),
     ] = 0,
     distinct: Annotated[
@@ -67,8 +67,8 @@ def translate_command(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Terms that must be translated in a certain way: lines of a source "
-            "phrase, a tab and a target phrase; plain or .gz.",
+            help="File of required translations of terms; plain or .gz. A line has a "
+            "source phrase, a tab and a target phrase.",
         ),
     ] = None,
     batch_size: BatchSize = 64,
@@ -86,7 +86,7 @@ def translate_command(
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", help="Show no progress bar, as without a terminal."),
+        typer.Option("--quiet", help="Do not show a progress bar."),
     ] = False,
 ) -> None:
     """Translate a text file or standard input, line by line.

@@ -83,7 +83,7 @@ class PairFilter:
         Args:
             lengths: tokens of each side with the end token, integer `(pairs, 2)`.
             duplicate: whether a pair has occurred before, boolean `(pairs,)`.
-            blank: whether the tokens of a side are no text, boolean `(pairs,)`.
+            blank: whether a side has no tokens of text, boolean `(pairs,)`.
         """
         max_source, max_target = self.max_lengths
         shorter, longer = lengths.min(axis=1) - 1, lengths.max(axis=1) - 1

@@ -1,4 +1,4 @@
-"""Keeps freed memory in the process, where glibc would return it to the system."""
+"""Keeps freed memory in the process, which glibc would return to the system."""
 
 import ctypes
 import sys
@@ -12,7 +12,7 @@ def keep_freed_memory() -> None:
     """Lets the process reuse freed memory.
 
     The first generator of a TensorFlow dataset makes glibc map every block of 128 KiB
-    or more anew, for the whole process (against a memory leak of Python 3.11). On
+    or more again, for the whole process (because of a memory leak of Python 3.11). On
     PyTorch all tensors of a training step then start with page faults, and the step
     takes two to three times as long. This function sets the thresholds that glibc
     reaches by itself when such blocks are freed. Without glibc it does nothing.

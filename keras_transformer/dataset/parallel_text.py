@@ -58,7 +58,7 @@ def parallel_dataset(
 
     Pairs of similar lengths share a bucket, and each bucket has one batch shape. Pairs
     that do not fill the last batch of a bucket move to a bucket of longer pairs, or
-    rows of padding fill the batch, whichever needs less padding.
+    rows of padding fill the batch, depending on which needs less padding.
 
     By default, all text is tokenized once and stored in memory, and each epoch contains
     every pair that passes the filters. With `window`, text of any size is streamed in
@@ -119,8 +119,8 @@ def parallel_dataset(
     Returns:
         A `ParallelDataset`. With `weights` or subword sampling in memory, lengths
         differ between epochs but the number of batches is constant: about one in a
-        hundred batches is dropped at random or used twice. A text whose sampled split
-        exceeds every batch shape has the split of the tokenizer.
+        hundred batches is dropped at random or used twice. If the sampled split of a
+        text exceeds every batch shape, the split of the tokenizer is used.
 
     Raises:
         ValueError: if files are empty, not UTF-8 or not parallel, if all pairs are

@@ -223,7 +223,7 @@ def text_dataset(
     begin and end anywhere, and contain several documents. Nothing is predicted from an
     end token, unless it is the start token too.
 
-    The text is tokenized once, line by line, into a temporary file of 2 or 4 bytes a
+    The text is tokenized once, line by line, into a temporary file of 2 or 4 bytes per
     token, so it may be larger than the memory. An epoch contains the text once. The
     windows are shuffled, and begin at another token in each epoch; less than two
     windows of the text are left out of an epoch. Without `shuffle`, the windows are in
@@ -232,15 +232,15 @@ def text_dataset(
     Args:
         files: one path or several paths of UTF-8 files, plain or gzip (`.gz`).
         texts: iterable of str, the documents, instead of `files`.
-        tokenizer: `Tokenizer` of the text. It gets each line with its line ending, so a
-            tokenizer that knows the token "\n" keeps the lines.
+        tokenizer: `Tokenizer` of the text. It receives each line with its line ending,
+            so a tokenizer with the token "\n" keeps the lines.
         length: int, number of tokens of a window.
         tokens_per_batch: int, number of tokens of a batch: its rows are
             `tokens_per_batch // length`, at least one.
-        documents: what a document is: `"file"`, `"line"` (a line that is not blank,
+        documents: the unit of a document: `"file"`, `"line"` (a line that is not blank,
             without its line ending) or `"paragraph"` (lines up to a blank line).
-            `None` = the files are one text without start and end tokens. Must be
-            `"file"` with `texts`.
+            `None` = the files are one text without start and end tokens. With `texts`,
+            it must be `"file"`.
         separate_documents: bool, whether a token attends only to its own document. A
             batch is then `({"token_ids", "segment_ids"}, target_token_ids)`.
         shard: tuple of the index of this worker, counted from 0, and the number of

@@ -125,7 +125,7 @@ class Tokenizers(NamedTuple):
         )
 
     def find_blank(self, pairs: TokenPairs) -> np.ndarray:
-        """Tells which sources consist of a language token alone.
+        """Returns which sources consist of a language token alone.
 
         Returns:
             Boolean array `(pairs,)`.

@@ -1,7 +1,7 @@
 """Searches for the most probable outputs of a model.
 
-A search (`GreedySearch`, `BeamSearch`, `Sampling`) decodes any `DecodingModel`. It
-combines with logits processors, length penalties, least and greatest lengths, and
+A search (`GreedySearch`, `BeamSearch`, `Sampling`) decodes any `DecodingModel`. It can
+be combined with logits processors, length penalties, minimum and maximum lengths, and
 prefixes. `run_search` runs it; `keras_transformer.Seq2Seq.generate` calls `run_search`.
 """
 

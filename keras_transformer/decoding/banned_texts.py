@@ -14,7 +14,7 @@ MAX_ENTRIES = 1 << 27
 
 
 class TargetTokenizer(Protocol):
-    """What `BannedTexts` needs of a `keras_transformer.text.Tokenizer`."""
+    """The methods of a `keras_transformer.text.Tokenizer` that `BannedTexts` calls."""
 
     @property
     def unknown_token_id(self) -> int:

@@ -1,4 +1,4 @@
-"""Beam search, which proves that no better hypothesis remains before it stops."""
+"""Beam search that stops when no unfinished hypothesis can be better."""
 
 import dataclasses
 import math
@@ -72,10 +72,10 @@ class BeamSearch:
             most `num_beams`.
         patience: positive float; with `inf` the search stops only when no unfinished
             hypothesis can become one of the best at any length.
-        early_stopping: whether the search of a sequence stops as soon as
+        early_stopping: bool, whether the search of a sequence stops as soon as
             `num_beams * patience` hypotheses, and at least `num_hypotheses`, are
-            finished, even if an unfinished one may be better. It is faster, and the
-            default of other toolkits.
+            finished, even if an unfinished one may be better. This is faster, and it is
+            the default of other toolkits.
         coverage_penalty: float of at least 0, the β of the coverage penalty, which
             lowers the score for each source token with little attention. The attention
             is the mean over the heads of the decoder's last block.
@@ -83,9 +83,9 @@ class BeamSearch:
             (`LogitsProcessor`), in the order of their application.
         processors: deprecated name of `logits_processors`.
         num_beam_groups: int, number of groups of beams, a divisor of `num_beams`
-            (diverse beam search). Each group is a beam search of its own that avoids
-            the tokens that the groups before it choose in the same step. The result has
-            the best hypotheses of each group, and each hypothesis once.
+            (diverse beam search). Each group is a separate beam search that avoids the
+            tokens that the groups before it choose in the same step. The result has the
+            best hypotheses of each group, and each hypothesis once.
         diversity_penalty: float, subtracted from the log-probability of a token for
             each beam of an earlier group that chooses it. It affects the choice, not
             the scores. It must be positive if there are several groups.

@@ -14,7 +14,7 @@ ModelState: TypeAlias = Any
 class DecodingModel(Protocol):
     """A model that predicts the next tokens of hypotheses, step by step.
 
-    A search calls these methods and reads these ids; it knows nothing else of a model.
+    A search calls these methods and reads these ids, and uses nothing else of a model.
     A class that inherits from the protocol only has to define the ids and
     `decode_step`: the other methods fit a state whose tensors all have the shape
     `(batch, num_beams, ...)`, or a state without tensors, such as `{}`.
@@ -23,7 +23,7 @@ class DecodingModel(Protocol):
         start_token_id: int, the token that precedes every hypothesis.
         end_token_id: int, the token that ends a hypothesis.
         pad_token_id: int, fills the result; a search never chooses it.
-        forces_end_token: bool, whether a hypothesis that reaches the greatest length
+        forces_end_token: bool, whether a hypothesis that reaches the maximum length
             has the end token there. `False` = it is cut off after any token.
 
     Example:

@@ -30,7 +30,7 @@ class DecodingState(NamedTuple):
 
 
 class IndependentSearch:
-    """Base class of searches that extend each hypothesis by one token a step.
+    """Base class of searches that extend each hypothesis by one token per step.
 
     Subclasses define `num_beams`, `logits_processors` and `choose`.
     """
@@ -80,9 +80,9 @@ class IndependentSearch:
     ) -> DecodingState:
         """Computes one step; see `Search.advance`.
 
-        A hypothesis that the logits processors leave no token ends with the
-        log-probability `-inf`. If the logits of the model have no probabilities, it
-        ends with the log-probability NaN.
+        A hypothesis ends with the log-probability `-inf` if the logits processors ban
+        all tokens. If the logits of the model have no probabilities, it ends with the
+        log-probability NaN.
         """
         before = search_state
         logits, state = model.decode_step(before.tokens, before.index, before.state)

@@ -26,7 +26,7 @@ class LengthPenalty(Protocol):
 
 @dataclass(frozen=True)
 class GNMTLengthPenalty:
-    """`((5 + length) / 6) ** alpha`.
+    """Length penalty of GNMT, `((5 + length) / 6) ** alpha`.
 
     Args:
         alpha: float; 0 = no penalty, larger values favour longer hypotheses.
@@ -49,9 +49,9 @@ class GNMTLengthPenalty:
 
 @dataclass(frozen=True)
 class PowerLengthPenalty:
-    """`length ** power`; with power 1 the score is the mean over the tokens.
+    """Length penalty `length ** power`; with power 1, the score is a mean over tokens.
 
-    It is the length penalty of fairseq, CTranslate2 and Hugging Face transformers.
+    fairseq, CTranslate2 and Hugging Face transformers have this length penalty.
 
     Args:
         power: float; 0 = no penalty, larger values favour longer hypotheses.

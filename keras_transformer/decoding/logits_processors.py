@@ -108,7 +108,7 @@ class SuppressTokens:
 class BannedSequences:
     """Bans sequences of tokens: the last token of each, after the others.
 
-    A text in other tokens, or within a word, is not banned; see `BannedTexts`.
+    A text in different tokens, or within a word, is not banned; see `BannedTexts`.
 
     Args:
         sequences: list of lists of ints, the banned sequences.
@@ -272,7 +272,7 @@ def process_logits(
 
     The constraints take precedence: a hypothesis begins with its prefix and has the end
     token at its limit, unless `model.forces_end_token` is `False`; padding is banned,
-    and so is the end token before the least length.
+    and so is the end token before the minimum length.
 
     Args:
         logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
@@ -306,7 +306,7 @@ def _constraints(
     token_ids = np.arange(vocabulary_size)
     ends = token_ids == model.end_token_id
     real = token_ids != model.pad_token_id
-    rows = [real & ~ends, real, ends]  # below the least length, above it, at the limit
+    rows = [real & ~ends, real, ends]  # below the minimum, above it, at the limit
     table = ops.convert_to_tensor(np.where(rows, np.inf, -np.inf).astype("float32"))
     forced = index + 1 >= inputs.limits
     # A model that does not inherit from the protocol need not have the attribute.

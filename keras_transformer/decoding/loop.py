@@ -37,20 +37,19 @@ def run_search(
 
     The cost of a step grows with the capacity of the model's state and with the size
     of the batch, finished sequences included, and most sequences finish long before
-    the last one. So when the capacity is used up, or a quarter of the batch is
-    unfinished, the unfinished sequences continue in smaller batches with the full
-    capacity.
+    the last one. When the capacity is used up, or a quarter of the batch is unfinished,
+    the unfinished sequences continue in smaller batches with the full capacity.
 
-    If there are phrases, a search without them precedes. Those of its hypotheses that
-    have all phrases are hypotheses of the result. The sequences that still lack some
-    are searched again with their phrases.
+    If there are phrases, the sequences are first searched without them. The hypotheses
+    of this search that have all phrases are hypotheses of the result. The sequences
+    that still lack phrases are searched again with their phrases.
 
     Args:
         search: the search.
         model: the model.
         inputs: the constraints.
         state: a nest of tensors, the state of the model before the first step.
-        max_length: int or int32 scalar tensor, at least the greatest limit.
+        max_length: int or int32 scalar tensor, at least the largest limit.
         capacity: int or int32 scalar tensor, number of steps that `state` has room
             for; `None` = `max_length`.
 

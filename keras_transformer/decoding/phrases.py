@@ -61,7 +61,7 @@ class Phrases:
 
     Args:
         token_ids: int32 tensor `(batch, phrases, phrase_length)`. A phrase ends with
-            padding; one of padding alone does not exist.
+            padding; a row of padding alone is not a phrase.
         pad_token_id: int.
     """
 
@@ -118,8 +118,8 @@ class Phrases:
     def missing(self, progress: PhraseProgress) -> Tensor:
         """Returns a number of tokens that is enough to complete all phrases.
 
-        One more token can always lower it: the next one of the phrase of which most
-        tokens are there.
+        One more token can always lower it: the next token of the phrase with the most
+        matched tokens.
 
         Args:
             progress: the progress of hypotheses.
@@ -209,8 +209,8 @@ def phrase_candidates(
     The candidates that lack the same number of tokens form a bank. The order begins
     with the best candidate of the bank that lacks the fewest tokens. The best of the
     other banks follow, then the second of all banks, and so on, each time by their
-    log-probabilities. So there is always a hypothesis that gains a token of a phrase
-    in each step, and the others need not contain a part of a phrase yet.
+    log-probabilities. In each step, at least one hypothesis therefore gains a token of
+    a phrase, and the others need not contain a part of a phrase yet.
 
     Args:
         phrases: the phrases.

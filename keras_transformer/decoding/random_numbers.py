@@ -1,8 +1,7 @@
 """Random numbers from keys, the same on every backend.
 
-The random generator of a backend assigns numbers to the positions of a batch, so
-samples would depend on the other sequences of the batch, on padding and on the
-backend.
+The random generator of a backend assigns numbers to the positions of a batch. With it,
+samples would depend on the other sequences of the batch, on padding and on the backend.
 """
 
 import keras

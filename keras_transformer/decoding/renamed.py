@@ -74,7 +74,7 @@ def run(
         first: the state before the first step.
         room: int or int32 scalar tensor, number of steps that the state of the model
             has room for.
-        most: int or int32 scalar tensor, greatest number of steps.
+        most: int or int32 scalar tensor, maximum number of steps.
 
     Returns:
         A `SearchResult`.

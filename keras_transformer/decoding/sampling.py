@@ -31,8 +31,8 @@ class Sampling(IndependentSearch):
     temperature.
 
     Samples depend only on the seed of `generate`, the tokens of the source, the number
-    of the sample and the position. So they do not depend on the other sequences of the
-    batch, and are the same on every backend and in a SavedModel.
+    of the sample and the position. Therefore, they do not depend on the other sequences
+    of the batch, and are the same on every backend and in a SavedModel.
 
     Args:
         num_samples: int, number of samples of each sequence, drawn independently; the

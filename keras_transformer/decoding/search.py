@@ -17,10 +17,10 @@ class SearchInputs(NamedTuple):
     """The constraints of a search, a row for each sequence of the batch.
 
     Attributes:
-        limits: int32 tensor `(batch,)`, the greatest lengths, the end token included.
+        limits: int32 tensor `(batch,)`, the maximum lengths, the end token included.
             The token at the limit is the end token, unless the model has
             `forces_end_token=False`.
-        min_lengths: int32 tensor `(batch,)`, the least lengths, the end token
+        min_lengths: int32 tensor `(batch,)`, the minimum lengths, the end token
             included. `limits` takes precedence.
         prefixes: int32 tensor `(batch, prefix_length)`, the first tokens of every
             hypothesis, then padding.
@@ -28,7 +28,7 @@ class SearchInputs(NamedTuple):
             sources.
         keys: int32 tensor `(batch,)`, the keys of the random numbers.
         phrases: int32 tensor `(batch, phrases, phrase_length)`, padded: the phrases
-            that must occur in each hypothesis. Only `BeamSearch` has them.
+            that must occur in each hypothesis. Only `BeamSearch` supports them.
     """
 
     limits: Tensor
@@ -55,7 +55,7 @@ class SearchInputs(NamedTuple):
 
         Args:
             batch_size: int, number of sequences.
-            max_length: int, greatest length, the end token included.
+            max_length: int, maximum length, the end token included.
             seed: int, seed of the random numbers, which differ between the rows.
 
         Returns:
@@ -151,7 +151,7 @@ class SearchState(Protocol):
         ...
 
     def _replace(self, **kwargs: Any) -> Self:
-        """Returns a copy with other values of some fields, as of any NamedTuple."""
+        """Returns a copy with other values of some fields, as any NamedTuple does."""
         ...
 
     @property
@@ -204,7 +204,7 @@ class Search(Protocol[StateT]):
             model: the model.
             inputs: the constraints.
             state: a nest of tensors, the state of the model before the first step.
-            max_length: int or int32 scalar tensor, at least the greatest limit.
+            max_length: int or int32 scalar tensor, at least the largest limit.
 
         Returns:
             A `SearchState`.

@@ -49,8 +49,8 @@ def explains_search_options(function: Callable[P, T]) -> Callable[P, T]:
         function: a function or method.
 
     Returns:
-        The function. It raises `TypeError` for a keyword argument that it does not
-        have and that is an option of a search, here or in another library.
+        The function. It raises `TypeError` for a keyword argument that it does not have
+        and that is an option of a search, in this library or in another one.
 
     Example:
 

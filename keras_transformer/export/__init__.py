@@ -107,11 +107,11 @@ def export_model(
 
     The method `export` of a model calls it. The arguments have the names of
     `keras.Model.export`. Unlike `keras.Model.export`, which writes the forward pass,
-    this function writes all that is required to decode.
+    this function writes everything that is required to decode.
 
     Args:
         model: the model.
-        filepath: folder to write. It must not exist or be empty. TensorFlow Serving
+        filepath: folder to write. It must be new or empty. TensorFlow Serving
             requires `<name>/<version>`.
         search: the search; `None` = `model.default_search` for `"saved_model"`, which
             stores it: `BeamSearch()`, or sampling of a language model;
@@ -120,8 +120,8 @@ def export_model(
         format: `"saved_model"`, for TensorFlow (Keras's name `"tf_saved_model"` is
             accepted), `"ctranslate2"`, `"onnx"`, or `"marian"`, for Hugging Face's
             transformers.
-        verbose: whether to print a message when the model is written. `None` = no
-            message.
+        verbose: bool or `None`, whether to print a message when the model is written.
+            `None` = no message.
         input_signature: must be `None`. Each format has fixed inputs.
         **options: further arguments of `export_saved_model`, `export_ctranslate2`,
             `export_onnx` or `export_marian`, such as `quantization`.

@@ -20,7 +20,7 @@ from keras_transformer.export.protocols import (
 from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.generation import Request, check_probabilities
 
-# Greatest differences of log-probabilities per token; the second, of rounded weights.
+# Maximum differences of log-probabilities per token; the second, of rounded weights.
 SCORE_TOLERANCE = 1e-4
 ROUNDING_TOLERANCE = 0.5
 MAX_CHECKED_LENGTH = 64
@@ -73,7 +73,7 @@ def check_weights(model: ExportableModel) -> None:
     for weight in model.weights:
         if not np.all(ops.convert_to_numpy(weight) < np.inf):
             raise FloatingPointError(
-                f"the weights of the model must be finite; `{weight.path}` has NaN or "
+                f"The weights of the model must be finite; `{weight.path}` has NaN or "
                 "infinity. Nothing was written."
             )
 
@@ -95,7 +95,7 @@ def sample_texts(model: ExportableModel) -> list[str]:
 
 
 def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:
-    """Returns the greatest length of the hypotheses that a check compares.
+    """Returns the maximum length of the hypotheses that a check compares.
 
     Args:
         model: the model.
@@ -121,7 +121,7 @@ def best_hypotheses(
         model: the model.
         rows: token ids of the sources.
         search: the search.
-        max_length: int or `RelativeLength`, greatest length in tokens.
+        max_length: int or `RelativeLength`, maximum length in tokens.
         **options: further arguments of `generate`.
 
     Returns:
@@ -152,7 +152,7 @@ def check_log_probabilities(
         sources: token ids of the sources.
         targets: token ids of the targets.
         found: float array `(len(targets),)`, log-probabilities of the engine.
-        tolerance: greatest difference per token.
+        tolerance: maximum difference per token.
 
     Raises:
         RuntimeError: if a difference is greater.
@@ -299,7 +299,7 @@ def _compare(
         is_tie = abs(score - own_score) <= SCORE_TOLERANCE  # not if one is NaN
         if not is_tie and (output != own or np.isnan(score)):
             raise RuntimeError(
-                f"the SavedModel gives {output!r} (score {score}) for {name}, but "
+                f"The SavedModel gives {output!r} (score {score}) for {name}, but "
                 f"`generate` gives {own!r} (score {own_score}); nothing was written."
             )
         ties += output != own
@@ -317,7 +317,7 @@ def rounding_error_of_arrays(
     request: Request,
     arrays: np.ndarray,
 ) -> float:
-    """Does what `rounding_error` does, for sources that are arrays."""
+    """Computes `rounding_error` for sources that are arrays."""
     result = search_arrays(rounded, request, arrays)
     return _rounding_error(model, rounded, arrays, _best_tokens(result))
 
@@ -337,7 +337,7 @@ def rounding_error(
         texts: sources.
 
     Returns:
-        The greatest difference per token among the best hypotheses of `rounded`.
+        The maximum difference per token among the best hypotheses of `rounded`.
 
     Raises:
         RuntimeError: if the difference is greater than 0.5.

@@ -93,7 +93,7 @@ def export_ctranslate2(
     Args:
         model: a Transformer, such as a `Seq2Seq` or a `CausalLM`, in float32, with
             tokenizers.
-        filepath: folder to write. It must not exist or be empty.
+        filepath: folder to write. It must be new or empty.
         search: search that finds the hypotheses whose scores are checked.
         quantization: CTranslate2's name of the type of the stored weights, such as
             `"int8"` or `"float16"`. `None` = float32.

@@ -37,14 +37,14 @@ def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
     not part of the folder: its `generation_config.json` sets 4 beams, a length penalty
     of 1, and outputs without padding.
 
-    The folder is written completely or not at all.
+    The folder is written atomically.
 
     Args:
         model: an encoder-decoder Transformer, such as a `Seq2Seq`, with
             `MarianTokenizer`s. It must have the architecture of Marian's models:
             post-norm, `PositionalEncoding(interleaved=False)`, biases in all layers,
             and no extensions of the original Transformer.
-        filepath: folder to write. It must not exist or be empty.
+        filepath: folder to write. It must be new or empty.
 
     Raises:
         ValueError: if the model has other tokenizers, or a part that Marian does not

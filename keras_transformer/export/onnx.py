@@ -92,7 +92,7 @@ def export_onnx(
       the last one, and `keys_<i>` and `values_<i>`, whose length is greater by
       `length`.
     - `config.json`, as above.
-    - `tokenizer.model`, `tokenizer_vocabulary.json` or `tokenizer.json`, likewise.
+    - `tokenizer.model`, `tokenizer_vocabulary.json` or `tokenizer.json`, as above.
 
     The sizes of batches and sequences are dynamic. `num_heads` is the number of heads
     of keys and values. The search is not part of the folder: it is a loop around the
@@ -107,7 +107,7 @@ def export_onnx(
     Args:
         model: a Transformer, such as a `Seq2Seq` or a `CausalLM`, in float32, with
             tokenizers.
-        filepath: folder to write. It must not exist or be empty.
+        filepath: folder to write. It must be new or empty.
         search: search that finds the hypotheses whose scores are checked.
         check_texts: texts for the check. `None` = texts created from the source
             vocabulary.

@@ -275,7 +275,7 @@ def array_input(model: SequenceModel) -> tuple[tuple[int | None, ...], str]:
         model: the model to export.
 
     Raises:
-        ValueError: if the `source_embedding` does not tell.
+        ValueError: if they are unknown.
     """
     spec = model.source_spec
     if spec is None or spec.shape is None or spec.dtype is None:

@@ -82,7 +82,7 @@ def run_python(code: str, standard_input: object) -> str:
             output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             raise RuntimeError(
-                "a child process of the export must end within "
+                "A child process of the export must end within "
                 f"{TIMEOUT_SECONDS:.0f} s; it did not, and was stopped."
             ) from None
         finally:
@@ -91,7 +91,7 @@ def run_python(code: str, standard_input: object) -> str:
                 pipe.close()
     if process.returncode:
         raise RuntimeError(
-            "a child process of the export failed; the end of its error output: "
+            "A child process of the export failed; the end of its error output: "
             f"{errors.strip()[-2000:]}"
         )
     return output

@@ -29,7 +29,7 @@ def minimum_bayes_risk(
     utility: str | Utility = "chrf",
     scores: Sequence[Sequence[float] | np.ndarray] | np.ndarray | None = None,
 ) -> BayesRiskResult:
-    """Chooses the candidate of each sentence with the greatest expected utility.
+    """Chooses the candidate of each sentence with the highest expected utility.
 
     The expected utility of a candidate is its mean utility with each candidate as the
     reference:
@@ -52,7 +52,8 @@ def minimum_bayes_risk(
             candidate.
 
     Returns:
-        A `BayesRiskResult`. Of candidates of equal utility, it has the first.
+        A `BayesRiskResult`. If several candidates have the same utility, it has the
+        first.
 
     Raises:
         ValueError: if a sentence has no candidates, `scores` does not have one entry

@@ -109,7 +109,7 @@ def _check_room(phrases: Rows, entry: Sequence[Any], room: int, number: int) -> 
     tokens = sum(map(len, phrases))
     if tokens > room:
         raise ValueError(
-            "`constraints` must be shorter than the greatest output length; received "
+            "`constraints` must be shorter than the maximum output length; received "
             f"{len(phrases)} phrases of {tokens} tokens in row {number}, whose output "
             f"has room for {room}: {entry!r:.200}. Pass a larger `max_length` or fewer "
             "phrases."

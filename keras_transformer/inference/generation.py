@@ -139,7 +139,7 @@ def check_probabilities(scores: np.ndarray) -> None:
     broken = np.flatnonzero(np.isnan(scores).any(axis=1))
     if len(broken):
         raise FloatingPointError(
-            f"the model must give finite logits; for {len(broken)} of {len(scores)} "
+            f"The model must give finite logits; for {len(broken)} of {len(scores)} "
             f"inputs, the first in row {broken[0]}, one is NaN or infinite. Check that "
             "the weights of the model are finite, and compute in float32 if they are."
         )
@@ -326,7 +326,7 @@ class Generator:
             steps = model.max_steps(length, request.max_length)
             if model.end_token_id in row or len(row) >= steps:
                 raise ValueError(
-                    "`prefix` must be shorter than the greatest output length and "
+                    "`prefix` must be shorter than the maximum output length and "
                     f"without the end token; received {len(row)} tokens in row "
                     f"{number}, whose output has at most {steps}: {row}."
                 )

@@ -60,11 +60,11 @@ class TextScores:
             "byte": self.bytes,
         }
         lines = [
-            f"{f'perplexity a {unit}':24}{_exp(self.nats / max(count, 1)):8.4g}"
+            f"{f'perplexity per {unit}':25}{_exp(self.nats / max(count, 1)):8.4g}"
             for unit, count in counts.items()
         ]
         nats = self.nats / max(self.characters, 1)
-        return [*lines, f"{'nats a character':24}{nats:8.4f}"]
+        return [*lines, f"{'nats per character':25}{nats:8.4f}"]
 
 
 def _exp(value: float) -> float:

@@ -63,7 +63,7 @@ class PhraseDictionary:
             A `PhraseDictionary`.
 
         Raises:
-            ValueError: if a line has not two phrases, or a source phrase has two
+            ValueError: if a line does not have two phrases, or a source phrase has two
                 different target phrases.
             OSError: if the file cannot be read.
 

@@ -45,9 +45,9 @@ class SequenceModel(DecodingModel, Protocol):
         target_tokenizer: tokenizer of the targets, or `None`.
         source_vocabulary_size: int, number of token ids of the sources.
         target_vocabulary_size: int, number of token ids of the targets.
-        max_source_length: int, greatest length of a source in tokens, the end token
+        max_source_length: int, maximum length of a source in tokens, the end token
             included; `None` = no limit.
-        max_target_length: int, greatest length of a target likewise.
+        max_target_length: int, maximum length of a target, likewise.
         default_search: the search if none is given.
         has_cross_attention: bool, whether `cross_attention` is defined.
         empty_source: tuple of ints, the token ids that take the place of a source
@@ -87,7 +87,7 @@ class SequenceModel(DecodingModel, Protocol):
 
         Args:
             inputs: dictionary of the sources and targets, as `fit` takes them.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, target_length, target_vocabulary_size)`.
@@ -124,7 +124,7 @@ class SequenceModel(DecodingModel, Protocol):
     def max_steps(
         self, source_lengths: Any, max_length: OutputLength | None = None
     ) -> Any:
-        """Returns the greatest output lengths; see `GenerativeModel.max_steps`."""
+        """Returns the maximum output lengths; see `GenerativeModel.max_steps`."""
         ...
 
     def longest_output(

@@ -37,7 +37,7 @@ class EmbeddedSources(NamedTuple):
 
 
 def spec_of_layer(layer: keras.layers.Layer) -> ArraySpec:
-    """Returns the arrays that a layer takes, as far as the layer tells.
+    """Returns the arrays that a layer takes, as far as they are known.
 
     Args:
         layer: a layer of one input.

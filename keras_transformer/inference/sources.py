@@ -41,7 +41,7 @@ def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> Sour
         model with `source_spec`, arrays.
 
     Raises:
-        ValueError: as of `token_rows` or `array_rows`.
+        ValueError: see `token_rows` and `array_rows`.
     """
     if model.source_spec is not None:
         arrays = array_rows(model.source_spec, sources, argument)
@@ -64,7 +64,7 @@ def check_sources(model: SequenceModel, rows: SourceRows, argument: str) -> None
         argument: name of the argument, for error messages.
 
     Raises:
-        ValueError: as of `check_rows`.
+        ValueError: see `check_rows`.
     """
     if model.source_spec is None:
         size, limit = model.source_vocabulary_size, model.max_source_length
@@ -121,7 +121,7 @@ def batches_of_numbers(
         model: the model.
         rows: lists of token ids, or arrays, which share a batch if they have one shape.
         keys: what the sources are sorted by.
-        batch_size: int, greatest number of sources of a batch.
+        batch_size: int, maximum number of sources of a batch.
 
     Yields:
         `Batch`es.
@@ -171,7 +171,7 @@ def token_pairs(
         sources: a text or a list of texts, if the model has tokenizers; or token ids:
             a list of lists of ints, or an int array `(batch, source_length)` with
             padding; or arrays, if the model has a `source_spec`.
-        targets: as many, likewise.
+        targets: as many entries as `sources`, of the same forms.
         add_end: whether to append the end token to the ids of targets that are texts.
 
     Returns:
@@ -214,7 +214,7 @@ def pair_batches(
     Args:
         model: the model.
         pairs: the token ids.
-        batch_size: int, greatest number of pairs of a batch.
+        batch_size: int, maximum number of pairs of a batch.
 
     Yields:
         `PairBatch`es.

@@ -30,7 +30,7 @@ def text_windows(rows: Rows, context: int, stride: int) -> Windows:
 
     Args:
         rows: lists of token ids.
-        context: int, greatest number of input tokens of a window: those of a context
+        context: int, maximum number of input tokens of a window: those of a context
             and its continuation without the last one.
         stride: int from 1 to `context`, number of scored tokens of all windows but the
             first of a text, which scores `context` tokens.

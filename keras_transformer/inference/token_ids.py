@@ -87,7 +87,7 @@ def _rows_of_batch(element: Any) -> Sequence[Any]:
 
 
 def _with_plain_texts(entries: Sequence[Any], argument: str) -> Sequence[Any]:
-    """Converts the texts of a batch to str or bytes, and refuses lists of texts."""
+    """Converts the texts of a batch to str or bytes; rejects lists of texts."""
     if all(isinstance(entry, str | bytes) for entry in entries):
         return entries
     plain = [*map(_plain, entries)]
@@ -166,14 +166,14 @@ def check_rows(
     limit: int | None,
     limit_name: str,
 ) -> None:
-    """Checks token ids against the vocabulary and the greatest length of a model.
+    """Checks token ids against the vocabulary and the maximum length of a model.
 
     Args:
         rows: lists of token ids.
         argument: name of the argument, for error messages.
         side: `"source"` or `"target"`.
         size: int, size of the vocabulary.
-        limit: int, greatest length, or `None`.
+        limit: int, maximum length, or `None`.
         limit_name: name of the argument of the model that sets the limit.
 
     Raises:
@@ -195,7 +195,7 @@ def check_rows(
 
 
 def power_of_two(number: int, smallest: int = 1) -> int:
-    """Returns the least power of two that is at least `number` and `smallest`.
+    """Returns the smallest power of two that is at least `number` and `smallest`.
 
     Args:
         number: int.
@@ -239,7 +239,7 @@ def pad_rows(
     Args:
         rows: lists of token ids.
         batch_size: int, rows of the batch; missing rows are padding.
-        limit: int, greatest length, or `None`.
+        limit: int, maximum length, or `None`.
         pad_token_id: int, fills the rows.
 
     Returns:

@@ -37,7 +37,7 @@ FILES = (
     *(f"{side}.{kind}" for side in ("source", "target") for kind in ("model", "spm")),
     *("tokenizer.model", "vocab.json", "merges.txt"),
 )
-# Settings without an effect here: of absent parts, of alignments, of a single source.
+# Settings without an effect: of absent parts, of alignments, of a single source.
 IGNORED = {
     "alignment_heads",
     "alignment_layer",

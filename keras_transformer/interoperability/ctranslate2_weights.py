@@ -172,7 +172,7 @@ def _assign_norm(
 def _assign(variable: keras.Variable, values: np.ndarray) -> None:
     if tuple(variable.shape) != values.shape:
         raise ValueError(
-            f"the weight {variable.path!r} must have shape {tuple(variable.shape)}; "
+            f"The weight {variable.path!r} must have shape {tuple(variable.shape)}; "
             f"model.bin has {values.shape}."
         )
     variable.assign(values)

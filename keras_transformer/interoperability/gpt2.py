@@ -55,13 +55,13 @@ def load_gpt2(folder: str | os.PathLike, revision: str | None = None) -> CausalL
     """Loads a GPT-2 model from a folder in the form of Hugging Face.
 
     The `CausalLM` computes the logits of transformers' `GPT2LMHeadModel`. It can be
-    used as any other: to write, to score, to train further, to save and to export. Its
-    tokenizer is that of the folder (`vocab.json` and `merges.txt`), by KerasHub.
-    Without these files the model takes token ids.
+    used like any other: to generate and score texts, to train further, to save and to
+    export. Its tokenizer is a KerasHub tokenizer made from the files `vocab.json` and
+    `merges.txt`. Without these files, the model takes token ids.
 
-    GPT-2 has no token of padding. The model has one more, after the vocabulary, and
-    with a tokenizer one for unknown text. Their logits are -1e9, so their probabilities
-    are 0. `<|endoftext|>` is the start token and the end token.
+    GPT-2 has no padding token. The `CausalLM` adds one after the vocabulary and, with a
+    tokenizer, another one for unknown text. Their logits are -1e9, so their
+    probabilities are 0. `<|endoftext|>` is the start token and the end token.
 
     Files are read as data, and nothing in them is executed. Weights in float16 or
     bfloat16 are converted to float32. The package safetensors is required.

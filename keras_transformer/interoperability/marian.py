@@ -68,7 +68,7 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
 
     In the form of Hugging Face, it computes the same logits as transformers'
     `MarianMTModel` and tokenizes texts as its `MarianTokenizer` does. It can be used
-    as any other `Seq2Seq`: to translate, to train further, to save and to export. The
+    like any other `Seq2Seq`: to translate, to train further, to save and to export. The
     following search finds the hypotheses of `MarianMTModel.generate`:
 
         search = BeamSearch(4, PowerLengthPenalty(1), num_hypotheses=4)
@@ -77,13 +77,14 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
     `length ** length_penalty`, count the end token, and never choose the padding token.
     At the length limit, transformers scores the forced end token with probability 1;
     this library scores it with the probability of the model. The default search
-    `BeamSearch()`, with the length penalty of Wu et al., 2016, is as good a choice.
+    `BeamSearch()`, with the length penalty of Wu et al., 2016, is an equally good
+    choice.
 
     Files are read as data, and nothing in them is executed: JSON, SentencePiece models
     and tensors in float32, float16 or bfloat16, which are converted to float32. The
     tensors are read from `model.safetensors`, which requires the package safetensors.
     If there is none, they are read from `pytorch_model.bin` without PyTorch. A
-    `pytorch_model.bin` with anything but tensors is refused.
+    `pytorch_model.bin` with anything but tensors raises an error.
 
     Training settings that this library does not support (`encoder_layerdrop`) and
     `generation_config.json` are ignored.
@@ -130,7 +131,7 @@ def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
 
     Args:
         model: a `Seq2Seq`; see `keras_transformer.export.export_marian`.
-        folder: folder to write. It must not exist or be empty.
+        folder: folder to write. It must be new or empty.
 
     Raises:
         ValueError: if the model has a part that Marian does not support.

@@ -29,8 +29,8 @@ def read_vocabulary_file(path: pathlib.Path) -> list[str]:
     """Reads a file of lines `token: id`, as Marian writes it.
 
     Unlike other YAML files, every token is a string, including `true`, `~` and `12`. A
-    parser of YAML would also refuse some of the characters of tokens. Long tokens have
-    two lines, `? token` and `: id`.
+    YAML parser would also reject some characters of tokens. Long tokens have two lines,
+    `? token` and `: id`.
 
     Args:
         path: the file.

@@ -25,7 +25,7 @@ LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 LEGACY_PROTOCOL = 1001
 # Many times the size of the descriptions of a large model's tensors.
 MAX_PICKLE_SIZE = 2**21
-# The greatest number of names that a matrix has: those of the shared embedding, of the
+# The maximum number of names that a matrix has: those of the shared embedding, of the
 # embeddings of both sides, and of the output.
 MAX_NAMES = 4
 

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint by name, whatever the format of the file is."""
+"""Tensors of a checkpoint by name, for any format of the file."""
 
 import contextlib
 import pathlib

@@ -1,4 +1,4 @@
-"""Activations by name: those of Keras, and those that only other libraries name."""
+"""Activations by name: those of Keras, and names of other libraries."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from keras_transformer.types import Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 def gelu_new(x: Tensor) -> Tensor:
-    """GELU by its approximation with tanh, as in GPT-2.
+    """Computes the tanh approximation of GELU, as in GPT-2.
 
     Args:
         x: float tensor of any shape.

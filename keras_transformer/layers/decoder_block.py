@@ -15,7 +15,7 @@ from keras_transformer.types import Mask, Shape, Size, Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class DecoderBlock(Block):
-    """Decoder block, a drop-in for `keras_hub.layers.TransformerDecoder`.
+    """Decoder block that can replace `keras_hub.layers.TransformerDecoder`.
 
     The block contains causal self-attention, cross-attention to the output of the
     encoder if the block is built with an `encoder_sequence`, and a position-wise

@@ -9,12 +9,13 @@ from keras_transformer.types import Size, Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Dropout(keras.layers.Dropout):
-    """Sets elements to zero at random; a drop-in for `keras.layers.Dropout`.
+    """Faster dropout, a drop-in replacement for `keras.layers.Dropout`.
 
-    Elements that are kept are divided by `1 - rate`, so the expected sum stays the
-    same. On a CPU most of the time of dropout is spent on random numbers. This layer
-    draws 16 random bits for each element in place of a 32-bit float and is 1.5 to 2
-    times as fast. The rate is exact to 1 / 131,072.
+    Elements are set to zero at random. Elements that are kept are divided by
+    `1 - rate`, so the expected sum stays the same. On a CPU, most of the time of
+    dropout is spent on random numbers. This layer draws 16 random bits for each element
+    in place of a 32-bit float and is 1.5 to 2 times as fast. The rate is exact to 1 /
+    131,072.
 
     Args:
         rate: float in [0, 1], the probability that an element is set to zero.

@@ -9,7 +9,7 @@ from keras_transformer.types import Mask, Shape, Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class EncoderBlock(Block):
-    """Encoder block, a drop-in for `keras_hub.layers.TransformerEncoder`.
+    """Encoder block that can replace `keras_hub.layers.TransformerEncoder`.
 
     The block contains self-attention and a position-wise feed-forward network. Each
     has a residual connection with normalisation: after the sum as in the paper

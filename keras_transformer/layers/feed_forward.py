@@ -26,8 +26,8 @@ class FeedForward(keras.layers.Layer):
     gate, which multiplies the first one:
     `FFN(x) = (activation(x V + c) * (x W1 + b1)) W2 + b2`. This is GLU with the
     activation `"sigmoid"`, ReGLU with `"relu"`, GEGLU with `"gelu"` and SwiGLU
-    with `"silu"`. Two thirds of the `intermediate_dim` keep the number of weights
-    constant.
+    with `"silu"`. With two thirds of the `intermediate_dim`, a gated network has as
+    many weights as one without a gate.
 
     Args:
         intermediate_dim: int, width of the inner layer (d_ff in the paper).

@@ -158,6 +158,6 @@ class Stack(BlockArguments, keras.layers.Layer):
 
 
 def _design(block: Block) -> tuple[Any, ...]:
-    """Returns what a block computes, but for the values of its variables."""
+    """Returns what a block computes, except for the values of its variables."""
     variables = [(tuple(v.shape), v.dtype, v.trainable) for v in block.variables]
     return type(block), block.get_block_config(), variables

@@ -11,12 +11,12 @@ from keras_transformer.types import Mask, Size, Tensor
 
 
 class BeamCaches(NamedTuple):
-    """Keys and values of all beams, in one cache of each sentence.
+    """Keys and values of all beams, in one cache per sentence.
 
     The beams of a sentence are query positions of one attention. Their keys and values
     share a self-attention cache of `max_length * num_beams` entries, which is never
-    reordered: the mask `ancestors` selects the history of each beam. Keys and values
-    of the source exist once a sentence.
+    reordered: the mask `ancestors` selects the history of each beam. Keys and values of
+    the source exist once per sentence.
 
     Attributes:
         blocks: list with the `KeyValues` of each decoder block: those of its

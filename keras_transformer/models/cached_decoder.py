@@ -102,7 +102,7 @@ class CachedDecoder(GenerativeModel):
         return encoding
 
     def _embedding_norm(self) -> Any:
-        """Returns the normalisation of the embeddings, of the kind of the blocks."""
+        """Returns the normalisation of the embeddings, of the kind in the blocks."""
         if not self.normalize_embeddings:
             return None
         kind = self.residual_options.get("normalization") or "layer"

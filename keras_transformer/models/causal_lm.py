@@ -70,9 +70,9 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             unless `attention_options` contains `key_dim`.
         vocabulary_size: int, size of the vocabulary. Not needed with a tokenizer.
         tie_embeddings: bool, whether the embedding is the matrix of the logits too.
-        scale_embeddings: whether token embeddings are multiplied by √hidden_dim.
-        output_bias: whether the logits have a bias. `None` = only without
-            `tie_embeddings`.
+        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim.
+        output_bias: bool or `None`, whether the logits have a bias. `None` = only
+            without `tie_embeddings`.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs.
         activation: activation of the feed-forward networks.
@@ -82,8 +82,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         positions: a `PositionScheme`: an encoding is added to the embeddings, any
             other scheme is applied in every self-attention. `PositionalEncoding()` if
             `None`.
-        normalize_embeddings: bool, whether a normalisation follows the embeddings and
-            their positions, as in BLOOM. It has the kind of the blocks.
+        normalize_embeddings: bool, whether a normalisation of the type in the blocks
+            follows the embeddings and their positions, as in BLOOM.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads`, `pattern` or
             `sliding_window`.
@@ -95,7 +95,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             blocks for the gradient instead of storing them.
         kernel_initializer: initializer of all attention and feed-forward kernels.
         bias_initializer: initializer of all attention and feed-forward biases.
-        max_length: int, greatest number of tokens that the model attends to: those of
+        max_length: int, maximum number of tokens that the model attends to: those of
             a prompt and of its continuation, whose last token is not an input. `None`
             = the limit of `positions`, if it has one.
         pad_token_id: int, fills short rows of a batch.
@@ -106,7 +106,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             the model.
         add_start_token: bool, whether every prompt that is a text begins with the
             start token. Pass `True` if a prompt is always the beginning of a document,
-            such as a name or a question. `False` = it can be from anywhere in a text;
+            such as a name or a question. `False` = a prompt can be any part of a text;
             only an empty prompt is the start token.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
@@ -121,8 +121,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
               `(batch, target_length)`, their continuations after the start token, as
               `parallel_dataset` yields. The start token stands for the last token of
               the prompt.
-        training: whether dropout is applied.
-        return_attention_scores: whether to return the scores as well.
+        training: bool, whether dropout is applied.
+        return_attention_scores: bool, whether to return the scores as well.
 
     Returns:
         Logits of each next token, `(batch, length, vocabulary_size)`, for prompts and
@@ -323,7 +323,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         Args:
             token_ids: int tensor `(batch, length)`.
             positions: int tensor `(length,)` or `(batch, length)`; `None` = from 0.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, length, hidden_dim)` in the compute dtype.

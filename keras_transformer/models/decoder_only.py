@@ -18,7 +18,7 @@ from keras_transformer.models.cached_decoder import CachedDecoder, DecoderState
 from keras_transformer.models.prompt_caches import PromptCaches
 from keras_transformer.types import Size, Tensor, TokenIds
 
-# The greatest number of new tokens if `generate` is given none.
+# The maximum number of new tokens if `generate` receives none.
 DEFAULT_NEW_TOKENS = 256
 
 
@@ -39,7 +39,7 @@ class DecoderOnly(CachedDecoder):
     target is its continuation. An empty prompt is the start token.
 
     Attributes:
-        max_length: int, greatest number of tokens that the model attends to, or `None`.
+        max_length: int, maximum number of tokens that the model attends to, or `None`.
         add_start_token: bool, whether texts begin with the start token.
     """
 
@@ -101,7 +101,7 @@ class DecoderOnly(CachedDecoder):
     def max_steps(
         self, source_lengths: Any, max_length: OutputLength | None = None
     ) -> Any:
-        """Returns the greatest numbers of new tokens, as the context limits them.
+        """Returns the maximum numbers of new tokens, as the context limits them.
 
         Args:
             source_lengths: int or int32 tensor, lengths of prompts in tokens.
@@ -119,7 +119,7 @@ class DecoderOnly(CachedDecoder):
     def longest_output(
         self, source_length: Any, max_length: OutputLength | None = None
     ) -> Any:
-        """Returns the greatest number of new tokens of a batch of prompts.
+        """Returns the maximum number of new tokens of a batch of prompts.
 
         Args:
             source_length: int or int32 scalar tensor, length of the padded prompts.
@@ -160,27 +160,27 @@ class DecoderOnly(CachedDecoder):
                 `(batch, prompt_length)` padded at the end. Instead of a list, also an
                 array, a tensor or a `tf.data.Dataset`, batched or not.
             search: the search; `Sampling(top_p=0.9)` if `None`. `GreedySearch()` and
-                `BeamSearch()` give the most probable text, which suits answers; of
-                running text it repeats itself.
-            max_length: int or `RelativeLength`, greatest number of new tokens, the end
+                `BeamSearch()` give the most probable text. They suit answers, and cause
+                repetitions in running text.
+            max_length: int or `RelativeLength`, maximum number of new tokens, the end
                 token included; `None` = 256. A text that reaches it is cut off there,
                 without an end token. The `max_length` of the model limits the sum of
                 prompt and new tokens.
             batch_size: int, number of prompts continued together.
-            return_scores: for texts, whether to return the scores as well.
+            return_scores: bool, for texts: whether to return the scores as well.
             return_alignments: must be `False`.
-            min_length: int or `RelativeLength`, least number of new tokens.
+            min_length: int or `RelativeLength`, minimum number of new tokens.
             prefix: the beginning of each continuation: a text for a text; or one entry
                 for each prompt, texts or token ids without end token, which may be
                 empty. The scores are those of the whole continuation.
             seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
                 draws it, so `keras.utils.set_random_seed` determines it.
-            distinct_texts: for texts, whether each text of a prompt is returned once,
-                with its best hypothesis.
+            distinct_texts: bool, for texts: whether each text of a prompt is returned
+                once, with its best hypothesis.
             constraints: the phrases that must occur in each continuation; see
                 `GenerativeModel.generate`. Requires a `BeamSearch`.
-            include_prompt: for texts, whether each text begins with its prompt. With a
-                tokenizer of subwords this also keeps the space between them.
+            include_prompt: bool, for texts: whether each text begins with its prompt.
+                With a tokenizer of subwords this also keeps the space between them.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays, without the prompts. For
@@ -245,7 +245,7 @@ class DecoderOnly(CachedDecoder):
                 poorly beyond it.
             stride: int from 1 to `context`, number of tokens that a window scores.
                 `context` = windows without overlap, the fastest; 1 = each token with
-                all the context there is. `None` = half of `context`.
+                the maximum context. `None` = half of `context`.
             batch_size: int, number of windows scored together.
 
         Returns:

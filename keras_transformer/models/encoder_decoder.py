@@ -56,7 +56,7 @@ class EncoderDecoder(CachedDecoder):
 
         Args:
             encoder_token_ids: as in `encode`.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             A pair of the outputs `(batch, source_length, hidden_dim)` in the compute
@@ -71,7 +71,7 @@ class EncoderDecoder(CachedDecoder):
         Args:
             encoder_token_ids: int tensor `(batch, source_length)`; or arrays
                 `(batch, ...)`, if the model has a `source_embedding`.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, source_length, hidden_dim)` in the compute dtype.

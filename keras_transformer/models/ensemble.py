@@ -35,7 +35,7 @@ class EnsembleState(TypedDict, total=False):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Ensemble(GenerativeModel):
-    """Trained models with the same vocabularies, which decode as one.
+    """Trained models with the same vocabularies that decode as one model.
 
     The probability of a token is the mean of its probabilities in the models. An
     ensemble decodes with every search and option, and has `score`, `align`, `stream`,
@@ -47,8 +47,8 @@ class Ensemble(GenerativeModel):
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
     Call arguments:
-        inputs: dictionary of int tensors, as of `Seq2Seq`.
-        training: whether dropout is applied.
+        inputs: dictionary of int tensors, as for `Seq2Seq`.
+        training: bool, whether dropout is applied.
 
     Returns:
         Log-probabilities, float32 `(batch, target_length, vocabulary_size)`: logits

@@ -1,4 +1,4 @@
-"""Checks of model files before memory is taken: sizes that a file only claims."""
+"""Checks of model files before memory is allocated: sizes that a file declares."""
 
 import io
 import json
@@ -149,9 +149,9 @@ def check_fits_memory(config: Config) -> None:
     needed = 2 * least.numbers + BYTES_PER_BLOCK * num_blocks  # of 16 bits or more
     if memory is not None and needed > memory:
         raise ValueError(
-            f"the configuration of a model must fit in memory, {memory} bytes; "
+            f"The model of a configuration must fit in memory, {memory} bytes; "
             f"received one of {num_blocks} blocks and at least {least.numbers} "
-            "parameters. It is damaged, or needs a larger machine."
+            "parameters. It is damaged, or requires a machine with more memory."
         )
 
 

@@ -34,7 +34,7 @@ class GenerativeModel(SearchableModel):
         target_tokenizer: tokenizer of the targets, or `None`.
         source_vocabulary_size: int.
         target_vocabulary_size: int.
-        max_source_length: int, greatest length of a source in tokens, or `None`.
+        max_source_length: int, maximum length of a source in tokens, or `None`.
         default_search: the search of `generate` and `stream`, and of the SavedModel, if
             none is given.
         has_cross_attention: bool, whether `cross_attention` is defined.
@@ -73,7 +73,7 @@ class GenerativeModel(SearchableModel):
             encoder_token_ids: int tensor `(batch, source_length)`, padded.
             decoder_token_ids: int tensor `(batch, target_length)`, the targets after
                 the start token.
-            layer: int, index of the decoder block, as of a list; see `align`.
+            layer: int, index of the decoder block, as in a list; see `align`.
 
         Returns:
             float32 tensor `(batch, target_length, source_length)`, a mean over the
@@ -111,27 +111,28 @@ class GenerativeModel(SearchableModel):
                 also an array, a tensor or a `tf.data.Dataset`, batched or not.
             search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
                 if `None`.
-            max_length: int or `RelativeLength`, greatest output length in tokens,
+            max_length: int or `RelativeLength`, maximum output length in tokens,
                 the end token included; `None` = the length of the source plus 50.
             batch_size: int, number of inputs decoded together.
-            return_scores: for texts, whether to return the scores as well.
-            return_alignments: whether to return an `Alignment` of each hypothesis with
-                its input; see `align`.
-            min_length: int or `RelativeLength`, least output length likewise.
+            return_scores: bool, for texts: whether to return the scores as well.
+            return_alignments: bool, whether to return an `Alignment` of each hypothesis
+                with its input; see `align`.
+            min_length: int or `RelativeLength`, minimum output length in tokens, the
+                end token included.
             prefix: the beginning of each output: a text for a text; or one entry
                 for each input, texts or token ids without end token, which may be
                 empty. The scores are those of the whole output.
             seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
                 draws it, so `keras.utils.set_random_seed` determines it.
-            distinct_texts: for texts, whether each text of an input is returned once,
-                with its best hypothesis. Several hypotheses can be the same text in
-                other subwords. The lists are then shorter, and the scores end with
-                `-inf`. Search with more beams and hypotheses to get more texts.
+            distinct_texts: bool, for texts: whether each text of an input is returned
+                once, with its best hypothesis. Several hypotheses can be the same text
+                in different subwords. The lists are then shorter, and the scores end
+                with `-inf`. Search with more beams and hypotheses to get more texts.
             constraints: the phrases that must occur in each output: a list of texts
                 for a text; or one list for each input, of texts or of lists of token
                 ids, which may be empty. Requires a `BeamSearch`. A phrase occurs if its
                 tokens follow each other; one that is given twice must occur twice. An
-                output that has its phrases without `constraints` stays the same.
+                output that contains its phrases without `constraints` stays the same.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -225,8 +226,8 @@ class GenerativeModel(SearchableModel):
 
         A token is yielded as soon as all hypotheses that can become the output agree
         on it: at once with `GreedySearch` and `Sampling`, a few steps later with
-        `BeamSearch`. The pieces of a text, joined, are the output of `generate`,
-        unless the logits processors leave a greedy hypothesis no token: the output of
+        `BeamSearch`. The pieces of a text, joined, are the output of `generate`, unless
+        the logits processors ban all tokens of a greedy hypothesis: the output of
         `generate` is then empty. The search and its step are compiled once.
 
         Args:
@@ -239,7 +240,7 @@ class GenerativeModel(SearchableModel):
             seed: see `generate`.
 
         Yields:
-            For a text, texts; for token ids, ints, of which the end token is the last.
+            For a text, texts; for token ids, ints, the last of which is the end token.
 
         Raises:
             ValueError: if an argument is out of range.
@@ -284,7 +285,7 @@ class GenerativeModel(SearchableModel):
         Raises:
             ValueError: if the search is not a `BeamSearch`, or an argument is out of
                 range.
-            FloatingPointError: as `generate`.
+            FloatingPointError: see `generate`.
 
         Example:
 
@@ -320,8 +321,8 @@ class GenerativeModel(SearchableModel):
                 token. `generate(ids).token_ids[:, 0]` has this form.
             batch_size: int, number of pairs scored together.
             add_end: bool, whether targets that are texts end with the end token.
-                `False` = they go on: the score is that of a beginning. Token ids are
-                scored as they are.
+                `False` = targets are incomplete: the score is that of a beginning.
+                Token ids are scored as they are.
 
         Returns:
             A `ScoreResult` of NumPy arrays, with the `perplexity` of the corpus.
@@ -361,13 +362,13 @@ class GenerativeModel(SearchableModel):
                 `(batch, source_length)` with padding.
             targets: as many texts or lists of token ids, likewise, without the start
                 token.
-            layer: int, index of the decoder block, as of a list. `None` = the
-                second-to-last (or the only) block, which agrees best with alignments
-                by hand (Garg et al., 2019).
+            layer: int, index of the decoder block, as in a list. `None` = the
+                second-to-last (or the only) block, which agrees best with alignments by
+                hand (Garg et al., 2019).
             batch_size: int, number of pairs aligned together.
 
         Returns:
-            A list with one `Alignment` a pair.
+            A list with one `Alignment` per pair.
 
         Raises:
             ValueError: if the numbers of sources and targets differ, the model does not

@@ -35,13 +35,13 @@ class PresetModel(keras.Model):
 
     @written_by_first_process
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Saves the model as `keras.Model.save` does, the file whole or not at all.
+        """Saves the model as `keras.Model.save` does, atomically.
 
-        The weights are written to memory first, so a full disk is an `OSError`.
+        The weights are written to memory first, so a full disk raises an `OSError`.
 
         Args:
             filepath: a path that ends in `.keras`.
-            overwrite: whether to replace an existing file without asking.
+            overwrite: bool, whether to replace an existing file without asking.
             **kwargs: further arguments of `keras.Model.save`.
 
         Raises:
@@ -61,15 +61,16 @@ class PresetModel(keras.Model):
     def save_weights(
         self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None
     ) -> None:
-        """Saves the weights as `keras.Model.save_weights` does, whole or not at all.
+        """Saves the weights as `keras.Model.save_weights` does, atomically.
 
-        The weights are written to memory first, so a full disk is an `OSError`. HDF5
-        would end the process. Shards are written by Keras, without this protection.
+        The weights are written to memory first, so a full disk raises an `OSError`.
+        HDF5 would end the process. Shards are written by Keras, without this
+        protection.
 
         Args:
             filepath: a path that ends in `.weights.h5`.
-            overwrite: whether to replace an existing file without asking.
-            max_shard_size: greatest size of a shard in GB; `None` = one file.
+            overwrite: bool, whether to replace an existing file without asking.
+            max_shard_size: maximum size of a shard in GB; `None` = one file.
 
         Raises:
             OSError: if the file cannot be written, such as on a full disk.
@@ -86,7 +87,7 @@ class PresetModel(keras.Model):
 
     @written_by_first_process
     def save_to_preset(self, preset_dir: Any) -> None:
-        """Writes the model to a folder for `from_preset`, whole or not at all.
+        """Writes the model to a folder for `from_preset`, atomically.
 
         The folder has `config.json` (the configuration), `model.weights.h5`,
         `metadata.json` (versions, date, number of parameters, names of the tokenizers'
@@ -95,11 +96,11 @@ class PresetModel(keras.Model):
         it has one. The optimizer is not saved.
 
         Args:
-            preset_dir: path of the folder; it must not exist or be empty.
+            preset_dir: path of the folder; it must be new or empty.
 
         Raises:
             FileExistsError: if the folder exists and is not empty.
-            TypeError: if the class of the model has no presets, as `Ensemble`.
+            TypeError: if the class of the model has no presets, such as `Ensemble`.
             ValueError: if the model is quantized.
         """
         preset_folders.save_preset(self, preset_dir)
@@ -116,12 +117,12 @@ class PresetModel(keras.Model):
                 `"transformer_base"` (6 + 6, 512) or `"transformer_big"` (6 + 6, 1024);
                 or a trained model: the path of a folder, or `"hf://user/name"` on the
                 Hugging Face Hub (extra `hub`). No code in a folder is run.
-            load_weights: whether to load the weights of a trained model; without them
-                the model has its configuration and its tokenizers.
+            load_weights: bool, whether to load the weights of a trained model; without
+                them the model has its configuration and its tokenizers.
             **overrides: any constructor argument. A size always needs the vocabulary (a
-                number or tokenizers). A trained model with its weights accepts those
-                that keep the shapes of the weights, such as `dropout`, `dtype` or
-                `max_source_length`.
+                number or tokenizers). A trained model with its weights accepts
+                arguments that keep the shapes of the weights, such as `dropout`,
+                `dtype` or `max_source_length`.
 
         Returns:
             A model of this class, not compiled.
@@ -158,10 +159,10 @@ class PresetModel(keras.Model):
         format: str = "saved_model",
         **options: Any,
     ) -> None:
-        """Writes a folder that other software decodes with, without this library.
+        """Writes a folder with which other software decodes, without this library.
 
         Args:
-            filepath: folder to write; it must not exist or be empty. TensorFlow
+            filepath: folder to write; it must be new or empty. TensorFlow
                 Serving requires `<name>/<version>`.
             search: the search; `BeamSearch()` if `None`, or `Sampling(top_p=0.9)` for a
                 SavedModel of a language model. Not part of `"marian"`.

@@ -38,7 +38,7 @@ class SearchableModel(PresetModel):
     (`start_decoding`, `decode_step`, …).
 
     Attributes:
-        max_target_length: int, greatest length of a target in tokens, or `None`.
+        max_target_length: int, maximum length of a target in tokens, or `None`.
         pad_token_id: int.
         start_token_id: int.
         end_token_id: int.
@@ -71,8 +71,8 @@ class SearchableModel(PresetModel):
             num_beams: int, number of hypotheses of each source.
             max_length: int or int32 scalar tensor, number of steps that the state has
                 room for.
-            return_attention: whether each step adds the attention of the newest tokens
-                to the state.
+            return_attention: bool, whether each step adds the attention of the newest
+                tokens to the state.
 
         Returns:
             A nest of tensors; with `return_attention=True` a dictionary with the key
@@ -128,10 +128,10 @@ class SearchableModel(PresetModel):
         Args:
             encoder_token_ids: int tensor `(batch, source_length)`, padded.
             search: the search.
-            max_length: int or `RelativeLength`, greatest output length in tokens, the
+            max_length: int or `RelativeLength`, maximum output length in tokens, the
                 end token included. `None` = 50 more than the length of the source, as
                 in section 6.1 of the paper. `max_target_length` is a limit as well.
-            min_length: int or `RelativeLength`, least output length.
+            min_length: int or `RelativeLength`, minimum output length.
             prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
                 outputs, padded; `None` = no prefixes.
             seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
@@ -211,8 +211,8 @@ class SearchableModel(PresetModel):
 
         Args:
             encoder_token_ids: int tensor `(batch, source_length)`, padded.
-            max_length: int or `RelativeLength`, greatest output length, as in `search`.
-            min_length: int or `RelativeLength`, least output length.
+            max_length: int or `RelativeLength`, maximum output length, as in `search`.
+            min_length: int or `RelativeLength`, minimum output length.
             prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
                 outputs, padded; `None` = no prefixes.
             seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
@@ -258,7 +258,7 @@ class SearchableModel(PresetModel):
     def max_steps(
         self, source_lengths: Any, max_length: OutputLength | None = None
     ) -> Any:
-        """Returns the greatest output lengths, as `max_target_length` limits them.
+        """Returns the maximum output lengths, as `max_target_length` limits them.
 
         Args:
             source_lengths: int or int32 tensor, lengths of sources in tokens.
@@ -275,7 +275,7 @@ class SearchableModel(PresetModel):
     def longest_output(
         self, source_length: Any, max_length: OutputLength | None = None
     ) -> Any:
-        """Returns the greatest output length of a batch.
+        """Returns the maximum output length of a batch.
 
         Args:
             source_length: int or int32 scalar tensor, length of the padded sources.

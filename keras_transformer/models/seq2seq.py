@@ -79,9 +79,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             embedding, target embedding, output), `"target"` (target embedding
             and output) or `"none"`. `None` = `"all"` with a shared vocabulary,
             `"target"` with two.
-        scale_embeddings: whether token embeddings are multiplied by
-            √hidden_dim, as in the paper.
-        output_bias: whether the logits have a bias. `None` = only with
+        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim,
+            as in the paper.
+        output_bias: bool or `None`, whether the logits have a bias. `None` = only with
             `tie_embeddings="none"`.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs (P_drop).
@@ -94,8 +94,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             scheme is applied in every self-attention. `PositionalEncoding()` if
             `None`; a `None` in a pair adds none to its side. With `source_embedding`,
             a single scheme is that of the decoder.
-        normalize_embeddings: bool, whether a normalisation follows the embeddings and
-            their positions on both sides, as in BART. It has the kind of the blocks.
+        normalize_embeddings: bool, whether a normalisation of the type in the blocks
+            follows the embeddings and their positions on both sides, as in BART.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads` or a separate
             `dropout`. `pattern` and `sliding_window` apply to self-attention only.
@@ -108,9 +108,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             and about a third more computation.
         kernel_initializer: initializer of all attention and feed-forward kernels.
         bias_initializer: initializer of all attention and feed-forward biases.
-        max_source_length: int, greatest length of a source in tokens, the end token
+        max_source_length: int, maximum length of a source in tokens, the end token
             included. `None` = the limit of `positions`, if they have one.
-        max_target_length: int, greatest length of an output in tokens, the end token
+        max_target_length: int, maximum length of an output in tokens, the end token
             included. `None` = the limit of `positions`, if they have one.
         pad_token_id: int, fills short rows of a batch.
         start_token_id: int, the first input of the decoder; it may be the padding.
@@ -131,8 +131,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             `(batch, source_length)`, or with `source_embedding` its inputs
             `(batch, ...)`, and `"decoder_token_ids"`, int tensor
             `(batch, target_length)`, which begins with the start token.
-        training: whether dropout is applied.
-        return_attention_scores: whether to return the scores as well.
+        training: bool, whether dropout is applied.
+        return_attention_scores: bool, whether to return the scores as well.
 
     Returns:
         Logits `(batch, target_length, vocabulary_size)` of each next token; with
@@ -378,7 +378,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         Args:
             token_ids: int tensor `(batch, source_length)`, or the inputs of
                 `source_embedding`, if one was given.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
@@ -414,7 +414,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         Args:
             token_ids: int tensor `(batch, target_length)`.
             positions: int tensor `(target_length,)`; `None` = from 0.
-            training: whether dropout is applied.
+            training: bool, whether dropout is applied.
 
         Returns:
             Tensor `(batch, target_length, hidden_dim)` in the compute dtype.

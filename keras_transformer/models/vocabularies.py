@@ -53,7 +53,7 @@ def find_sizes(
 
     Raises:
         ValueError: if neither one nor two sizes are given, there is only a target
-            tokenizer, or a tokenizer has more tokens or is none of this library.
+            tokenizer, or a tokenizer has more tokens or is not one of this library.
     """
     if source_tokenizer is None and target_tokenizer is not None:
         raise ValueError(
@@ -88,7 +88,7 @@ def find_sizes(
     for side, (tokenizer, size) in sides.items():
         if tokenizer is not None and tokenizer.vocabulary_size > size:
             raise ValueError(
-                f"the vocabulary size of the {side} must be at least "
+                f"The vocabulary size of the {side} must be at least "
                 f"{tokenizer.vocabulary_size}, the number of tokens of "
                 f"`{side}_tokenizer`; received {size}. Omit the sizes to use those of "
                 "the tokenizers."
@@ -237,7 +237,7 @@ def find_target_size(
         `VocabularySizes`.
 
     Raises:
-        ValueError: if there is no size, if two sizes differ, or as of `find_sizes`.
+        ValueError: if there is no size, or if two sizes differ; see also `find_sizes`.
     """
     given = {each for each in (size, target) if each is not None}
     if len(given) > 1 or not (given or target_tokenizer):

@@ -88,7 +88,7 @@ def plot_search_tree(
 
 
 def _rows(score_of: dict[Path, float]) -> dict[Path, float]:
-    """Returns the row of each node: leaves in order, parents amid their children."""
+    """Returns the row of each node: leaves in order, parents between their children."""
     children: dict[Path, list[Path]] = {}
     nodes = {path[:length] for path in score_of for length in range(len(path) + 1)}
     for path in sorted(nodes, key=lambda path: -score_of.get(path, 0.0)):

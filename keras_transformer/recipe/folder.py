@@ -22,7 +22,7 @@ class SearchSettings(NamedTuple):
 
 
 def is_complete(recipe: Recipe) -> bool:
-    """Tells whether a run with these options is complete.
+    """Returns whether a run with these options is complete.
 
     Args:
         recipe: the options. `verbose` may differ from that of the run.

@@ -58,7 +58,7 @@ def new_causal_lm(
     Args:
         tokenizers: the tokenizers; that of the target is the tokenizer of the model.
         recipe: the options.
-        context: int, greatest number of tokens that the model attends to.
+        context: int, maximum number of tokens that the model attends to.
         add_start_token: bool, see `CausalLM`.
 
     Returns:
@@ -153,7 +153,7 @@ def with_options(
     Args:
         trained: the model that the run starts from.
         recipe: the options.
-        length: int, greatest length of a sequence.
+        length: int, maximum length of a sequence.
 
     Raises:
         ValueError: if the length exceeds the number of positions of the model.

@@ -134,7 +134,7 @@ def choose_batches(plan: Plan, tokens: int) -> None:
 
 
 def choose_metric(plan: Plan, text: TextStatistics) -> None:
-    """Chooses the figure that selects the model.
+    """Chooses the metric that selects the model.
 
     Args:
         plan: the plan.

@@ -47,7 +47,7 @@ def prepare_run(recipe: Recipe, reporter: Reporter) -> PreparedRun:
 
     Args:
         recipe: the options that are given.
-        reporter: prints what is done.
+        reporter: prints the progress.
 
     Returns:
         The `PreparedRun`.

@@ -1,4 +1,4 @@
-"""What a person sees of a run: phases, the chosen options, and progress by epoch."""
+"""The output of a run: phases, the chosen options, and progress by epoch."""
 
 import contextlib
 import math
@@ -43,7 +43,7 @@ class Reporter:
         """Prints the name of a phase when it begins, and its duration at its end.
 
         Args:
-            name: what is done, such as `"Reading the text"`.
+            name: the name, such as `"Reading the text"`.
         """
         if not self.verbose:
             yield
@@ -68,13 +68,13 @@ class Reporter:
         if not self.verbose:
             return
         if plan.choices:
-            print("Chosen from the text (each option can be given):")
+            print("Chosen from the text (each option can be set):")
             print(*map(_choice_line, plan.choices), sep="\n")
         for name, data in {"Training": train_data, "Validation": valid_data}.items():
             print(f"{name + ' text':16} {_describe(data)}")
         print(f"{'Model':16} {model.count_params():,} parameters", flush=True)
         if isinstance(model, CausalLM):
-            place = "begin" if model.add_start_token else "can be from anywhere in"
+            place = "begin" if model.add_start_token else "can begin anywhere in"
             print(f"{'Prompts':16} {place} a text", flush=True)
         seconds = expected_seconds(model, train_data) * plan["epochs"]
         print(
@@ -233,7 +233,7 @@ def _progress(logs: Mapping[str, float]) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Returns a duration for people, such as `"8 s"`, `"3 min"` or `"2 h 5 min"`."""
+    """Returns a readable duration, such as `"8 s"`, `"3 min"` or `"2 h 5 min"`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 99.5:

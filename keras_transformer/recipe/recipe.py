@@ -65,14 +65,13 @@ class Recipe:
     """The options of a training run.
 
     `keras-transformer train` has the same options. The text in the annotation of an
-    option describes it, here and in `--help`; `docs/training.md` recommends values.
-    Options that are `None` are chosen from the training text, or are off. The run
-    prints what it has chosen and why, and writes the values to `options.toml`.
-    Text files contain one sentence per line and may be compressed with gzip (`.gz`).
-    A text is a source file and a target file whose lines correspond, or one file with
-    a tab between source and target. For a language model, `model="causal"`, it is any
-    number of files of running text; options that such a model does not have must not
-    be given.
+    option describes it and is its help in `--help`; `docs/training.md` recommends
+    values. Options that are `None` are chosen from the training text, or are off. The
+    run prints what it has chosen and why, and writes the values to `options.toml`. Text
+    files contain one sentence per line and may be compressed with gzip (`.gz`). A text
+    is a source file and a target file whose lines correspond, or one file with a tab
+    between source and target. For a language model, `model="causal"`, it is any number
+    of files of running text; options that such a model does not have must not be given.
 
     Raises:
         ValueError: if `train`, `valid` or `test` is not a list of one or two files, if
@@ -91,7 +90,7 @@ class Recipe:
     train: Annotated[
         list[str],
         "Training text: source and target file, or one tab-separated file; with "
-        "--model causal files of running text.",
+        "--model causal, files of running text.",
     ]
     valid: Annotated[
         list[str] | float | None,
@@ -104,21 +103,21 @@ class Recipe:
     output: Annotated[str, "Folder of the run. A stopped run in it is resumed."]
     lowercase: Annotated[bool, "Ignore letter case."] = False
     byte_fallback: Annotated[
-        bool, "Split characters that the subwords lack into bytes."
+        bool, "Split characters that the vocabulary lacks into bytes."
     ] = False
     max_length: Annotated[int, "Maximum length of a sentence in tokens."] = 256
     export: Annotated[bool, "Export a SavedModel."] = True
 
     documents: Annotated[
         str | None,
-        "What a document is: a file, a line, a paragraph, or none for one text; "
+        "Unit of a document: file, line or paragraph; none: text without documents; "
         "pairs: prompts and answers, in the form of parallel text.",
     ] = None
     separate_documents: Annotated[
-        bool, "Limit attention to the document of a token."
+        bool, "Limit the attention of a token to its document."
     ] = False
     length: Annotated[
-        int | None, "Length of a window of running text in tokens, the context."
+        int | None, "Context: length of a window of running text in tokens."
     ] = None
 
     tokenizer: Annotated[
@@ -130,10 +129,10 @@ class Recipe:
         str | None, "joint: source and target share one vocabulary; or separate."
     ] = None
     vocabulary_size: Annotated[
-        int | None, "Size of the joint vocabulary, or of each of two."
+        int | None, "Size of the joint vocabulary, or of each vocabulary."
     ] = None
-    source_vocabulary_size: Annotated[int | None, "Size of that of the source."] = None
-    target_vocabulary_size: Annotated[int | None, "Size of that of the target."] = None
+    source_vocabulary_size: Annotated[int | None, "Source vocabulary size."] = None
+    target_vocabulary_size: Annotated[int | None, "Target vocabulary size."] = None
     normalization: Annotated[
         str, "Unicode normalization of subwords: nmt_nfkc, nfkc, or identity (none)."
     ] = "nmt_nfkc"
@@ -141,7 +140,7 @@ class Recipe:
         float, "Fraction of the characters that the subwords cover, 0.98 to 1."
     ] = 1.0
     user_defined_symbols: Annotated[
-        list[str], "Subwords: texts that are always one token, such as <name>."
+        list[str], "Texts that are always one subword token, such as <name>."
     ] = dataclasses.field(default_factory=list)
 
     model: Annotated[
@@ -189,13 +188,13 @@ class Recipe:
         int | None, "Number of final epochs in which the learning rate falls to 0."
     ] = None
     label_smoothing: Annotated[
-        float | None, "Probability distributed over all other tokens."
+        float | None, "Probability that is distributed over the whole vocabulary."
     ] = None
     r_drop: Annotated[
-        float, "Weight of the R-Drop loss, which doubles the training time; 0: off."
+        float, "Weight of the R-Drop loss, which doubles the training time; 0: none."
     ] = 0.0
     subword_sampling: Annotated[
-        float | None, "BPE-dropout: fraction of merges skipped, new in each epoch."
+        float | None, "BPE-dropout: probability of skipping a merge; unigram: exponent."
     ] = None
     micro_batches: Annotated[
         int, "Number of parts of a batch, to save memory; the updates stay the same."
@@ -213,7 +212,7 @@ class Recipe:
         int | None, "Number of final epochs whose weights are averaged."
     ] = None
     metric: Annotated[
-        str | None, f"Figure that selects the model: {', '.join(METRICS)}."
+        str | None, f"Metric that selects the model: {', '.join(METRICS)}."
     ] = None
     metric_every: Annotated[
         int, "Number of epochs between translations of the validation text."
@@ -232,7 +231,7 @@ class Recipe:
     ] = None
     tensorboard: Annotated[bool, "Write logs for TensorBoard."] = False
 
-    num_beams: Annotated[int, "Number of beams of the search for the figures."] = 5
+    num_beams: Annotated[int, "Number of beams for the evaluation."] = 5
 
     consistency: dataclasses.InitVar[
         Annotated[float | None, "Deprecated name of `r_drop`."]

@@ -36,7 +36,7 @@ class Figures:
         chrf: float, chrF of that text, from 0 to 100.
         chrf_signature: str, sacreBLEU's signature of `chrf`.
         exact_match: float, percentage of outputs that equal their reference; `None` in
-            runs of earlier versions, as the following.
+            runs of earlier versions, as are the next two.
         token_error_rate: float, edits per 100 words of the references.
         character_error_rate: float, edits per 100 characters of the references.
         metric: str, the metric that selected the weights and the length penalty.

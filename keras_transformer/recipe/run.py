@@ -18,17 +18,17 @@ from keras_transformer.recipe.workers import train_with_workers
 def train(recipe: Recipe) -> TrainingResult:
     """Trains a model on text, as `keras-transformer train` does.
 
-    Chooses the options that are not given from the training text, learns a vocabulary,
-    trains the model, sets its weights to the best of the last epoch, the best epoch and
-    the mean of the last epochs, and selects the length penalty, both by `recipe.metric`
-    of the validation text; a language model has no length penalty. If a run was
-    stopped, calling `train` with the
-    same options resumes it at the batch where it stopped, with equal losses. If the
-    run is complete, its model and figures are read.
+    The function chooses the options that are not given from the training text, learns a
+    vocabulary and trains the model. It compares the weights of the last epoch, those of
+    the best epoch and the mean of the last epochs by `recipe.metric` on the validation
+    text, and keeps the best. It selects the length penalty by the same metric (by BLEU
+    if it is `"loss"`); a language model has none. If a run was stopped, calling `train`
+    with the same options resumes it at the batch where it stopped, with equal losses.
+    If the run is complete, its model and figures are read.
 
-    The trained model is a float32 model with any `recipe.dtype`. It is compiled, and
-    has the state of the optimizer, if `recipe.dtype` is float32. With `recipe.init`,
-    the run starts with the weights, vocabularies and configuration of a trained model.
+    The trained model is a float32 model for any `recipe.dtype`. If `recipe.dtype` is
+    float32, it is compiled and has the state of the optimizer. With `recipe.init`, the
+    run starts with the weights, vocabularies and configuration of a trained model.
 
     The folder `recipe.output` then contains:
 
@@ -36,8 +36,8 @@ def train(recipe: Recipe) -> TrainingResult:
     - `figures.json`, the scores,
     - `options.toml`, all options, to repeat the run,
     - `history.csv`, losses and metrics of each epoch,
-    - `tokenizer.json`, `source_tokenizer.json` and `target_tokenizer.json`, or with
-      `recipe.init` `initial.keras`,
+    - `tokenizer.json`, or `source_tokenizer.json` and `target_tokenizer.json`; with
+      `recipe.init`, `initial.keras` instead,
     - `data/`, with the training, validation and test texts, if some are held out,
     - `checkpoints/`,
     - `saved_model/`, with a new version in it if `recipe.export` is true.

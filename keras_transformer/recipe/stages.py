@@ -27,13 +27,13 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
 
     Args:
         recipe: the options that are given.
-        reporter: prints what is done.
+        reporter: prints the progress.
 
     Returns:
         The `PreparedRun`.
 
     Raises:
-        ValueError: as `prepare_run`.
+        ValueError: see `prepare_run`.
     """
     prepared = prepare_run(recipe, reporter)
     if is_first_process():
@@ -49,14 +49,14 @@ def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
 
     Args:
         run: the run, after its last epoch.
-        reporter: prints what is done.
+        reporter: prints the progress.
 
     Returns:
         The `TrainingResult`.
     """
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
     model = in_float32(run.model)
-    with reporter.phase("Comparing the last epoch, the best and their mean"):
+    with reporter.phase("Comparing the last epoch, the best and the mean of the last"):
         selection = select_weights(model, run.evaluator, recipe)
     for name, score in selection.scores.items():
         mark = "  selected" if name == selection.name else ""

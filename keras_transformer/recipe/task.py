@@ -1,4 +1,4 @@
-"""Protocols of what a run needs to know of its kind of model."""
+"""Protocols of the parts of a run that depend on the kind of model."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -73,7 +73,7 @@ class Task(Protocol):
         """Makes the training and the validation data."""
 
     def context(self, recipe: PlannedRecipe) -> int:
-        """Returns the greatest length of a sequence of the model."""
+        """Returns the maximum length of a sequence of the model."""
 
     def new_model(self, tokenizers: Tokenizers, recipe: PlannedRecipe) -> Any:
         """Returns a new model, not compiled."""

@@ -111,7 +111,7 @@ def make_tokenizers(
     if kinds[0] != kinds[1] or own_sizes != [None, None]:
         raise ValueError(
             "`vocabularies` must be 'separate' unless source and target have the same "
-            "tokenizer and no sizes of their own; received `vocabularies='joint'`, the "
+            "tokenizer and no separate sizes; received `vocabularies='joint'`, the "
             f"tokenizers {kinds} and the sizes {own_sizes}."
         )
     tokenizer = _train(plan, "vocabulary_size", kinds[0], [0, 1], text, corpora)

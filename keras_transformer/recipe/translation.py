@@ -125,7 +125,7 @@ class TranslationEvaluator:
         test_text: the test text.
     """
 
-    description = "Searching the length penalty, translating the test text"
+    description = "Selecting the length penalty, translating the test text"
 
     def __init__(
         self, recipe: PlannedRecipe, valid_text: ParallelText, test_text: ParallelText

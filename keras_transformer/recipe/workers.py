@@ -35,10 +35,10 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
 
     Args:
         recipe: the options; `workers` is above 1.
-        reporter: prints what is done.
+        reporter: prints the progress.
 
     Raises:
-        ValueError: if the cluster has too few accelerators, or as `prepare`.
+        ValueError: if the cluster has too few accelerators; see also `prepare`.
         RuntimeError: if workers have died too often, or cannot reach one another.
         KeyboardInterrupt: after SIGINT. The workers end at once.
     """
@@ -76,7 +76,7 @@ class _Output:
 
     Attributes:
         path: the file.
-        verbose: int, as of a recipe. A file has no progress bars.
+        verbose: int, `verbose` of the recipe. A file has no progress bars.
     """
 
     path: pathlib.Path
@@ -159,7 +159,7 @@ def _run(
     env: dict[str, str] | None = None,
     **options: Any,
 ) -> None:
-    """Calls a function in a process of its own; raises the error that it raises."""
+    """Calls a function in a separate process; raises the error that it raises."""
     import ray
     from ray.exceptions import RayTaskError
 

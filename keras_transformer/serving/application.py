@@ -117,11 +117,11 @@ class Application:
         return FileResponse(PAGE, headers=PAGE_HEADERS)
 
     async def health(self, request: Request) -> Response:
-        """Tells that the server is alive."""
+        """Returns status 200, since the server is alive."""
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Tells whether every model has an available version with a running replica."""
+        """Returns whether every model has a version with a running replica."""
         ready = {name: model.ready for name, model in self._models.items()}
         return JSONResponse(
             {"ready": all(ready.values()), "models": ready},

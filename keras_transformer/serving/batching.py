@@ -72,9 +72,9 @@ class Batcher:
             A dictionary of the outputs by name, lists with one entry per text.
 
         Raises:
-            RequestError: with status 503 if too many texts are waiting, with status
-                400 if the model refuses a text, or with status 500 if it has no outputs
-                for one.
+            RequestError: with status 503 if too many texts are waiting, with status 400
+                if the model does not accept a text, or with status 500 if it has no
+                outputs for one.
         """
         rows = len(next(iter(inputs.values())))
         if self.waiting + rows > max(self._max_waiting, rows):

@@ -125,7 +125,7 @@ class SavedModelReplica:
             del self._started[batch]
 
     async def check_health(self) -> None:
-        """Raises an error if a batch is stuck; Ray Serve calls it again and again.
+        """Raises an error if a batch is stuck; Ray Serve calls it repeatedly.
 
         Raises:
             RuntimeError: if a batch takes longer than `stuck_seconds`.
@@ -237,10 +237,10 @@ class Cluster:
         try:
             await call_ray(serve.delete, name)
         except TimeoutError:
-            logger.warning("%s: the replicas take long to stop", name)
+            logger.warning("%s: the replicas take a long time to stop", name)
 
     async def stop(self) -> None:
-        """Ends the cluster if it was started here; otherwise disconnects from it."""
+        """Ends the cluster if `Cluster` started it; otherwise disconnects from it."""
         await call_ray(ray.shutdown)
         self._temporary.cleanup()
 
@@ -315,7 +315,7 @@ async def call_ray(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
     A call that is still active during `ray.shutdown` ends the process with an error.
 
     Args:
-        function: a function that does not take long.
+        function: a function that returns soon.
         *args: its positional arguments.
         **kwargs: its keyword arguments.
 

@@ -126,7 +126,7 @@ class Connection(HttpToolsProtocol):
         self._await_header()
 
     def on_message_begin(self) -> None:
-        """Notes the begin of a header section."""
+        """Notes the beginning of a header section."""
         if len(self.pipeline) == MAX_PIPELINED:
             # The parser stops at an exception, and uvicorn calls `send_400_response`.
             raise ValueError("too many pipelined requests")

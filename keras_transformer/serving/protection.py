@@ -43,7 +43,7 @@ def protect(application: ASGIApp, options: ServerOptions) -> ASGIApp:
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether only the machine itself can reach an address.
+    """Returns whether only the machine itself can reach an address.
 
     Args:
         host: name or address.

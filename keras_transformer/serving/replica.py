@@ -117,7 +117,7 @@ class Replica:
     def predict(self, signature: str, requests: Sequence[Columns]) -> list[Result]:
         """Computes several requests, together if a compiled batch has room for all.
 
-        If TensorFlow refuses an input, each request is computed separately, so that
+        If TensorFlow rejects an input, each request is computed separately, so that
         only the invalid ones fail, and arrays of different shapes do not.
 
         Args:
@@ -127,7 +127,7 @@ class Replica:
 
         Returns:
             For each request, the outputs by name; or an error message, if the model
-            refuses an input; or a `Failure`, if an output is NaN.
+            rejects an input; or a `Failure`, if an output is NaN.
         """
         return [
             result
@@ -136,7 +136,7 @@ class Replica:
         ]
 
     def _batches(self, requests: Sequence[Columns]) -> Iterator[list[Columns]]:
-        """Splits requests into batches of at most the greatest compiled size."""
+        """Splits requests into batches of at most the largest compiled size."""
         batch: list[Columns] = []
         for request in requests:
             if batch and sum(map(_rows, [*batch, request])) > self.compiled_sizes[-1]:

@@ -16,7 +16,7 @@ DEFAULT_SIGNATURE = "serving_default"
 KEYS = {"signature_name", "instances", "inputs"}
 
 Columns: TypeAlias = dict[str, list[Any]]  # values by the name of an input or output
-# Outputs, the reason why the model refuses the request, or a failure of the model.
+# Outputs, the reason why the model rejects the request, or a failure of the model.
 Result: TypeAlias = "Columns | str | Failure"
 
 
@@ -320,7 +320,7 @@ def text_value(value: Any, name: str, limits: ServerOptions) -> str:
         The text.
 
     Raises:
-        RequestError: with status 400 if it is no text, or too long.
+        RequestError: with status 400 if it is not a text, or is too long.
     """
     if isinstance(value, dict) and set(value) == {"b64"}:
         value = _decoded(value["b64"], name)

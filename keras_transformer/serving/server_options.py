@@ -55,7 +55,7 @@ class ModelOptions(_Options):
             target phrase. It requires SavedModels with the signature `constrained`, and
             applies to requests of `serving_default`.
         wait_for_versions: bool, whether the server may start when the folder has no
-            version yet. Otherwise that is an error.
+            version yet. Otherwise, such a folder is an error.
     """
 
     folder: pathlib.Path

@@ -38,7 +38,8 @@ def parse(body: bytes, limits: ServerOptions) -> StreamRequest:
     """Parses the body of a `:stream` request.
 
     Args:
-        body: a JSON object with `"prompt"` and, if wanted, `"max_length"` and `"seed"`.
+        body: a JSON object with `"prompt"` and, optionally, `"max_length"` and
+            `"seed"`.
         limits: the options of the server.
 
     Returns:
@@ -73,8 +74,9 @@ def parse(body: bytes, limits: ServerOptions) -> StreamRequest:
 async def pieces(batcher: Batcher, request: StreamRequest) -> AsyncIterator[str]:
     """Yields the pieces of a continuation as they are computed.
 
-    Each piece is one call of the signature `continue`, which gets what the calls before
-    have written. So any replica can compute it, together with pieces of other streams.
+    Each piece is one call of the signature `continue`, which receives the text of the
+    previous calls. Any replica can therefore compute it, together with pieces of other
+    streams.
 
     Args:
         batcher: the `Batcher` of a version.
@@ -84,7 +86,7 @@ async def pieces(batcher: Batcher, request: StreamRequest) -> AsyncIterator[str]
         Texts, which joined are the continuation.
 
     Raises:
-        RequestError: as of `Batcher.predict`.
+        RequestError: see `Batcher.predict`.
     """
     state, written, length, done = "", "", 0, False
     while not done and length < request.max_length:

@@ -52,7 +52,7 @@ def check_versions(models: Mapping[str, ModelOptions]) -> None:
 
 
 def is_complete(folder: pathlib.Path) -> bool:
-    """Tells whether a folder contains a complete SavedModel.
+    """Returns whether a folder contains a complete SavedModel.
 
     A copy in progress lacks `variables.index` or `saved_model.pb`.
 

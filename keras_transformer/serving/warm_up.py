@@ -58,7 +58,7 @@ class _Batch:
 class WarmUp:
     """Compiles a replica for the warm-up requests of its SavedModel.
 
-    The order of the batch sizes is: the smallest, the greatest, the others. The replica
+    The order of the batch sizes is: the smallest, the largest, the others. The replica
     uses the smallest size from the beginning, and each other size when all requests are
     compiled for it. A SavedModel without warm-up requests is compiled for a short text.
 

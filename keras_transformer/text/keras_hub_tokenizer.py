@@ -45,14 +45,14 @@ class KerasHubTokenizer(Tokenizer):
 
     The ids of a text are those that KerasHub's tokenizer returns inside a TensorFlow
     graph, as in `tf.data`. (Outside graphs, its `BytePairTokenizer` splits numbers and
-    punctuation by other rules.) The special tokens are settings. `None` is the id of
-    KerasHub's special token of this kind, or of the token `<pad>`, `<unk>`, `<s>` or
-    `</s>`; if the vocabulary has neither, it is a new id after the vocabulary.
+    punctuation by other rules.) The ids of the special tokens are arguments. `None` is
+    the id of KerasHub's special token of this kind, or of the token `<pad>`, `<unk>`,
+    `<s>` or `</s>`. If the vocabulary has neither, it is a new id after the vocabulary.
 
-    A text never has the id of padding, start or end: where it spells such a token, as
-    `<|endoftext|>` of GPT-2, or a `BytePairTokenizer` lacks a byte, the id is
-    `unknown_token_id`. `detokenize` drops ids that KerasHub's vocabulary lacks. Bytes
-    that are no UTF-8 become "�".
+    A text is never converted to the id of padding, start or end. If it contains such a
+    token, such as `<|endoftext|>` of GPT-2, or a byte that a `BytePairTokenizer` lacks,
+    the id is `unknown_token_id`. `detokenize` drops ids that KerasHub's vocabulary
+    lacks. Bytes that are not valid UTF-8 become "�".
 
     Args:
         tokenizer: a `BytePairTokenizer`, `WordPieceTokenizer` or
@@ -200,7 +200,7 @@ class KerasHubTokenizer(Tokenizer):
     def _check_ids(
         self, given: _SpecialIds, tokens: Sequence[str], special: set[str]
     ) -> None:
-        """Raises `ValueError` if an id is that of no special token."""
+        """Raises `ValueError` if an id does not belong to a special token."""
         for name, id in given._asdict().items():
             if id is None:
                 continue

@@ -57,7 +57,8 @@ class _LookupTokenizer(Tokenizer):
             vocabulary_size: int above 4, the maximum number of tokens, special tokens
                 included. `None`: no limit.
             lines: iterable of str, the lines of the text, instead of `files`.
-            lowercase: bool, whether texts are lower-cased, here and in `tokenize`.
+            lowercase: bool, whether texts are lower-cased, for training and in
+                `tokenize`.
 
         Returns:
             The tokenizer. Its vocabulary is sorted by frequency, the most frequent

@@ -27,9 +27,9 @@ class MarianTokenizer(Tokenizer):
     token: the first token of the decoder is `<pad>`.
 
     A text may begin with a token such as `>>fra<<`, which sets the target language of
-    a multilingual model. It is looked up without splitting it into subwords. A model
-    refuses a text whose language token the vocabulary lacks; `tokenize` converts the
-    token to `<unk>`.
+    a multilingual model. It is looked up without splitting it into subwords. If the
+    vocabulary lacks the token, `tokenize` converts it to `<unk>`, and `generate` raises
+    an error.
 
     Args:
         proto: the serialised SentencePiece model of one language (`source.spm` or

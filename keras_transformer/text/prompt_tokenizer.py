@@ -49,10 +49,10 @@ class PromptTokenizer(Tokenizer):
             add_end: ignored.
 
         Returns:
-            Ragged int32 tensor `(batch, None)`, whose rows have one id at least.
+            Ragged int32 tensor `(batch, None)`, whose rows have at least one id.
 
         Raises:
-            ValueError: as of `Tokenizer.tokenize`.
+            ValueError: see `Tokenizer.tokenize`.
         """
         rows = super().tokenize(texts, add_start=add_start or self.add_start_token)
         return with_first_token(rows, self.start_token_id)

@@ -109,18 +109,17 @@ class SentencePieceTokenizer(Tokenizer):
             vocabulary_size: int, number of tokens, special tokens included.
             lines: iterable of str, the lines of the text, instead of `files`.
             model_type: `"bpe"` or `"unigram"`.
-            lowercase: bool, whether texts are lower-cased, here and in `tokenize`
-                (SentencePiece's normalisations `nmt_nfkc_cf` and `nfkc_cf`).
-            normalization: normalisation of texts, here and in `tokenize`. `"nfkc"`:
-                NFKC of Unicode, which replaces `，` by `,`, `½` by `1⁄2` and `™` by
-                `TM`. `"nmt_nfkc"`: NFKC and a table of the invisible characters of
-                Unicode (`docs/data.md`): those that separate words become spaces,
+            lowercase: bool, whether texts are lower-cased, for training and in
+                `tokenize` (SentencePiece's normalisations `nmt_nfkc_cf` and `nfkc_cf`).
+            normalization: normalisation of texts, for training and in `tokenize`.
+                `"nfkc"`: NFKC of Unicode, which replaces `，` by `,`, `½` by `1⁄2` and
+                `™` by `TM`. `"nmt_nfkc"`: NFKC and a table of the invisible characters
+                of Unicode (`docs/data.md`): those that separate words become spaces,
                 those that scripts or emoji need are kept if the text has them, the
-                others are removed.
-                Everything else is as in SentencePiece's rule of this name.
-                `"identity"`: characters are not replaced; this excludes `lowercase`.
-                Every normalisation merges consecutive spaces and removes spaces at
-                both ends, unless `keep_whitespace` is true.
+                others are removed. Everything else is as in SentencePiece's rule of
+                this name. `"identity"`: characters are not replaced; this excludes
+                `lowercase`. Every normalisation merges consecutive spaces and removes
+                spaces at both ends, unless `keep_whitespace` is true.
             character_coverage: float in [0.98, 1], the share of the characters of the
                 text that the vocabulary covers. The rarest characters are converted to
                 `<unk>`. 0.9995 suits scripts of thousands of characters.

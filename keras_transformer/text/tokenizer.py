@@ -146,7 +146,7 @@ class Tokenizer(tf.Module):
 
     @property
     def language_token_ids(self) -> tuple[int, ...]:
-        """Ids of the language tokens, see `language_token_pattern`.
+        """Ids of the language tokens; see `language_token_pattern`.
 
         A text that has no other tokens has no words: its output is empty.
         """
@@ -311,7 +311,7 @@ class Tokenizer(tf.Module):
         unknown = self.unknown_language_token(text, token_ids)
         if unknown is not None:
             names = [self._vocabulary[id] for id in self._language_token_ids[:20]]
-            known = f"one of {names}" if names else "none, as the vocabulary has none"
+            known = f"one of {names}" if names else "of which there are none"
             raise ValueError(
                 f"`{argument}` must begin with a language token of the vocabulary, "
                 f"{known}; received {unknown!r:.80} in {where}. Replace it, or remove "

@@ -27,7 +27,7 @@ def average_checkpoints(
         model: a built `keras.Model` with the architecture of the checkpoints.
         folder: str or path, the folder of `Checkpoints`.
         last: int >= 1, number of checkpoints to average. If the run has fewer epochs,
-            all are averaged. There is a warning if some have been removed:
+            all are averaged. A warning is issued if some have been removed:
             `Checkpoints` keeps 10 unless `keep` is given.
 
     Returns:

@@ -23,7 +23,7 @@ _REMEDIES = {
 # Parts of the messages of TensorFlow and NumPy, with what a caller should do.
 _EXPLANATIONS = {
     "yielded an element of shape": (
-        "the batches of a `PyDataset`, generator or `DataLoader` must have the shapes "
+        "The batches of a `PyDataset`, generator or `DataLoader` must have the shapes "
         "that Keras expects after the first two batches; received a longer or shorter "
         "batch. TensorFlow needs to know that the lengths differ: pass a "
         "`tf.data.Dataset`, such as that of `parallel_dataset`, or "
@@ -32,7 +32,7 @@ _EXPLANATIONS = {
         "batches have different lengths."
     ),
     "array dimensions except for the concatenation axis must match": (
-        "all batches of `predict` must have the same length on JAX and PyTorch, since "
+        "All batches of `predict` must have the same length on JAX and PyTorch, since "
         "their outputs are concatenated; received batches of different lengths. Call "
         "`predict_on_batch` for each batch: `[model.predict_on_batch(x) for x, _ in "
         "dataset]`."
@@ -53,7 +53,7 @@ def explained_lengths() -> Iterator[None]:
 
 
 def check_compiled(method: str, model: keras.Model) -> None:
-    """Raises `ValueError` if a model is not compiled; Keras does so on two backends."""
+    """Raises `ValueError` if a model is not compiled; Keras does on two backends."""
     if not model.compiled:
         raise ValueError(
             f"`{method}` requires a compiled model; received one that is not compiled. "
@@ -124,7 +124,7 @@ def _other_form(inputs: Any, keys: Sequence[str]) -> str:
 
 
 def _has_texts(data: Any) -> bool:
-    """Tells whether the first element of nested data is a string."""
+    """Returns whether the first element of nested data is a string."""
     if isinstance(data, Mapping):
         return any(map(_has_texts, data.values()))
     if isinstance(data, tuple):

@@ -26,19 +26,19 @@ class NonFiniteLoss(keras.callbacks.Callback):
     its token ids.
 
     `"stop"` raises an error. Nothing is saved after it; a checkpoint of `Checkpoints`
-    is from an earlier batch. The batch before may be the cause as well, if its
-    gradients were not finite, so that the weights became NaN. The message then says so,
-    and the file also has that batch if it belongs to the same epoch. Optimizers that
-    skip such updates exclude this cause.
+    is from an earlier batch. The previous batch may also be the cause, if its gradients
+    were not finite, so that the weights became NaN. The message then mentions this, and
+    the file also has that batch if it belongs to the same epoch. Optimizers that skip
+    such updates exclude this cause.
 
     `"skip"` warns and continues: the batch makes no update and is excluded from the
     metrics. The optimizer must be a `SkipNonFinite`, which skips the update. It also
     skips updates whose gradients alone are not finite. A warning at the end of the
     epoch has their number, except with loss scaling, which is expected to cause some.
     The logs of each epoch have the number of all skipped updates, `skipped_batches`.
-    After `patience` skipped updates in a row there is an error. `"skip"` waits for each
-    step, which makes JAX and GPUs slower. Put the callback before those that use the
-    logs.
+    After `patience` consecutive skipped updates, an error is raised. `"skip"` waits for
+    each step, which makes JAX and GPUs slower. Put the callback before those that use
+    the logs.
 
     Args:
         action: `"stop"` or `"skip"`.
@@ -46,7 +46,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
             batch is not saved.
         folder: str or path, folder for the file with the batch. It is created if it
             does not exist.
-        patience: int >= 1, skipped updates in a row after which `"skip"` stops.
+        patience: int >= 1, consecutive skipped updates after which `"skip"` stops.
 
     Raises:
         ValueError: if `action` or `patience` has an invalid value; from `fit`, if the
@@ -231,7 +231,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
             batches = f"one of the batches {first + 1} to {last + 1}"
         message = f"The loss is NaN or infinite in epoch {self._epoch + 1}, {batches}."
         if not self._skips_gradients and (first or self._epoch):
-            message += " The cause may also be the gradients of the batch before."
+            message += " The gradients of the previous batch may also be the cause."
             first = max(0, first - 1)
         if self.data is None:
             return message

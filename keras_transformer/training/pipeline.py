@@ -22,7 +22,7 @@ class Pipeline:
     a device computes one of them, the device before it computes the next one.
 
     The outputs and the gradients are those of the model. The blocks draw the random
-    numbers of dropout for one micro-batch after another, as if the model was called
+    numbers of dropout for one micro-batch after another, as if the model were called
     with each of them. `rematerialize=True` of the model stores only the inputs of the
     blocks of each micro-batch for the gradient.
 
@@ -31,15 +31,15 @@ class Pipeline:
 
     Args:
         model: a built `Seq2Seq` or `CausalLM`, or another Keras model with an
-            `EncoderStack` or a `DecoderStack`. The blocks of a stack must be equal but
-            for the values of their weights.
+            `EncoderStack` or a `DecoderStack`. The blocks of a stack must be equal
+            except for the values of their weights.
         devices: int >= 1, number of devices, which must divide the number of blocks of
             each stack; `None` = all devices of JAX.
         micro_batches: int >= 1, which must divide the rows of every batch.
 
     Attributes:
         devices: int, number of devices.
-        bubble: float, the part of the time that a device waits.
+        bubble: float, the fraction of the time that a device waits.
 
     Raises:
         ValueError: if the backend is not JAX, there are fewer devices, or the blocks
@@ -145,7 +145,7 @@ class Pipeline:
 
         Args:
             trainable: list of arrays, as `values` returns.
-            non_trainable: list of arrays likewise.
+            non_trainable: list of arrays, as `values` returns.
             inputs: the inputs of the model.
             training: bool, whether to apply dropout.
 
@@ -188,7 +188,7 @@ class Pipeline:
 
         Args:
             trainable: list of arrays, as `values` returns.
-            non_trainable: list of arrays likewise.
+            non_trainable: list of arrays, as `values` returns.
         """
         variables = [*self._trainable, *self._non_trainable]
         values = [*trainable, *non_trainable]

@@ -22,8 +22,8 @@ class SkipNonFinite(keras.optimizers.Optimizer):
     rate or the number of iterations.
 
     `keras.optimizers.LossScaleOptimizer`, which float16 requires, checks the gradients
-    only. It must be the inner optimizer; `compile` of a `mixed_float16` `Seq2Seq` makes
-    it so. It also halves its scale at a skipped update.
+    only. It must be the inner optimizer; `compile` of a `mixed_float16` `Seq2Seq`
+    ensures this. It also halves its scale at a skipped update.
 
     `NonFiniteLoss("skip")` reports the number of skipped updates, stops after too many
     and excludes their losses from the metrics. Without it, updates are skipped without

@@ -65,8 +65,8 @@ class TokenTrainer(ReplicatedModel):
     a `pad_token_id` and take integer tensors.
 
     Under `tf.distribute.MirroredStrategy`, losses, metrics and updates are those of one
-    device for the whole batch: a mean over the tokens counts each token once, however
-    the replicas share them.
+    device for the whole batch: a mean over the tokens counts each token once, for any
+    division among the replicas.
 
     Attributes:
         input_keys: tuple of str, the keys of the dictionary of tensors that the model
@@ -336,8 +336,8 @@ class TokenTrainer(ReplicatedModel):
             The loss and the metrics.
 
         Raises:
-            ValueError: if the data are texts, if `class_weight` is not `None`, or as in
-                `fit` for strategies and processes.
+            ValueError: if the data are texts, if `class_weight` is not `None`, or for
+                the strategies and processes that `fit` does not support.
         """
         check_no_class_weight(class_weight)
         check_compiled("train_on_batch", self)

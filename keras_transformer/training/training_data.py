@@ -21,7 +21,7 @@ class TrainingData(Protocol):
         """Number of real target tokens in an epoch."""
 
     def state(self, batches: int) -> DataState:
-        """Returns the position after so many batches of the current epoch."""
+        """Returns the position after `batches` batches of the current epoch."""
 
     def restore(self, state: DataState) -> None:
         """Makes the next iteration start at a position."""

@@ -16,23 +16,23 @@ from keras_transformer.backend.keras_internals import (
 from keras_transformer.backend.processes import on_cpu
 from keras_transformer.types import Tensor
 
-# Batches that take this multiple of the least time are left out of the estimate.
+# Batches that take this multiple of the shortest time are left out of the estimate.
 SLOW = 3.0
 
 
 class TrainingProgress(keras.callbacks.Callback):
     """Logs learning rate, time left and tokens per second.
 
-    The figures are in Keras's progress bar after every batch. They are also in the logs
+    The values are in Keras's progress bar after every batch. They are also in the logs
     of every epoch, for the history and for the callbacks that come later in the list
     (`CSVLogger`, `TensorBoard`):
 
     - `learning_rate`: the rate of the next update. It is not logged for a
       `keras.optimizers.MultiOptimizer`, which has several.
     - `minutes_left`: the time until the end of the last epoch, from the mean time of
-      the last batches and, after the first epoch, the least time between the last
+      the last batches and, after the first epoch, the shortest time between the last
       batch of an epoch and the next epoch, with validation. Batches that take more
-      than three times the least time, such as those that compile, are left out.
+      than three times the shortest time, such as those that compile, are left out.
     - `tokens_per_second`: the number of tokens of the current epoch so far, divided by
       the time since it began. In the first epoch this includes compilation. It never
       includes validation.
@@ -65,7 +65,7 @@ class TrainingProgress(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         # Seconds of a batch, of the last calls.
         self._batch_seconds: collections.deque[float] = collections.deque(maxlen=200)
-        self._end_seconds: float | None = None  # Least time after the last batch.
+        self._end_seconds: float | None = None  # Shortest time after the last batch.
         self._steps: int | None = None
         self._epoch_began = 0.0
         self._done = 0, 0.0  # Batches of the epoch, and seconds since it began.

@@ -35,10 +35,10 @@ class TranslationQuality(keras.callbacks.Callback):
 
     With `every` above 1, the validation set is translated after the first epoch of a
     run and after every epoch whose number, counted from 1, is a multiple of `every`.
-    In the other epochs the scores are NaN. Callbacks do not take NaN for the best
-    score, and columns and file names have it. The `patience` of a callback counts all
-    epochs. If `EarlyStopping` has a `start_from_epoch`, the first epoch that it
-    monitors, number `start_from_epoch + 1`, must be one that is translated.
+    In the other epochs the scores are NaN. Callbacks never treat NaN as the best score,
+    but it appears in columns and file names. The `patience` of a callback counts all
+    epochs. If `EarlyStopping` has a `start_from_epoch`, the validation set must be
+    translated after the first epoch that it monitors, number `start_from_epoch + 1`.
 
     The model generates with its current weights. To evaluate the moving averages of an
     optimizer with `use_ema=True`, put
@@ -149,7 +149,7 @@ class TranslationQuality(keras.callbacks.Callback):
         scores = self._scores(
             translations, self.references, self.lowercase, self.tokenize
         )
-        # Other devices may round otherwise, and callbacks decide by these figures.
+        # Other devices may round differently, and callbacks compare these values.
         values = of_first_process([scores[name].score for name in self.metrics])
         logs.update({f"val_{n}": v for n, v in zip(self.metrics, values, strict=True)})
         if self.params["verbose"] and self.samples:

@@ -73,7 +73,7 @@ CASES = [
     (["translate", MODEL, "a.en", "a.en"], "", "must not be the file `SOURCE`"),
     (["translate", MODEL, "-", "a.en"], "", "or replace the file with `--overwrite`."),
     (["export", "a.en", "new"], "", "a.en must be a .keras file"),
-    (["export", MODEL, "old"], "", "`FOLDER` must not exist or be an empty folder"),
+    (["export", MODEL, "old"], "", "`FOLDER` must be a new or an empty folder"),
     *(
         (["export", MODEL, "new", "--format", name], package, f'install "{package}>=')
         for name, package in {

@@ -216,8 +216,8 @@ def test_perplexities_of_documents(model, lm, text, documents, texts):
     result = model.score_texts(texts, stride=5)
     characters = sum(map(len, texts)) - len(texts)  # without the first tokens
     assert [line.split()[:3] for line in lines[:4]] == [
-        *(["perplexity", "a", unit] for unit in ("token", "character", "byte")),
-        ["nats", "a", "character"],
+        *(["perplexity", "per", unit] for unit in ("token", "character", "byte")),
+        ["nats", "per", "character"],
     ]
     nats = -result.scores.sum() / characters
     assert float(lines[0].split()[-1]) == pytest.approx(result.perplexity, rel=1e-3)
@@ -268,7 +268,7 @@ def test_the_folder_of_a_run(model, text, tmp_path, monkeypatch):
     assert "9 tokens of 9 characters" in output("evaluate", tmp_path, text)
     facts = output("inspect", tmp_path)
     assert "the validation text, 9 characters" in facts
-    assert "nats a character          2.2222" in facts
+    assert "nats per character         2.2222" in facts
     assert f"keras-transformer generate {tmp_path} --prompt TEXT" in facts
     assert "translate" not in facts and "--num-beams" not in facts
 

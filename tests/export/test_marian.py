@@ -144,7 +144,7 @@ def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
-    with pytest.raises(FileExistsError, match="`filepath` must not exist or be"):
+    with pytest.raises(FileExistsError, match="`filepath` must be a new or"):
         export_marian(model_of(), tmp_path / "mine")
 
 

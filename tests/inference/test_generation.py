@@ -484,7 +484,7 @@ def test_coverage_scores_are_those_of_the_models_attention(model):
     [
         ({"prefix": ["X"]}, "`prefix` must have one entry for each input; received 1"),
         ({"prefix": ["X", "XYZXYZ"]}, "`prefix` must have at most `max_target_length"),
-        ({"prefix": ["X", "XYZXY"]}, "`prefix` must be shorter than the greatest"),
+        ({"prefix": ["X", "XYZXY"]}, "`prefix` must be shorter than the maximum"),
         ({"prefix": [[4], [4, 3]]}, "`prefix` must be shorter .* without the end"),
         ({"prefix": [[4], [12]]}, "`prefix` must have token ids from 0 to 10"),
         ({"prefix": ["XY", ""], "max_length": 2}, "`prefix` must be shorter than"),

@@ -120,7 +120,7 @@ def test_a_model_without_language_tokens():
     ids = marian_folders.vocabulary(protos, ())
     tokenizer = MarianTokenizer(protos[0], list(ids))
     assert tokenizer.language_token_ids == ()
-    with pytest.raises(ValueError, match="`x` must .*, none, as the .* in row 7"):
+    with pytest.raises(ValueError, match="`x` must .* there are none; .* in row 7"):
         tokenizer.check_language_token(UNKNOWN, [1, 5], "x", "row 7")
     restored = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(tokenizer)

@@ -352,7 +352,7 @@ def test_a_folder_is_written_whole_or_not_at_all(model, tmp_path, monkeypatch):
             model.save_to_preset(tmp_path / "new" / "preset")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").write_text("")
-    with pytest.raises(FileExistsError, match="`preset_dir` must not exist"):
+    with pytest.raises(FileExistsError, match="`preset_dir` must be a new"):
         model.save_to_preset(tmp_path)
 
 

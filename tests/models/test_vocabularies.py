@@ -79,7 +79,7 @@ def test_missing_or_contradictory_sizes(sizes):
 
 def test_tokenizers_that_do_not_fit(tokenizers):
     message = (
-        "the vocabulary size of the source must be at least 7, the number of tokens "
+        "The vocabulary size of the source must be at least 7, the number of tokens "
         "of `source_tokenizer`; received 5. Omit the sizes"
     )
     with pytest.raises(ValueError, match=message):

@@ -98,7 +98,7 @@ def test_the_choices_are_printed_and_written(run, folder):
     }
     assert {name: options[name] for name in expected} == expected
     assert "Training text    2,835 tokens of 1 document in " in output
-    assert "Prompts          can be from anywhere in a text" in output
+    assert "Prompts          can begin anywhere in a text" in output
     assert "perplexity" in next(line for line in lines if line.startswith("Epoch 2/2"))
     assert "314 characters of the validation text:" in output
     assert "in windows of 16 tokens, stride 8" in output

@@ -49,7 +49,7 @@ def test_replicas_that_take_long_to_stop(caplog, monkeypatch):
 
     monkeypatch.setattr(cluster.serve, "delete", delete)
     asyncio.run(cluster.Cluster.remove(None, "m-1"))
-    assert "m-1: the replicas take long to stop" in caplog.text
+    assert "m-1: the replicas take a long time to stop" in caplog.text
 
 
 def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_path):

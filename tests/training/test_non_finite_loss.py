@@ -70,8 +70,8 @@ def test_stops_and_saves_the_batch(tmp_path):
     model = faulty_model(data, keras.optimizers.SGD())
     stop = NonFiniteLoss(data=data, folder=tmp_path / "new")
     match = (
-        f"in epoch {epoch + 1}, batch {place + 1}. The cause may also be the gradients "
-        f"of the batch before. The batch is saved in {path}. Lower"
+        f"in epoch {epoch + 1}, batch {place + 1}. The gradients of the previous batch "
+        f"may also be the cause. The batch is saved in {path}. Lower"
     )
     with pytest.raises(FloatingPointError, match=re.escape(match)):
         callbacks = [stop, Checkpoints(tmp_path / "run", data)]
@@ -137,7 +137,7 @@ def test_batch_numbers_in_a_resumed_epoch():
     logs.callback.set_params({"first_batch": 40})
     logs.end(0, float("nan"))
     with pytest.raises(
-        FloatingPointError, match="batch 41[.] The cause .* before[.] Lower"
+        FloatingPointError, match="batch 41[.] The .* previous .* cause[.] Lower"
     ):
         logs.begin(1)
 

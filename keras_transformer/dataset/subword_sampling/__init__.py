@@ -1,8 +1,8 @@
 """Subword regularization: texts are split into different subwords in each epoch.
 
 The sentencepiece package cannot reproduce its samples, since its random numbers differ
-between processes. Here each split is a function of the seed, the epoch and the line.
-The samplers split token ids, so the text is not stored.
+between processes. In this package, each split is a function of the seed, the epoch and
+the line. The samplers split token ids, so the text is not stored.
 """
 
 from keras_transformer.dataset.subword_sampling.bpe_dropout import BPEDropout

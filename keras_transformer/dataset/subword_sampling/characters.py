@@ -33,7 +33,7 @@ class CharacterSplitter:
     """Splits tokens into characters.
 
     A token that is not ordinary, or that contains a character without a symbol, is not
-    split. It is a symbol and a word of its own.
+    split. It is a separate symbol and a separate word.
 
     Args:
         tokens: all tokens in the order of their ids.

@@ -1,4 +1,4 @@
-"""Model cards, and descriptions of models and SavedModels for people."""
+"""Model cards, and readable descriptions of models and SavedModels."""
 
 import datetime
 import os
@@ -137,7 +137,7 @@ def write_card(
         folder: folder of the model.
         title: name of the model.
         usage: an example in Markdown.
-        tables: the facts that the library knows, by section.
+        tables: the facts that the library provides, by section.
         card: the facts that the author of the model provides; see
             `export_saved_model`. Sections of `SECTIONS` without a fact are shown as
             not provided.

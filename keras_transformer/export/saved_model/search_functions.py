@@ -24,7 +24,7 @@ PIECE_LENGTH = 8  # tokens of a call of `continue`
 # Tensors by name.
 Outputs: TypeAlias = dict[str, tf.Tensor]
 
-# AutoGraph, which takes long, has nothing to convert in these functions.
+# AutoGraph takes a long time and has nothing to convert in these functions.
 traced_function = functools.partial(tf.function, autograph=False)
 
 
@@ -140,7 +140,7 @@ class SearchFunctions(tf.Module):
         checked = tf.debugging.assert_less(
             tf.cast(tokens.row_lengths(), tf.int32),
             self._max_steps(tf.cast(source_lengths, tf.int32)),
-            "`prefix` must be shorter than the greatest output length",
+            "`prefix` must be shorter than the maximum output length",
         )
         with tf.control_dependencies([checked]):
             longest = tokens.bounding_shape(out_type=tf.int64)[1]

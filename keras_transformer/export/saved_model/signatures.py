@@ -52,8 +52,8 @@ class _BestHypotheses(NamedTuple):
         targets: int32 tensor `(padded_batch, padded_target_length)`, with the start
             token.
         batch: int32 scalar, number of texts.
-        target_length: int32 scalar, greatest length of the hypotheses.
-        source_length: int32 scalar, greatest length of the texts.
+        target_length: int32 scalar, maximum length of the hypotheses.
+        source_length: int32 scalar, maximum length of the texts.
     """
 
     outputs: Outputs
@@ -352,7 +352,7 @@ class Signatures(SearchFunctions):
         checks = [
             tf.debugging.Assert(
                 is_short,
-                ["`constraints` must be shorter than the greatest output length"],
+                ["`constraints` must be shorter than the maximum output length"],
             ),
             tf.debugging.Assert(
                 is_known,

@@ -122,7 +122,7 @@ def write_warmup(
             limited to `max_source_length`. For a model that takes arrays, the length is
             the size of axes of unknown size.
         has_continue: whether the SavedModel has the signature `continue`, which has a
-            search of its own.
+            separate search.
         has_constraints: whether it has the signature `constrained`, likewise.
     """
     limit = model.max_source_length

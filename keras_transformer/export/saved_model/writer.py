@@ -166,9 +166,9 @@ def export_saved_model(
         filepath: folder to write, such as `saved_models/en-de/1`. It must not exist or
             be empty.
         search: the search.
-        max_length: int or `RelativeLength`, greatest output length in tokens. `None` =
+        max_length: int or `RelativeLength`, maximum output length in tokens. `None` =
             50 tokens more than the source.
-        min_length: int or `RelativeLength`, least output length.
+        min_length: int or `RelativeLength`, minimum output length.
         quantization: how the kernels of dense layers and the embeddings are stored:
             `"float16"`, or `"int8"` with a scale for each output or row. `None` =
             float32.
@@ -185,8 +185,8 @@ def export_saved_model(
         check_sources: array `(batch, ...)`, sources for the check of a model with a
             `source_embedding`. `None` = standard normal numbers, 16 of them along axes
             of unknown size.
-        constraints: whether the SavedModel has the signature `constrained`, whose
-            search makes it larger. It requires texts and a `BeamSearch`.
+        constraints: bool, whether the SavedModel has the signature `constrained`, which
+            makes the SavedModel larger. It requires texts and a `BeamSearch`.
 
     Raises:
         ValueError: if the model has no tokenizers, a number is out of range, or

@@ -78,7 +78,7 @@ def translate_file(
     verbose: int = 1,
     dictionary: PhraseDictionary | None = None,
 ) -> None:
-    """Translates a text file of any size, one text a line.
+    """Translates a text file of any size, one text per line.
 
     Line n of `target` is the translation of line n of `source`; the translation of a
     line without words is empty. Line breaks within a translation become spaces.
@@ -95,28 +95,30 @@ def translate_file(
         target: path of the file to write; compressed if it ends in `.gz`.
         search: the search; `BeamSearch()` if `None`. Unfinished work identifies it by
             its `repr`.
-        max_length: int or `RelativeLength`, greatest output length in tokens, the end
+        max_length: int or `RelativeLength`, maximum output length in tokens, the end
             token included; `None` = the length of the source plus 50.
-        min_length: int or `RelativeLength`, least output length likewise.
+        min_length: int or `RelativeLength`, minimum output length in tokens, the end
+            token included.
         seed: int of 32 bits, seed of `Sampling`; random if `None`.
         batch_size: int, number of texts decoded together.
         window: int, number of lines of a window. With more lines, the lengths in a
             batch are more equal, and a stop loses more work.
-        n_best: whether to write every hypothesis of the search, best first, each on a
-            line `line_number ||| text ||| score`, as Moses does: numbers count from 0.
-        distinct_texts: whether each text of a line is written once, with its best
+        n_best: bool, whether to write every hypothesis of the search, best first, each
+            on a line `line_number ||| text ||| score`, as Moses does: numbers count
+            from 0.
+        distinct_texts: bool, whether each text of a line is written once, with its best
             score; see `generate`.
         too_long: treatment of lines of more than `max_source_length` tokens:
             `"error"` raises an error before the translation, `"empty"` leaves their
-            translations empty and warns of their number at the end.
-        overwrite: whether to replace an existing `target`, and to discard unfinished
-            work of a call with other arguments.
+            translations empty and issues a warning with their number at the end.
+        overwrite: bool, whether to replace an existing `target`, and to discard
+            unfinished work of a call with other arguments.
         workers: int, number of processes that decode the batches, each with a copy of
-            the model. Above 1 they are actors of Ray, which share the cores and GPUs:
-            of the cluster to which `ray.init` has connected, of that of the
-            environment variable RAY_ADDRESS, or of this machine. The batches, and so
-            the translations, are those of one process. A stopped translation may
-            resume with another number.
+            the model. If there are several, they are actors of Ray. They share the
+            cores and GPUs of the cluster to which `ray.init` has connected, of the
+            cluster of the environment variable RAY_ADDRESS, or of this machine. The
+            batches, and so the translations, are those of one process. A stopped
+            translation may resume with another number.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: the target phrases that must occur in the translations of lines
             with certain source phrases; see `PhraseDictionary`.
@@ -129,7 +131,7 @@ def translate_file(
         OSError: if a file cannot be read or written.
         ModuleNotFoundError: if `workers` is above 1 and Ray is not installed.
         TimeoutError: if the workers do not start.
-        RuntimeError: if workers die again and again.
+        RuntimeError: if workers die repeatedly.
 
     Example:
 
@@ -192,18 +194,18 @@ def translate_stream(
 ) -> None:
     """Translates from a pipe, or into a pipe, as `translate_file` does.
 
-    The lines that have arrived are translated together and written at once. A line of
-    a pipe that is too long raises an error after the lines before it are written; a
-    line of a file does so before the translation.
+    The lines that have arrived are translated together and written at once. A line of a
+    pipe that is too long raises an error after the previous lines are written; a line
+    of a file raises an error before the translation.
 
     Args:
         model: a model with tokenizers, such as `Seq2Seq`.
-        source: the texts, one a line: a buffered binary file such as
+        source: the texts, one per line: a buffered binary file such as
             `sys.stdin.buffer`, or a path.
         target: binary file for the translations, such as `sys.stdout.buffer`.
         search: the search; `BeamSearch()` if `None`.
         batch_size: int, number of texts decoded together.
-        window: int, greatest number of lines translated together.
+        window: int, maximum number of lines translated together.
         n_best: see `translate_file`.
         distinct_texts: see `translate_file`.
         too_long: see `translate_file`.
@@ -265,7 +267,7 @@ def written_at_once(
         target: path of the file, which exists once it is complete; compressed if it
             ends in `.gz`.
         source: path of the translated file, or `None`.
-        overwrite: whether to replace an existing `target`.
+        overwrite: bool, whether to replace an existing `target`.
 
     Yields:
         The file to write to.
@@ -390,7 +392,7 @@ def _translated(
 
 
 def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
-    """Returns the places of the lines of each batch, which have like lengths."""
+    """Returns the places of the lines of each batch, which have similar lengths."""
     chosen = np.flatnonzero((window.lengths > 1) & ~window.too_long)
     if not chosen.size:
         return []

@@ -85,7 +85,7 @@ def started_workers(
     Raises:
         ValueError: if `model` is not a Keras model.
         TimeoutError: if the cluster has no place for the workers.
-        RuntimeError: if workers die again and again.
+        RuntimeError: if workers die repeatedly.
     """
     file = _bytes_of(model)
     with connection() as remains:
@@ -152,7 +152,7 @@ def _wait_until_loaded(actors: list[Any]) -> None:
 
 
 def _decode_in_order(actors: list[Any], batches: Iterable[Batch]) -> Iterator[Any]:
-    """Yields the results of batches in their order, whatever the order they end in.
+    """Yields the results of batches in their order, for any order in which they end.
 
     Memory does not grow with their number: few batches after the first one that is not
     complete are read.
@@ -171,7 +171,7 @@ def _decode_in_order(actors: list[Any], batches: Iterable[Batch]) -> Iterator[An
                 continue
             ended, _ = ray.wait([*running], timeout=BATCH_SECONDS)
             if not ended:
-                raise TimeoutError(f"no batch has ended for {BATCH_SECONDS:.0f} s")
+                raise TimeoutError(f"No batch has ended for {BATCH_SECONDS:.0f} s")
             free.append(running.pop(ended[0]))
         if batch is not None:
             actor = free.popleft()
@@ -189,6 +189,6 @@ def _clear_errors() -> Iterator[None]:
         raise error.cause from None
     except RayActorError as error:
         raise RuntimeError(
-            f"a worker has died {STARTS} times; each worker needs memory for a copy of "
+            f"A worker has died {STARTS} times; each worker needs memory for a copy of "
             f"the model. Use fewer `workers`. Ray reports: {error}"
         ) from None

@@ -51,7 +51,7 @@ from keras_transformer.types import Config, Mask, Shape, Size, Tensor
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class MultiHeadAttention(keras.layers.Layer):
-    """Multi-head attention, a drop-in for `keras.layers.MultiHeadAttention`.
+    """Multi-head attention that can replace `keras.layers.MultiHeadAttention`.
 
     `MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O` with
     `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`. Constructor, call, names of

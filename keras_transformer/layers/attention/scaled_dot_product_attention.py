@@ -59,8 +59,8 @@ def scaled_dot_product_attention(
         The output `(batch, query_length, num_heads, value_dim)`. With
         `return_attention_scores=True`, a pair of the output and the scores
         `(batch, num_heads, query_length, key_length)`, after the softmax and before
-        dropout. Both have the dtype of `query`, also if the other tensors have a
-        wider one.
+        dropout. Both have the dtype of `query`, even if the other tensors have a wider
+        dtype.
 
     Raises:
         ValueError: if the shapes do not match.
@@ -209,7 +209,7 @@ def _softmax(logits: Tensor) -> Tensor:
 
 
 def _zero_unattended(output: Tensor, mask: Mask | None) -> Tensor:
-    """Sets the outputs of queries without any key to attend to to zero."""
+    """Sets to zero the outputs of queries without any key to attend to."""
     if mask is None:
         return output
     attended = ops.any(mask, axis=-1, keepdims=True)
@@ -268,6 +268,6 @@ def _check_shapes(query_shape: Shape, key_shape: Shape, value_shape: Shape) -> N
     num_heads, num_key_value_heads = query_shape[2], key_shape[2]
     if num_heads and num_key_value_heads and num_heads % num_key_value_heads:
         raise ValueError(
-            "the num_heads of `query` must be that of `key` or a multiple of it; "
+            "The num_heads of `query` must be a multiple of the num_heads of `key`; "
             f"{shapes}"
         )

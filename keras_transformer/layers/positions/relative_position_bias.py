@@ -34,7 +34,7 @@ class RelativePositionBias(PositionScheme):
             bucket.
         embeddings_initializer: initializer of the table
             `(num_buckets, num_heads)`.
-        bidirectional: bool, whether later keys have buckets of their own.
+        bidirectional: bool, whether later keys have separate buckets.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -139,11 +139,11 @@ def bucket_of_each_distance(
 ) -> np.ndarray:
     """Computes the bucket of each distance.
 
-    With `h = num_buckets / 2` buckets a side, of which `e = ⌊h / 2⌋` contain one
+    With `h = num_buckets / 2` buckets per side, of which `e = ⌊h / 2⌋` contain one
     distance each, the bucket of a distance `d ≥ e` is
-    `min(h - 1, e + ⌊(h - e) · log(d / e) / log(max_distance / e)⌋)`, plus `h` for
-    later keys. The function computes with integers, since floating-point logarithms
-    differ between machines.
+    `min(h - 1, e + ⌊(h - e) · log(d / e) / log(max_distance / e)⌋)`, plus `h` for later
+    keys. The function computes with integers, since floating-point logarithms differ
+    between machines.
 
     Args:
         num_buckets: even int, 4 or more, number of buckets.

@@ -92,7 +92,7 @@ class PositionScheme(keras.layers.Layer):
         Returns:
             float32 tensor `(num_heads, query_length, key_length)`, or
             `(batch, num_heads, query_length, key_length)` if the queries or the keys
-            have positions with a batch axis. `num_heads` may be 1. `None` is no bias.
+            have positions with a batch axis. `num_heads` may be 1. `None` = no bias.
             This class returns `None`.
         """
         return None
@@ -179,8 +179,7 @@ def position_pair(
     """Returns the schemes of an encoder and of a decoder.
 
     Args:
-        positions: a scheme, which both have, or a pair of schemes, of which any may be
-            `None`.
+        positions: a scheme for both, or a pair of schemes, each of which may be `None`.
 
     Raises:
         TypeError: if `positions` is neither a scheme nor a pair.

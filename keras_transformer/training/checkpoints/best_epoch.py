@@ -18,7 +18,7 @@ class BestEpoch:
 
     Args:
         monitor: str, name of the log.
-        mode: `"min"`, `"max"` or `"auto"`: by the end of the name.
+        mode: `"min"`, `"max"` or `"auto"`, which depends on the end of the name.
 
     Raises:
         ValueError: if `mode` has another value, or is `"auto"` for an unknown name.
@@ -80,6 +80,6 @@ def _sign(monitor: Any, mode: Any) -> int:
     if mode == "min" or monitor.endswith(_LOWER_IS_BETTER):
         return -1
     raise ValueError(
-        "`mode` must be 'min' or 'max' for a log whose name does not say which; "
+        "`mode` must be 'min' or 'max' for a log whose name does not determine it; "
         f"received `mode='auto'` and `monitor={monitor!r}`."
     )

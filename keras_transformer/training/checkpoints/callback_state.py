@@ -154,7 +154,7 @@ def swap_callbacks(
 
 
 def finalize_averages(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Sets the weights of the model to their moving averages, as the end of `fit` does.
+    """Sets the weights of the model to their moving averages, as `fit` does at its end.
 
     Args:
         callbacks: Keras callbacks.

@@ -35,8 +35,8 @@ from keras_transformer.training.training_data import (
 # A value of `stop_training`, which callbacks set to `True`: the resumed epoch is
 # complete, and the run continues. Keras ends the epoch if the value is true.
 _RESUMED_EPOCH_IS_COMPLETE = "The resumed epoch is complete."
-# Several processes decide together every so many batches, as they have to wait for one
-# another.
+# Number of batches after which several processes decide together, since they have to
+# wait for one another.
 _BATCHES_BETWEEN_DECISIONS = 16
 
 
@@ -47,15 +47,16 @@ class Checkpoints(keras.callbacks.Callback):
     each epoch and, with `data`, within epochs, every five minutes. If `folder` has
     checkpoints, `fit` resumes from the newest, and every loss equals that of a run that
     was not stopped. If the run has completed all epochs, or `EarlyStopping` has ended
-    it, `fit` prints so and returns.
+    it, `fit` prints a message and returns.
 
-    With `data`, Ctrl-C (SIGINT) and SIGTERM lose nothing: `fit` completes the batch,
-    writes a checkpoint and raises `KeyboardInterrupt` or, after SIGTERM, `SystemExit`
-    with exit code 143. After the last batch of an epoch, during validation for example,
-    it stops at once, and the resumed run begins with that batch. Without `data`, it
-    stops at once within an epoch, and at its end after the last batch. A second Ctrl-C
-    stops at once. If the program has a handler of its own for the signal, `fit` calls
-    it after the checkpoint is written. Outside the main thread signals are not handled.
+    With `data`, Ctrl-C (SIGINT) and SIGTERM discard no batch: `fit` completes the
+    current one, writes a checkpoint and raises `KeyboardInterrupt` or, after SIGTERM,
+    `SystemExit` with exit code 143. After the last batch of an epoch, during validation
+    for example, it stops at once, and the resumed run begins with that batch. Without
+    `data`, it stops at once within an epoch, and at its end after the last batch. A
+    second Ctrl-C stops at once. If the program has a handler for the signal, `fit`
+    calls it after the checkpoint is written. Outside the main thread, signals are not
+    handled.
 
     A checkpoint has the complete state of the run: weights, the state of random
     generators, the optimizer with its moving averages and its loss scale, metrics, the
@@ -66,7 +67,7 @@ class Checkpoints(keras.callbacks.Callback):
     them, with strings as keys.
 
     Files are written atomically. If writing fails, for example because the disk is
-    full, there is a warning, training continues and the next checkpoint is written as
+    full, a warning is issued, training continues and the next checkpoint is written as
     usual. A damaged file is skipped with a warning, and the checkpoint before it is
     used. Weights that are not finite are not saved, nor is the end of an epoch that
     another callback has cut short.

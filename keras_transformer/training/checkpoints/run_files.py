@@ -16,14 +16,15 @@ from keras_transformer.training.checkpoints.run_state import RunState
 class RunFiles:
     """Writes the checkpoints of a run and finds the newest.
 
-    A checkpoint that cannot be written, or whose weights are not finite, is a warning.
+    A checkpoint that cannot be written, or whose weights are not finite, causes a
+    warning.
 
     Args:
         folder: str or path, the folder of the files.
         keep: int >= 1, number of checkpoints at the end of an epoch to keep.
         best: the `BestEpoch` whose weights are kept as well, or `None`.
-        is_writer: bool; if it is false, `write` writes nothing, as another process
-            does.
+        is_writer: bool; if it is false, `write` writes nothing, since another process
+            writes.
     """
 
     def __init__(

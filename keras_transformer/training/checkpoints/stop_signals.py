@@ -31,8 +31,8 @@ class StopSignals:
     handlers; a second SIGTERM has none.
 
     A signal that is ignored stays ignored. Outside the main thread, where Python cannot
-    handle signals, nothing changes. A callback is not told that `fit` has ended with an
-    exception. In this case the handlers pass signals on until they are restored, which
+    handle signals, nothing changes. A callback is not informed if `fit` ends with an
+    exception. In this case, the handlers pass signals on until they are restored, which
     is at the latest when the list of callbacks is deleted.
 
     Args:

@@ -152,7 +152,7 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
 
 
 def _check_sizes(path: pathlib.Path) -> None:
-    """Raises `ValueError` if arrays claim to be larger than what the file holds."""
+    """Raises `ValueError` if arrays are declared to be larger than the file."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if sum(member.file_size for member in members) > path.stat().st_size:

@@ -50,7 +50,7 @@ def test_the_signature_equals_generate(model, unchecked_exports, tmp_path):
     np.testing.assert_allclose(outputs["score"], scores, atol=1e-4)
     assert "fe" in expected[0][0] and "abc" in expected[2][0]
     for phrase, message in {
-        "abcabca": "`constraints` must be shorter than the greatest output length",
+        "abcabca": "`constraints` must be shorter than the maximum output length",
         "az": "`constraints` must have phrases with only characters and words",
     }.items():
         wrong = {"text": ["a"], "prefix": [""], "constraints": [phrase]}

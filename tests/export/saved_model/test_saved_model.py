@@ -348,7 +348,7 @@ def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writin
         checking, "run_python", lambda *_: f"a line of a log\n{answer}\n"
     )
     message = (
-        r"the SavedModel gives 'UVW' \(score -3.0\) for 'abc', but `generate` gives "
+        r"The SavedModel gives 'UVW' \(score -3.0\) for 'abc', but `generate` gives "
         ".* nothing was written"
     )
     with pytest.raises(RuntimeError, match=message):

@@ -321,7 +321,7 @@ def test_dropout_weighs_the_values_but_not_the_scores():
         ([(2, 5, 3), (2, 7, 3, 4), (2, 7, 3, 4)], "must have 4 axes"),
         ([(2, 5, 3, 6), (2, 7, 3, 4), (2, 7, 3, 4)], "the same key_dim"),
         ([(2, 5, 3, 4), (2, 7, 3, 4), (2, 11, 3, 4)], "the same length"),
-        ([(2, 5, 4, 4), (2, 7, 3, 4), (2, 7, 3, 4)], "or a multiple of it"),
+        ([(2, 5, 4, 4), (2, 7, 3, 4), (2, 7, 3, 4)], "a multiple of the num_heads"),
         ([(2, 5, 3, 4), (2, 7, 3, 4), (2, 7, 1, 4)], "the same num_heads"),
     ],
 )

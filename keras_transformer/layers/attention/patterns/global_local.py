@@ -18,7 +18,7 @@ from keras_transformer.types import Mask, Tensor
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
 class GlobalLocal(AttentionPattern):
-    """A local window, and first positions that attend to, and are attended by, all.
+    """A local window, and global first positions that attend to all and vice versa.
 
     `i` attends to `j` if `|i - j| <= radius`, `i < global_tokens` or
     `j < global_tokens`. A causal mask applies to global positions too: they do not
