@@ -344,6 +344,7 @@ def trained(tokenizers, tmp_path_factory):
     return model, folder
 
 
+@pytest.mark.divided("tensorflow")
 def test_a_model_is_saved_with_its_tokenizer(trained):
     model, folder = trained
     expected = model.generate(LINES, SEARCH)
@@ -358,6 +359,7 @@ def test_a_model_is_saved_with_its_tokenizer(trained):
 
 
 @pytest.mark.once("torch")
+@pytest.mark.usefixtures("unchecked_exports")
 def test_the_saved_model_of_a_model(trained):
     """A new process loads the `.keras` file to write it with TensorFlow."""
     model, folder = trained
