@@ -201,6 +201,12 @@ def forked_exports():
 
 
 @pytest.fixture
+def no_collections(monkeypatch):
+    """Keras collects garbage after each layer that it quantizes, which takes long."""
+    monkeypatch.setattr(gc, "collect", lambda generation=2: 0)
+
+
+@pytest.fixture
 def unchecked_exports(monkeypatch):
     """`export` skips the comparison of texts or token ids, which takes seconds.
 

@@ -176,7 +176,7 @@ TOY_SIZES = {"vocabulary_size=8000": "vocabulary_size=29", "epochs=40": "epochs=
 
 
 @pytest.fixture
-def toy_text(tmp_path, monkeypatch):
+def toy_text(tmp_path, monkeypatch, unchecked_exports):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
     write_toy_text(tmp_path)
@@ -314,7 +314,6 @@ def test_saved_model_page_runs(toy_text, capsys):
 DOCUMENTATION = sorted((ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize(
     "name",
     [

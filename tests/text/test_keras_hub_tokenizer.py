@@ -91,6 +91,7 @@ def test_the_ids_of_gpt2(tokenizers):
     assert ids == [[*map(tokenizer.token_to_id, row)] for row in expected.values()]
 
 
+@pytest.mark.divided("tensorflow")
 def test_ids_and_texts_are_those_of_keras_hub(kind, tokenizers):
     theirs, tokenizer = MAKE[kind](), tokenizers[kind]
     data = tf.data.Dataset.from_tensors(TEXTS).map(theirs.tokenize)
