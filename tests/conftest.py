@@ -65,12 +65,18 @@ if os.environ["KERAS_BACKEND"] == "jax":
 # waiting for the other.
 LONGEST = (
     "test_server",
+    "test_training_workers",
     "test_package",
+    "test_workers",
+    "test_nodes",
     "test_end_to_end",
     "test_examples",
     "test_docstring_examples",
     "test_distribution",
     "test_devices",
+    "test_processes",
+    "test_pipeline",
+    "test_causal_lm",
     "test_load_marian",
     "test_load_own_marian",
     "test_keras_hub_tokenizer",

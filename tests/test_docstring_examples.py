@@ -30,7 +30,10 @@ NOT_RUN = {
 RUN_ONCE = {
     "export_onnx(": ("tensorflow", "others write it in a slow child process"),
     "saved_models/": ("tensorflow", "it alone writes and reads a SavedModel"),
-    "Recipe(": ("torch", "the others compile for seconds what other tests train"),
+    **dict.fromkeys(
+        ("Recipe(", ".fit(", ".generate(", "translate_file("),
+        ("torch", "the others compile for seconds what other tests train and search"),
+    ),
 }
 EXAMPLES = [
     pytest.param(
@@ -41,7 +44,7 @@ EXAMPLES = [
             pytest.mark.once(backend)
             for part, (backend, _) in RUN_ONCE.items()
             if part in code
-        ],
+        ][:1],
     )
     for module in [kt, *MODULES]
     for number, (_, code) in enumerate(
