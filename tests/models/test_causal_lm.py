@@ -104,7 +104,7 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_continuation(name):
     ],
 )
 def test_a_prompt_alone_gives_the_output_it_has_in_company(name, search):
-    model = model_of(name)
+    model = model_of(name, num_layers=1)
     together = model.generate(PROMPTS, search, max_length=5, seed=7)
     for number, prompt in enumerate(PROMPTS[:2]):
         alone = model.generate([prompt], search, max_length=5, seed=7)

@@ -9,6 +9,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from fork_server import forked_python
 from small_run import (
     BATCHES,
     EPOCHS,
@@ -540,7 +541,7 @@ def test_forked_processes_do_not_have_the_lock(tmp_path):
         print("the parent locks again")
     """
     process = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True
+        [*forked_python("torch"), "-c", code, tmp_path], capture_output=True, text=True
     )
     expected = "the child is refused\nthe parent locks again\n"
     assert process.stdout == expected, process.stderr
