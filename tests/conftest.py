@@ -65,12 +65,18 @@ if os.environ["KERAS_BACKEND"] == "jax":
 # waiting for the other.
 LONGEST = (
     "test_server",
+    "test_training_workers",
     "test_package",
+    "test_workers",
+    "test_nodes",
     "test_end_to_end",
     "test_examples",
     "test_docstring_examples",
     "test_distribution",
     "test_devices",
+    "test_processes",
+    "test_pipeline",
+    "test_causal_lm",
     "test_load_marian",
     "test_load_own_marian",
     "test_keras_hub_tokenizer",
@@ -96,7 +102,7 @@ def pytest_addoption(parser):
         "--share-cases",
         action="store_true",
         help="TensorFlow and JAX each run half of the cases of a parametrized test, "
-        "PyTorch all of them",
+        "and half of the tests that are marked `divided`; PyTorch runs all of them",
     )
 
 
@@ -144,20 +150,29 @@ def pytest_collection_finish():
 
 
 def cases_of_others(items, backend):
-    """Finds the cases of parametrized tests that another backend runs.
+    """Finds the tests, and the cases of parametrized tests, that another backend runs.
 
     Most of the time of TensorFlow and JAX is compilation, by the same compiler. Each
     test runs on all backends, but if it has several cases, each of them on PyTorch and
     on one of the two. The cases alternate as the Thue-Morse sequence does, so that
-    every value of every parameter meets both.
+    every value of every parameter meets both. The tests of a module that are marked
+    `divided` alternate in the same way, unless the mark names the one of the two.
     """
-    tests = {}
+    tests, found = {}, []
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        if hasattr(item, "callspec") and not marks & {"once", "skipif", "every_case"}:
+        if marks & {"once", "skipif", "every_case"}:
+            continue
+        divided = item.get_closest_marker("divided")
+        if divided and divided.args:
+            if backend not in ("torch", *divided.args):
+                found.append(item)
+        elif hasattr(item, "callspec"):
             tests.setdefault((item.path, item.cls, item.originalname), []).append(item)
+        elif divided:
+            tests.setdefault(item.path, []).append(item)
     parity = {"tensorflow": 0, "jax": 1}.get(backend)
-    return [
+    return found + [
         case
         for cases in tests.values()
         for number, case in enumerate(cases)
@@ -192,11 +207,18 @@ def forked_exports():
 
 
 @pytest.fixture
-def unchecked_exports(monkeypatch):
-    """`export` skips the comparison of texts, which takes seconds.
+def no_collections(monkeypatch):
+    """Keras collects garbage after each layer that it quantizes, which takes long."""
+    monkeypatch.setattr(gc, "collect", lambda generation=2: 0)
 
-    For tests that compare the texts themselves, or that are not about them.
+
+@pytest.fixture
+def unchecked_exports(monkeypatch):
+    """`export` skips the comparison of texts or token ids, which takes seconds.
+
+    For tests that compare them themselves, or that are not about them.
     """
     from keras_transformer.export.saved_model import writer
 
-    monkeypatch.setattr(writer, "compare_texts", lambda *_: None)
+    for name in ("compare_texts", "compare_tokens"):
+        monkeypatch.setattr(writer, name, lambda *_: None)

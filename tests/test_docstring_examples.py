@@ -8,11 +8,13 @@ import pathlib
 import re
 
 import pytest
+import tensorflow as tf
 from documented import MODULES, NAMES, ROOT, TOY_MODEL, python_blocks, write_toy_text
 from processor import has_vnni
 
 import keras_transformer as kt
 from keras_transformer import recipe
+from keras_transformer.export.saved_model.warmup import FILE
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
 
@@ -28,7 +30,10 @@ NOT_RUN = {
 RUN_ONCE = {
     "export_onnx(": ("tensorflow", "others write it in a slow child process"),
     "saved_models/": ("tensorflow", "it alone writes and reads a SavedModel"),
-    "Recipe(": ("torch", "the others compile for seconds what other tests train"),
+    **dict.fromkeys(
+        ("Recipe(", ".fit(", ".generate(", "translate_file("),
+        ("torch", "the others compile for seconds what other tests train and search"),
+    ),
 }
 EXAMPLES = [
     pytest.param(
@@ -39,7 +44,7 @@ EXAMPLES = [
             pytest.mark.once(backend)
             for part, (backend, _) in RUN_ONCE.items()
             if part in code
-        ],
+        ][:1],
     )
     for module in [kt, *MODULES]
     for number, (_, code) in enumerate(
@@ -88,8 +93,22 @@ def toys(tmp_path_factory):
     }
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The model of the repository with one warm-up request: each compiles a shape."""
+    folder = tmp_path_factory.mktemp("served") / "pronounce"
+    folder.joinpath("1/assets.extra").mkdir(parents=True)
+    original = ROOT / "saved_models/pronounce/1"
+    for name in ("saved_model.pb", "variables"):
+        folder.joinpath("1", name).symlink_to(original / name)
+    first = next(tf.data.TFRecordDataset(str(original / FILE)).as_numpy_iterator())
+    with tf.io.TFRecordWriter(str(folder / "1" / FILE)) as writer:
+        writer.write(first)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, unchecked_exports, served):
     """A working folder with the files that examples read; a recipe in it is small."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
@@ -102,7 +121,7 @@ def folder(tmp_path, monkeypatch):
     options = Recipe(**TOY_RECIPE, train=TRAIN, valid=VALID, output="runs/en-de")
     (tmp_path / "runs/en-de/options.toml").write_text(options.to_toml())
     (tmp_path / "saved_models").mkdir()
-    (tmp_path / "saved_models/pronounce").symlink_to(ROOT / "saved_models/pronounce")
+    (tmp_path / "saved_models/pronounce").symlink_to(served)
     return tmp_path
 
 

@@ -110,7 +110,6 @@ print(json.dumps([keras.backend.backend(), logits.tolist(), texts, scores.tolist
 """
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("backend", OTHERS)
 def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
     inputs = inputs_of(model)
@@ -140,6 +139,7 @@ def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
     )
 
 
+@pytest.mark.usefixtures("unchecked_exports")
 def test_saved_model_gives_the_same_strings(model, tmp_path):
     if keras.backend.backend() == "tensorflow":  # For the others see test_export.py.
         import tensorflow as tf

@@ -28,6 +28,8 @@ from keras_transformer import (
 )
 from keras_transformer.recipe import Recipe, read_options, result, train
 
+pytestmark = pytest.mark.divided
+
 FOLDER = pathlib.Path(__file__).parent / "files_of_0_1"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 INPUTS = {name: np.array(ids) for name, ids in EXPECTED["inputs"].items()}
@@ -118,6 +120,7 @@ class Losses(keras.callbacks.Callback):
         self.losses.append(float(logs["loss"]))
 
 
+@pytest.mark.divided("jax")
 def test_checkpoints_of_a_stopped_fit(tmp_path):
     """The losses and the weights are those of a `fit` that was not stopped."""
     shutil.copytree(FOLDER / "checkpoints", tmp_path / "checkpoints")

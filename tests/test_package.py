@@ -175,10 +175,13 @@ def test_advice_of_a_project_of_others_is_found(advice):
 TOY_SIZES = {"vocabulary_size=8000": "vocabulary_size=29", "epochs=40": "epochs=1"}
 
 
+SHORT_MODEL = {**TOY_MODEL, "max_target_length": 24}  # few steps of its searches
+
+
 @pytest.fixture
-def toy_text(tmp_path, monkeypatch):
+def toy_text(tmp_path, monkeypatch, unchecked_exports):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
+    monkeypatch.setitem(PRESETS, "transformer_tiny", SHORT_MODEL)
     write_toy_text(tmp_path)
 
 
@@ -187,7 +190,7 @@ def save_toy_model(**options):
         ["train.en", "train.de"], vocabulary_size=29
     )
     model = keras_transformer.Seq2Seq(
-        **TOY_MODEL, source_tokenizer=tokenizer, **options
+        **{**SHORT_MODEL, "source_tokenizer": tokenizer, **options}
     )
     model.save("en-de.keras")
 
@@ -314,7 +317,6 @@ def test_saved_model_page_runs(toy_text, capsys):
 DOCUMENTATION = sorted((ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize(
     "name",
     [

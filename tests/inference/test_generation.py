@@ -20,6 +20,8 @@ from keras_transformer.decoding import loop
 from keras_transformer.inference import generation
 from keras_transformer.text import CharacterTokenizer
 
+pytestmark = pytest.mark.divided
+
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
 TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"UVWXYZÄ"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
@@ -521,6 +523,7 @@ def test_sizes_must_be_positive(model, argument):
         model.generate(["a"], **{argument: 0})
 
 
+@pytest.mark.once("torch")
 def test_batches_of_ten_sizes_have_few_shapes(monkeypatch):
     shapes = set()
 

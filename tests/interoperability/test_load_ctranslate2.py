@@ -28,6 +28,8 @@ from keras_transformer.interoperability.ctranslate2_file import read_variables
 from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
+pytestmark = pytest.mark.divided
+
 INPUTS = {
     "encoder_token_ids": np.array([[4, 5, 6, 3, 0], [7, 8, 4, 6, 3]]),
     "decoder_token_ids": np.array([[2, 4, 6], [2, 5, 7]]),

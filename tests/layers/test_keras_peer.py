@@ -1,6 +1,5 @@
 """Keras's tests of `MultiHeadAttention`, applied to the class of this library."""
 
-import gc
 import types
 import unittest
 
@@ -33,12 +32,10 @@ NOT_ON_TENSORFLOW = {
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(monkeypatch, no_collections):
     ours = {**vars(layers), "MultiHeadAttention": MultiHeadAttention}
     monkeypatch.setattr(keras_tests, "layers", types.SimpleNamespace(**ours))
-    gc.freeze()  # Keras collects garbage after each quantized layer.
     yield lambda case: keras_tests.MultiHeadAttentionTest(case).debug()
-    gc.unfreeze()
     keras.config.enable_flash_attention()
 
 

@@ -1,7 +1,5 @@
 """Properties of the layers that follow from the theory, and features of Keras."""
 
-import gc
-
 import keras
 import numpy as np
 import pytest
@@ -117,14 +115,6 @@ def test_positions_beyond_the_training_length(normalize_first):
     assert np.isfinite(logits(source, target)).all()
 
 
-@pytest.fixture
-def little_garbage():
-    """Avoids the garbage collection of Keras after each quantized layer."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 class TestProjections:
     """Both layers are quantized in place and give the same outputs."""
 
@@ -163,7 +153,7 @@ class TestProjections:
             to_numpy(ours(*inputs)), to_numpy(theirs(*inputs)), atol=1e-5, rtol=1e-5
         )
 
-    @pytest.mark.usefixtures("little_garbage")
+    @pytest.mark.usefixtures("no_collections")
     def test_int8(self, pair):
         *layers, inputs = pair
         before = layers[0](*inputs)
@@ -185,7 +175,7 @@ def blocks_model():
     return with_random_weights(model)
 
 
-@pytest.mark.usefixtures("little_garbage")
+@pytest.mark.usefixtures("no_collections")
 def test_a_model_is_quantized_as_a_whole():
     model = blocks_model()
     before = to_numpy(model([INPUTS, SOURCE]))

@@ -22,6 +22,8 @@ from keras_transformer.text import (
     WordTokenizer,
 )
 
+pytestmark = pytest.mark.divided
+
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 1, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 2}
 INPUTS = {

@@ -83,6 +83,7 @@ def read_history(folder):
         return list(csv.DictReader(history))
 
 
+@pytest.mark.once("torch")
 def test_a_run_writes_its_files_and_is_resumed(options, tmp_path, monkeypatch):
     monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.0, 0.6))
     results = tmp_path / "results"

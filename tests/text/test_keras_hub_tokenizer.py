@@ -91,6 +91,7 @@ def test_the_ids_of_gpt2(tokenizers):
     assert ids == [[*map(tokenizer.token_to_id, row)] for row in expected.values()]
 
 
+@pytest.mark.divided("tensorflow")
 def test_ids_and_texts_are_those_of_keras_hub(kind, tokenizers):
     theirs, tokenizer = MAKE[kind](), tokenizers[kind]
     data = tf.data.Dataset.from_tensors(TEXTS).map(theirs.tokenize)
@@ -344,6 +345,7 @@ def trained(tokenizers, tmp_path_factory):
     return model, folder
 
 
+@pytest.mark.divided("tensorflow")
 def test_a_model_is_saved_with_its_tokenizer(trained):
     model, folder = trained
     expected = model.generate(LINES, SEARCH)
@@ -358,6 +360,7 @@ def test_a_model_is_saved_with_its_tokenizer(trained):
 
 
 @pytest.mark.once("torch")
+@pytest.mark.usefixtures("unchecked_exports")
 def test_the_saved_model_of_a_model(trained):
     """A new process loads the `.keras` file to write it with TensorFlow."""
     model, folder = trained

@@ -10,6 +10,8 @@ import pytest
 from fork_server import forked_python
 from small_run import BATCHES, EPOCHS
 
+pytestmark = pytest.mark.divided("jax")
+
 SCRIPT = pathlib.Path(__file__).with_name("killed_runs.py")
 KILLED = -9
 
