@@ -23,6 +23,11 @@ from keras_transformer.inference.constraints import (
     phrase_rows,
 )
 from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.shortlist import Shortlist
+from keras_transformer.inference.shortlist_batches import (
+    allowed_batch,
+    check_shortlist,
+)
 from keras_transformer.inference.sources import (
     SourceRows,
     batch_of_sources,
@@ -177,7 +182,7 @@ class Generator:
 
     def __init__(self, model: SequenceModel):
         self._model = model
-        self._compiled: dict[Request, Callable[..., SearchResult]] = {}
+        self._compiled: dict[Any, Callable[..., SearchResult]] = {}
 
     def generate(
         self,
@@ -190,6 +195,7 @@ class Generator:
         distinct_texts: bool = False,
         include_source: bool = False,
         constraints: Constraints | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Generation:
         """Decodes a batch; see `GenerativeModel.generate`.
 
@@ -203,6 +209,7 @@ class Generator:
             distinct_texts: whether each text of an input is returned once.
             include_source: whether each text begins with its input.
             constraints: the phrases that must occur in the outputs, or `None`.
+            shortlist: the target tokens of each source token, or `None`.
 
         Returns:
             A `Generation`.
@@ -224,7 +231,8 @@ class Generator:
             _check_not_empty(rows)
         prefixes = self.prefix_rows(prefix, rows, request)
         phrases = self._phrase_rows(constraints, rows, prefixes, request)
-        result = self._search(rows, prefixes, phrases, request, seed, batch_size)
+        masks = self.allowed_masks(shortlist, rows, prefixes, phrases)
+        result = self._search(rows, prefixes, phrases, masks, request, seed, batch_size)
         texts = alignments = None
         if are_texts:
             assert tokenizer is not None
@@ -304,6 +312,30 @@ class Generator:
         room = [count - len(prefix) - ends for count, prefix in pairs]
         return phrase_rows(model, constraints, room)
 
+    def allowed_masks(
+        self,
+        shortlist: Shortlist | None,
+        rows: SourceRows,
+        prefixes: Rows,
+        phrases: list[Rows],
+    ) -> np.ndarray | None:
+        """Returns the tokens that the outputs may have, `(inputs, vocabulary_size)`.
+
+        Args:
+            shortlist: the target tokens of each source token, or `None`.
+            rows: token ids of the inputs.
+            prefixes: lists of ints, whose tokens are allowed.
+            phrases: the phrases of each input, whose tokens are allowed.
+
+        Returns:
+            Boolean array, or `None` without a shortlist.
+        """
+        if shortlist is None:
+            return None
+        check_shortlist(shortlist, self._model)
+        others = [[prefix, *own] for prefix, own in zip(prefixes, phrases, strict=True)]
+        return shortlist.allowed(self._model, rows, others)
+
     def _are_texts(self, entries: Any) -> bool:
         """Returns whether the inputs are texts; if there are none, by the model."""
         if len(entries) > 0:
@@ -316,6 +348,7 @@ class Generator:
         rows: SourceRows,
         prefixes: Rows,
         phrases: list[Rows],
+        masks: np.ndarray | None,
         request: Request,
         seed: int | None,
         batch_size: int,
@@ -325,7 +358,7 @@ class Generator:
         model = self._model
         pad = model.pad_token_id
         check_sources(model, rows, "inputs")
-        compiled, seed_value = self._compile(request), seed_or_random(seed)
+        seed_value = seed_or_random(seed)
         results, order = [], []
         # Inputs without phrases need one search, so they have batches of their own.
         keys = [*zip(map(bool, phrases), map(len, rows), strict=True)]
@@ -333,21 +366,31 @@ class Generator:
             order += numbers
             batch = batch_of_sources(model, [rows[i] for i in numbers], size)
             begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
-            arguments = {"prefixes": begin, "seed": seed_value}
+            arguments: dict[str, Any] = {"prefixes": begin, "seed": seed_value}
+            columns = None
+            if masks is not None:
+                allowed = allowed_batch(model, request.search, masks[numbers])
+                arguments["allowed"] = allowed.padded(size)
+                columns = allowed.mask.shape[1]
             chosen = [phrases[i] for i in numbers]
             if any(chosen):
                 arguments["phrases"] = pad_phrases(chosen, size, pad)
             tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, arguments)
+            compiled = self._compile(request, columns)
             found = compiled(keras.ops.convert_to_tensor(batch), **tensors)
             arrays = map(keras.ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
 
-    def _compile(self, request: Request) -> Callable[..., SearchResult]:
-        if request not in self._compiled:
+    def _compile(
+        self, request: Request, columns: int | None
+    ) -> Callable[..., SearchResult]:
+        """Returns the search, compiled for a number of allowed tokens or for all."""
+        key = request, columns
+        if key not in self._compiled:
             search = functools.partial(self._model.search, **request._asdict())
-            self._compiled[request] = compile_function(search, self._model)
-        return self._compiled[request]
+            self._compiled[key] = compile_function(search, self._model)
+        return self._compiled[key]
 
     def _detokenize(
         self, result: SearchResult, sources: Rows | None

@@ -95,7 +95,8 @@ class DecoderOnly(CachedDecoder):
         positions = ops.broadcast_to(first + index, ops.shape(token_ids))
         x = self.embed_target(token_ids, positions, training=False)
         x, caches = state["caches"].step(self.decoder, x, index, positions)
-        logits = self.compute_logits(x, state.get("output_kernel"))
+        kernel, bias = state.get("output_kernel"), state.get("output_bias")
+        logits = self.compute_logits(x, kernel, bias)
         return logits, {**state, "caches": caches}
 
     def max_steps(
@@ -147,6 +148,7 @@ class DecoderOnly(CachedDecoder):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
+        shortlist: None = None,
         include_prompt: bool = False,
     ) -> Any:
         """Continues prompts with a compiled search.
@@ -179,6 +181,7 @@ class DecoderOnly(CachedDecoder):
                 with its best hypothesis.
             constraints: the phrases that must occur in each continuation; see
                 `GenerativeModel.generate`. Requires a `BeamSearch`.
+            shortlist: must be `None`.
             include_prompt: for texts, whether each text begins with its prompt. With a
                 tokenizer of subwords this also keeps the space between them.
 
@@ -206,6 +209,8 @@ class DecoderOnly(CachedDecoder):
         """
         if return_alignments:
             _refuse("`return_alignments`")
+        if shortlist is not None:
+            _refuse("`shortlist`")
         request = Request(search or self.default_search, max_length, min_length)
         return self._generate(
             inputs,

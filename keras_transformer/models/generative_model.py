@@ -10,6 +10,7 @@ from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator, Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
+from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences, is_text
 from keras_transformer.models.searchable_model import SearchableModel
@@ -98,6 +99,7 @@ class GenerativeModel(SearchableModel):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
@@ -132,6 +134,9 @@ class GenerativeModel(SearchableModel):
                 ids, which may be empty. Requires a `BeamSearch`. A phrase occurs if its
                 tokens follow each other; one that is given twice must occur twice. An
                 output that has its phrases without `constraints` stays the same.
+            shortlist: the target tokens that the search of an input considers, by the
+                tokens of the input; see `Shortlist`. The tokens of `prefix` and
+                `constraints` are always allowed.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -170,6 +175,7 @@ class GenerativeModel(SearchableModel):
             return_alignments=return_alignments,
             distinct_texts=distinct_texts,
             constraints=constraints,
+            shortlist=shortlist,
         )
 
     def _generate(
@@ -185,6 +191,7 @@ class GenerativeModel(SearchableModel):
         distinct_texts: bool = False,
         include_source: bool = False,
         constraints: Constraints | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Any:
         """Decodes, and returns the outputs in the form of the inputs."""
         single = is_text(inputs)
@@ -197,6 +204,7 @@ class GenerativeModel(SearchableModel):
             distinct_texts=distinct_texts,
             include_source=include_source,
             constraints=constraints,
+            shortlist=shortlist,
         )
         one = request.search.num_hypotheses == 1
         outputs: list[Any] = [result]
@@ -220,6 +228,7 @@ class GenerativeModel(SearchableModel):
         min_length: OutputLength = 0,
         prefix: Any = None,
         seed: int | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Iterator[Any]:
         """Decodes one input and yields its output piece by piece.
 
@@ -237,6 +246,7 @@ class GenerativeModel(SearchableModel):
             min_length: see `generate`.
             prefix: a text, or a list of token ids, the beginning of the output.
             seed: see `generate`.
+            shortlist: see `generate`.
 
         Yields:
             For a text, texts; for token ids, ints, of which the end token is the last.
@@ -254,7 +264,7 @@ class GenerativeModel(SearchableModel):
         ```
         """
         request = Request(search or self.default_search, max_length, min_length)
-        return self._stepper.stream(inputs, request, prefix, seed)
+        return self._stepper.stream(inputs, request, prefix, seed, shortlist)
 
     @explains_search_options
     def search_tree(
