@@ -50,9 +50,9 @@ def computes_few_logits(search: Search, model: DecodingModel) -> bool:
         model: the model; if it can do so, its attribute `limits_logits` is `True`, and
             it has the method `limit_state`, as `CachedDecoder` does.
     """
-    is_simple = isinstance(search, BeamSearch | GreedySearch)
-    is_simple = is_simple and not search.logits_processors
-    return is_simple and getattr(model, "limits_logits", False)
+    if not isinstance(search, BeamSearch | GreedySearch) or search.logits_processors:
+        return False
+    return getattr(model, "limits_logits", False)
 
 
 def run_limited_search(
@@ -114,7 +114,8 @@ class LimitedModel(DecodingModel):
         tokens = (model.pad_token_id, model.end_token_id, model.start_token_id)
         if renumbers:
             columns = special_tokens(model)
-            tokens = tuple(columns.index(int(token)) for token in tokens)
+            pad, end, start = (columns.index(int(token)) for token in tokens)
+            tokens = (pad, end, start)
         self.pad_token_id, self.end_token_id, self.start_token_id = tokens
         self.forces_end_token = getattr(model, "forces_end_token", True)
 

@@ -105,11 +105,11 @@ class Shortlist:
         from keras_transformer.inference.token_pairs import read_token_pairs
 
         tokenizers = _tokenizers(model)
-        paths = [
+        paths, others = (
             [side] if isinstance(side, str | os.PathLike) else [*side]
             for side in (sources, targets)
-        ]
-        pairs = read_token_pairs(*paths, tokenizers, max_pairs)
+        )
+        pairs = read_token_pairs(paths, others, tokenizers, max_pairs)
         counts = np.bincount([token for row in pairs.targets for token in row])
         frequent = np.argsort(-counts, kind="stable")[:frequent_tokens]
         table = learn_translation_table(*pairs)
@@ -205,9 +205,16 @@ class Shortlist:
                 vocabularies=np.array(self.vocabularies or (), "str"),
             )
 
-    def __repr__(self) -> str:
+    def describe(self) -> str:
+        """Returns the sizes of the shortlist as a text."""
         rows, count = self.translations.shape
-        return f"<Shortlist of {rows} source tokens with up to {count} translations>"
+        return (
+            f"{rows} source tokens with up to {count} translations, "
+            f"{len(self.frequent_token_ids)} frequent target tokens"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Shortlist: {self.describe()}>"
 
     def digest(self) -> str:
         """Returns a digest of the shortlist."""

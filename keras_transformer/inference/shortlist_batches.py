@@ -47,8 +47,8 @@ def check_shortlist(shortlist: Shortlist, model: SequenceModel) -> None:
         fits = shortlist.vocabularies == vocabulary_digests(*tokenizers)
     if not fits:
         raise ValueError(
-            "`shortlist` must be made with the tokenizers of the model; received one of "
-            f"{source_size} source tokens and target tokens up to {target_size - 1} "
+            "`shortlist` must be made with the tokenizers of the model; received one "
+            f"of {source_size} source tokens and target tokens up to {target_size - 1} "
             f"for a model with vocabularies of {sizes[0]} and {sizes[1]} tokens. Make "
             "one with `Shortlist.from_parallel_text`."
         )

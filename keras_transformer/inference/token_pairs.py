@@ -40,7 +40,7 @@ def read_token_pairs(
     Raises:
         ValueError: if the numbers of lines differ, or no pair is left.
     """
-    counts = [sum(1 for _ in _lines(paths)) for paths in (sources, targets)]
+    counts = [sum(1 for line in _lines(paths)) for paths in (sources, targets)]
     if counts[0] != counts[1]:
         raise ValueError(
             "`sources` and `targets` must have equal numbers of lines; received "
@@ -57,7 +57,7 @@ def read_token_pairs(
     kept = [
         pair
         for pair in zip(*rows, strict=True)
-        if all(0 < len(row) <= LONGEST_SENTENCE for row in pair)
+        if min(map(len, pair)) > 0 and max(map(len, pair)) <= LONGEST_SENTENCE
     ]
     if not kept:
         raise ValueError(
@@ -106,7 +106,7 @@ def read_lexical_table(
     )
 
 
-def _lines(paths: list[str | os.PathLike]) -> Iterator[str]:
+def _lines(paths: Sequence[str | os.PathLike]) -> Iterator[str]:
     for path in paths:
         yield from read_lines(path)
 
@@ -119,6 +119,6 @@ def _lexical_lines(path: str | os.PathLike) -> Iterator[tuple[str, str, float]]:
             yield target, source, float(probability)
         except ValueError:
             raise ValueError(
-                "A line of a lexical table must have a target token, a source token and "
-                f"a probability; line {number} of `{path}` is {line!r:.200}."
+                "A line of a lexical table must have a target token, a source token "
+                f"and a probability; line {number} of `{path}` is {line!r:.200}."
             ) from None

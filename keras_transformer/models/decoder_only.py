@@ -11,6 +11,7 @@ from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Request
 from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.text_windows import score_texts
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import padding_mask
@@ -148,7 +149,7 @@ class DecoderOnly(CachedDecoder):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
-        shortlist: None = None,
+        shortlist: Shortlist | None = None,
         include_prompt: bool = False,
     ) -> Any:
         """Continues prompts with a compiled search.
