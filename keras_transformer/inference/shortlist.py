@@ -18,6 +18,9 @@ from keras_transformer.inference.translation_table import learn_translation_tabl
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
 
+# What NumPy raises for other files than those of `save`; another array has no context.
+_WRONG_FILE = (ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError)
+
 Paths: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
 
 
@@ -174,7 +177,7 @@ class Shortlist:
             OSError: if the file cannot be read.
         """
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 names = [str(name) for name in arrays["vocabularies"]]
                 pair = (names[0], names[1]) if names else None
                 return cls(arrays["translations"], arrays["frequent_token_ids"], pair)
@@ -244,11 +247,12 @@ class Shortlist:
             row[found[found >= 0]] = True
             for token_ids in own:
                 row[token_ids] = True
-        mask[:, model.pad_token_id] = False
         return mask
 
     def always_allowed(self, model: SequenceModel) -> np.ndarray:
-        """Returns the target tokens of all sources: frequent, end and unknown token.
+        """Returns the target tokens of all sources: frequent and special tokens.
+
+        Padding, which a search never chooses, has a probability all the same.
 
         Args:
             model: the model.
@@ -256,7 +260,7 @@ class Shortlist:
         Returns:
             int32 array `(count,)`.
         """
-        special = [model.end_token_id]
+        special = [model.pad_token_id, model.end_token_id]
         if model.target_tokenizer is not None:
             special.append(model.target_tokenizer.unknown_token_id)
         return np.union1d(self.frequent_token_ids, np.array(special, "int32"))

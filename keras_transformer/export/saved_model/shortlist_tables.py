@@ -39,7 +39,7 @@ class ShortlistTables(tf.Module):
         translations = shortlist.translations
         missing = model.source_vocabulary_size - len(translations)
         translations = np.pad(translations, ((0, missing), (0, 0)), constant_values=-1)
-        # Places of no token are those of padding, which a search never chooses.
+        # Padding, which is always allowed, takes the place of no token.
         pad = model.pad_token_id
         self._translations = tf.constant(np.where(translations < 0, pad, translations))
         self._always = tf.constant(shortlist.always_allowed(model)[None])
