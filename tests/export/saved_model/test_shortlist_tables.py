@@ -36,31 +36,28 @@ class FewLogits(Bigrams):
 
 @pytest.mark.once
 def test_few_logits(unchecked_exports, tmp_path, monkeypatch):
+    """Of one text with 8 of the tokens, of five texts with all."""
     monkeypatch.setattr(shortlist_batches, "SMALLEST_SIZE", 8)
     model = FewLogits(TABLE, LETTERS)
-    options = {"constraints": True, "shortlist": SHORTLIST, "warmup": ()}
-    model.export(tmp_path / "1", SEARCH, **options)
-    signatures = tf.saved_model.load(str(tmp_path / "1")).signatures
-    # Of one text, with 8 of the tokens.
-    inputs = {"text": TEXTS[:1], "prefix": ["d"], "seed": [0]}
-    found = signatures["nbest"](**tensors(inputs))
-    check(found, model, TEXTS[:1], prefix=["d"])
-    # Of five texts, with all tokens.
-    joined = ["\t".join(entry) for entry in CONSTRAINTS]
-    inputs = {"text": TEXTS, "prefix": PREFIXES, "constraints": joined}
-    found = signatures["constrained"](**tensors(inputs))
-    check(found, model, TEXTS, prefix=PREFIXES, constraints=CONSTRAINTS)
+    model.export(tmp_path / "1", SEARCH, shortlist=SHORTLIST, warmup=())
+    nbest = tf.saved_model.load(str(tmp_path / "1")).signatures["nbest"]
+    for texts, begin in ((TEXTS[:1], ["d"]), (TEXTS, PREFIXES)):
+        inputs = {"text": texts, "prefix": begin, "seed": [0] * len(texts)}
+        check(nbest(**tensors(inputs)), model, texts, prefix=begin)
     card = (tmp_path / "1" / "README.md").read_text()
     assert "10 source tokens with up to 2 translations, 1 frequent" in card
 
 
 @pytest.mark.once
-def test_all_logits(unchecked_exports, tmp_path):
+def test_all_logits_and_phrases(unchecked_exports, tmp_path):
     model = Bigrams(TABLE, LETTERS)
-    model.export(tmp_path / "1", SEARCH, shortlist=SHORTLIST, warmup=())
-    nbest = tf.saved_model.load(str(tmp_path / "1")).signatures["nbest"]
-    inputs = {"text": TEXTS, "prefix": PREFIXES, "seed": [0] * 5}
-    check(nbest(**tensors(inputs)), model, TEXTS, prefix=PREFIXES)
+    options = {"constraints": True, "shortlist": SHORTLIST, "warmup": ()}
+    model.export(tmp_path / "1", SEARCH, **options)
+    constrained = tf.saved_model.load(str(tmp_path / "1")).signatures["constrained"]
+    joined = ["\t".join(entry) for entry in CONSTRAINTS]
+    inputs = {"text": TEXTS, "prefix": PREFIXES, "constraints": joined}
+    found = constrained(**tensors(inputs))
+    check(found, model, TEXTS, prefix=PREFIXES, constraints=CONSTRAINTS)
 
 
 def tensors(inputs):
