@@ -91,7 +91,8 @@ def enumerate_outputs(model, text, length):
 def test_the_search_equals_an_enumeration_of_each_shortlist(model):
     """Of sources in one batch, whose outputs have three tokens with the end."""
     texts = ["f", "d"]
-    search = BeamSearch(16, length_penalty=0.0, num_hypotheses=5)
+    # As many beams as continuations of the four first tokens.
+    search = BeamSearch(20, length_penalty=0.0, num_hypotheses=5)
     rows = SOURCE.tokenize(texts, add_end=True).to_list()
     result = model.generate(rows, search, max_length=3, shortlist=SHORTLIST)
     for text, token_ids, lengths, scores in zip(texts, *result, strict=True):
