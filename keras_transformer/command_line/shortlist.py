@@ -24,7 +24,7 @@ def shortlist_command(
     file: Annotated[pathlib.Path, typer.Argument(help="File to write.")],
     translations_per_token: Annotated[
         int, typer.Option(min=1, help="Greatest number of translations of a token.")
-    ] = 100,
+    ] = 50,
     frequent_tokens: Annotated[
         int, typer.Option(min=0, help="Number of frequent target tokens.")
     ] = 100,

@@ -72,7 +72,7 @@ class Shortlist:
         targets: Paths,
         model: SequenceModel,
         *,
-        translations_per_token: int = 100,
+        translations_per_token: int = 50,
         frequent_tokens: int = 100,
         max_pairs: int = 200_000,
     ) -> Self:
@@ -128,7 +128,7 @@ class Shortlist:
         path: str | os.PathLike,
         model: SequenceModel,
         *,
-        translations_per_token: int = 100,
+        translations_per_token: int = 50,
         frequent_tokens: int = 100,
     ) -> Self:
         """Reads a lexical table such as `lex.s2t` of Marian.
