@@ -37,7 +37,10 @@ DECODING = {
     "force_words_ids": "constraints={}",
     **{
         name: name + "={}"
-        for name in ("max_length", "min_length", "prefix", "search", "constraints")
+        for name in (
+            *("max_length", "min_length", "prefix", "search"),
+            *("constraints", "shortlist"),
+        )
     },
 }
 

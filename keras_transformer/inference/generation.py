@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import keras
@@ -11,9 +10,6 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import (
-    OutputLength,
-    RelativeLength,
-    Search,
     SearchResult,
 )
 from keras_transformer.decoding.loop import (
@@ -29,6 +25,18 @@ from keras_transformer.inference.constraints import (
     phrase_rows,
 )
 from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.request import (
+    Request,
+    check_probabilities,
+    check_request,
+    check_seed,
+    seed_or_random,
+)
+from keras_transformer.inference.shortlist import Shortlist
+from keras_transformer.inference.shortlist_batches import (
+    allowed_batch,
+    check_shortlist,
+)
 from keras_transformer.inference.sources import (
     SourceRows,
     batch_of_sources,
@@ -50,111 +58,6 @@ from keras_transformer.inference.token_ids import (
 from keras_transformer.types import Tensor
 
 T = TypeVar("T")
-
-
-class Request(NamedTuple):
-    """The arguments of `generate` that a compiled search depends on."""
-
-    search: Search
-    max_length: OutputLength | None = None
-    min_length: OutputLength = 0
-
-
-def check_request(request: Request, batch_size: int = 1) -> None:
-    """Checks the arguments of `generate`.
-
-    Args:
-        request: the arguments that a compiled search depends on.
-        batch_size: int, number of inputs decoded together.
-
-    Raises:
-        ValueError: if `search` is not a search, or a number has another type or is out
-            of range.
-    """
-    search = request.search
-    try:
-        hash(request)
-    except TypeError as error:
-        raise ValueError(
-            "`search` must be hashable, since compiled searches are cached by it: use "
-            "frozen dataclasses with tuples instead of lists as logits processors and "
-            f"length penalties; received `search={search!r}`."
-        ) from error
-    if isinstance(search, type) or not hasattr(search, "num_hypotheses"):
-        raise ValueError(
-            "`search` must be a search such as `GreedySearch()` or `BeamSearch()`; "
-            f"received `search={search!r}`."
-        )
-    shortest, longest = request.min_length, request.max_length
-    _check_number("batch_size", batch_size, 1)
-    if longest is not None:
-        _check_number("max_length", longest, 1, RelativeLength)
-    _check_number("min_length", shortest, 0, RelativeLength)
-    are_ints = isinstance(shortest, Integral) and isinstance(longest, Integral)
-    if are_ints and int(shortest) > int(longest):  # type: ignore[arg-type]
-        raise ValueError(
-            "`min_length` must be at most `max_length`; received "
-            f"`min_length={shortest}`, `max_length={longest}`."
-        )
-
-
-def _check_number(name: str, number: object, least: int, *others: type) -> None:
-    if isinstance(number, others):
-        return
-    if not isinstance(number, Integral):
-        kinds = " or ".join(["an int", *(f"`{kind.__name__}`" for kind in others)])
-        raise ValueError(f"`{name}` must be {kinds}; received `{name}={number!r}`.")
-    if int(number) < least:
-        raise ValueError(
-            f"`{name}` must be at least {least}; received `{name}={number}`."
-        )
-
-
-def check_seed(seed: int | None) -> None:
-    """Checks that a seed has 32 bits, as a compiled search requires.
-
-    Args:
-        seed: int, or `None` for a random seed.
-
-    Raises:
-        ValueError: if it is out of range.
-    """
-    if seed is None or isinstance(seed, Integral) and -(2**31) <= seed < 2**31:
-        return
-    raise ValueError(
-        "`seed` must be an int from -2**31 to 2**31 - 1; received "
-        f"`seed={seed!r}`. Pass `seed % 2**31` instead of a larger seed."
-    )
-
-
-def check_probabilities(scores: np.ndarray) -> None:
-    """Checks that the logits of the model had probabilities.
-
-    Args:
-        scores: float array `(inputs, num_hypotheses)`, the scores of a `SearchResult`.
-
-    Raises:
-        FloatingPointError: if one is NaN.
-    """
-    broken = np.flatnonzero(np.isnan(scores).any(axis=1))
-    if len(broken):
-        raise FloatingPointError(
-            f"The model must give finite logits; for {len(broken)} of {len(scores)} "
-            f"inputs, the first in row {broken[0]}, one is NaN or infinite. Check that "
-            "the weights of the model are finite, and compute in float32 if they are."
-        )
-
-
-def seed_or_random(seed: int | None) -> np.int32:
-    """Returns a seed, drawn by NumPy if it is `None`.
-
-    Args:
-        seed: int or `None`.
-
-    Returns:
-        int32 scalar.
-    """
-    return np.int32(np.random.randint(2**31 - 1) if seed is None else seed)
 
 
 class Generation(NamedTuple):
@@ -190,8 +93,8 @@ class _CompiledSearch:
         # A search with phrases is two searches, the second for what the first lacks.
         self._all = compile_function(functools.partial(model.search, **options), model)
 
-    def __call__(self, sources: Tensor, **named: Tensor) -> SearchResult:
-        if "phrases" in named:
+    def __call__(self, sources: Tensor, **named: Any) -> SearchResult:
+        if "phrases" in named or "allowed" in named:
             return self._all(sources, **named)
         result, ended, *rest = self._begin(sources, **named)
         return result if ended else self._end(*rest)
@@ -224,7 +127,7 @@ class Generator:
 
     def __init__(self, model: SequenceModel):
         self._model = model
-        self._compiled: dict[Request, _CompiledSearch] = {}
+        self._compiled: dict[tuple[Request, int | None], _CompiledSearch] = {}
 
     def generate(
         self,
@@ -237,6 +140,7 @@ class Generator:
         distinct_texts: bool = False,
         include_source: bool = False,
         constraints: Constraints | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Generation:
         """Decodes a batch; see `GenerativeModel.generate`.
 
@@ -250,6 +154,7 @@ class Generator:
             distinct_texts: whether each text of an input is returned once.
             include_source: whether each text begins with its input.
             constraints: the phrases that must occur in the outputs, or `None`.
+            shortlist: the target tokens of each source token, or `None`.
 
         Returns:
             A `Generation`.
@@ -271,7 +176,8 @@ class Generator:
             _check_not_empty(rows)
         prefixes = self.prefix_rows(prefix, rows, request)
         phrases = self._phrase_rows(constraints, rows, prefixes, request)
-        result = self._search(rows, prefixes, phrases, request, seed, batch_size)
+        masks = self.allowed_masks(shortlist, rows, prefixes, phrases)
+        result = self._search(rows, prefixes, phrases, masks, request, seed, batch_size)
         texts = alignments = None
         if are_texts:
             assert tokenizer is not None
@@ -351,6 +257,30 @@ class Generator:
         room = [count - len(prefix) - ends for count, prefix in pairs]
         return phrase_rows(model, constraints, room)
 
+    def allowed_masks(
+        self,
+        shortlist: Shortlist | None,
+        rows: SourceRows,
+        prefixes: Rows,
+        phrases: list[Rows],
+    ) -> np.ndarray | None:
+        """Returns the tokens that the outputs may have, `(inputs, vocabulary_size)`.
+
+        Args:
+            shortlist: the target tokens of each source token, or `None`.
+            rows: token ids of the inputs.
+            prefixes: lists of ints, whose tokens are allowed.
+            phrases: the phrases of each input, whose tokens are allowed.
+
+        Returns:
+            Boolean array, or `None` without a shortlist.
+        """
+        if shortlist is None:
+            return None
+        check_shortlist(shortlist, self._model)
+        others = [[prefix, *own] for prefix, own in zip(prefixes, phrases, strict=True)]
+        return shortlist.allowed(self._model, rows, others)
+
     def _are_texts(self, entries: Any) -> bool:
         """Returns whether the inputs are texts; if there are none, by the model."""
         if len(entries) > 0:
@@ -363,6 +293,7 @@ class Generator:
         rows: SourceRows,
         prefixes: Rows,
         phrases: list[Rows],
+        masks: np.ndarray | None,
         request: Request,
         seed: int | None,
         batch_size: int,
@@ -372,7 +303,7 @@ class Generator:
         model = self._model
         pad = model.pad_token_id
         check_sources(model, rows, "inputs")
-        compiled, seed_value = self._compile(request), seed_or_random(seed)
+        seed_value = seed_or_random(seed)
         results, order = [], []
         # Inputs without phrases need one search, so they have batches of their own.
         keys = [*zip(map(bool, phrases), map(len, rows), strict=True)]
@@ -380,20 +311,28 @@ class Generator:
             order += numbers
             batch = batch_of_sources(model, [rows[i] for i in numbers], size)
             begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
-            arguments = {"prefixes": begin, "seed": seed_value}
+            arguments: dict[str, Any] = {"prefixes": begin, "seed": seed_value}
+            columns = None
+            if masks is not None:
+                allowed = allowed_batch(model, request.search, masks[numbers])
+                arguments["allowed"] = allowed.padded(size)
+                columns = allowed.mask.shape[1]
             chosen = [phrases[i] for i in numbers]
             if any(chosen):
                 arguments["phrases"] = pad_phrases(chosen, size, pad)
             tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, arguments)
+            compiled = self._compile(request, columns)
             found = compiled(keras.ops.convert_to_tensor(batch), **tensors)
             arrays = map(keras.ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
 
-    def _compile(self, request: Request) -> _CompiledSearch:
-        if request not in self._compiled:
-            self._compiled[request] = _CompiledSearch(self._model, request)
-        return self._compiled[request]
+    def _compile(self, request: Request, columns: int | None) -> _CompiledSearch:
+        """Returns the search, compiled for a number of allowed tokens or for all."""
+        key = request, columns
+        if key not in self._compiled:
+            self._compiled[key] = _CompiledSearch(self._model, request)
+        return self._compiled[key]
 
     def _detokenize(
         self, result: SearchResult, sources: Rows | None

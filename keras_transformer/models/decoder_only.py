@@ -9,8 +9,9 @@ from keras_transformer.decoding.lengths import output_lengths, smaller
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
-from keras_transformer.inference.generation import Request
+from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.text_windows import score_texts
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import padding_mask
@@ -95,7 +96,8 @@ class DecoderOnly(CachedDecoder):
         positions = ops.broadcast_to(first + index, ops.shape(token_ids))
         x = self.embed_target(token_ids, positions, training=False)
         x, caches = state["caches"].step(self.decoder, x, index, positions)
-        logits = self.compute_logits(x, state.get("output_kernel"))
+        kernel, bias = state.get("output_kernel"), state.get("output_bias")
+        logits = self.compute_logits(x, kernel, bias)
         return logits, {**state, "caches": caches}
 
     def max_steps(
@@ -147,6 +149,7 @@ class DecoderOnly(CachedDecoder):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
+        shortlist: Shortlist | None = None,
         include_prompt: bool = False,
     ) -> Any:
         """Continues prompts with a compiled search.
@@ -179,6 +182,7 @@ class DecoderOnly(CachedDecoder):
                 once, with its best hypothesis.
             constraints: the phrases that must occur in each continuation; see
                 `GenerativeModel.generate`. Requires a `BeamSearch`.
+            shortlist: must be `None`.
             include_prompt: bool, for texts: whether each text begins with its prompt.
                 With a tokenizer of subwords this also keeps the space between them.
 
@@ -206,6 +210,8 @@ class DecoderOnly(CachedDecoder):
         """
         if return_alignments:
             _refuse("`return_alignments`")
+        if shortlist is not None:
+            _refuse("`shortlist`")
         request = Request(search or self.default_search, max_length, min_length)
         return self._generate(
             inputs,

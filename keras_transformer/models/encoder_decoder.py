@@ -110,7 +110,8 @@ class EncoderDecoder(CachedDecoder):
         state = {**state, "caches": caches}
         if attention is not None:
             state["attention"] = attention
-        return self.compute_logits(x, state.get("output_kernel")), state
+        kernel, bias = state.get("output_kernel"), state.get("output_bias")
+        return self.compute_logits(x, kernel, bias), state
 
     def cross_attention(
         self,

@@ -8,8 +8,10 @@ from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.constraints import Constraints
-from keras_transformer.inference.generation import Generator, Request
+from keras_transformer.inference.generation import Generator
+from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
+from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences, is_text
 from keras_transformer.models.searchable_model import SearchableModel
@@ -98,6 +100,7 @@ class GenerativeModel(SearchableModel):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
@@ -133,6 +136,9 @@ class GenerativeModel(SearchableModel):
                 ids, which may be empty. Requires a `BeamSearch`. A phrase occurs if its
                 tokens follow each other; one that is given twice must occur twice. An
                 output that contains its phrases without `constraints` stays the same.
+            shortlist: `Shortlist` of the target tokens that the search of an input
+                considers, by the tokens of the input; `None` = all tokens. The tokens
+                of `prefix` and `constraints` are always allowed.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -171,6 +177,7 @@ class GenerativeModel(SearchableModel):
             return_alignments=return_alignments,
             distinct_texts=distinct_texts,
             constraints=constraints,
+            shortlist=shortlist,
         )
 
     def _generate(
@@ -186,6 +193,7 @@ class GenerativeModel(SearchableModel):
         distinct_texts: bool = False,
         include_source: bool = False,
         constraints: Constraints | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Any:
         """Decodes, and returns the outputs in the form of the inputs."""
         single = is_text(inputs)
@@ -198,6 +206,7 @@ class GenerativeModel(SearchableModel):
             distinct_texts=distinct_texts,
             include_source=include_source,
             constraints=constraints,
+            shortlist=shortlist,
         )
         one = request.search.num_hypotheses == 1
         outputs: list[Any] = [result]
@@ -221,6 +230,7 @@ class GenerativeModel(SearchableModel):
         min_length: OutputLength = 0,
         prefix: Any = None,
         seed: int | None = None,
+        shortlist: Shortlist | None = None,
     ) -> Iterator[Any]:
         """Decodes one input and yields its output piece by piece.
 
@@ -238,6 +248,7 @@ class GenerativeModel(SearchableModel):
             min_length: see `generate`.
             prefix: a text, or a list of token ids, the beginning of the output.
             seed: see `generate`.
+            shortlist: see `generate`.
 
         Yields:
             For a text, texts; for token ids, ints, the last of which is the end token.
@@ -255,7 +266,7 @@ class GenerativeModel(SearchableModel):
         ```
         """
         request = Request(search or self.default_search, max_length, min_length)
-        return self._stepper.stream(inputs, request, prefix, seed)
+        return self._stepper.stream(inputs, request, prefix, seed, shortlist)
 
     @explains_search_options
     def search_tree(

@@ -6,7 +6,7 @@ import pytest
 from keras_transformer import BeamSearch, GreedySearch, Sampling, Seq2Seq
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.checking import compare_texts
-from keras_transformer.inference.generation import Request
+from keras_transformer.inference.request import Request
 from keras_transformer.text import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])

@@ -15,7 +15,7 @@ from keras_transformer.export.saved_model.search_functions import (
     round_up,
     traced_function,
 )
-from keras_transformer.inference.generation import Request
+from keras_transformer.inference.request import Request
 
 
 class ArraySignatures(SearchFunctions):

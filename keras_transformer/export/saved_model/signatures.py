@@ -18,8 +18,9 @@ from keras_transformer.export.saved_model.search_functions import (
     round_up,
     traced_function,
 )
-from keras_transformer.inference.generation import Request
 from keras_transformer.inference.protocols import HasAttentionScores
+from keras_transformer.inference.request import Request
+from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text.prompt_tokenizer import with_first_token
 
@@ -89,6 +90,7 @@ class Signatures(SearchFunctions):
         request: the search and its limits.
         quantization: how the weights are stored; see `StoredWeights`.
         constraints: whether there is the signature `constrained`.
+        shortlist: the target tokens of each source token, or `None`.
 
     Attributes:
         functions: the functions by the names of their signatures.
@@ -100,8 +102,9 @@ class Signatures(SearchFunctions):
         request: Request,
         quantization: str | None = None,
         constraints: bool = False,
+        shortlist: Shortlist | None = None,
     ):
-        super().__init__(model, request, quantization)
+        super().__init__(model, request, quantization, shortlist)
         self.source_tokenizer, _ = tokenizers_of(model)
         source = self._vocabularies["target"]
         if self.source_tokenizer is not self.target_tokenizer:

@@ -28,9 +28,11 @@ from keras_transformer.inference.file_translation.line_windows import (
     PipeLines,
 )
 from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
-from keras_transformer.inference.generation import Request, check_request, check_seed
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.inference.shortlist import Shortlist
+from keras_transformer.inference.shortlist_batches import check_shortlist
 from keras_transformer.packages import require_modules
 
 
@@ -56,6 +58,7 @@ class _Options(NamedTuple):
     batch_size: int = 64
     distinct_texts: bool = False
     dictionary: PhraseDictionary | None = None
+    shortlist: Shortlist | None = None
 
 
 @explains_search_options
@@ -77,6 +80,7 @@ def translate_file(
     workers: int = 1,
     verbose: int = 1,
     dictionary: PhraseDictionary | None = None,
+    shortlist: Shortlist | None = None,
 ) -> None:
     """Translates a text file of any size, one text per line.
 
@@ -122,6 +126,8 @@ def translate_file(
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: the target phrases that must occur in the translations of lines
             with certain source phrases; see `PhraseDictionary`.
+        shortlist: the target tokens that the search of a line considers; see
+            `Shortlist`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
@@ -159,8 +165,13 @@ def translate_file(
         settings["distinct_texts"] = repr(distinct_texts)
     if dictionary is not None:
         settings["dictionary"] = dictionary.digest()
+    if shortlist is not None:
+        check_shortlist(shortlist, model)
+        settings["shortlist"] = shortlist.digest()
     options = _Options(
-        search, max_length, min_length, seed, batch_size, distinct_texts, dictionary
+        *(search, max_length, min_length, seed, batch_size, distinct_texts),
+        dictionary=dictionary,
+        shortlist=shortlist,
     )
     with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
         done = unfinished.progress.lines
@@ -191,6 +202,7 @@ def translate_stream(
     too_long: str = "error",
     verbose: int = 0,
     dictionary: PhraseDictionary | None = None,
+    shortlist: Shortlist | None = None,
 ) -> None:
     """Translates from a pipe, or into a pipe, as `translate_file` does.
 
@@ -211,6 +223,7 @@ def translate_stream(
         too_long: see `translate_file`.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: see `translate_file`.
+        shortlist: see `translate_file`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
@@ -243,6 +256,7 @@ def translate_stream(
         batch_size=batch_size,
         distinct_texts=distinct_texts,
         dictionary=dictionary,
+        shortlist=shortlist,
     )
     left_empty = 0
     with (
@@ -409,8 +423,9 @@ def _decode(
     dictionary = arguments.pop("dictionary")
     if dictionary is not None:
         arguments["constraints"] = dictionary.constraints(lines)
-    if not options.distinct_texts:
-        del arguments["distinct_texts"]  # which a model of one's own may lack
+    for name in ("distinct_texts", "shortlist"):
+        if not arguments[name]:
+            del arguments[name]  # which a model of one's own may lack
     found, scores = model.generate(lines, return_scores=True, **arguments)
     rows = scores.reshape(len(lines), options.search.num_hypotheses).tolist()
     hypotheses = []

@@ -13,7 +13,7 @@ from keras_transformer.export.saved_model.quantization import (
     round_numbers,
     rounded_model,
 )
-from keras_transformer.inference.generation import Request
+from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.text import CharacterTokenizer
 

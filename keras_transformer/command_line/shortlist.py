@@ -1,0 +1,66 @@
+"""The command `shortlist`."""
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from keras_transformer.command_line.parameters import ModelPath
+from keras_transformer.command_line.startup import import_keras_quietly
+from keras_transformer.recipe.loading import find_model, load_trained_model
+
+Text = Annotated[
+    pathlib.Path,
+    typer.Argument(
+        exists=True, dir_okay=False, help="Text, one sentence per line; plain or .gz."
+    ),
+]
+
+
+def shortlist_command(
+    model: ModelPath,
+    source: Text,
+    target: Text,
+    file: Annotated[pathlib.Path, typer.Argument(help="File to write.")],
+    translations_per_token: Annotated[
+        int, typer.Option(min=1, help="Greatest number of translations of a token.")
+    ] = 50,
+    frequent_tokens: Annotated[
+        int, typer.Option(min=0, help="Number of frequent target tokens.")
+    ] = 100,
+    max_pairs: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Greatest number of pairs of lines; limits time and memory."
+        ),
+    ] = 200_000,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
+    ] = False,
+) -> None:
+    """Learn a shortlist from parallel text, for translate and export.
+
+    It has the probable translations of each token: a search among them takes less
+    time.
+    """
+    find_model(model)
+    if file.exists() and any(map(file.samefile, (source, target))):
+        raise ValueError(f"`file` must not be a text to read; received `file={file}`.")
+    if file.exists() and not overwrite:
+        raise FileExistsError(
+            f"`file` must not exist; received `file={file}`. Choose another name, or "
+            "replace it with `overwrite=True`."
+        )
+    import_keras_quietly()
+    from keras_transformer.inference.shortlist import Shortlist
+
+    shortlist = Shortlist.from_parallel_text(
+        source,
+        target,
+        load_trained_model(model),
+        translations_per_token=translations_per_token,
+        frequent_tokens=frequent_tokens,
+        max_pairs=max_pairs,
+    )
+    shortlist.save(file)
+    typer.echo(f"{file}: {shortlist.describe()}.")
