@@ -181,13 +181,7 @@ class Shortlist:
                 names = [str(name) for name in arrays["vocabularies"]]
                 pair = (names[0], names[1]) if names else None
                 return cls(arrays["translations"], arrays["frequent_token_ids"], pair)
-        except (
-            ValueError,
-            KeyError,
-            IndexError,
-            EOFError,
-            zipfile.BadZipFile,
-        ) as error:
+        except (*_WRONG_FILE, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"`path` must be a file that `Shortlist.save` has written; received "
                 f"`path={str(path)!r}`. Make one with `Shortlist.from_parallel_text`, "
