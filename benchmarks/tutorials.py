@@ -11,10 +11,10 @@ comments and docstrings. The speed of training is that of the steps of all epoch
 the first, without validation. The minutes of training include the vocabulary,
 compilation, validation and checkpoints. The seconds of translation include compilation.
 
-Epochs are the default, because a result does not depend on the machine or its load.
-With `--minutes`, each side instead stops after the first epoch that ends later. Each
-side runs in a separate process. On one core (`taskset --cpu-list 0 python …`) seconds
-are processor time, which other processes affect little.
+The default is a number of epochs, which makes a result independent of the machine and
+its load. With `--minutes`, each side instead stops at the end of the epoch in which the
+time ends. Each side runs in a separate process. On one core (`taskset --cpu-list 0
+python …`) seconds are processor time, which other processes affect little.
 
     python benchmarks/tutorials.py --train train.en train.de --valid val.en val.de \
         --test test.en test.de
@@ -37,14 +37,16 @@ SIDES = {
 }
 EPOCHS = 20
 MOST_EPOCHS = 1000  # with `--minutes`
-SHARE = 50
+SHARE = 50  # training pairs per test pair with `--lines`
 
 
 def main() -> None:
     """Prints a table with a row per side and, with `--json`, writes all figures."""
-    options = parse_arguments()
-    if not options.train:
-        print("--train, --valid and --test are required; no texts were given.")
+    parser = make_parser()
+    options = parser.parse_args()
+    if not (options.train and options.valid and options.test):
+        parser.print_usage()
+        print("Requires --train, --valid and --test.")
         return
     epochs = options.epochs or (MOST_EPOCHS if options.minutes else EPOCHS)
     vocabulary_size = options.vocabulary_size
@@ -73,7 +75,7 @@ def main() -> None:
     print(f"\nBLEU: {next(iter(results.values()))['signature']}")
 
 
-def parse_arguments() -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -101,11 +103,7 @@ def parse_arguments() -> argparse.Namespace:
         "most 2 · N subwords",
     )
     parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args()
-    texts = options.train, options.valid, options.test
-    if any(texts) and not all(texts):
-        parser.error("--train, --valid and --test are required together.")
-    return options
+    return parser
 
 
 def shortened(
