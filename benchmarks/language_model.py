@@ -61,7 +61,7 @@ def ours(arguments, backend):
     )
     valid = kt.text_dataset(
         files[1],
-        length=CONTEXT,
+        length=arguments.valid_context,
         tokens_per_batch=64 * CONTEXT,
         shuffle=False,
         **options,
@@ -70,14 +70,14 @@ def ours(arguments, backend):
         file.unlink()
     designs = {
         "gpt2": {
-            "positions": kt.LearnedPositionalEncoding(CONTEXT),
+            "positions": kt.LearnedPositionalEncoding(length),
             "activation": "gelu",
-            "intermediate_dim": 4 * WIDTH,
+            "intermediate_dim": 4 * arguments.width,
             "scale_embeddings": False,
         },
         "plain": {
             "positions": kt.RotaryEmbedding(),
-            "intermediate_dim": 4 * WIDTH,
+            "intermediate_dim": 4 * arguments.width,
         },
         "modern": {
             "positions": kt.RotaryEmbedding(),
@@ -85,7 +85,7 @@ def ours(arguments, backend):
             "feed_forward_options": {"gated": True, "use_bias": False},
             "residual_options": {"normalization": "rms"},
             "activation": "silu",
-            "intermediate_dim": 344,
+            "intermediate_dim": 8 * round(arguments.width / 3),
         },
     }
     model = kt.CausalLM(
@@ -246,6 +246,9 @@ def main():
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--context", type=int, default=CONTEXT, help="of training")
+    parser.add_argument(
+        "--valid-context", type=int, default=CONTEXT, help="of ours in validation"
+    )
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument(
