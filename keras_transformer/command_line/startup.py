@@ -18,7 +18,7 @@ _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the
 def import_keras_quietly() -> None:
     """Imports Keras and TensorFlow, and hides the log of TensorFlow's C++ code.
 
-    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. JAX keeps
+    Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. XLA keeps
     the code that it compiles for later commands of this user. Errors that stop a
     command are Python exceptions or lines of level FATAL, which are not hidden.
 

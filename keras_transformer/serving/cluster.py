@@ -28,6 +28,7 @@ from ray.serve.exceptions import (  # noqa: E402
     ReplicaUnavailableError,
 )
 
+from keras_transformer.backend.compiled_code import tensorflow_flags  # noqa: E402
 from keras_transformer.backend.ray_ports import (  # noqa: E402
     use_loopback_in_replica,
 )
@@ -101,10 +102,7 @@ class SavedModelReplica:
         self._port_is_closed = use_loopback_in_replica()
         os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        os.environ["TF_XLA_FLAGS"] = (
-            f"--tf_xla_persistent_cache_directory='{cache}' "  # may contain spaces
-            "--tf_xla_persistent_cache_device_types=CPU"
-        )
+        os.environ["TF_XLA_FLAGS"] = tensorflow_flags(cache)
         from keras_transformer.serving.replica import Replica
 
         self._replica = Replica(folder, batch_sizes, threads)
