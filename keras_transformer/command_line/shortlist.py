@@ -23,7 +23,7 @@ def shortlist_command(
     target: Text,
     file: Annotated[pathlib.Path, typer.Argument(help="File to write.")],
     translations_per_token: Annotated[
-        int, typer.Option(min=1, help="Greatest number of translations of a token.")
+        int, typer.Option(min=1, help="Maximum number of translations of a token.")
     ] = 50,
     frequent_tokens: Annotated[
         int, typer.Option(min=0, help="Number of frequent target tokens.")
@@ -31,7 +31,7 @@ def shortlist_command(
     max_pairs: Annotated[
         int,
         typer.Option(
-            min=1, help="Greatest number of pairs of lines; limits time and memory."
+            min=1, help="Maximum number of pairs of lines; limits time and memory."
         ),
     ] = 200_000,
     overwrite: Annotated[

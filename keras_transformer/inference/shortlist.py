@@ -85,9 +85,9 @@ class Shortlist:
                 (`.gz`); or a list of paths.
             targets: path of the translations, likewise.
             model: the model, whose tokenizers split the text.
-            translations_per_token: int, greatest number of translations of a token.
+            translations_per_token: int, maximum number of translations of a token.
             frequent_tokens: int, number of frequent target tokens.
-            max_pairs: int, greatest number of pairs of lines. Of a longer text, pairs
+            max_pairs: int, maximum number of pairs of lines. Of a longer text, pairs
                 at equal distances are used. Time and memory are limited by it.
 
         Returns:
@@ -138,7 +138,7 @@ class Shortlist:
                 token, a source token and the probability of the target token given the
                 source token. Tokens that the vocabularies lack are skipped.
             model: the model, whose tokenizers have the vocabularies.
-            translations_per_token: int, greatest number of translations of a token.
+            translations_per_token: int, maximum number of translations of a token.
             frequent_tokens: int, number of tokens at the beginning of the target
                 vocabulary, which count as frequent, as in Marian.
 

@@ -32,7 +32,7 @@ def read_token_pairs(
         sources: paths of the source text.
         targets: paths of the translations.
         tokenizers: the tokenizers of the source and the target.
-        limit: int, greatest number of pairs of lines, which have equal distances.
+        limit: int, maximum number of pairs of lines, which have equal distances.
 
     Returns:
         `TokenPairs`.
