@@ -23,8 +23,8 @@ def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
         if optional and number is None:
             continue
         if not isinstance(number, Integral) or int(number) < least:
-            raise ValueError(
-                f"`{name}` must be an int of at least {least}; received "
+            raise ValueError(  # Keras's message begins with "argument" too.
+                f"argument `{name}` must be an int of at least {least}; received "
                 f"`{name}={number!r}`."
             )
 
