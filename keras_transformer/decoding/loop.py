@@ -108,16 +108,16 @@ def begin_search(
     max_length: Size,
     capacity: Size | None = None,
 ) -> StateT:
-    """Computes the first part of `run_search`, which finishes most batches.
+    """Computes the first part of `run_search`, which finishes most small batches.
 
-    Compiled alone, it takes about half of the time of the compilation of `run_search`.
+    It compiles in about half of the time of `run_search`.
 
     Args:
         search: the search.
         model: the model.
         inputs: the constraints, without phrases.
         state: a nest of tensors, the state of the model before the first step.
-        max_length: int or int32 scalar tensor, at least the greatest limit.
+        max_length: int or int32 scalar tensor, at least the largest limit.
         capacity: int or int32 scalar tensor, number of steps that `state` has room
             for; `None` = `max_length`.
 

@@ -76,9 +76,10 @@ class Generation(NamedTuple):
 
 
 class _CompiledSearch:
-    """A search of one model in two compiled functions, of which most need the first.
+    """A search of one model in two compiled functions.
 
-    A model compiles in half of the time if no batch has long outputs.
+    Small batches with outputs of usual lengths need only the first, so that their
+    compilation takes half of the time.
 
     Args:
         model: the model.

@@ -168,9 +168,9 @@ class SearchableModel(PresetModel):
         prefixes: TokenIds | None = None,
         seed: Size = 0,
     ) -> tuple[SearchInputs, StateT]:
-        """Computes the first part of `search`, which finishes most batches.
+        """Computes the first part of `search`, which finishes most small batches.
 
-        `generate` compiles it alone, which takes about half of the time of `search`.
+        `generate` compiles it alone, in about half of the time of `search`.
         `end_search` of `keras_transformer.decoding.loop` is the other part.
 
         Args:

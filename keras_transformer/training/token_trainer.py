@@ -25,7 +25,7 @@ from keras_transformer.backend.processes import is_first_process, with_equal_bat
 from keras_transformer.backend.sharding import rows_to_add, share_rows
 from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.distribution import check_created_within
-from keras_transformer.layers.stack import blocks_called_by
+from keras_transformer.layers.stack import blocks_called_by, scan_blocks
 from keras_transformer.training.checkpoints.stop_signals import (
     restored_signal_handlers,
 )
@@ -33,6 +33,7 @@ from keras_transformer.training.compile_arguments import (
     check_created_here,
     check_is_mean,
     check_padding,
+    check_scan,
     check_takes_logits,
     ignore_padding,
     reduction_of,
@@ -48,7 +49,6 @@ from keras_transformer.training.fit_arguments import (
 )
 from keras_transformer.training.losses import token_weights
 from keras_transformer.training.r_drop import r_drop_loss
-from keras_transformer.training.scanned_blocks import check_scan, scan_stack
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.types import Config, Tensor, TokenIds
 
@@ -415,7 +415,7 @@ class TokenTrainer(ReplicatedModel):
             if not self.jit_compile:
                 contexts.enter_context(without_xla())
             if self.scan_blocks:
-                contexts.enter_context(blocks_called_by(scan_stack))
+                contexts.enter_context(blocks_called_by(scan_blocks))
             in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
             if in_parts and self.trainable_weights:
                 return train_in_micro_batches(self, *args)

@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from layer_contract import with_mask
 
 import keras_transformer as kt
+from keras_transformer.layers.stack import blocks_called_by, scan_blocks
 
 OPTIONS = {
     "num_layers": 2,
@@ -64,6 +66,19 @@ def test_training_is_that_of_blocks_one_after_another(make, options, compile_opt
     for weight, other in zip(weights, others, strict=True):
         np.testing.assert_allclose(weight, other, atol=1e-5)
     assert model.get_compile_config()["scan_blocks"]
+
+
+@needs_jax
+def test_the_mask_of_the_input():
+    """Keras does not pass it as an argument to a layer of several tensors."""
+    stack = kt.DecoderStack(num_layers=2, intermediate_dim=6, num_heads=2)
+    x, source = np.random.default_rng(0).normal(size=(2, 3, 6, 8))
+    x = with_mask(x, IDS != 0)
+    expected = stack(x, source, use_causal_mask=False)
+    with blocks_called_by(scan_blocks):
+        found = stack(x, source, use_causal_mask=False)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_array_equal(found._keras_mask, IDS != 0)
 
 
 @needs_jax
