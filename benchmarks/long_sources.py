@@ -1,9 +1,9 @@
 """Compares models for long sources with LED and Longformer of Hugging Face.
 
 `Seq2Seq` with dense attention and with `LocalWindow`, on each backend, beside LED. The
-encoder of LED attends to the same window. `encoder` is the encoder alone, without a decoder,
-beside Longformer. All models have 4 blocks (and 4 of the decoder) of width 256 with 4
-heads, 8,000 tokens and random weights.
+encoder of LED attends to the same window. `encoder` is the encoder alone, without a
+decoder, beside Longformer. All models have 4 blocks (and 4 of the decoder) of width 256
+with 4 heads, 8,000 tokens and random weights.
 
 A training step is that of `train_on_batch` with Adam, one source and, for `seq2seq`, 64
 target tokens; the peers have a loop of PyTorch. Decoding is greedy, one source, 32
@@ -83,13 +83,14 @@ def sides(task: str, backends: list[str]) -> list[tuple[str, str]]:
         for attention in ("dense", "LocalWindow")
         for backend in backends
     ]
-    return [*ours, (PEERS[task], "torch")]
+    _, peer, _ = TASKS[task]
+    return [*ours, (peer, "torch")]
 
 
 def measure(task: str, side: str, length: int, repeats: int) -> Figures:
     """Returns the figures of a source length. Runs in the process of the side."""
-    make = TASKS[task] if side in PEERS.values() else OURS[task]
-    step = make(side) if side in PEERS.values() else make(side.startswith("Local"))
+    ours, peer, theirs = TASKS[task]
+    step = theirs(True) if side == peer else ours(side.startswith("LocalWindow"))
     step(SHORT)
     ctypes.CDLL(None).malloc_trim(0)
     before = reset_peak()
@@ -204,7 +205,7 @@ def led(**options: Any) -> Any:
     )
 
 
-def led_training(_: str) -> Step:
+def led_training(_: bool) -> Step:
     import torch
 
     model = led(use_cache=False)
@@ -219,7 +220,7 @@ def led_training(_: str) -> Step:
     return torch_step(model, loss_of)
 
 
-def led_decoding(_: str) -> Step:
+def led_decoding(_: bool) -> Step:
     import torch
 
     model = led().eval()
@@ -236,7 +237,7 @@ def led_decoding(_: str) -> Step:
     return step
 
 
-def longformer_encoder(_: str) -> Step:
+def longformer_encoder(_: bool) -> Step:
     import torch
     from transformers import LongformerConfig, LongformerModel
 
@@ -279,17 +280,12 @@ def torch_step(model: Any, loss_of: Callable[[Any], Any]) -> Step:
     return step
 
 
-TASKS: dict[str, Callable[[str], Step]] = {
-    "training": led_training,
-    "decoding": led_decoding,
-    "encoder": longformer_encoder,
+Make = Callable[[bool], Step]
+TASKS: dict[str, tuple[Make, str, Make]] = {
+    "training": (our_training, "LED", led_training),
+    "decoding": (our_decoding, "LED", led_decoding),
+    "encoder": (our_encoder, "Longformer", longformer_encoder),
 }
-OURS: dict[str, Callable[[bool], Step]] = {
-    "training": our_training,
-    "decoding": our_decoding,
-    "encoder": our_encoder,
-}
-PEERS = {"training": "LED", "decoding": "LED", "encoder": "Longformer"}
 
 
 def print_table(
@@ -299,10 +295,9 @@ def print_table(
     print(f"\n| {task} | {' | '.join(titles)} |\n|{' --- |' * (1 + 3 * len(lengths))}")
     for name, figures in rows.items():
         cells = [
-            f"{row['seconds']:.3g} | {row['extra_mb']:,.0f} | {row['first_seconds']:.2g}"
-            if (row := figures.get(length))
-            else " | | "
-            for length in lengths
+            f"{row['seconds']:.3g} | {row['extra_mb']:,.0f} | "
+            f"{row['first_seconds']:.2g}"
+            for row in figures.values()
         ]
         print(f"| {name} | {' | '.join(cells)} |")
 
