@@ -1,4 +1,4 @@
-r"""Measures the memory of a loss over the vocabulary, and of rematerialisation.
+r"""Measures the memory of a loss over the vocabulary, of rematerialisation and search.
 
 The loss: the peak memory of the process while it computes the gradient with respect to
 the logits, as in `fit`, minus the memory in use before, which includes the logits. On
@@ -8,8 +8,14 @@ the logits. The gradient has that size, so 1 is the minimum.
 Rematerialisation: the peak memory in MB of an epoch of `fit`, minus the memory in use
 before, and the seconds of the epoch, without and with `rematerialize=True`.
 
-Each figure comes from a separate process, which has run the same code once before. The
-script needs Linux.
+Each of these figures comes from a separate process, which has run the same code once
+before.
+
+Search: the resident memory in MB of a process that has loaded the library of the
+backend, made a model, translated one sentence, and then batches of 64 with 4 beams. The
+second batch compiles nothing.
+
+The script needs Linux.
 
     python benchmarks/memory.py
 """
@@ -20,12 +26,13 @@ import multiprocessing
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 BACKENDS = ("tensorflow", "jax", "torch")
 LOSSES = ("LabelSmoothedCrossEntropy", "Keras's CategoricalCrossentropy")
 BATCHES = 4
+STEPS = ("library", "model", "one sentence", "64 sentences", "64, again")
 XLA = " XLA"  # Suffix of a backend that is measured with XLA.
 
 
@@ -53,9 +60,12 @@ def main() -> None:
         sizes = rematerialize, options.preset, options.batch_size, options.length
         measure = functools.partial(training_memory, *sizes)
         show(str(rematerialize), options.backends, measure)
+    print(f"\n{'search: MB after each step':36}" + titles(STEPS))
+    for backend in options.backends:
+        show_search(backend, options.preset)
 
 
-def titles(sides: list[str]) -> str:
+def titles(sides: Sequence[str]) -> str:
     return "".join(f"{side:>16}" for side in sides)
 
 
@@ -68,6 +78,33 @@ def show(title: str, sides: list[str], measure: Callable[[], str]) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             print(f"{pool.apply(measure):>16}", end="", flush=True)
     print()
+
+
+def show_search(backend: str, preset: str) -> None:
+    """Prints the row of a backend, which comes from one process."""
+    os.environ["KERAS_BACKEND"] = backend
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        cells = pool.apply(search_memory, (preset,))
+    print(f"{backend:36}" + "".join(f"{cell / 1e6:16,.0f}" for cell in cells))
+
+
+def search_memory(preset: str) -> list[int]:
+    """Returns the resident memory in bytes after each of `STEPS`."""
+    import keras
+    import numpy as np
+
+    from keras_transformer import BeamSearch, Seq2Seq
+
+    keras.utils.set_random_seed(1)
+    keras.ops.zeros(1)  # Initialises the library of the backend.
+    memory = [resident("VmRSS")]
+    model = Seq2Seq.from_preset(preset, vocabulary_size=8000)
+    memory.append(resident("VmRSS"))
+    rows = np.random.default_rng(1).integers(4, 8000, size=(64, 24))
+    for number in (1, 64, 64):
+        model.generate(rows[:number], BeamSearch(4), max_length=24, min_length=24)
+        memory.append(resident("VmRSS"))
+    return memory
 
 
 def loss_copies(loss: str, tokens: int, vocabulary_size: int) -> str:
