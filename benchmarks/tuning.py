@@ -19,6 +19,7 @@ With `--check` the command fails if an optimization gains less than 5 % both way
 import argparse
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -46,7 +47,7 @@ import keras_transformer as kt
 MIN_GAIN = 1.05
 clock = time.perf_counter if "--all-cores" in sys.argv else time.process_time
 VOCABULARY_SIZE = 8000
-BATCHES, ROWS, LENGTH = 3, 16, 20  # Of one turn of `fit`.
+BATCHES = 3  # Of one turn of `fit`.
 STEPS = 16  # Tokens of each generated sentence.
 LOADS = 3  # Of a SavedModel, in one turn.
 
@@ -106,8 +107,8 @@ OPTIMIZATIONS = (
     ),
     Optimization(
         "random_bits",
-        ("jax", "torch"),
-        ("fit",),
+        ("jax", "tensorflow"),
+        ("fit", "fit, XLA"),
         {"layers.dropout.Dropout.call": keras.layers.Dropout.call},
     ),
     Optimization("freed_memory", ("torch",), ("fit",), {}),
@@ -172,7 +173,7 @@ def set_memory(is_kept: bool) -> None:
     libc.mallopt(-1, 128 * 1024)  # M_TRIM_THRESHOLD
 
 
-def make_model(options: argparse.Namespace) -> kt.Seq2Seq:
+def make_model(options: argparse.Namespace, **compiling: Any) -> kt.Seq2Seq:
     model = kt.Seq2Seq.from_preset(
         f"transformer_{options.size}", vocabulary_size=VOCABULARY_SIZE
     )
@@ -180,26 +181,31 @@ def make_model(options: argparse.Namespace) -> kt.Seq2Seq:
         keras.optimizers.Adam(1e-4),
         kt.LabelSmoothedCrossEntropy(0.1),
         metrics=[kt.MaskedTokenAccuracy(), kt.Perplexity()],
+        **compiling,
     )
     return model
 
 
-def token_ids(rows: int) -> np.ndarray:
+def token_ids(rows: int, length: int) -> np.ndarray:
     rng = np.random.default_rng(3)
-    ids = rng.integers(4, VOCABULARY_SIZE, (rows, LENGTH), dtype="int32")
+    ids = rng.integers(4, VOCABULARY_SIZE, (rows, length), dtype="int32")
     ids[:, -1] = 3
     return ids
 
 
-def fit_path(options: argparse.Namespace) -> Callable[[], None]:
-    model, ids = make_model(options), token_ids(BATCHES * ROWS)
+def fit_path(
+    options: argparse.Namespace, jit_compile: bool | str = "auto"
+) -> Callable[[], None]:
+    rows = options.rows
+    model = make_model(options, jit_compile=jit_compile)
+    ids = token_ids(BATCHES * rows, options.length)
     inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids[:, ::-1].copy()}
-    return lambda: model.fit(inputs, ids, batch_size=ROWS, verbose=0) and None
+    return lambda: model.fit(inputs, ids, batch_size=rows, verbose=0) and None
 
 
 def generate_path(search: Any) -> Callable[[argparse.Namespace], Callable[[], None]]:
     def path(options: argparse.Namespace) -> Callable[[], None]:
-        model, source = make_model(options), token_ids(1)
+        model, source = make_model(options), token_ids(1, options.length)
         lengths = {"max_length": STEPS, "min_length": STEPS}
         return lambda: model.generate(source, search, **lengths) and None
 
@@ -234,6 +240,8 @@ PATHS: dict[str, Callable[[argparse.Namespace], Callable[[], None]]] = {
     "generate, greedy": generate_path(kt.GreedySearch()),
     "load": load_path,
 }
+if keras.backend.backend() == "tensorflow":  # JAX always uses XLA.
+    PATHS["fit, XLA"] = functools.partial(fit_path, jit_compile=True)
 
 
 class Gain(NamedTuple):
@@ -292,6 +300,8 @@ def main() -> None:
     """Prints a table and, with --json, writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", default="tiny", choices=("tiny", "small", "base"))
+    parser.add_argument("--length", type=int, default=20, help="tokens of a sentence")
+    parser.add_argument("--rows", type=int, default=16, help="of a batch of `fit`")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--paths", nargs="+", default=[*PATHS], choices=[*PATHS])
     parser.add_argument("--all-cores", action="store_true")
@@ -300,6 +310,7 @@ def main() -> None:
     options = parser.parse_args()
     backend = keras.backend.backend()
     print(f"backend {backend}, Keras {keras.version()}, size {options.size}", end="")
+    print(f", length {options.length}, {options.rows} rows", end="")
     print(", all cores" if options.all_cores else ", one core")
     print(f"{'path':18}{'optimization':25}{'alone':>7}{'last':>7}", flush=True)
     gains = []

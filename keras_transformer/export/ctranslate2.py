@@ -34,8 +34,13 @@ from keras_transformer.export.protocols import (
     tokenizers_of,
     tokenizers_to_write,
 )
-from keras_transformer.files import new_folder
-from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+from keras_transformer.files import new_folder, write_json
+from keras_transformer.text import (
+    KerasHubTokenizer,
+    MarianTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+)
 
 # Token ids of sequences.
 Rows = list[list[int]]
@@ -56,7 +61,11 @@ def export_ctranslate2(
     and the vocabularies of CTranslate2. If the tokenizers are
     `SentencePieceTokenizer`s or `MarianTokenizer`s, it also contains `source.model` and
     `target.model` for the package sentencepiece; for a decoder-only Transformer,
-    `tokenizer.model`. CTranslate2 accepts and returns tokens without the end token.
+    `tokenizer.model`. If they are `KerasHubTokenizer`s of byte pairs, it contains
+    `source_vocab.json`, `source_merges.txt`, `target_vocab.json` and
+    `target_merges.txt` for the packages tokenizers and transformers; for a decoder-only
+    Transformer, `vocab.json` and `merges.txt`. CTranslate2 accepts and returns tokens
+    without the end token.
 
     The supported architectures are pre-norm and post-norm, layer and RMS normalization,
     gated feed-forward networks, grouped-query attention, sinusoidal, learned and rotary
@@ -162,8 +171,19 @@ def _write(model: Transformer, folder: pathlib.Path, quantization: str | None) -
     folder.mkdir(exist_ok=True)
     spec.save(str(folder))
     for name, tokenizer in tokenizers_to_write(model).items():
-        if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
-            (folder / f"{name}.model").write_bytes(tokenizer.proto)
+        _write_tokenizer(tokenizer, folder, name)
+
+
+def _write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> None:
+    """Writes a tokenizer for the packages of others, if there is one that reads it."""
+    if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
+        (folder / f"{name}.model").write_bytes(tokenizer.proto)
+    elif isinstance(tokenizer, KerasHubTokenizer) and tokenizer.byte_pairs:
+        side = "" if name == "tokenizer" else f"{name}_"
+        vocabulary, merges = tokenizer.byte_pairs
+        write_json(folder / f"{side}vocab.json", vocabulary)
+        lines = "".join(f"{line}\n" for line in ("#version: 0.2", *merges))
+        (folder / f"{side}merges.txt").write_text(lines, "utf-8", newline="\n")
 
 
 class _Engine(abc.ABC):

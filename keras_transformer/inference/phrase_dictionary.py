@@ -24,6 +24,9 @@ class PhraseDictionary:
     phrases overlap in a text, the first one counts, and of those with the same
     beginning the longest: an entry for `New York` precedes one for `York`.
 
+    A target phrase may end within a word of the output, so that inflected forms and
+    compounds of a term count as the term: `Hauses` for `Haus`.
+
     Args:
         entries: dictionary of target phrases by source phrase.
 

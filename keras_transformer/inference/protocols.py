@@ -118,7 +118,11 @@ class SequenceModel(DecodingModel, Protocol):
         """Returns the cross-attention; see `GenerativeModel.cross_attention`."""
         ...
 
-    def source_mask(self, sources: Tensor) -> Mask:
+    def prepare_sources(self, sources: Any) -> Any:
+        """Computes what the first steps share; see `GenerativeModel`."""
+        ...
+
+    def source_mask(self, sources: Any) -> Mask:
         """Returns the real positions of sources; see `GenerativeModel.source_mask`."""
         ...
 

@@ -25,15 +25,22 @@ class ArraySpec(NamedTuple):
 
 
 class EmbeddedSources(NamedTuple):
-    """The outputs of a `source_embedding`.
+    """Arrays and the outputs of a `source_embedding`.
 
     Attributes:
+        arrays: tensor `(batch, ...)`, its inputs.
         embedded: tensor `(batch, source_length, hidden_dim)`.
         mask: boolean tensor `(batch, source_length)`, the positions to attend to.
     """
 
+    arrays: Tensor
     embedded: Tensor
     mask: Mask
+
+
+def without_embedding(sources: Tensor | EmbeddedSources) -> Tensor:
+    """Returns the arrays of `EmbeddedSources`, and other sources as they are."""
+    return sources.arrays if isinstance(sources, EmbeddedSources) else sources
 
 
 def spec_of_layer(layer: keras.layers.Layer) -> ArraySpec:
@@ -63,13 +70,16 @@ def spec_of_layer(layer: keras.layers.Layer) -> ArraySpec:
 
 
 def embed_arrays(
-    layer: keras.layers.Layer, arrays: Tensor, hidden_dim: int, training: bool | None
+    layer: keras.layers.Layer,
+    arrays: Tensor | EmbeddedSources,
+    hidden_dim: int,
+    training: bool | None = False,
 ) -> EmbeddedSources:
     """Calls a `source_embedding`, and checks its outputs.
 
     Args:
         layer: the layer.
-        arrays: tensor `(batch, ...)`.
+        arrays: tensor `(batch, ...)`; or `EmbeddedSources`, which are returned.
         hidden_dim: int, width of the model.
         training: whether dropout is applied.
 
@@ -79,6 +89,8 @@ def embed_arrays(
     Raises:
         ValueError: if the outputs have another shape.
     """
+    if isinstance(arrays, EmbeddedSources):
+        return arrays
     embedded = layer(arrays, training=training)
     shape: Shape = getattr(embedded, "shape", ())
     if len(shape) != 3 or shape[-1] != hidden_dim:
@@ -89,8 +101,8 @@ def embed_arrays(
         )
     mask = implicit_mask(embedded)
     if mask is None:
-        return EmbeddedSources(embedded, ops.ones(ops.shape(embedded)[:2], "bool"))
-    return EmbeddedSources(embedded, ops.cast(mask, "bool"))
+        mask = ops.ones(ops.shape(embedded)[:2], "bool")
+    return EmbeddedSources(arrays, embedded, ops.cast(mask, "bool"))
 
 
 def array_rows(spec: ArraySpec, sources: Any, argument: str) -> list[np.ndarray]:

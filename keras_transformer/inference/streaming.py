@@ -210,13 +210,14 @@ class Stepper:
             seed: Any,
             mask: Mask | None = None,
         ) -> tuple[SearchInputs, SearchState]:
+            sources = model.prepare_sources(token_ids)
             inputs = model.search_inputs(
-                token_ids, max_length, min_length, prefixes, seed
+                sources, max_length, min_length, prefixes, seed
             )
             source_length = ops.shape(inputs.source_mask)[1]
             steps = model.longest_output(source_length, max_length)
             state = model.start_decoding(
-                token_ids, search.num_beams, steps, search.needs_attention
+                sources, search.num_beams, steps, search.needs_attention
             )
             if mask is not None:
                 allowed = AllowedTokens(ops.zeros((0,), "int32"), mask)

@@ -276,9 +276,14 @@ def _stored_tokenizer(
     if (folder / "tokenizer.model").is_file():
         tokenizer = _tokenizer((folder / "tokenizer.model").read_bytes(), tokens)
     elif all(file.is_file() for file in files) and END in tokens:
-        ids = {token: token_id for token_id, token in enumerate(tokens)}
-        if read_json(files[0]) == ids:
+        given = read_json(files[0])
+        # This library stores its tokens for padding and unknown text after them.
+        ids = {token: token_id for token_id, token in enumerate(tokens[: len(given)])}
+        if given == ids and END in ids:
             tokenizer = byte_pair_tokenizer(folder, ids)
+            own = tokenizer.get_vocabulary()
+            if own[: len(tokens)] != tokens[: len(own)]:
+                return None
     if tokenizer is None or not _has_ids(tokenizer, special_ids):
         return None
     return tokenizer

@@ -13,9 +13,10 @@ class Dropout(keras.layers.Dropout):
 
     Elements are set to zero at random. Elements that are kept are divided by
     `1 - rate`, so the expected sum stays the same. On a CPU, most of the time of
-    dropout is spent on random numbers. This layer draws 16 random bits for each element
-    in place of a 32-bit float and is 1.5 to 2 times as fast. The rate is exact to 1 /
-    131,072.
+    dropout is spent on random numbers. This layer compares 16 random bits of each
+    element in place of a float. On JAX and TensorFlow, it draws half as many words as
+    the Keras layer. The rate is exact to 1 / 131,072. The random numbers are those of
+    the layer on every backend, so checkpoints contain their state.
 
     Args:
         rate: float in [0, 1], the probability that an element is set to zero.

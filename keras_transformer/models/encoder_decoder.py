@@ -55,7 +55,7 @@ class EncoderDecoder(CachedDecoder):
         """Runs the encoder, and returns the real positions of the sources as well.
 
         Args:
-            encoder_token_ids: as in `encode`.
+            encoder_token_ids: as in `encode`, or the result of `prepare_sources`.
             training: bool, whether dropout is applied.
 
         Returns:
@@ -86,8 +86,8 @@ class EncoderDecoder(CachedDecoder):
         return_attention: bool = False,
     ) -> EncoderDecoderState:
         """Encodes the sources; see `GenerativeModel.start_decoding`."""
-        encoder_token_ids = ops.convert_to_tensor(encoder_token_ids)
-        encoded, mask = self.encode_with_mask(encoder_token_ids, training=False)
+        sources = self.prepare_sources(encoder_token_ids)
+        encoded, mask = self.encode_with_mask(sources, training=False)
         state: EncoderDecoderState = {
             "caches": BeamCaches.empty(self.decoder, encoded, num_beams, max_length),
             "source_mask": mask,

@@ -8,9 +8,9 @@ from keras import ops
 
 from keras_transformer.decoding import ModelState
 from keras_transformer.inference.protocols import SequenceInputs
-from keras_transformer.inference.source_arrays import ArraySpec
+from keras_transformer.inference.source_arrays import ArraySpec, without_embedding
 from keras_transformer.models.generative_model import GenerativeModel
-from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
+from keras_transformer.types import Config, Size, Tensor, TokenIds
 
 SHARED = (
     "source_vocabulary_size",
@@ -95,9 +95,9 @@ class Ensemble(GenerativeModel):
         """The arrays that the models take; `None` = token ids."""
         return self.models[0].source_spec
 
-    def source_mask(self, sources: Tensor) -> Mask:
-        """Returns which positions of the sources are real; see `SearchableModel`."""
-        return self.models[0].source_mask(sources)
+    def prepare_sources(self, sources: Any) -> Any:
+        """Embeds arrays with the first model; see `SearchableModel`."""
+        return self.models[0].prepare_sources(sources)
 
     def start_decoding(
         self,
@@ -107,14 +107,11 @@ class Ensemble(GenerativeModel):
         return_attention: bool = False,
     ) -> EnsembleState:
         """Encodes the sources; see `GenerativeModel.start_decoding`."""
-        return _join(
-            [
-                model.start_decoding(
-                    encoder_token_ids, num_beams, max_length, return_attention
-                )
-                for model in self.models
-            ]
-        )
+        first, *others = self.models
+        options = (num_beams, max_length, return_attention)
+        sources = without_embedding(encoder_token_ids)
+        states = [model.start_decoding(sources, *options) for model in others]
+        return _join([first.start_decoding(encoder_token_ids, *options), *states])
 
     def decode_step(
         self, token_ids: TokenIds, index: Tensor, state: EnsembleState

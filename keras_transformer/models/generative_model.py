@@ -134,8 +134,9 @@ class GenerativeModel(SearchableModel):
             constraints: the phrases that must occur in each output: a list of texts
                 for a text; or one list for each input, of texts or of lists of token
                 ids, which may be empty. Requires a `BeamSearch`. A phrase occurs if its
-                tokens follow each other; one that is given twice must occur twice. An
-                output that contains its phrases without `constraints` stays the same.
+                tokens follow each other, even if its last word continues; one that is
+                given twice must occur twice. An output that contains its phrases
+                without `constraints` stays the same.
             shortlist: `Shortlist` of the target tokens that the search of an input
                 considers, by the tokens of the input; `None` = all tokens. The tokens
                 of `prefix` and `constraints` are always allowed.

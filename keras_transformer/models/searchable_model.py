@@ -29,7 +29,11 @@ from keras_transformer.decoding.random_numbers import (
     key_of_tokens,
 )
 from keras_transformer.decoding.search import StateT
-from keras_transformer.inference.source_arrays import ArraySpec
+from keras_transformer.inference.source_arrays import (
+    ArraySpec,
+    EmbeddedSources,
+    without_embedding,
+)
 from keras_transformer.layers import padding_mask
 from keras_transformer.models.saving import PresetModel
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
@@ -71,7 +75,8 @@ class SearchableModel(PresetModel):
         """Encodes the sources and creates the state of the first decoding step.
 
         Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            encoder_token_ids: int tensor `(batch, source_length)`, padded; or the
+                result of `prepare_sources`.
             num_beams: int, number of hypotheses of each source.
             max_length: int or int32 scalar tensor, number of steps that the state has
                 room for.
@@ -148,12 +153,11 @@ class SearchableModel(PresetModel):
         Returns:
             A `SearchResult` of tensors.
         """
+        sources = self.prepare_sources(encoder_token_ids)
         inputs = self.search_inputs(
-            encoder_token_ids, max_length, min_length, prefixes, seed, phrases
+            sources, max_length, min_length, prefixes, seed, phrases
         )
-        state, steps, capacity = self._start(
-            encoder_token_ids, inputs, search, max_length
-        )
+        state, steps, capacity = self._start(sources, inputs, search, max_length)
         arguments = (search, self, inputs, state, steps, capacity)
         if allowed is None:
             return run_search(*arguments)
@@ -184,17 +188,14 @@ class SearchableModel(PresetModel):
         Returns:
             The constraints of the search, and its state.
         """
-        inputs = self.search_inputs(
-            encoder_token_ids, max_length, min_length, prefixes, seed
-        )
-        state, steps, capacity = self._start(
-            encoder_token_ids, inputs, search, max_length
-        )
+        sources = self.prepare_sources(encoder_token_ids)
+        inputs = self.search_inputs(sources, max_length, min_length, prefixes, seed)
+        state, steps, capacity = self._start(sources, inputs, search, max_length)
         return inputs, begin_search(search, self, inputs, state, steps, capacity)
 
     def _start(
         self,
-        encoder_token_ids: TokenIds,
+        sources: Any,
         inputs: SearchInputs,
         search: Search,
         max_length: OutputLength | None,
@@ -204,9 +205,26 @@ class SearchableModel(PresetModel):
         steps = self.longest_output(source_length, max_length)
         capacity = smaller(source_length + 8, steps)  # few outputs are longer
         state = self.start_decoding(
-            encoder_token_ids, search.num_beams, capacity, search.needs_attention
+            sources, search.num_beams, capacity, search.needs_attention
         )
         return state, steps, capacity
+
+    def prepare_sources(self, sources: Any) -> Any:
+        """Computes what the first steps of a search share, once.
+
+        Args:
+            sources: int array or tensor `(batch, source_length)`, padded; or arrays
+                `(batch, ...)`, if the model has a `source_spec`; or the result of this
+                method, which is returned.
+
+        Returns:
+            The sources for `search_inputs`, `source_mask` and `start_decoding`: an
+            int32 tensor, or the arrays with their embedding.
+        """
+        if isinstance(sources, EmbeddedSources):
+            return sources
+        is_ids = self.source_spec is None
+        return ops.convert_to_tensor(sources, "int32" if is_ids else None)
 
     def search_inputs(
         self,
@@ -220,7 +238,8 @@ class SearchableModel(PresetModel):
         """Returns the constraints of a search.
 
         Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            encoder_token_ids: int tensor `(batch, source_length)`, padded; or the
+                result of `prepare_sources`.
             max_length: int or `RelativeLength`, maximum output length, as in `search`.
             min_length: int or `RelativeLength`, minimum output length.
             prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
@@ -232,12 +251,14 @@ class SearchableModel(PresetModel):
         Returns:
             `SearchInputs`.
         """
-        is_ids = self.source_spec is None
-        sources = ops.convert_to_tensor(encoder_token_ids, "int32" if is_ids else None)
+        sources = self.prepare_sources(encoder_token_ids)
         real = self.source_mask(sources)
         lengths = ops.sum(ops.cast(real, "int32"), axis=1)
         batch, source_length = ops.shape(real)
-        keys = key_of_tokens(sources, real) if is_ids else key_of_array(sources)
+        if self.source_spec is None:
+            keys = key_of_tokens(sources, real)
+        else:
+            keys = key_of_array(without_embedding(sources))
         if prefixes is None:
             prefixes = ops.zeros((batch, 0), "int32")
         if phrases is None:
@@ -253,16 +274,20 @@ class SearchableModel(PresetModel):
             phrases=phrases,
         )
 
-    def source_mask(self, sources: Tensor) -> Mask:
+    def source_mask(self, sources: Any) -> Mask:
         """Returns which positions of the sources are real.
 
         Args:
             sources: int tensor `(batch, source_length)`, padded; or arrays
-                `(batch, ...)`, if the model has a `source_spec`.
+                `(batch, ...)`, if the model has a `source_spec`; or the result of
+                `prepare_sources`.
 
         Returns:
             Boolean tensor `(batch, source_length)`.
         """
+        sources = self.prepare_sources(sources)
+        if isinstance(sources, EmbeddedSources):
+            return sources.mask
         return padding_mask(sources, self.pad_token_id)
 
     def max_steps(

@@ -390,9 +390,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     ) -> tuple[Tensor, Mask]:
         """Returns the inputs of the encoder and the padding mask."""
         if self.embeds_arrays:
-            x, mask = embed_arrays(
-                self.source_embedding, sources, self.hidden_dim, training
-            )
+            layer, width = self.source_embedding, self.hidden_dim
+            _, x, mask = embed_arrays(layer, sources, width, training)
             x = ops.cast(x, self.compute_dtype)
         else:
             x = self._scale(self.source_embedding(sources))
@@ -441,11 +440,12 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         """The arrays that `source_embedding` takes; `None` without one."""
         return spec_of_layer(self.source_embedding) if self.embeds_arrays else None
 
-    def source_mask(self, sources: Tensor) -> Mask:
-        """Returns which positions of the sources are real; see `SearchableModel`."""
+    def prepare_sources(self, sources: Any) -> Any:
+        """Embeds arrays; see `SearchableModel.prepare_sources`."""
+        sources = super().prepare_sources(sources)
         if not self.embeds_arrays:
-            return super().source_mask(sources)
-        return embed_arrays(self.source_embedding, sources, self.hidden_dim, False).mask
+            return sources
+        return embed_arrays(self.source_embedding, sources, self.hidden_dim)
 
     def get_config(self) -> Config:
         names = (

@@ -364,6 +364,7 @@ def _description(model: ServedModel) -> dict[str, Any]:
         "name": model.name,
         "ready": bool(model.active()),
         "splits_sentences": model.options.split_sentences is not None,
+        "terms": len(model.dictionary or ()),
     }
     if not description["ready"]:
         errors = [version.error for version in model.versions.values() if version.error]

@@ -29,6 +29,18 @@ _OTHERS = {
 }
 
 
+class BytePairs(NamedTuple):
+    """The vocabulary of byte-pair encoding.
+
+    Attributes:
+        vocabulary: dictionary of the tokens and their ids.
+        merges: list of str, pairs of tokens with a space between, the first one first.
+    """
+
+    vocabulary: dict[str, int]
+    merges: list[str]
+
+
 class _SpecialIds(NamedTuple):
     """Ids of the special tokens, in the order of `Tokenizer.special_tokens`."""
 
@@ -148,6 +160,13 @@ class KerasHubTokenizer(Tokenizer):
     def tokenizer(self) -> Any:
         """The tokenizer of KerasHub."""
         return self._tokenizer
+
+    @property
+    def byte_pairs(self) -> BytePairs | None:
+        """`BytePairs` of a `BytePairTokenizer`; `None` for the other classes."""
+        if self._base != "BytePairTokenizer":
+            return None
+        return BytePairs(dict(self._tokenizer.vocabulary), [*self._tokenizer.merges])
 
     def get_config(self) -> Config:
         content: Config = {"class_name": type(self._tokenizer).__name__}

@@ -1,17 +1,21 @@
 """A CTranslate2 model of a `CausalLM` continues prompts as `generate` does."""
 
+import shutil
+
 import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
 from ctranslate2_designs import CAUSAL_DESIGNS, LETTERS
 from ctranslate2_designs import causal_model_of as model_of
+from ctranslate2_designs import model_of as encoder_decoder
 from gpt2_folders import random_model, write_tokenizer
 from processor import has_vnni
+from tokenizers import ByteLevelBPETokenizer
 
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer.export import ctranslate2 as exporting
-from keras_transformer.interoperability import load_gpt2
+from keras_transformer.interoperability import load_ctranslate2, load_gpt2
 from keras_transformer.layers import (
     AlibiBias,
     LocalWindow,
@@ -67,8 +71,12 @@ def gpt2(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def generator(gpt2, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ctranslate2") / "1"
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ctranslate2") / "1"
+
+
+@pytest.fixture(scope="module")
+def generator(gpt2, folder):
     return export(gpt2, folder, search=BeamSearch(3), check_texts=["a man", "", "so"])
 
 
@@ -167,6 +175,41 @@ def test_strings_with_sentence_pieces(tmp_path):
     outputs = [pieces.decode(result.sequences[0]) for result in results]
     assert outputs == model.generate(texts, GREEDY, max_length=5)
     assert any(outputs)
+
+
+def test_strings_with_byte_pairs(gpt2, generator, folder, tmp_path):
+    files = [folder / name for name in ("vocab.json", "merges.txt")]
+    byte_pairs = ByteLevelBPETokenizer.from_file(*map(str, files))
+    texts = ["a man sees", " so", "  man so\tdog", "<unk>"]
+    expected = gpt2.tokenizer.tokenize(texts).to_list()
+    encoded = [byte_pairs.encode(text) for text in texts]
+    assert [each.ids for each in encoded[:2]] == expected[:2]
+    assert len(encoded[0].ids) < 6  # of 10 characters
+    results = generator.generate_batch(
+        [each.tokens for each in encoded[:2]],
+        include_prompt_in_result=False,
+        max_batch_size=1,
+        max_length=8,
+    )
+    outputs = [byte_pairs.decode(result.sequences_ids[0]) for result in results]
+    assert outputs == gpt2.generate(texts[:2], GREEDY, max_length=8)
+    loaded = load_ctranslate2(folder).tokenizer
+    assert loaded.get_vocabulary() == gpt2.tokenizer.get_vocabulary()
+    assert loaded.tokenize(texts).to_list() == expected
+    other = shutil.copytree(folder, tmp_path / "other") / "vocabulary.json"
+    other.write_text(other.read_text().replace("<pad>", "<added>"))
+    assert load_ctranslate2(other.parent).tokenizer is None
+
+
+def test_byte_pairs_of_two_sides(gpt2, tmp_path):
+    model = encoder_decoder(source_tokenizer=gpt2.tokenizer, target_tokenizer=None)
+    exporting._write(model, tmp_path / "1", None)
+    for side in ("source", "target"):
+        names = [f"{side}_vocab.json", f"{side}_merges.txt"]
+        files = [str(tmp_path / "1" / name) for name in names]
+        byte_pairs = ByteLevelBPETokenizer.from_file(*files)
+        expected = gpt2.tokenizer.tokenize(["a man"]).to_list()
+        assert [byte_pairs.encode("a man").ids] == expected
 
 
 # The check.

@@ -97,6 +97,12 @@ def test_phrases_of_subwords_stand_within_the_sentence():
     texts = model.generate(lines[:2], max_length=15, constraints=constraints)
     for text, entry in zip(texts, constraints, strict=True):
         assert all(re.search(rf"(^| ){phrase}", text) for phrase in entry)
+    # A phrase ends within a word, as inflected forms do.
+    options = {"max_length": 15, "prefix": ["the cats", "the cats"]}
+    free = model.generate(lines[:2], **options)
+    texts = model.generate(lines[:2], **options, constraints=[["cat"], ["at"]])
+    assert texts[0] == free[0] and " cat " not in f"{texts[0]} "
+    assert texts[1] != free[1]
     message = "only characters and words of the target vocabulary; received '日'"
     with pytest.raises(ValueError, match=message):
         model.generate(lines[:1], constraints=[["日"]])

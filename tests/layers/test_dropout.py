@@ -39,7 +39,7 @@ class TestDecisions:
 
     @pytest.mark.parametrize("distance", [1, 2, 3, 4, 5, 7, 8, 16, 7 * 103])
     def test_are_independent_of_their_neighbours(self, distance):
-        """One or two words of random bits contain four decisions."""
+        """A word of random bits contains two decisions."""
         row = kept(0.3).ravel()
         together = row[distance:] & row[:-distance]
         # Overlapping pairs vary a little more than independent ones.

@@ -150,6 +150,52 @@ def test_prefixes_streams_and_trees(model):
         model.generate(FRAMES, prefix=prefix, max_length=1)
 
 
+@pytest.mark.once("torch")
+def test_a_search_embeds_a_batch_once(model):
+    """PyTorch runs it as written; the compilers of the other backends join calls."""
+    calls = []
+
+    class Counted(Pairs):
+        def call(self, frames):
+            calls.append(len(frames))
+            return super().call(frames)
+
+    counted = make_model(keras.Sequential([keras.Input((None, 5)), Counted(8)]))
+    counted.set_weights(model.get_weights())
+    for search in (GreedySearch(), BeamSearch(2)):
+        calls.clear()
+        result = counted.generate(FRAMES, search, max_length=4, batch_size=2)
+        assert calls == [2, 2]
+        expected = model.generate(FRAMES, search, max_length=4)
+        np.testing.assert_array_equal(result.token_ids, expected.token_ids)
+    calls.clear()
+    assert [*counted.stream(FRAMES[0], GreedySearch(), max_length=4)]
+    assert calls == [1]
+    calls.clear()
+    ensemble = kt.Ensemble([counted, model, counted])
+    ensemble.generate(FRAMES, GreedySearch(), max_length=4)
+    assert calls == [4, 4]
+
+
+def test_phrases(model):
+    constraints = [[[9, 8, 7]], [[6], [5, 4]], None]
+    options = {"search": SEARCHES["beams"], "max_length": RelativeLength(1.0, 3.0)}
+    free = model.generate(FRAMES, **options)
+    result = model.generate(FRAMES, **options, constraints=constraints)
+    for number, entry in enumerate(constraints):
+        assert 0 < result.lengths[number, 0] <= [10, 8, 10][number]
+        for tokens in result.token_ids[number].tolist():
+            for phrase in entry or ():
+                places = range(len(tokens) - len(phrase))
+                found = phrase in [tokens[n : n + len(phrase)] for n in places]
+                assert found or not any(tokens)  # no second hypothesis
+    assert result.token_ids[:2].tolist() != free.token_ids[:2].tolist()
+    same_results(result, free, 2)
+    options |= {"constraints": constraints, "max_length": RelativeLength(1.0, -3.0)}
+    with pytest.raises(ValueError, match="3 tokens in row 1, whose output has room"):
+        model.generate(FRAMES, **options)  # of seven and five positions
+
+
 def test_scores_and_alignments(model):
     scores = model.score(FRAMES, TARGETS)
     log_probs = ops.convert_to_numpy(ops.log_softmax(logits_of(model), axis=-1))

@@ -146,6 +146,8 @@ def test_terms(tmp_path):
             ],
         }
         assert outputs("terms", "a") == {"score": [-1.0], "text": ["A"]}
+        listed = client.get("/v1/models").json()["models"]
+        assert [model["terms"] for model in listed] == [2, 2]
         assert outputs("both", "In York.  No.", "") == {
             "score": [-3.0, 0],
             "text": ["IN YORK.+Yorck  NO.", ""],
@@ -317,9 +319,10 @@ def test_status_and_metadata(client):
     upper, _, sentences, empty, _ = client.get("/v1/models").json()["models"]
     ready = {"ready": True, "version": 3, "signatures": ["serving_default"]}
     compiled = {"compiled": True}
-    assert upper == {"name": "upper", "splits_sentences": False, **ready, **compiled}
+    plain = {"splits_sentences": False, "terms": 0}
+    assert upper == {"name": "upper", **plain, **ready, **compiled}
     assert sentences["splits_sentences"]
-    assert empty == {"name": "empty", "splits_sentences": False, "ready": False}
+    assert empty == {"name": "empty", **plain, "ready": False}
 
 
 def test_health(client):

@@ -88,7 +88,9 @@ class UpperCase:
     async def compute(self, signature, requests):
         return [await self.answer(signature, **inputs) for inputs in requests]
 
-    async def answer(self, signature, text, prefix=None, seed=None, state=None):
+    async def answer(
+        self, signature, text, prefix=None, seed=None, state=None, constraints=None
+    ):
         (text,) = text
         self.asked.append((signature, text))
         if "wait" in text:
@@ -101,6 +103,8 @@ class UpperCase:
         if signature == "continue":
             return self.piece(text, *state)
         best = "" if "nothing" in text else text.upper()
+        if signature == "constrained":
+            return {"text": [[f"{best} {constraints[0]}"]], "score": [[-2.0]]}
         if signature == "nbest":
             return {"text": [[best, text.title()]], "score": [[-0.5, -1.25]]}
         outputs = {"text": [best], "score": [-0.5]}
@@ -182,10 +186,14 @@ def model():
 def models(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     plain = {"serving_default": SIGNATURES["serving_default"]}
+    path = folder / "terms.tsv"
+    path.write_text("two\tdeux\nseven\tsept\n")
+    terms = {**SIGNATURES, "constrained": Signature({}, {})}
     return {
         "upper": available("upper", folder, model, SIGNATURES),
         "plain": available("plain", folder, model, plain),
         "split": available("split", folder, model, SIGNATURES, split_sentences="en"),
+        "terms": available("terms", folder, model, terms, dictionary=path),
         "writer": available("writer", folder, model, {"continue": Signature({}, {})}),
     }
 
@@ -446,6 +454,27 @@ def test_a_text_that_the_search_refuses_may_be_split(page):
     assert "models/split:predict" in command and "nbest" not in command
     generate(page)  # one sentence
     assert page.is_visible("#others")
+
+
+def test_a_dictionary_applies_to_the_outputs(open_page):
+    page = open_page(
+        f"#model=terms&text={TEXT}", viewport={"width": 360, "height": 800}
+    )
+    page.wait_for_selector("#attention:visible")
+    assert "a dictionary of 2 terms for this model" in page.inner_text("#terms")
+    assert page.inner_text("#best") == f"{TEXT.upper()} deux"
+    assert page.is_hidden("#others")
+    assert page.inner_text("#note") == (
+        f"Attention weights of another output: {TEXT.upper()}"
+    )
+    command = page.text_content("#curl")
+    assert "models/terms:predict" in command and "signature_name" not in command
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    generate(page, "no term")
+    assert page.inner_text("#best") == "NO TERM"
+    assert "outputs without the dictionary" in page.inner_text("#others-title")
+    page.select_option("#model", "upper")
+    page.wait_for_selector("#terms", state="hidden")
 
 
 def test_an_unreachable_server(page):
