@@ -174,8 +174,12 @@ def set_memory(is_kept: bool) -> None:
 
 
 def make_model(options: argparse.Namespace, **compiling: Any) -> kt.Seq2Seq:
+    depth = {"num_layers": options.layers} if options.layers else {}
     model = kt.Seq2Seq.from_preset(
-        f"transformer_{options.size}", vocabulary_size=VOCABULARY_SIZE
+        f"transformer_{options.size}",
+        vocabulary_size=VOCABULARY_SIZE,
+        normalize_first=True,  # as `keras-transformer train`
+        **depth,
     )
     model.compile(
         keras.optimizers.Adam(1e-4),
@@ -300,6 +304,9 @@ def main() -> None:
     """Prints a table and, with --json, writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", default="tiny", choices=("tiny", "small", "base"))
+    parser.add_argument(
+        "--layers", type=int, help="blocks of the encoder and of the decoder"
+    )
     parser.add_argument("--length", type=int, default=20, help="tokens of a sentence")
     parser.add_argument("--rows", type=int, default=16, help="of a batch of `fit`")
     parser.add_argument("--turns", type=int, default=7)
@@ -310,6 +317,7 @@ def main() -> None:
     options = parser.parse_args()
     backend = keras.backend.backend()
     print(f"backend {backend}, Keras {keras.version()}, size {options.size}", end="")
+    print(f" with {options.layers} layers" if options.layers else "", end="")
     print(f", length {options.length}, {options.rows} rows", end="")
     print(", all cores" if options.all_cores else ", one core")
     print(f"{'path':18}{'optimization':25}{'alone':>7}{'last':>7}", flush=True)
