@@ -9,9 +9,10 @@ without overlap, in nats per character; nanoGPT reports 1.88 from 20 batches.
 Ours trains with `fit` on `text_dataset`; the peer is a loop over random windows with
 `torch.nn` and `scaled_dot_product_attention`. Each side runs in its own process. Steps
 a second are those after the first 100, so without compilation, whose seconds have a
-column of their own. `tensorflow-xla` is `compile(jit_compile=True)`. `--design plain` has rotary positions and otherwise the blocks of
-Vaswani et al., before their normalisations; `--design modern` has also SwiGLU, RMSNorm
-and no biases, with as many parameters.
+column of their own. The side `ours-tensorflow-xla` has `compile(jit_compile=True)`.
+`--design plain` has rotary positions and otherwise the blocks of Vaswani et al., before
+their normalisations; `--design modern` has also SwiGLU, RMSNorm and no biases, with as
+many parameters.
 
     python benchmarks/language_model.py --text input.txt
     python benchmarks/language_model.py --text input.txt --design modern --side ours-jax
