@@ -165,7 +165,7 @@ def set_memory(is_kept: bool) -> None:
     if platform.libc_ver()[0] != "glibc" or keras.backend.backend() != "torch":
         return
     if is_kept:
-        module = importlib.import_module("keras_transformer.dataset.freed_memory")
+        module = importlib.import_module("keras_transformer.backend.freed_memory")
         module.keep_freed_memory()
         return
     libc = ctypes.CDLL(None)

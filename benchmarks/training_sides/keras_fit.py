@@ -11,7 +11,7 @@ from training_sides.batches import Batch
 try:  # Its memory is not that of training, so it is imported before the measurement.
     import tensorflow as tf
 
-    from keras_transformer.dataset.freed_memory import keep_freed_memory
+    from keras_transformer.backend.freed_memory import keep_freed_memory
 except ImportError:
     tf = None
 

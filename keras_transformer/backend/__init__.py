@@ -3,6 +3,7 @@
 - `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
 - `distribution`: losses, metrics and updates over several replicas
+- `freed_memory`: memory that glibc keeps for later steps
 - `sharding`: batches and variables on several devices of JAX
 - `keras_internals`: private names of Keras, with fallbacks; quantized models
 - `matmul`: matrix multiplication with the fastest kernel of each backend

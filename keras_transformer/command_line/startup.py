@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from keras_transformer.backend.compiled_code import keep_compiled_code
+from keras_transformer.backend.freed_memory import use_one_arena
 
 # Lines that TensorFlow 2.21 prints at import with any TF_CPP_MIN_LOG_LEVEL: those of
 # level INFO, and the hints next to them.
@@ -19,8 +20,9 @@ def import_keras_quietly() -> None:
     """Imports Keras and TensorFlow, and hides the log of TensorFlow's C++ code.
 
     Imports nothing if `TF_CPP_MIN_LOG_LEVEL` is 0, or if Keras is imported. XLA keeps
-    the code that it compiles for later commands of this user. Errors that stop a
-    command are Python exceptions or lines of level FATAL, which are not hidden.
+    the code that it compiles for later commands of this user, and JAX the memory of a
+    step. Errors that stop a command are Python exceptions or lines of level FATAL,
+    which are not hidden.
 
     Raises:
         ModuleNotFoundError: if a package that every command requires is missing.
@@ -35,6 +37,8 @@ def import_keras_quietly() -> None:
     if "keras" in sys.modules:
         return
     keep_compiled_code()
+    if backend == "jax":
+        use_one_arena()
     if level == "0":
         return
     with _filtered_stderr():
