@@ -13,20 +13,19 @@ _SETTINGS = {
     # early, it tries again: after a second by default, for 10 seconds.
     "RAY_raylet_client_connect_timeout_milliseconds": "50",
     "RAY_raylet_client_num_connect_attempts": "200",
-    # `ray.init` looks for the node, and waits for it in steps of a second by default.
-    "RAY_raylet_start_wait_time_s": "0",
     # The first workers import Ray Serve before Ray knows what they will run.
     "RAY_preload_python_modules": "ray.serve",
     # Ray searches the objects of a replica for garbage before the replica is ready.
     "RAY_SERVE_FREEZE_GC_ON_STARTUP": "0",
 }
 _POLL_SECONDS = 0.02
+_WAIT_SECONDS = 30.0
 
 # The methods of Ray's node that start the server of the dashboard, for which `ray.init`
 # waits, the autoscaler of machines, and the process that sends logs to `ray.init`.
 _NODE = "ray._private.node"
 _NOT_NEEDED = ("start_api_server", "start_monitor", "start_log_monitor")
-# The function by which `ray.init` looks for the node.
+# The function by which `ray.init` gets the node. It waits for it in steps of a second.
 _SERVICES = "ray._private.services"
 _GET_NODE = "get_node"
 
@@ -55,19 +54,25 @@ def few_processes() -> Iterator[None]:
         services = _module(_SERVICES)
         get_node: Any = getattr(services, _GET_NODE, None)
 
-        def get_node_or_wait(*args: object, **kwargs: object) -> object:
-            try:
-                return get_node(*args, **kwargs)
-            except RuntimeError:  # `ray.init` calls it again
-                time.sleep(_POLL_SECONDS)
-                raise
+        def get_node_at_once(gcs_address: str, node_id: str) -> object:
+            with contextlib.suppress(Exception):  # `get_node` waits as well
+                _wait_for_node(services.GcsClient(address=gcs_address))
+            return get_node(gcs_address, node_id)
 
-        stack.enter_context(_replaced(services, _GET_NODE, get_node_or_wait))
+        stack.enter_context(_replaced(services, _GET_NODE, get_node_at_once))
         yield
 
 
 def _start_nothing(*args: object, **kwargs: object) -> None:
     """In the place of the methods `_NOT_NEEDED`."""
+
+
+def _wait_for_node(client: Any) -> None:
+    end = time.monotonic() + _WAIT_SECONDS
+    while not client.get_all_node_info(timeout=_WAIT_SECONDS):
+        if time.monotonic() > end:
+            return
+        time.sleep(_POLL_SECONDS)
 
 
 def _module(name: str) -> Any:

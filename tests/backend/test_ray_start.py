@@ -21,11 +21,19 @@ def ray(monkeypatch):
     for name in ray_start._NOT_NEEDED:
         setattr(Node, name, lambda self, name=name: called.append(name))
 
-    def get_node(address, node_id):
+    def get_node(gcs_address, node_id):
         called.append(node_id)
-        raise RuntimeError(address)
+        return gcs_address
 
-    services = SimpleNamespace(get_node=get_node)
+    class GcsClient:
+        def __init__(self, address):
+            assert address == "127.0.0.1:9"
+
+        def get_all_node_info(self, timeout):
+            called.append("get_all_node_info")
+            return {"id": "node"} if called.count("get_all_node_info") > 2 else {}
+
+    services = SimpleNamespace(get_node=get_node, GcsClient=GcsClient)
     monkeypatch.setitem(sys.modules, "ray._private.node", SimpleNamespace(Node=Node))
     monkeypatch.setitem(sys.modules, "ray._private.services", services)
     monkeypatch.setattr(ray_start, "_POLL_SECONDS", 0)
@@ -42,11 +50,22 @@ def start(ray):
 def test_processes_that_replicas_do_not_need_are_not_started(ray):
     with ray_start.few_processes():
         start(ray)
-        with pytest.raises(RuntimeError, match="^127.0.0.1$"):
-            ray.services.get_node("127.0.0.1", node_id="node")
-    assert ray.called == ["start_raylet", "node"]
+    assert ray.called == ["start_raylet"]
     start(ray)
-    assert ray.called[2:] == ["start_raylet", *ray_start._NOT_NEEDED]
+    assert ray.called[1:] == ["start_raylet", *ray_start._NOT_NEEDED]
+
+
+def test_the_node_is_asked_for_when_it_exists(ray):
+    with ray_start.few_processes():
+        assert ray.services.get_node("127.0.0.1:9", node_id="node") == "127.0.0.1:9"
+    assert ray.called == [*["get_all_node_info"] * 3, "node"]
+
+
+def test_the_wait_for_the_node_ends(ray, monkeypatch):
+    monkeypatch.setattr(ray_start, "_WAIT_SECONDS", -1)
+    with ray_start.few_processes():
+        ray.services.get_node("127.0.0.1:9", "node")
+    assert ray.called == ["get_all_node_info", "node"]
 
 
 def test_the_methods_are_back_after_an_error(ray):
@@ -66,9 +85,15 @@ def test_a_version_of_ray_that_is_not_known(ray, monkeypatch):
     for name in ("ray._private.node", "ray._private.services"):
         monkeypatch.setitem(sys.modules, name, None)
     with ray_start.few_processes():
-        start_all = ray.Node().start_api_server
-    start_all()
+        ray.Node().start_api_server()
     assert ray.called == ["start_api_server"]
+
+
+def test_another_client_of_ray(ray):
+    del ray.services.GcsClient
+    with ray_start.few_processes():
+        assert ray.services.get_node("127.0.0.1:9", "node") == "127.0.0.1:9"
+    assert ray.called == ["node"]
 
 
 def test_variables_of_the_user_take_precedence(monkeypatch):
@@ -96,5 +121,6 @@ def test_ray_has_the_names():
     programs = [folder / "_raylet.so", folder / "core/src/ray/raylet/raylet"]
     read = b"".join(map(pathlib.Path.read_bytes, programs))
     read += pathlib.Path(constants.__file__).read_bytes()
-    missing = [name for name in ray_start._SETTINGS if name.encode() not in read]
+    names = [*ray_start._SETTINGS, "GcsClient", "get_all_node_info"]
+    missing = [name for name in names if name.encode() not in read]
     assert not missing
