@@ -54,10 +54,12 @@ def few_processes() -> Iterator[None]:
         services = _module(_SERVICES)
         get_node: Any = getattr(services, _GET_NODE, None)
 
-        def get_node_at_once(gcs_address: str, node_id: str) -> object:
+        def get_node_at_once(
+            gcs_address: str, *args: object, **kwargs: object
+        ) -> object:
             with contextlib.suppress(Exception):  # `get_node` waits as well
                 _wait_for_node(services.GcsClient(address=gcs_address))
-            return get_node(gcs_address, node_id)
+            return get_node(gcs_address, *args, **kwargs)
 
         stack.enter_context(_replaced(services, _GET_NODE, get_node_at_once))
         yield
