@@ -46,6 +46,8 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from keras_transformer.packages import without_garbage_collection
+
 if TYPE_CHECKING:
     from keras_transformer.dataset import parallel_dataset, text_dataset
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
@@ -85,63 +87,64 @@ def _is_command() -> bool:
 
 
 if TYPE_CHECKING or not _is_command():
-    from keras_transformer.decoding import (
-        BannedSequences,
-        BannedTexts,
-        BeamSearch,
-        GNMTLengthPenalty,
-        GreedySearch,
-        LengthPenalty,
-        LogitsProcessor,
-        NoRepeatNGram,
-        PowerLengthPenalty,
-        RelativeLength,
-        RepetitionPenalty,
-        Sampling,
-        SearchResult,
-        SuppressTokens,
-    )
-    from keras_transformer.distribution import distribute
-    from keras_transformer.inference.alignment import Alignment
-    from keras_transformer.inference.scoring import ScoreResult
-    from keras_transformer.inference.streaming import SearchTree
-    from keras_transformer.layers import (
-        AlibiBias,
-        AttentionPattern,
-        DecoderBlock,
-        DecoderStack,
-        EncoderBlock,
-        EncoderStack,
-        FeedForward,
-        GlobalLocal,
-        LearnedPositionalEncoding,
-        LocalWindow,
-        MultiHeadAttention,
-        PositionalEncoding,
-        PositionScheme,
-        RelativePositionBias,
-        RotaryEmbedding,
-        Strided,
-        scaled_dot_product_attention,
-    )
-    from keras_transformer.models import CausalLM, Ensemble, Seq2Seq
-    from keras_transformer.training import (
-        Checkpoints,
-        LabelSmoothedCrossEntropy,
-        MaskedTokenAccuracy,
-        NonFiniteLoss,
-        Perplexity,
-        Pipeline,
-        SavedCheckpoint,
-        SkipNonFinite,
-        TrainingProgress,
-        TranslationQuality,
-        WarmupInverseSquareRoot,
-        average_checkpoints,
-        freeze,
-        list_checkpoints,
-        load_checkpoint,
-    )
+    with without_garbage_collection():
+        from keras_transformer.decoding import (
+            BannedSequences,
+            BannedTexts,
+            BeamSearch,
+            GNMTLengthPenalty,
+            GreedySearch,
+            LengthPenalty,
+            LogitsProcessor,
+            NoRepeatNGram,
+            PowerLengthPenalty,
+            RelativeLength,
+            RepetitionPenalty,
+            Sampling,
+            SearchResult,
+            SuppressTokens,
+        )
+        from keras_transformer.distribution import distribute
+        from keras_transformer.inference.alignment import Alignment
+        from keras_transformer.inference.scoring import ScoreResult
+        from keras_transformer.inference.streaming import SearchTree
+        from keras_transformer.layers import (
+            AlibiBias,
+            AttentionPattern,
+            DecoderBlock,
+            DecoderStack,
+            EncoderBlock,
+            EncoderStack,
+            FeedForward,
+            GlobalLocal,
+            LearnedPositionalEncoding,
+            LocalWindow,
+            MultiHeadAttention,
+            PositionalEncoding,
+            PositionScheme,
+            RelativePositionBias,
+            RotaryEmbedding,
+            Strided,
+            scaled_dot_product_attention,
+        )
+        from keras_transformer.models import CausalLM, Ensemble, Seq2Seq
+        from keras_transformer.training import (
+            Checkpoints,
+            LabelSmoothedCrossEntropy,
+            MaskedTokenAccuracy,
+            NonFiniteLoss,
+            Perplexity,
+            Pipeline,
+            SavedCheckpoint,
+            SkipNonFinite,
+            TrainingProgress,
+            TranslationQuality,
+            WarmupInverseSquareRoot,
+            average_checkpoints,
+            freeze,
+            list_checkpoints,
+            load_checkpoint,
+        )
 
 __version__ = "0.2.0"
 

@@ -1,6 +1,7 @@
 """The order of the packages, and the packages that each one may require."""
 
 import ast
+import gc
 import os
 import pathlib
 import subprocess
@@ -13,6 +14,7 @@ from fork_server import forked_python
 
 import keras_transformer
 from keras_transformer import decoding
+from keras_transformer.packages import without_garbage_collection
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -249,3 +251,47 @@ def test_deprecated_names():
     assert Seq2Seq is keras_transformer.Seq2Seq
     with pytest.warns(FutureWarning, match="Use `SearchInputs` instead"):
         assert decoding.Sentences is decoding.SearchInputs
+
+
+@pytest.fixture
+def collections():
+    """The numbers of objects that were young at each search for garbage."""
+    young, before, frozen = [], gc.isenabled(), gc.get_freeze_count()
+    gc.unfreeze()
+
+    def note(phase, info):
+        if phase == "start":
+            young.append(len(gc.get_objects(0)))
+
+    gc.enable()
+    gc.callbacks.append(note)
+    yield young
+    gc.callbacks.remove(note)
+    if not before:
+        gc.disable()
+    if frozen:
+        gc.freeze()
+
+
+@pytest.mark.once
+def test_imports_are_not_searched_for_garbage(collections):
+    with without_garbage_collection():
+        assert not gc.isenabled()
+        with without_garbage_collection():
+            objects = [[] for _ in range(10**5)]
+        assert not gc.isenabled() and not collections
+    assert gc.isenabled() and len(objects) == 10**5
+    gc.collect(0)
+    assert collections and max(collections) < 10**4
+
+
+@pytest.mark.once
+def test_frozen_objects_stay_frozen(collections):
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with pytest.raises(ZeroDivisionError), without_garbage_collection():
+            raise ZeroDivisionError
+        assert gc.isenabled() and gc.get_freeze_count() >= frozen > 0
+    finally:
+        gc.unfreeze()

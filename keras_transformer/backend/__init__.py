@@ -12,6 +12,7 @@
 - `processes`: processes that train together, on JAX
 - `random_bits`: random integers of 16 bits for dropout
 - `ray_ports`: connections to Ray, and the addresses on which it listens
+- `ray_start`: the start of a local cluster of Ray
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache
 - `slice_update`: updates of a slice in place

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import tempfile
@@ -32,6 +33,8 @@ from keras_transformer.backend.compiled_code import tensorflow_flags  # noqa: E4
 from keras_transformer.backend.ray_ports import (  # noqa: E402
     use_loopback_in_replica,
 )
+from keras_transformer.backend.ray_start import few_processes  # noqa: E402
+from keras_transformer.packages import without_garbage_collection  # noqa: E402
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
     RequestError,
@@ -54,7 +57,7 @@ ATTEMPTS = 5
 RETRY_SECONDS = 0.2
 HEALTH_CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 30.0
-STATUS_POLL_SECONDS = 0.2
+STATUS_POLL_SECONDS = 0.1
 # Part of the message of a deployment whose replicas Ray has not scheduled for 30 s.
 NOT_SCHEDULED = "to be scheduled"
 
@@ -103,11 +106,13 @@ class SavedModelReplica:
         os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         os.environ["TF_XLA_FLAGS"] = tensorflow_flags(cache)
-        from keras_transformer.serving.replica import Replica
+        with without_garbage_collection():
+            from keras_transformer.serving.replica import Replica
 
-        self._replica = Replica(folder, batch_sizes, threads)
-        self._warm_up = WarmUp(self._replica, cache)
-        self._warm_up.compile_first()
+            self._replica = Replica(folder, batch_sizes, threads)
+            self._warm_up = WarmUp(self._replica, cache)
+            self._warm_up.compile_first()
+        gc.freeze()  # The objects of the start stay, so no search visits them.
         threading.Thread(target=self._warm_up.compile_others, daemon=True).start()
 
     async def predict(self, signature: str, requests: list[Columns]) -> list[Result]:
@@ -172,7 +177,7 @@ class Cluster:
         # Ray puts the working folder first on the path of modules of its processes.
         empty = Path(self._temporary.name, "working_folder")
         empty.mkdir()
-        with contextlib.chdir(empty):
+        with contextlib.chdir(empty), few_processes():
             ray.init(
                 address=address or "local",
                 namespace="keras_transformer",

@@ -75,6 +75,7 @@ def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_
     for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr("keras_transformer.serving.replica.Replica", Stuck)
+    monkeypatch.setattr(cluster.gc, "freeze", lambda: None)
     replica = cluster.SavedModelReplica("m/1", (1,), 1, str(tmp_path), 0.05)
 
     async def main():

@@ -165,6 +165,14 @@ def test_only_this_machine_can_reach_ray(server):
     assert addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"} and addresses
 
 
+def test_ray_runs_only_the_processes_that_replicas_need(server):
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    commands = [" ".join(child.cmdline()) for child in children]
+    for name in ("dashboard.py", "monitor.py"):
+        assert not [command for command in commands if name in command]
+    assert [command for command in commands if "raylet" in command]
+
+
 def test_the_log_tells_the_address_and_the_progress(server):
     server.wait(lambda: "compiled all shapes (1)" in server.said())
     lines = [line.split(" INFO ", 1) for line in server.said().splitlines()]
