@@ -126,6 +126,7 @@ def our_seq2seq(has_window: bool) -> Any:
         num_heads=HEADS,
         vocabulary_size=VOCABULARY_SIZE,
         dropout=0.0,
+        normalize_first=False,  # as LED
         attention_options=our_attention(has_window),
     )
 

@@ -2,7 +2,8 @@ r"""Measures a server under load, and tests it with failures.
 
 - `load`: throughput and latency by the number of clients, which send the next request
   when they receive a response. The peer is the same SavedModel behind a minimal FastAPI
-  endpoint, with one text per call. Both are measured alternately.
+  endpoint, with one text per call. Both are measured alternately. With `--before`, the
+  peer is the server of an older commit instead.
 - `faults`: 32 clients send at least 10,000 requests while ten replicas are killed
   (SIGKILL), each after the previous one has been replaced, and a new version is added.
   Every response is compared with the output of the SavedModel.
@@ -35,7 +36,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -47,6 +48,8 @@ SCORE_TOLERANCE = 1e-4
 NOTICED_SECONDS = 5  # time after which Ray does not count a killed replica
 PRONOUNCE = pathlib.Path(__file__).parents[1] / "saved_models" / "pronounce"
 PEER = pathlib.Path(__file__).parent / "serving_sides" / "unbatched.py"
+
+Side = tuple[str, Callable[[str], Any]]  # URL, and the body of a request for a text
 
 
 def main() -> None:
@@ -87,6 +90,12 @@ def main() -> None:
     )
     parser.add_argument(
         "--kills", type=int, default=10, help="Number of kills of faults."
+    )
+    parser.add_argument(
+        "--before",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="Peer of load: a folder with an older `keras_transformer`.",
     )
     parser.add_argument("--minutes", type=float, default=10, help="Duration of soak.")
     options = parser.parse_args()
@@ -157,9 +166,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def our_server(models: pathlib.Path) -> Iterator[Server]:
+def our_server(
+    models: pathlib.Path, package: pathlib.Path | None = None
+) -> Iterator[Server]:
     """Starts the command with its defaults, and waits until all is compiled."""
-    with started_server(models) as server:
+    with started_server(models, package=package) as server:
         wait_for(server.address + "/ready", server.process)
         while not is_compiled(server):
             time.sleep(0.5)
@@ -167,12 +178,17 @@ def our_server(models: pathlib.Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def started_server(models: pathlib.Path, *options: str) -> Iterator[Server]:
-    """Starts the command, and does not wait."""
+def started_server(
+    models: pathlib.Path, *options: str, package: pathlib.Path | None = None
+) -> Iterator[Server]:
+    """Starts the command, with the code in `package` if given, and does not wait."""
     port = free_port()
     command = ["-m", "keras_transformer", "serve", str(models), "--port", str(port)]
     process = subprocess.Popen(
-        [sys.executable, *command, *options], stderr=subprocess.DEVNULL
+        [sys.executable, *command, *options],
+        stderr=subprocess.DEVNULL,
+        cwd=package,
+        env=os.environ | ({"PYTHONPATH": str(package)} if package else {}),
     )
     try:
         yield Server(process, port, models)
@@ -267,29 +283,40 @@ def start_seconds(models: pathlib.Path, cache: str) -> list[float]:
 
 async def load(server: Server, options: argparse.Namespace) -> None:
     """Prints a row for each number of clients."""
-    with peer(server.models) as peer_url:
-        sides = {
-            "ours": (server.address + server.path, lambda text: {"instances": [text]}),
-            "unbatched": (peer_url, lambda text: {"text": text}),
-        }
-        for side in sides.values():  # compile everything
-            await drive(*side, options.texts, 32, 60)
-        print(
-            f"{'':8}{'texts a second':>26}{'ratio':>7}{'ours: ms':>25}"
-            f"{'unbatched: ms':>25}{'p99·texts/':>11}\n"
-            f"{'clients':8}{'ours':>13}{'unbatched':>13}{'':7}"
-            + f"{'p50':>9}{'p95':>8}{'p99':>8}" * 2
-            + f"{'clients':>11}"
-        )
-        for clients in options.clients:
-            found: dict[str, list[Any]] = {name: [] for name in sides}
-            for _ in range(options.rounds):
-                for name, side in sides.items():
-                    seconds = await drive(
-                        *side, options.texts, clients, options.seconds
-                    )
-                    found[name].append(figures(seconds, options.seconds))
-            show(clients, found)
+    if options.before:
+        with our_server(server.models, options.before.resolve()) as older:
+            await compare(server, "before", side_of(older), options)
+    else:
+        with peer(server.models) as url:
+            side = url, lambda text: {"text": text}
+            await compare(server, "unbatched", side, options)
+
+
+def side_of(server: Server) -> Side:
+    return server.address + server.path, lambda text: {"instances": [text]}
+
+
+async def compare(
+    server: Server, name: str, peer: Side, options: argparse.Namespace
+) -> None:
+    """Measures the server and the peer alternately."""
+    sides = {"ours": side_of(server), name: peer}
+    for side in sides.values():  # compile everything
+        await drive(*side, options.texts, 32, 60)
+    print(
+        f"{'':8}{'texts a second':>26}{'ratio':>7}{'ours: ms':>25}"
+        f"{name + ': ms':>25}{'p99·texts/':>11}\n"
+        f"{'clients':8}{'ours':>13}{name:>13}{'':7}"
+        + f"{'p50':>9}{'p95':>8}{'p99':>8}" * 2
+        + f"{'clients':>11}"
+    )
+    for clients in options.clients:
+        found: dict[str, list[Any]] = {name: [] for name in sides}
+        for _ in range(options.rounds):
+            for name, side in sides.items():
+                seconds = await drive(*side, options.texts, clients, options.seconds)
+                found[name].append(figures(seconds, options.seconds))
+        show(clients, *found.values())
 
 
 async def drive(
@@ -327,18 +354,17 @@ def figures(taken: list[float], seconds: float) -> list[float]:
     return [len(taken) / seconds, *(1e3 * percentiles[p - 1] for p in (50, 95, 99))]
 
 
-def show(clients: int, found: dict[str, list[list[float]]]) -> None:
-    """Prints the medians of the rounds."""
-    middle = {
-        name: [statistics.median(column) for column in zip(*rounds, strict=True)]
-        for name, rounds in found.items()
-    }
-    ours, unbatched = middle["ours"], middle["unbatched"]
+def show(clients: int, *sides: list[list[float]]) -> None:
+    """Prints the medians of the rounds of both sides."""
+    ours, other = (
+        [statistics.median(column) for column in zip(*rounds, strict=True)]
+        for rounds in sides
+    )
     bound = ours[3] / 1e3 * ours[0] / clients
     print(
-        f"{clients:<8}{ours[0]:13.0f}{unbatched[0]:13.0f}{ours[0] / unbatched[0]:7.2f}"
+        f"{clients:<8}{ours[0]:13.0f}{other[0]:13.0f}{ours[0] / other[0]:7.2f}"
         + "".join(
-            f"{p50:9.0f}{p95:8.0f}{p99:8.0f}" for _, p50, p95, p99 in middle.values()
+            f"{p50:9.0f}{p95:8.0f}{p99:8.0f}" for _, p50, p95, p99 in (ours, other)
         )
         + f"{bound:11.2f}",
         flush=True,

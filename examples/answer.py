@@ -58,7 +58,6 @@ def main(arguments: list[str] | None = None) -> float:
         intermediate_dim=128,
         num_heads=4,
         dropout=0.0,
-        normalize_first=True,
         positions=kt.RotaryEmbedding(),
         tie_embeddings="all",
         source_tokenizer=tokenizer,

@@ -115,7 +115,6 @@ def build_model(tokenizer: kt.WordTokenizer) -> kt.Seq2Seq:
         intermediate_dim=2 * WIDTH,
         num_heads=4,
         dropout=0.1,
-        normalize_first=True,
         target_tokenizer=tokenizer,
         source_embedding=embedding,
     )

@@ -198,7 +198,6 @@ def train_model(
         hidden_dim=options.hidden_dim,
         intermediate_dim=2 * options.hidden_dim,
         num_heads=4,
-        normalize_first=True,
         dropout=options.dropout,
         max_source_length=64,
         max_target_length=64,

@@ -123,7 +123,6 @@ def build_model(tokenizer: kt.WordTokenizer) -> kt.Seq2Seq:
         hidden_dim=WIDTH,
         intermediate_dim=2 * WIDTH,
         num_heads=4,
-        normalize_first=True,
         target_tokenizer=tokenizer,
         source_embedding=embedding,
     )

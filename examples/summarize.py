@@ -58,7 +58,6 @@ def main(arguments: list[str] | None = None) -> float:
         intermediate_dim=256,
         num_heads=4,
         dropout=0.1,
-        normalize_first=True,
         tie_embeddings="all",
         source_tokenizer=tokenizer,
         target_tokenizer=tokenizer,

@@ -61,9 +61,14 @@ def log_probabilities(model, sources, targets):
 
 
 DESIGNS = {
-    "paper": lambda: {"num_layers": 2, "target_tokenizer": None},
-    "pre-norm": lambda: {"normalize_first": True, "activation": "gelu"},
+    "paper": lambda: {
+        "num_layers": 2,
+        "target_tokenizer": None,
+        "normalize_first": False,
+    },
+    "pre-norm": lambda: {"activation": "gelu"},
     "untied": lambda: {
+        "normalize_first": False,
         "tie_embeddings": "none",
         "activation": "silu",
         "positions": PositionalEncoding(max_wavelength=100),
@@ -123,6 +128,7 @@ DESIGNS = {
     "bart": lambda: {
         "positions": (LearnedPositionalEncoding(max_length=13), PositionalEncoding()),
         "normalize_embeddings": True,
+        "normalize_first": False,
         "activation": "gelu",
     },
 }

@@ -13,9 +13,7 @@ def train(task: Task) -> Trained:
     tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
     train = kt.parallel_dataset(*task.train, **tokenizers)
     valid = kt.parallel_dataset(*task.valid, shuffle=False, **tokenizers)
-    model = kt.Seq2Seq.from_preset(
-        PRESET, normalize_first=True, dropout=0.3, **tokenizers
-    )
+    model = kt.Seq2Seq.from_preset(PRESET, dropout=0.3, **tokenizers)
     schedule = kt.WarmupInverseSquareRoot(peak_learning_rate=4e-3, warmup_steps=2000)
     model.compile(
         keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),

@@ -44,13 +44,11 @@ print(train)
 #
 # The tutorials implement the attention blocks, the positions and the masks. In this
 # library they are layers, and `Seq2Seq` is the model of the paper, with one matrix for
-# the embeddings of both languages and for the logits. `normalize_first=True`, as in the
-# command, normalises the inputs of the sub-layers instead of their outputs. The blocks
-# of the paper do not learn this task at the learning rate below.
+# the embeddings of both languages and for the logits. Its blocks normalise the inputs
+# of the sub-layers instead of their outputs. Those of the paper (`normalize_first=False`)
+# do not learn this task at the learning rate below.
 
-model = kt.Seq2Seq.from_preset(
-    "transformer_tiny", normalize_first=True, dropout=0.3, **tokenizers
-)
+model = kt.Seq2Seq.from_preset("transformer_tiny", dropout=0.3, **tokenizers)
 model.summary()
 
 # ## Training

@@ -91,6 +91,7 @@ def seq2seq_arguments(config: Config) -> Config:
         "tie_embeddings": tying,
         "scale_embeddings": bool(config["scale_embedding"]),
         "output_bias": True,
+        "normalize_first": False,
         "dropout": config["dropout"],
         "activation": ACTIVATIONS[config["activation_function"]],
         "layer_norm_epsilon": LAYER_NORM_EPSILON,

@@ -87,7 +87,8 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             and sub-layer outputs (P_drop).
         activation: activation of the feed-forward networks.
         normalize_first: bool, whether to normalise the input of each sub-layer
-            (pre-norm) instead of its output (post-norm).
+            (pre-norm) instead of its output (post-norm, as in the paper). Post-norm
+            requires a lower learning rate.
         layer_norm_epsilon: float, epsilon of the normalisations.
         positions: a `PositionScheme`, copied for the encoder and the decoder, or a pair
             of them, one for each: an encoding is added to the embeddings, any other
@@ -213,7 +214,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         output_bias: bool | None = None,
         dropout: float = 0.1,
         activation: Any = "relu",
-        normalize_first: bool = False,
+        normalize_first: bool = True,
         layer_norm_epsilon: float = 1e-5,
         positions: Positions = None,
         normalize_embeddings: bool = False,

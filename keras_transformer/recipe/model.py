@@ -79,7 +79,6 @@ def _options(recipe: PlannedRecipe, length: int) -> dict[str, Any]:
     assert recipe.preset is not None
     sizes = {name: vars(recipe)[name] for name in SIZES}
     options: dict[str, Any] = {
-        "normalize_first": True,
         "dropout": recipe.dropout,
         "attention_options": {"dropout": recipe.attention_dropout},
         "positions": _positions(recipe, length),

@@ -16,6 +16,7 @@ from keras_transformer.text import CharacterTokenizer, MarianTokenizer
 
 TEXTS = [*marian_folders.SOURCES, ">>deu<< two cats", "a zebra ☃ sees me"]
 MARIAN = {
+    "normalize_first": False,
     "num_layers": 2,
     "num_decoder_layers": 1,
     "hidden_dim": 12,

@@ -98,6 +98,15 @@ def test_logits_are_those_of_the_paper(normalize_first, tie_embeddings):
     np.testing.assert_allclose(to_numpy(model(INPUTS)), expected, rtol=1e-4, atol=3e-5)
 
 
+def test_blocks_are_pre_norm_by_default():
+    model = seq2seq()
+    pre_norm = seq2seq(normalize_first=True)
+    post_norm = seq2seq(normalize_first=False)
+    logits = logits_of(model, SOURCE, TARGET)
+    np.testing.assert_array_equal(logits, logits_of(pre_norm, SOURCE, TARGET))
+    assert len(model.weights) == len(post_norm.weights) + 4  # two normalisations
+
+
 def test_two_vocabularies():
     model = seq2seq(
         vocabulary_size=None, source_vocabulary_size=17, target_vocabulary_size=13
