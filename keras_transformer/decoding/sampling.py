@@ -19,6 +19,7 @@ from keras_transformer.decoding.wide_top_k import argmax
 from keras_transformer.types import Tensor, TokenIds
 
 LOWEST_TEMPERATURE = 1e-6
+_BITS_BELOW_2 = 30  # in which float32 numbers from 0 to 2 differ
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,18 @@ class Sampling(IndependentSearch):
 
 
 def _lowest_of_nucleus(probabilities: Tensor, top_p: float) -> Tensor:
-    """Returns the lowest probability in the smallest set that sums to `top_p`."""
-    ordered = ops.flip(ops.sort(probabilities, axis=-1), axis=-1)
-    before = ops.cumsum(ordered, axis=-1) - ordered
-    return ops.min(ops.where(before < top_p, ordered, 1.0), axis=-1, keepdims=True)
+    """Returns the lowest probability in the smallest set that sums to `top_p`.
+
+    It is the highest threshold that enough probabilities reach. Its bits are found one
+    by one, highest first, since positive floats have the order of their bits. XLA takes
+    forty times as long to sort the probabilities on a CPU.
+    """
+
+    def add_bit(index: Tensor, lowest: Tensor) -> Tensor:
+        candidate = lowest + ops.left_shift(1, _BITS_BELOW_2 - 1 - index)
+        reached = probabilities >= ops.view(candidate, "float32")
+        total = ops.sum(ops.where(reached, probabilities, 0.0), axis=-1, keepdims=True)
+        return ops.where(total >= top_p, candidate, lowest)
+
+    zero = ops.zeros_like(probabilities[..., :1], dtype="int32")
+    return ops.view(ops.fori_loop(0, _BITS_BELOW_2, add_bit, zero), "float32")

@@ -98,6 +98,26 @@ def test_equally_probable_tokens_at_the_threshold_are_kept():
         np.testing.assert_array_equal(result, 0.0)
 
 
+@pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.9999])
+@pytest.mark.parametrize("size", [2, 3, 33, 5000])
+def test_top_p_keeps_the_smallest_set_that_is_probable_enough(size, top_p):
+    rng = np.random.default_rng(size)
+    logits = rng.normal(scale=[[0.01], [1.0], [20.0]], size=(3, size))
+    logits[:, 1::3] = -np.inf
+    probabilities = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    order = np.argsort(-probabilities, axis=1)
+    sums = np.cumsum(np.take_along_axis(probabilities, order, axis=1), axis=1)
+    result = Sampling(top_p=top_p).filter(ops.convert_to_tensor(logits, "float32"))
+    kept = np.isfinite(ops.convert_to_numpy(result))
+    for row in range(3):
+        count = kept[row].sum()
+        assert kept[row][order[row, :count]].all()
+        # The sums of float32 numbers are not exact.
+        assert sums[row, count - 1] > top_p - 1e-6
+        assert count == 1 or sums[row, count - 2] < top_p + 1e-6
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
