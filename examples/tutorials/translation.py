@@ -45,8 +45,8 @@ print(train)
 # The tutorials implement the attention blocks, the positions and the masks. In this
 # library they are layers, and `Seq2Seq` is the model of the paper, with one matrix for
 # the embeddings of both languages and for the logits. Its blocks normalise the inputs
-# of the sub-layers instead of their outputs. Those of the paper (`normalize_first=False`)
-# do not learn this task at the learning rate below.
+# of the sub-layers. Those of the paper, `normalize_first=False`, normalise the outputs;
+# they do not learn this task at the learning rate below.
 
 model = kt.Seq2Seq.from_preset("transformer_tiny", dropout=0.3, **tokenizers)
 model.summary()
