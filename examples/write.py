@@ -1,7 +1,7 @@
 """Learns to write from any text, and prints what it writes.
 
 A decoder-only Transformer with rotary positions, gated feed-forward networks and RMS
-normalisation learns to predict the next character. It takes about 5 minutes on two
+normalisation learns to predict the next character. It takes two to five minutes on two
 cores:
 
     python examples/write.py shakespeare.txt --prompt "ROMEO:"
