@@ -3,9 +3,9 @@
 The model is a `GPT2LMHeadModel` of transformers with random weights and 12 blocks of
 width 768. `load_gpt2` reads it; CTranslate2's converter and KerasHub's `GPT2CausalLM`
 have the same sizes. The prompts are random tokens of 16 to 64, and each side generates
-64 new tokens of each, greedily or by sampling (top-p 0.9 for all). No side can end
-earlier. CTranslate2 groups prompts by length; transformers pads on the left; KerasHub
-pads on the right and starts at the shortest prompt.
+64 new tokens of each, greedily or by sampling (`--sample top-p`: 0.9, `--sample top-k`:
+50). No side can end earlier. CTranslate2 groups prompts by length; transformers pads on
+the left; KerasHub pads on the right and starts at the shortest prompt.
 
 Each side runs in its own process with its default threads; the sides alternate, and the
 figure is the median of new tokens a second, compilation apart:
@@ -25,6 +25,7 @@ import time
 
 SIDES = ("ours-jax", "ours-tensorflow", "ctranslate2", "transformers", "keras_hub")
 SHORTEST, LONGEST, NEW = 16, 64, 64
+TOP_P, TOP_K = 0.9, 50
 VOCABULARY, END = 50257, 50256
 
 
@@ -56,10 +57,14 @@ def ours(folder, prompts, sample, backend):
     import keras_transformer as kt
 
     model = kt.load_gpt2(folder)
-    search = kt.Sampling(top_p=0.9) if sample else kt.GreedySearch()
+    searches = {
+        "top-p": kt.Sampling(top_p=TOP_P),
+        "top-k": kt.Sampling(top_k=TOP_K),
+        None: kt.GreedySearch(),
+    }
 
     def generate():
-        result = model.generate(prompts, search, NEW, min_length=NEW, seed=1)
+        result = model.generate(prompts, searches[sample], NEW, min_length=NEW, seed=1)
         return int(result.lengths.sum())
 
     return generate
@@ -76,7 +81,11 @@ def ctranslate2(folder, prompts, sample):
     generator = ctranslate2.Generator(str(target))
     tokens = json.loads((target / "vocabulary.json").read_text())
     rows = [[tokens[i] for i in prompt] for prompt in prompts]
-    options = {"sampling_topk": 0, "sampling_topp": 0.9} if sample else {}
+    options = {
+        "top-p": {"sampling_topk": 0, "sampling_topp": TOP_P},
+        "top-k": {"sampling_topk": TOP_K},
+        None: {},
+    }
 
     def generate():
         results = generator.generate_batch(
@@ -84,7 +93,7 @@ def ctranslate2(folder, prompts, sample):
             max_length=NEW,
             min_length=NEW,
             include_prompt_in_result=False,
-            **options,
+            **options[sample],
         )
         return sum(len(result.sequences_ids[0]) for result in results)
 
@@ -99,7 +108,11 @@ def transformers(folder, prompts, sample):
     longest = max(map(len, prompts))
     ids = torch.tensor([[END] * (longest - len(row)) + row for row in prompts])
     mask = torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in prompts])
-    options = {"top_p": 0.9, "top_k": 0} if sample else {}
+    options = {
+        "top-p": {"top_p": TOP_P, "top_k": 0},
+        "top-k": {"top_k": TOP_K},
+        None: {},
+    }
 
     def generate():
         with torch.no_grad():
@@ -108,9 +121,9 @@ def transformers(folder, prompts, sample):
                 attention_mask=mask,
                 max_new_tokens=NEW,
                 min_new_tokens=NEW,
-                do_sample=sample,
+                do_sample=sample is not None,
                 pad_token_id=END,
-                **options,
+                **options[sample],
             )
         return found[:, longest:].numel()
 
@@ -131,8 +144,12 @@ def keras_hub(folder, prompts, sample):
         max_sequence_length=1024,
     )
     model = keras_nlp.models.GPT2CausalLM(backbone, preprocessor=None)
-    sampler = keras_nlp.samplers.TopPSampler(p=0.9) if sample else "greedy"
-    model.compile(sampler=sampler)
+    samplers = {
+        "top-p": keras_nlp.samplers.TopPSampler(p=TOP_P),
+        "top-k": keras_nlp.samplers.TopKSampler(k=TOP_K),
+        None: "greedy",
+    }
+    model.compile(sampler=samplers[sample])
     ids = np.zeros((len(prompts), LONGEST + NEW), "int32")
     mask = np.zeros((len(prompts), LONGEST + NEW), "int32")
     for row, real, prompt in zip(ids, mask, prompts, strict=True):
@@ -170,7 +187,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument(
-        "--sample", action="store_true", help="in place of greedy search"
+        "--sample", choices=("top-p", "top-k"), help="in place of greedy search"
     )
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -188,13 +205,13 @@ def main():
                 for side in arguments.sides:
                     command = [sys.executable, __file__, "--measure", side]
                     command += ["--folder", folder, "--prompts", str(count)]
-                    command += ["--sample"] if arguments.sample else []
+                    if arguments.sample:
+                        command += ["--sample", arguments.sample]
                     done = subprocess.run(command, capture_output=True, text=True)
                     if done.returncode:
                         sys.exit(f"{side}: {done.stderr[-3000:]}")
                     speeds[side].append(json.loads(done.stdout.splitlines()[-1]))
-            name = "sampling" if arguments.sample else "greedy"
-            print(f"{count} prompts, {name}:")
+            print(f"{count} prompts, {arguments.sample or 'greedy'}:")
             for side, found in speeds.items():
                 speed, first = map(statistics.median, zip(*found, strict=True))
                 print(f"  {side:16} {speed:8.1f} tokens/s, compilation {first:5.1f} s")

@@ -129,7 +129,9 @@ class Sampling(IndependentSearch):
         """
         logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            lowest = ops.top_k(logits, self.top_k)[0][..., -1:]
+            # XLA sorts all logits if the lowest of the highest is a slice.
+            highest, _ = ops.top_k(logits, self.top_k)
+            lowest = ops.min(highest, axis=-1, keepdims=True)
             logits = ops.where(logits >= lowest, logits, -float("inf"))
         if self.top_p < 1:
             lowest = _lowest_of_nucleus(ops.softmax(logits), self.top_p)
