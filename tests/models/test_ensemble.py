@@ -106,6 +106,8 @@ def test_prefixes_streams_coverage_and_trees(ensemble):
     for text in ensemble.generate(TEXTS[:2], search, prefix=["a t", "to"]):
         assert text.startswith(("a t", "to"))
     pieces = "".join(ensemble.stream("a toy", max_length=6))
+    assert pieces == ensemble.generate("a toy", max_length=6)
+    pieces = "".join(ensemble.stream("a toy", GreedySearch(), max_length=6))
     assert pieces == ensemble.generate("a toy", GreedySearch(), max_length=6)
     tree = ensemble.search_tree("a toy", max_length=4)
     assert len(tree.best) == 1

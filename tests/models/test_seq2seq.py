@@ -401,8 +401,8 @@ def test_max_target_length_limits_every_output():
 def _endless(model):
     """The model without its end token: the opposite of its most probable one."""
     embeddings = model.target_embedding.get_weights()[0]
-    scale, offset = model.decoder.blocks[-1].feed_forward_residual.get_weights()
-    model.decoder.blocks[-1].feed_forward_residual.set_weights([0 * scale, offset])
+    scale, offset = model.decoder.norm.get_weights()
+    model.decoder.norm.set_weights([0 * scale, offset])
     embeddings[END] = -50.0 * offset
     model.target_embedding.set_weights([embeddings])
     return model

@@ -7,7 +7,7 @@ pytestmark = pytest.mark.once("torch")
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
-BLOCKS = 2 * (4 * (6 * 6 + 6)) + 4 * (6 * 6 + 6) + 2 * (6 * 7 + 7 + 7 * 6 + 6) + 5 * 12
+BLOCKS = 2 * (4 * (6 * 6 + 6)) + 4 * (6 * 6 + 6) + 2 * (6 * 7 + 7 + 7 * 6 + 6) + 7 * 12
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_a_weight_can_be_trained_again(model):
         ("decoder/*/kernel", 2 * 10),
         ("*/query/bias", 6),
         ("output", 2),
-        ("*", 2 + 2 + 2 * (16 + 26)),
+        ("*", 2 + 2 + 2 * (16 + 26) + 4),
     ],
 )
 def test_patterns(model, pattern, expected):
