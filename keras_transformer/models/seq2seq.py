@@ -87,7 +87,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             and sub-layer outputs (P_drop).
         activation: activation of the feed-forward networks.
         normalize_first: bool, whether to normalise the input of each sub-layer
-            (pre-norm). Post-norm, as in the paper, requires a lower learning rate.
+            (pre-norm) instead of its output (post-norm).
         layer_norm_epsilon: float, epsilon of the normalisations.
         positions: a `PositionScheme`, copied for the encoder and the decoder, or a pair
             of them, one for each: an encoding is added to the embeddings, any other
