@@ -8,6 +8,7 @@ import inspect
 import pathlib
 import re
 import subprocess
+import tempfile
 import tomllib
 from importlib import metadata
 
@@ -329,6 +330,7 @@ def test_documentation_code_runs_and_prints_what_it_says(
     name, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     page = ROOT / f"docs/{name}.md"
     text = page.read_text("utf-8")
     check_blocks(text, {}, capsys)
