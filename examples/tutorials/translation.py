@@ -115,7 +115,8 @@ model.export("saved_models/en-de/1")
 # [Migration](../../docs/migration.md#the-keras-tutorial) explains each difference.
 #
 # Programs in the way of each tutorial, with models of one size, learned Multi30k for 20
-# epochs on one core. Minutes are those of training, seconds those of 1,000 translations:
+# epochs on one core. The minutes are those of training, the seconds those of 1,000
+# translations, and BLEU ignores letter case:
 #
 # | | lines | pairs a second | minutes | seconds | BLEU |
 # | --- | ---: | ---: | ---: | ---: | ---: |
