@@ -419,6 +419,14 @@ def test_scores_of_texts(add_start_token):
     assert (scores.characters, scores.bytes) == sizes
 
 
+def test_a_first_token_can_be_a_byte_of_a_character():
+    """A text of three bytes has two scored tokens of one byte each."""
+    model = CausalLM(**SIZES, tokenizer=ByteTokenizer(), max_length=8)
+    scores = score_running_text(model, ["éa", "€", "", "ab"])
+    assert (scores.tokens, scores.bytes) == (5, 5)
+    assert scores.characters == 2 + 1 + 0 + 1
+
+
 @pytest.mark.parametrize("content", [{}, {"scores": {"nats": 1}}, {"scores": 5}])
 def test_wrong_figures(tmp_path, content):
     (tmp_path / "figures.json").write_text(json.dumps(content))
