@@ -344,6 +344,18 @@ def test_the_loss_of_pairs_is_that_of_the_answers():
     assert found == pytest.approx(-scored.scores.sum() / scored.lengths.sum(), rel=1e-4)
 
 
+def test_pairs_that_exceed_the_context_have_no_logits():
+    """Not those of another token, which a loss would take for those of the answer."""
+    model = model_of(max_length=5)
+    inputs = {
+        "encoder_token_ids": np.array([[4, 5, 6, 7], [4, 5, 0, 0]]),
+        "decoder_token_ids": np.array([[2, 8, 9, 0], [2, 8, 9, 10]]),
+    }
+    logits = ops.convert_to_numpy(model(inputs))
+    known = np.isfinite(logits).all(axis=2).tolist()
+    assert known == [[True, True, False, True], [True] * 4]
+
+
 def test_it_trains_on_whole_texts():
     model = model_of(add_start_token=True)
     rows = np.array([[2, 5, 6, 7, 8, 3], [2, 9, 4, 3, 0, 0]])
