@@ -232,8 +232,11 @@ def test_windows_of_a_long_text_have_the_context_they_can_have():
         model.score_texts([text], context=14)
     with pytest.raises(ValueError, match="`context` must be.*was trained on"):
         model_of().score_texts([text])
-    with pytest.raises(ValueError, match="`stride` must be from 1 to 13"):
-        model.score_texts([text], stride=14)
+    for stride in (14, 2.5):
+        with pytest.raises(ValueError, match="`stride` must be an int from 1 to 13"):
+            model.score_texts([text], stride=stride)
+    with pytest.raises(ValueError, match="`context` must be an int"):
+        model.score_texts([text], context=8.0)
 
 
 def test_a_model_of_running_text_scores_all_tokens_but_the_first():
