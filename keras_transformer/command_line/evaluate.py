@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from keras_transformer.models import CausalLM
 
 
+DEFAULT_TOKENIZE = "13a"
+
+
 class Documents(enum.StrEnum):
     """What a document of running text is; `none` for one text without documents."""
 
@@ -61,7 +64,7 @@ def evaluate_command(
     ] = False,
     bleu_tokenize: Annotated[
         str, typer.Option(help="Tokenizer of sacreBLEU: 13a, zh, ja-mecab, char, …")
-    ] = "13a",
+    ] = DEFAULT_TOKENIZE,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
     documents: Annotated[
@@ -108,6 +111,10 @@ def evaluate_command(
             "num_beams": num_beams,
             "length_penalty": length_penalty,
             "lowercase": lowercase or None,
+            "bleu_tokenize": None
+            if bleu_tokenize == DEFAULT_TOKENIZE
+            else bleu_tokenize,
+            "too_long": None if too_long is TooLong.error else str(too_long),
         }
         for name, given in options.items():
             if given is not None:
@@ -203,6 +210,13 @@ def _evaluate_language_model(
     from keras_transformer.recipe.folder import documents_of_run
 
     if references is not None:
+        options = {"documents": documents, "context": context, "stride": stride}
+        for name, given in options.items():
+            if given is not None:
+                raise ValueError(
+                    f"`{name}` is for running text; received `{name}={given}` and the "
+                    f"answers {references}."
+                )
         prompts, answers = zip(*read_pairs(source, references), strict=True)
         result = model.score([*prompts], [*answers], batch_size)
         scores, size = TextScores.of(result, answers), f"{len(answers):,} answers"

@@ -76,17 +76,22 @@ class PairFilter:
         )
 
     def find_dropped(
-        self, lengths: np.ndarray, duplicate: np.ndarray, blank: np.ndarray
+        self,
+        lengths: np.ndarray,
+        text_lengths: np.ndarray,
+        duplicate: np.ndarray,
+        blank: np.ndarray,
     ) -> DroppedPairs:
         """Finds the pairs to drop, each with the first reason that applies.
 
         Args:
             lengths: tokens of each side with the end token, integer `(pairs, 2)`.
+            text_lengths: tokens of each side without start and end token, likewise.
             duplicate: whether a pair has occurred before, boolean `(pairs,)`.
             blank: whether a side has no tokens of text, boolean `(pairs,)`.
         """
         max_source, max_target = self.max_lengths
-        shorter, longer = lengths.min(axis=1) - 1, lengths.max(axis=1) - 1
+        shorter, longer = text_lengths.min(axis=1), text_lengths.max(axis=1)
         max_longer = np.maximum(shorter, 1) * _or_infinity(self.max_length_ratio)
         reasons = DroppedPairs(
             empty=blank | (shorter == 0),

@@ -107,7 +107,10 @@ class PairPreparation:
         pairs = self.tokenizers.tokenize(texts, lines)
         self.tokenizers.check_language_tokens(texts, pairs)
         dropped = self.pair_filter.find_dropped(
-            pairs.lengths, duplicate, self.tokenizers.find_blank(pairs)
+            pairs.lengths,
+            self.tokenizers.text_lengths(pairs),
+            duplicate,
+            self.tokenizers.find_blank(pairs),
         )
         return PreparedPairs(pairs.take(dropped.kept), dropped.kept, dropped)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_ints
+from keras_transformer.arguments import check_ints, check_unicode
 from keras_transformer.dataset.batches import BatchStream
 from keras_transformer.dataset.epoch_dataset import EpochDataset
 from keras_transformer.dataset.parallel_text import check_shard
@@ -292,7 +292,10 @@ def text_dataset(
             "`separate_documents` requires documents; received "
             "`separate_documents=True` and `documents=None`."
         )
-    pieces = text_pieces(files, documents) if files else _document_pieces(texts or ())
+    if texts is None:
+        pieces = text_pieces(files or (), documents)
+    else:
+        pieces = _document_pieces(texts)
     token_ids, counts = _write_tokens(pieces, tokenizer, documents is not None)
     if len(token_ids) < 2:
         raise ValueError(
@@ -313,7 +316,23 @@ def text_dataset(
 
 
 def _document_pieces(texts: Iterable[str]) -> Iterator[Piece]:
-    for text in texts:
+    """Yields the lines of documents, and `None` after each document.
+
+    Raises `ValueError` for a str, each character of which would be a document, and for
+    a document that is not a str or has a lone surrogate.
+    """
+    if isinstance(texts, str | bytes):
+        raise ValueError(
+            "`texts` must be an iterable of strings, one per document; received "
+            f"`texts={texts!r:.80}`. Pass a list of one text, or a path as `files`."
+        )
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(
+                "`texts` must be an iterable of strings, one per document; received "
+                f"{text!r:.80} as document {number}. Decode bytes to strings first."
+            )
+        check_unicode(text, "texts", f"document {number}")
         yield from text.splitlines(keepends=True)
         yield None
 

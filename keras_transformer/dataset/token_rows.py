@@ -124,6 +124,19 @@ class Tokenizers(NamedTuple):
             lines,
         )
 
+    def text_lengths(self, pairs: TokenPairs) -> np.ndarray:
+        """Returns the numbers of tokens without start and end token.
+
+        The source has no end token if it is a prompt.
+
+        Returns:
+            Integer array `(pairs, 2)`.
+        """
+        source, target, _ = pairs
+        special = [self.source.start_token_id, self.source.end_token_id]
+        is_text = np.isin(source.token_ids, special, invert=True)
+        return np.stack([source.sum(is_text), target.lengths - 2], axis=1)
+
     def find_blank(self, pairs: TokenPairs) -> np.ndarray:
         """Returns which sources consist of a language token alone.
 

@@ -10,7 +10,7 @@ from keras_transformer.arguments import check_ints
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_state import BeamState, Candidates
 from keras_transformer.decoding.wide_top_k import top_candidates
-from keras_transformer.types import Mask, Tensor
+from keras_transformer.types import Mask, Tensor, TokenIds
 
 PER_GROUP = ("done", "num_finished", "is_broken")  # (batch, num_groups) between steps
 
@@ -145,7 +145,9 @@ def group_candidates(
             min(2 * beams, beams * size),
         )
         ended = ops.logical_or(ops.equal(tokens, end_token_id), is_last)
-        own_log_probs = keys + ops.take_along_axis(penalty, tokens, axis=1)
+        # A large penalty, added to the keys, would leave few bits of them.
+        own_log_probs = _log_probs(offsets[:, own], logits[:, own], parents, tokens)
+        own_log_probs = ops.where(keys > -float("inf"), own_log_probs, -float("inf"))
         groups.append(Candidates(keys, own_log_probs, parents, tokens, ended))
         kept, best = top_k(ops.where(ended, -float("inf"), keys), beams)
         counts = ops.logical_and(kept > -float("inf"), open_groups[:, group, None])
@@ -157,6 +159,16 @@ def group_candidates(
         return ops.reshape(stacked, (batch * num_groups, ops.shape(stacked)[2]))
 
     return Candidates(*map(as_rows, *groups))
+
+
+def _log_probs(
+    offsets: Tensor, logits: Tensor, parents: Tensor, tokens: TokenIds
+) -> Tensor:
+    """Returns the log-probabilities of candidates, all `(batch, candidates)`."""
+    batch, beams, size = ops.shape(logits)
+    flat = ops.reshape(logits, (batch, beams * size))
+    chosen = ops.take_along_axis(flat, parents * size + tokens, axis=1)
+    return chosen + ops.take_along_axis(offsets, parents, axis=1)
 
 
 def _map_fields(

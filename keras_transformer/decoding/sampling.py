@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
+from numbers import Real
 from typing import ClassVar
 
 from keras import ops
@@ -18,7 +19,7 @@ from keras_transformer.decoding.search import SearchInputs
 from keras_transformer.decoding.wide_top_k import argmax
 from keras_transformer.types import Tensor, TokenIds
 
-LOWEST_TEMPERATURE = 1e-6
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-6, 1e30  # in the range of float32
 _BITS_BELOW_2 = 30  # in which float32 numbers from 0 to 2 differ
 
 
@@ -38,8 +39,8 @@ class Sampling(IndependentSearch):
     Args:
         num_samples: int, number of samples of each sequence, drawn independently; the
             most probable sample is the first.
-        temperature: positive float, divisor of the logits; values below 1 increase the
-            probability of the most probable tokens.
+        temperature: float from 1e-6 to 1e30, divisor of the logits; values below 1
+            increase the probability of the most probable tokens.
         top_k: int, keeps the `top_k` most probable tokens; `None` = all.
         top_p: float in (0, 1], keeps the smallest set of most probable tokens whose
             probabilities sum to at least `top_p`; 1 = all.
@@ -81,21 +82,20 @@ class Sampling(IndependentSearch):
         object.__setattr__(self, "logits_processors", as_logits_processors(given))
         check_ints(1, num_samples=self.num_samples)
         check_ints(1, optional=True, top_k=self.top_k)
-        in_range = {
-            "temperature": LOWEST_TEMPERATURE <= self.temperature < float("inf"),
-            "top_p": 0 < self.top_p <= 1,
-            "min_p": 0 <= self.min_p < 1,
-        }
+        low, high = LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE
         ranges = {
-            "temperature": f"a number of at least {LOWEST_TEMPERATURE}",
-            "top_p": "above 0 and at most 1",
-            "min_p": "at least 0 and below 1",
+            "temperature": (
+                lambda x: low <= x <= high,
+                f"a number of at least {low} and at most {high}",
+            ),
+            "top_p": (lambda x: 0 < x <= 1, "above 0 and at most 1"),
+            "min_p": (lambda x: 0 <= x < 1, "at least 0 and below 1"),
         }
-        for name, fits in in_range.items():
-            if not fits:
+        for name, (fits, expected) in ranges.items():
+            value = getattr(self, name)
+            if not (isinstance(value, Real) and fits(value)):
                 raise ValueError(
-                    f"`{name}` must be {ranges[name]}; received "
-                    f"`{name}={getattr(self, name)}`."
+                    f"`{name}` must be {expected}; received `{name}={value!r}`."
                 )
 
     @property
@@ -154,7 +154,9 @@ def _lowest_of_nucleus(probabilities: Tensor, top_p: float) -> Tensor:
         candidate = lowest + ops.left_shift(1, _BITS_BELOW_2 - 1 - index)
         reached = probabilities >= ops.view(candidate, "float32")
         total = ops.sum(ops.where(reached, probabilities, 0.0), axis=-1, keepdims=True)
-        return ops.where(total >= top_p, candidate, lowest)
+        # A set has at least one token, also if `top_p` is 0 in float32.
+        enough = ops.logical_and(total >= top_p, total > 0)
+        return ops.where(enough, candidate, lowest)
 
     zero = ops.zeros_like(probabilities[..., :1], dtype="int32")
     return ops.view(ops.fori_loop(0, _BITS_BELOW_2, add_bit, zero), "float32")

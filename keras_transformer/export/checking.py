@@ -86,13 +86,17 @@ def sample_texts(model: ExportableModel) -> list[str]:
         model: a model with tokenizers.
 
     Returns:
-        Nine texts that are shorter than `max_source_length`.
+        Up to nine texts of at most `max_source_length` tokens.
     """
     tokenizer = tokenizers_of(model).source
     length = max(1, min(6, (model.max_source_length or 12) // 2))
     ids = np.linspace(4, tokenizer.vocabulary_size - 1, 8 * 6).astype("int32")
     texts = tokenizer.detokenize(ids.reshape(8, 6)[:, :length])
-    return [text.decode("utf-8") for text in texts.numpy()] + [""]
+    # A byte of a character becomes a character of three bytes.
+    rows = tokenizer.tokenize(texts, add_end=True).to_list()
+    fits = [len(row) <= (model.max_source_length or len(row)) for row in rows]
+    pairs = zip(texts.numpy().tolist(), fits, strict=True)
+    return [text.decode("utf-8") for text, short in pairs if short] + [""]
 
 
 def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:

@@ -345,6 +345,9 @@ class Generator:
         token_ids = token_ids.reshape(count * hypotheses, length)
         if sources is not None:
             pad = self._model.pad_token_id
+            # The start token of a prompt can be the end token, which ends a text.
+            special = tokenizer.start_token_id, tokenizer.end_token_id
+            sources = [[t for t in row if t not in special] for row in sources]
             begin = pad_rows(sources, count, None, pad).repeat(hypotheses, axis=0)
             token_ids = np.concatenate([begin, token_ids], axis=1)
         texts = [text.decode() for text in tokenizer.detokenize(token_ids).numpy()]

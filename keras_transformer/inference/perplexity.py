@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.streaming import REPLACEMENT
 from keras_transformer.inference.text_windows import score_texts
 
 if TYPE_CHECKING:
@@ -100,12 +101,25 @@ def score_running_text(
     first = _first_tokens(model.target_tokenizer, texts)
     return dataclasses.replace(
         scores,
-        characters=scores.characters - sum(map(len, first)),
-        bytes=scores.bytes - sum(len(text.encode()) for text in first),
+        characters=scores.characters - sum(len(_characters(text)) for text in first),
+        bytes=scores.bytes - sum(map(len, first)),
     )
 
 
-def _first_tokens(tokenizer: "Tokenizer", texts: Sequence[str]) -> list[str]:
-    """Returns the text of the first token of each text, which is not scored."""
-    rows = [row[:1] for row in tokenizer.tokenize(texts).to_list()]
-    return [text.decode() for text in tokenizer.detokenize(rows).numpy()]
+def _first_tokens(tokenizer: "Tokenizer", texts: Sequence[str]) -> list[bytes]:
+    """Returns the bytes of the first token of each text, which is not scored."""
+    rows = tokenizer.tokenize(texts)[:, :1]
+    found: list[bytes] = tokenizer.detokenize(rows).numpy().tolist()
+    if not any(text.endswith(REPLACEMENT.encode()) for text in found):
+        return found
+    # A token can be one byte of a character.
+    of_tokens = tokenizer.token_texts()
+    return [
+        of_tokens[row[0]] if text.endswith(REPLACEMENT.encode()) else text
+        for row, text in zip(rows.to_list(), found, strict=True)
+    ]
+
+
+def _characters(text: bytes) -> str:
+    """Returns the complete characters of the first bytes of a text."""
+    return text.decode("utf-8", "ignore")

@@ -242,17 +242,21 @@ class Stepper:
 
 
 def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:
-    """Yields the text of each token, once its last character is complete."""
+    """Yields the text of each token, once its last character is complete.
+
+    The end of an output yields an incomplete character as well.
+    """
     token_ids: list[int] = []
-    yielded = ""
+    text = yielded = ""
     for token in tokens:
         token_ids.append(token)
         text = tokenizer.detokenize([token_ids]).numpy()[0].decode("utf-8", "replace")
-        ended = token == tokenizer.end_token_id
-        if text.startswith(yielded) and (ended or not text.endswith(REPLACEMENT)):
+        if text.startswith(yielded) and not text.endswith(REPLACEMENT):
             if len(text) > len(yielded):
                 yield text[len(yielded) :]
             yielded = text
+    if text.startswith(yielded) and len(text) > len(yielded):
+        yield text[len(yielded) :]
 
 
 def _possible_outputs(state: BeamState | DecodingState) -> list[list[int]]:

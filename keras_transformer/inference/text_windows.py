@@ -1,5 +1,6 @@
 """Log-probabilities of texts of any length, in windows."""
 
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -77,7 +78,8 @@ def score_texts(
     """
     limit = model.max_target_length
     context = limit if context is None else context
-    if context is None or not 1 <= context <= (limit or context):
+    is_int = isinstance(context, Integral)
+    if context is None or not is_int or not 1 <= context <= (limit or context):
         raise ValueError(
             "`context` must be an int of at least 1"
             + (f" and at most `max_length={limit}`" if limit else "")
@@ -85,10 +87,10 @@ def score_texts(
             "the length of the windows that it was trained on."
         )
     stride = max(context // 2, 1) if stride is None else stride
-    if not 1 <= stride <= context:
+    if not (isinstance(stride, Integral) and 1 <= stride <= context):
         raise ValueError(
-            f"`stride` must be from 1 to {context}, the context of the model; received "
-            f"`stride={stride}`."
+            f"`stride` must be an int from 1 to {context}, the context of the model; "
+            f"received `stride={stride}`."
         )
     tokenizer, pad = model.target_tokenizer, model.pad_token_id
     rows = token_rows(texts, "texts", tokenizer, pad, add_end=False)

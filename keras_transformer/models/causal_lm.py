@@ -14,6 +14,7 @@ from keras_transformer.layers import (
     Dropout,
     PositionalEncoding,
     PositionScheme,
+    padding_mask,
 )
 from keras_transformer.layers.block_arguments import (
     BlockArguments,
@@ -120,7 +121,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
               the prompts, and `"decoder_token_ids"`, int tensor
               `(batch, target_length)`, their continuations after the start token, as
               `parallel_dataset` yields. The start token stands for the last token of
-              the prompt.
+              the prompt. The logits of tokens for which `max_length` has no room are
+              NaN.
         training: bool, whether dropout is applied.
         return_attention_scores: bool, whether to return the scores as well.
 
@@ -275,7 +277,10 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         )
         x, *scores = found if return_attention_scores else (found,)
         if outputs is not None:
-            x = ops.take_along_axis(x, outputs[:, :, None], axis=1)
+            last = ops.shape(x)[1] - 1
+            places = ops.minimum(outputs, last)[:, :, None]
+            x = ops.take_along_axis(x, places, axis=1)
+            x = ops.where(outputs[:, :, None] > last, float("nan"), x)
         logits = self.compute_logits(x)
         if not return_attention_scores:
             return logits
@@ -310,7 +315,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             both, ops.where(index < lengths, index, after), axis=1
         )
         outputs = lengths - 1 + ops.arange(length, dtype="int32")[None]
-        return token_ids, None, None, ops.minimum(outputs, joined - 1)
+        is_real = padding_mask(continuations, self.pad_token_id)
+        return token_ids, None, None, ops.where(is_real, outputs, 0)
 
     def embed_target(
         self,

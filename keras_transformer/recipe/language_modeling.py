@@ -91,7 +91,9 @@ class LanguageModelTask:
     def evaluator(
         self, model: CausalLM, recipe: PlannedRecipe
     ) -> "PerplexityEvaluator":
-        return PerplexityEvaluator(self._valid, self._test, self.context(recipe))
+        prompts = short_prompts(model, self._valid[:5])
+        context = self.context(recipe)
+        return PerplexityEvaluator(self._valid, self._test, context, prompts)
 
     def _text_files(self) -> TextFiles:
         """Returns the files, after parts are held out from the training text."""
@@ -134,19 +136,26 @@ class PerplexityEvaluator:
         valid: list of str, the documents of the validation text.
         test: list of str, those of the test text.
         context: int, length of the windows.
+        check_texts: list of str, prompts with which an export is checked.
     """
 
     # Of all tokens; `val_loss` is a mean over batches, of which the last is padded.
     monitored = "val_perplexity"
     is_lower_better = True
 
-    def __init__(self, valid: Sequence[str], test: Sequence[str], context: int) -> None:
+    def __init__(
+        self,
+        valid: Sequence[str],
+        test: Sequence[str],
+        context: int,
+        check_texts: Sequence[str],
+    ) -> None:
         self._valid, self._test, self._context = valid, test, context
+        self.check_texts = check_texts
         self.description = (
             f"Computing the perplexity in windows of {context} tokens, stride "
             f"{max(context // 2, 1)}"
         )
-        self.check_texts = [text[:PROMPT] for text in valid[:5]]
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
         return []
@@ -163,3 +172,19 @@ class PerplexityEvaluator:
         scores = score_running_text(model, self._test)
         figures = LanguageModelFigures.of(scores, selection)
         return TrainingResult(model, SAMPLING, figures)
+
+
+def short_prompts(model: CausalLM, texts: Sequence[str]) -> list[str]:
+    """Returns the beginnings of texts that are not longer than the context of a model.
+
+    Args:
+        model: the model.
+        texts: list of str.
+    """
+    prompts = [text[:PROMPT] for text in texts]
+    tokenizer, limit = model.source_tokenizer, model.max_length
+    if tokenizer is None or limit is None:
+        return prompts
+    rows = tokenizer.tokenize(prompts).to_list()
+    pairs = zip(prompts, rows, strict=True)
+    return [prompt for prompt, row in pairs if len(row) <= limit]

@@ -240,6 +240,12 @@ def test_perplexity_of_answers(model, lm, tmp_path):
 def test_options_of_the_other_kind_of_model(lm, folder, text):
     message = "`num_beams` is for models that translate; received `num_beams=3`"
     assert message in failure("evaluate", lm, text, "--num-beams", 3)
+    message = "`too_long` is for models that translate; received `too_long=empty`"
+    assert message in failure("evaluate", lm, text, "--too-long", "empty")
+    message = "`bleu_tokenize` is for models that translate"
+    assert message in failure("evaluate", lm, text, "--bleu-tokenize", "char")
+    message = "`stride` is for running text; received `stride=3` and the answers"
+    assert message in failure("evaluate", lm, text, text, "--stride", 3)
     assert run("evaluate", lm, text, "--documents", "word").exit_code == 2
     translator = folder / "translator.keras"
     message = "`documents` is for language models; received `documents=line`"

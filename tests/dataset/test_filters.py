@@ -23,7 +23,7 @@ def dropped(**limits):
     names = ("max_source_length", "max_target_length", "max_length_ratio")
     pair_filter = PairFilter(*(limits.get(name) for name in names))
     reasons = pair_filter.find_dropped(
-        LENGTHS, DUPLICATES, np.zeros(len(LENGTHS), bool)
+        LENGTHS, LENGTHS - 1, DUPLICATES, np.zeros(len(LENGTHS), bool)
     )
     indices = {
         name: np.flatnonzero(mask).tolist() for name, mask in reasons._asdict().items()

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from reversal import epoch_pairs, make_dataset, make_pairs, write
 
+from keras_transformer.dataset import parallel_dataset
+from keras_transformer.text import CharacterTokenizer, PromptTokenizer
+
 pytestmark = pytest.mark.once("torch")
 
 # Reading and filters.
@@ -50,6 +53,19 @@ def test_length_ratio_and_duplicates():
 
 
 # Errors in the data.
+
+
+@pytest.mark.parametrize("add_start_token", [False, True])
+def test_a_prompt_of_one_token_is_not_empty(add_start_token):
+    tokenizer = CharacterTokenizer.train(lines=["abxyz"])
+    data = parallel_dataset(
+        pairs=[("a", "xy"), ("ab", "x"), ("a", "xyz"), ("", "z")],
+        source_tokenizer=PromptTokenizer(tokenizer, add_start_token),
+        target_tokenizer=tokenizer,
+        max_length_ratio=2,
+    )
+    assert data.pairs_kept == 2
+    assert (data.dropped["empty"], data.dropped["max_length_ratio"]) == (1, 1)
 
 
 def test_unequal_line_counts(tmp_path):

@@ -167,6 +167,7 @@ def test_it_tells_what_it_has_read(letters):
         f"{len(TEXT) + 5:,} tokens in 2 documents (0.14% unknown)"
     )
     assert data.batch_shape == (5, 7)
+    assert str(dataset(letters, texts=np.array([TEXT, "Q"]))) == str(data)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,9 @@ def test_it_tells_what_it_has_read(letters):
         ({"documents": "line"}, "'file' with `texts`"),
         ({"length": 0}, "`length`"),
         ({"texts": []}, "at least two tokens"),
+        ({"texts": TEXT}, "one per document; received `texts='"),
+        ({"texts": [TEXT, b"a"]}, "received b'a' as document 1"),
+        ({"texts": [TEXT, "a\ud800"]}, "lone surrogate .* in document 1"),
         ({"shard": (2, 2)}, "`shard`"),
     ],
 )

@@ -80,6 +80,7 @@ def test_scores_are_log_probabilities_of_the_model():
         ({"top_p": 0.69}, [0.0, 4 / 7, 3 / 7, 0.0, 0.0]),
         ({"top_p": 0.71}, [0.0, 0.4 / 0.85, 0.3 / 0.85, 0.15 / 0.85, 0.0]),
         ({"top_p": 0.1}, [0.0, 1.0, 0.0, 0.0, 0.0]),
+        ({"top_p": 1e-50}, [0.0, 1.0, 0.0, 0.0, 0.0]),  # 0 in float32
         ({"min_p": 0.3}, [0.0, 0.4 / 0.85, 0.3 / 0.85, 0.15 / 0.85, 0.0]),
         ({"top_k": 3, "top_p": 0.5}, [0.0, 4 / 7, 3 / 7, 0.0, 0.0]),
         ({"top_k": 3, "min_p": 0.5}, [0.0, 4 / 7, 3 / 7, 0.0, 0.0]),
@@ -127,6 +128,8 @@ def test_top_p_keeps_the_smallest_set_that_is_probable_enough(size, top_p):
         ({"temperature": 1e-40}, "`temperature` must be a number of at least 1e-06"),
         ({"top_k": 0}, "`top_k` must be an int of at least 1; received"),
         ({"top_k": 2.5}, "`top_k` must be an int of at least 1; received"),
+        ({"temperature": 1e39}, "`temperature` must be .* and at most 1e.30"),
+        ({"top_p": None}, "`top_p` must be above 0 and at most 1; received `top_p=No"),
         ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1"),
         ({"top_p": 1.1}, "`top_p` must be above 0"),
         ({"min_p": 1.0}, "`min_p` must be at least 0 and below 1"),

@@ -116,6 +116,8 @@ def test_an_incomplete_character_is_not_yielded():
     tokens = [*"aé€b".encode(), 0]
     assert [*_pieces(iter(tokens), Bytes())] == ["a", "é", "€", "b"]
     assert [*_pieces(iter(["é".encode()[0], 0]), Bytes())] == ["\ufffd"]
+    cut = "aé".encode()[:2]  # by the maximum length, without an end token
+    assert [*_pieces(iter(cut), Bytes())] == ["a", "\ufffd"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import BeamSearch, CausalLM, GreedySearch
+from keras_transformer.decoding import SearchResult
 from keras_transformer.interoperability import load_gpt2
 
 pytestmark = pytest.mark.divided
@@ -128,6 +129,9 @@ def test_texts(tmp_path):
     texts = model.generate(prompts, GreedySearch(), max_length=5)
     whole = model.generate(prompts, GreedySearch(), max_length=5, include_prompt=True)
     assert whole == [p + text for p, text in zip(prompts, texts, strict=True)]
+    # The empty prompt is the start token, which is the end token as well.
+    found = SearchResult(np.array([[row[:2]]]), np.array([[2]]), np.zeros((1, 1)))
+    assert model._generator._detokenize(found, [[19]]) == [["a man"]]
     expected = theirs.generate(
         torch.tensor([[19]]),
         attention_mask=torch.ones(1, 1, dtype=torch.long),

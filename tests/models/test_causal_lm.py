@@ -232,8 +232,11 @@ def test_windows_of_a_long_text_have_the_context_they_can_have():
         model.score_texts([text], context=14)
     with pytest.raises(ValueError, match="`context` must be.*was trained on"):
         model_of().score_texts([text])
-    with pytest.raises(ValueError, match="`stride` must be from 1 to 13"):
-        model.score_texts([text], stride=14)
+    for stride in (14, 2.5):
+        with pytest.raises(ValueError, match="`stride` must be an int from 1 to 13"):
+            model.score_texts([text], stride=stride)
+    with pytest.raises(ValueError, match="`context` must be an int"):
+        model.score_texts([text], context=8.0)
 
 
 def test_a_model_of_running_text_scores_all_tokens_but_the_first():
@@ -342,6 +345,18 @@ def test_the_loss_of_pairs_is_that_of_the_answers():
     found = model.evaluate(inputs, targets, batch_size=64, verbose=0)
     scored = model.score(prompts, answers)
     assert found == pytest.approx(-scored.scores.sum() / scored.lengths.sum(), rel=1e-4)
+
+
+def test_pairs_that_exceed_the_context_have_no_logits():
+    """Not those of another token, which a loss would take for those of the answer."""
+    model = model_of(max_length=5)
+    inputs = {
+        "encoder_token_ids": np.array([[4, 5, 6, 7], [4, 5, 0, 0]]),
+        "decoder_token_ids": np.array([[2, 8, 9, 0], [2, 8, 9, 10]]),
+    }
+    logits = ops.convert_to_numpy(model(inputs))
+    known = np.isfinite(logits).all(axis=2).tolist()
+    assert known == [[True, True, False, True], [True] * 4]
 
 
 def test_it_trains_on_whole_texts():

@@ -23,6 +23,7 @@ from keras_transformer.recipe import (
 )
 from keras_transformer.recipe.folder import selected_search
 from keras_transformer.recipe.held_out import default_text_fraction, hold_out_text
+from keras_transformer.recipe.language_modeling import short_prompts
 from keras_transformer.recipe.plan import Plan, choose_language_model
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
@@ -215,6 +216,14 @@ def test_documents_of_a_line_begin_with_the_start_token(tmp_path, monkeypatch):
     assert result.figures.scores.tokens == sum(len(line) + 1 for line in parts[2])
     assert exported["search"] == Sampling(top_p=0.9)
     assert exported["check_texts"] == [line[:20] for line in parts[1][:5]]
+
+
+def test_prompts_that_check_an_export_fit_in_the_context():
+    model = CausalLM(**SIZES, tokenizer=ByteTokenizer(), max_length=8)
+    texts = ["ka lo", "ka lo mi pe", "lo mi pe", "ééééé"]
+    prompts = short_prompts(model, texts)
+    assert prompts == ["ka lo", "lo mi pe"]
+    assert len(model.generate(prompts, max_length=1)) == 2
 
 
 def test_init_continues_a_language_model(run, folder, tmp_path):
@@ -417,6 +426,14 @@ def test_scores_of_texts(add_start_token):
     assert scores.texts == 2
     sizes = (17, 18) if add_start_token else (15, 16)
     assert (scores.characters, scores.bytes) == sizes
+
+
+def test_a_first_token_can_be_a_byte_of_a_character():
+    """A text of three bytes has two scored tokens of one byte each."""
+    model = CausalLM(**SIZES, tokenizer=ByteTokenizer(), max_length=8)
+    scores = score_running_text(model, ["éa", "€", "", "ab"])
+    assert (scores.tokens, scores.bytes) == (5, 5)
+    assert scores.characters == 2 + 1 + 0 + 1
 
 
 @pytest.mark.parametrize("content", [{}, {"scores": {"nats": 1}}, {"scores": 5}])
