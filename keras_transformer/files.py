@@ -223,8 +223,14 @@ def check_new_file(
 
     Raises:
         ValueError: if both are the same file.
+        FileNotFoundError: if the folder of `target` does not exist.
         FileExistsError: if `target` exists and may not be replaced.
     """
+    if not target.parent.exists():
+        raise FileNotFoundError(
+            "`target` must be in a folder that exists; received "
+            f"`target={str(target)!r}`. Create the folder first."
+        )
     if target.exists() and source is not None and os.path.samefile(source, target):
         raise ValueError(
             "`target` must not be the file `source`; received "

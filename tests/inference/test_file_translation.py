@@ -584,6 +584,14 @@ def test_an_existing_target(folder):
 
 
 @pytest.mark.once("torch")
+@pytest.mark.usefixtures("folder")
+def test_the_folder_of_the_target_exists():
+    message = "`target` must be in a folder that exists; .*`target='.*target'`"
+    with pytest.raises(FileNotFoundError, match=message):
+        translate(Shouter(), target="missing/target")
+
+
+@pytest.mark.once("torch")
 def test_the_source_is_not_replaced(folder):
     before = (folder / "source").read_bytes()
     (folder / "same").symlink_to(folder / "source")
