@@ -204,9 +204,10 @@ def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> Non
             "in it."
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        found = "not empty" if target.is_dir() else "a file"
         raise FileExistsError(
             f"`{name}` must be a new or an empty folder; received "
-            f"`{name}={str(target)!r}`, which is not empty. Choose the next version "
+            f"`{name}={str(target)!r}`, which is {found}. Choose the next version "
             "number, or remove it."
         )
 
