@@ -204,9 +204,10 @@ def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> Non
             "in it."
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        found = "not empty" if target.is_dir() else "a file"
         raise FileExistsError(
             f"`{name}` must be a new or an empty folder; received "
-            f"`{name}={str(target)!r}`, which is not empty. Choose the next version "
+            f"`{name}={str(target)!r}`, which is {found}. Choose the next version "
             "number, or remove it."
         )
 
@@ -223,8 +224,14 @@ def check_new_file(
 
     Raises:
         ValueError: if both are the same file.
+        FileNotFoundError: if the folder of `target` does not exist.
         FileExistsError: if `target` exists and may not be replaced.
     """
+    if not target.parent.exists():
+        raise FileNotFoundError(
+            "`target` must be in a folder that exists; received "
+            f"`target={str(target)!r}`. Create the folder first."
+        )
     if target.exists() and source is not None and os.path.samefile(source, target):
         raise ValueError(
             "`target` must not be the file `source`; received "

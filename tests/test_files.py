@@ -240,8 +240,8 @@ def test_an_existing_target_is_not_replaced(tmp_path):
     (tmp_path / "1").mkdir()
     file = tmp_path / "1" / "notes.txt"
     file.write_text("mine")
-    for target in (tmp_path / "1", file, str(file)):
-        message = "`filepath` must be a new or an empty folder; received `filepath="
+    for target, found in [(tmp_path / "1", "not empty"), (file, "a file")]:
+        message = f"`filepath` must be a new or an empty folder; .*, which is {found}"
         with pytest.raises(FileExistsError, match=message), new_folder(target):
             pass
     assert file.read_text() == "mine"

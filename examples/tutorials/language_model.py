@@ -34,9 +34,9 @@ print(train)
 # ## The model
 #
 # `CausalLM` is a stack of decoder blocks without an encoder. Its default blocks are
-# those of the paper of 2017. The options select the blocks of recent models: rotary
-# positions, gated feed-forward networks, RMS normalisation before each sub-layer, no
-# biases.
+# those of the paper of 2017, but they normalise the inputs of the sub-layers
+# (`normalize_first=True`). The options select the blocks of recent models: rotary
+# positions, gated feed-forward networks, RMS normalisation, no biases.
 
 model = kt.CausalLM(
     num_layers=4,
@@ -45,7 +45,6 @@ model = kt.CausalLM(
     num_heads=4,
     dropout=0.0,
     activation="silu",
-    normalize_first=True,
     positions=kt.RotaryEmbedding(),
     attention_options={"use_bias": False},
     feed_forward_options={"gated": True, "use_bias": False},

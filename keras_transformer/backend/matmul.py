@@ -99,6 +99,10 @@ def _has_linear() -> bool:
 def _linear(x: Any, kernel: Any, bias: Any) -> Any:
     import torch
 
+    # Above its limit of recompilations, `torch.compile` runs a caller without compiling
+    # it, and compiles this function alone. It cannot compile the operation.
+    if torch.compiler.is_compiling():
+        return torch.nn.functional.linear(x, kernel.t(), bias)
     return torch.ops.mkldnn._linear_pointwise(x, kernel.t(), bias, "none", [], "")
 
 

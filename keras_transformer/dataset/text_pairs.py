@@ -111,9 +111,9 @@ class TwoColumnFile(Corpus):
         columns = line.split("\t")
         if len(columns) != 2:
             raise ValueError(
-                "`source` without `target` must have two columns separated by a tab; "
-                f"line {index + 1} of `{self._path}` has {len(columns)}. Fix the "
-                "line, or pass the translations as `target`."
+                "A file with sources and targets must have two columns separated by a "
+                f"tab; line {index + 1} of `{self._path}` has {len(columns)}. Fix the "
+                "line, or pass two files, the sources and the targets."
             )
         return columns[0], columns[1]
 

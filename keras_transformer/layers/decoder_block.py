@@ -222,9 +222,9 @@ class DecoderBlock(Block):
                 if value is not None:
                     raise ValueError(
                         f"`{name}` must be `None` for a decoder that was built without "
-                        f"an `encoder_sequence`; received a `{name}`. Build the "
-                        "decoder with `decoder(decoder_sequence, encoder_sequence)` "
-                        "to have cross-attention."
+                        f"an `encoder_sequence`; received `{name}`, a tensor. Build "
+                        "the decoder with `decoder(decoder_sequence, "
+                        "encoder_sequence)` to have cross-attention."
                     )
             return
         if (self_attention_cache is None) != (cross_attention_cache is None):

@@ -61,7 +61,7 @@ class AnsweringTask(ParallelTask):
         )
 
     def evaluator(self, model: CausalLM, recipe: PlannedRecipe) -> "AnswerEvaluator":
-        valid, test = self._texts.valid, self._texts.test
+        valid, test = self._texts.evaluated(model, recipe.max_length)
         for name, text in {"valid": valid, "test": test}.items():
             _check_lengths(model, name, text, recipe.max_length)
         return AnswerEvaluator(valid, test)

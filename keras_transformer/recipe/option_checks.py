@@ -124,6 +124,11 @@ def check_numbers(recipe: "Recipe") -> None:
             f"`devices={recipe.devices}`, `model_parallel={recipe.model_parallel}`."
         )
     check_ints(0, optional=True, cooldown=recipe.cooldown)
+    if not 0 <= recipe.seed < 2**32:
+        raise ValueError(
+            "`seed` must be from 0 to 2**32 - 1; received "
+            f"`seed={recipe.seed!r}`. Pass another number."
+        )
     check_rates(
         dropout=recipe.dropout or 0.0,
         attention_dropout=recipe.attention_dropout,

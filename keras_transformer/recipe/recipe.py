@@ -160,7 +160,8 @@ class Recipe:
         None
     )
     blocks: Annotated[
-        str | None, "plain: as in the paper; modern: SwiGLU, RMSNorm and no biases."
+        str | None,
+        "plain: ReLU, LayerNorm and biases; modern: SwiGLU, RMSNorm and no biases.",
     ] = None
     init: Annotated[
         str | None,

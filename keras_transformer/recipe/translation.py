@@ -51,6 +51,8 @@ class ParallelTexts:
 
     def __init__(self, plan: Plan) -> None:
         self.files = _text_files(plan)
+        self._valid_is_held_out = isinstance(plan["valid"], float)
+        self._test_is_held_out = isinstance(plan["test"], float)
         self.valid = _read_text(self.files.valid)
         self.test = _read_text(self.files.test) if self.files.test else self.valid
         self.corpora = _open(self.files.train)
@@ -66,6 +68,27 @@ class ParallelTexts:
             _dataset(self.files.train, tokenizers, plan, sampling),
             _dataset(self.files.valid, tokenizers, plan, shuffle=False),
         )
+
+    def evaluated(
+        self, model: GenerativeModel, max_length: int
+    ) -> tuple[ParallelText, ParallelText]:
+        """Returns the validation and the test text.
+
+        The pairs of held-out parts that are too long are left out, as those of the
+        training text are.
+
+        Args:
+            model: a model with tokenizers.
+            max_length: maximum length of a source and of a target in tokens.
+        """
+        valid, test = self.valid, self.test
+        if self._valid_is_held_out:
+            valid = _without_long_pairs(valid, model, max_length)
+        if self.files.test is None:
+            return valid, valid
+        if self._test_is_held_out:
+            test = _without_long_pairs(test, model, max_length)
+        return valid, test
 
 
 class ParallelTask:
@@ -110,7 +133,7 @@ class TranslationTask(ParallelTask):
     def evaluator(
         self, model: GenerativeModel, recipe: PlannedRecipe
     ) -> "TranslationEvaluator":
-        valid, test = self._texts.valid, self._texts.test
+        valid, test = self._texts.evaluated(model, recipe.max_length)
         check_source_lengths(model, "valid", valid.sources, "max_length")
         check_source_lengths(model, "test", test.sources, "max_length")
         return TranslationEvaluator(recipe, valid, test)
@@ -195,6 +218,21 @@ def _read_text(files: list[str]) -> ParallelText:
     return ParallelText(
         [source for source, _ in pairs], [target for _, target in pairs]
     )
+
+
+def _without_long_pairs(
+    text: ParallelText, model: GenerativeModel, max_length: int
+) -> ParallelText:
+    """Returns the pairs that are not too long, or all pairs if each one is."""
+    tokenizers = model.source_tokenizer, model.target_tokenizer
+    is_short = np.ones(len(text.sources), bool)
+    for tokenizer, lines in zip(tokenizers, text, strict=True):
+        assert tokenizer is not None
+        lengths = tokenizer.tokenize(lines, add_end=True).row_lengths()
+        is_short &= lengths.numpy() <= max_length
+    if not is_short.any():
+        return text
+    return ParallelText(*(list(itertools.compress(side, is_short)) for side in text))
 
 
 def _dataset(

@@ -178,3 +178,19 @@ class TestOneDNN:
         compiled = torch.compile(Model(), backend="eager", fullgraph=True)
         for function in (compiled, exported.module()):
             np.testing.assert_allclose(function(x, kernel), x @ kernel, atol=1e-5)
+
+    def test_compiled_alone(self):
+        """As after the limit of recompilations, when the callers are not compiled."""
+        import torch
+
+        graphs = []
+
+        def backend(module, inputs):
+            graphs.append(str(module.graph))
+            return module
+
+        x, kernel = (value.detach() for value in self.tensors())
+        compiled = torch.compile(matmul_module._linear, backend=backend)
+        np.testing.assert_allclose(compiled(x, kernel, None), x @ kernel, atol=1e-5)
+        assert len(graphs) == 1
+        assert "mkldnn" not in graphs[0]

@@ -614,7 +614,8 @@ def test_sources_that_cannot_be_read(folder):
 
 @pytest.mark.once("torch")
 def test_a_target_that_cannot_be_written():
-    with pytest.raises(FileNotFoundError, match="missing/target.unfinished"):
+    message = "`target` must be in a folder that exists; received `target=.*target'`"
+    with pytest.raises(FileNotFoundError, match=message):
         translate(Shouter(), target="missing/target")
 
 

@@ -60,6 +60,8 @@ def test_counts(name):
         ("subword_sampling", 1.5),
         ("cooldown", -1),
         ("warmup_steps", 0),
+        ("seed", -1),
+        ("seed", 2**32),
     ],
 )
 def test_ranges(name, value):

@@ -27,6 +27,8 @@ from keras_transformer.recipe import (
     translation,
 )
 from keras_transformer.recipe.history_file import HistoryFile
+from keras_transformer.recipe.preparation import prepare_run
+from keras_transformer.recipe.progress import Reporter
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
@@ -304,6 +306,20 @@ def test_long_lines_are_refused_before_training(options, tmp_path, name):
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options))
     assert not (tmp_path / "results/checkpoints").exists()
+
+
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("model", ["seq2seq", "causal"])
+def test_long_lines_are_left_out_if_they_are_held_out(options, model):
+    for path, word in zip(options["train"], ("ka", "KA"), strict=True):
+        lines = "".join(f"{' '.join([word] * n)}\n" for n in range(30, 50))
+        pathlib.Path(path).write_text(lines + pathlib.Path(path).read_text())
+    options |= {"valid": 0.4, "test": 0.4}
+    if model == "causal":
+        options |= {"model": "causal", "documents": "pairs"}
+        del options["num_beams"]
+    evaluator = prepare_run(Recipe(**options), Reporter(0)).evaluator
+    assert {len(text.split()) for text in evaluator.check_texts} == {5}
 
 
 @pytest.mark.once("torch")

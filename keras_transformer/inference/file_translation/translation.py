@@ -133,6 +133,7 @@ def translate_file(
         ValueError: if an argument is out of range, the model has no tokenizers, the
             source is empty or has a line that is not UTF-8 or too long, or there is
             unfinished work of another text, model, search or options.
+        FileNotFoundError: if the folder of `target` does not exist.
         FileExistsError: if `target` exists and may not be replaced.
         OSError: if a file cannot be read or written.
         ModuleNotFoundError: if `workers` is above 1 and Ray is not installed.
@@ -288,6 +289,7 @@ def written_at_once(
 
     Raises:
         ValueError: if both are the same file.
+        FileNotFoundError: if the folder of `target` does not exist.
         FileExistsError: if `target` exists and may not be replaced.
     """
     target = pathlib.Path(target)
