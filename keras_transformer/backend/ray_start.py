@@ -1,8 +1,10 @@
-"""The start of a local cluster of Ray, without its unneeded processes and waits."""
+"""A local cluster of Ray, without its unneeded processes and waits."""
 
 import contextlib
+import functools
 import importlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,9 @@ _SETTINGS = {
     "RAY_raylet_client_num_connect_attempts": "200",
     # The first workers import Ray Serve before Ray knows what they will run.
     "RAY_preload_python_modules": "ray.serve",
+    # A process that loses the connection to the control server of Ray waits for it and
+    # then ends, after 60 seconds by default. A local cluster never starts it again.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
     # Ray searches the objects of a replica for garbage before the replica is ready.
     "RAY_SERVE_FREEZE_GC_ON_STARTUP": "0",
 }
@@ -28,10 +33,12 @@ _NOT_NEEDED = ("start_api_server", "start_monitor", "start_log_monitor")
 # The function by which `ray.init` gets the node. It waits for it in steps of a second.
 _SERVICES = "ray._private.services"
 _GET_NODE = "get_node"
+# The class with which Ray starts its processes.
+_POPEN = "ConsolePopen"
 
 
 def use_fast_start() -> None:
-    """Sets environment variables that shorten the start of a local cluster of Ray.
+    """Sets environment variables that shorten the waits of a local cluster of Ray.
 
     It must be called before the import of Ray. The variables that the user has set take
     precedence. The processes of the cluster inherit them.
@@ -62,6 +69,24 @@ def few_processes() -> Iterator[None]:
             return get_node(gcs_address, *args, **kwargs)
 
         stack.enter_context(_replaced(services, _GET_NODE, get_node_at_once))
+        yield
+
+
+@contextlib.contextmanager
+def own_session() -> Iterator[None]:
+    """Lets `ray.init` start the processes of Ray in sessions of their own on Linux.
+
+    A signal to the process group of this process does not reach them, so that it can
+    finish its work with them. Elsewhere, Ray needs the process group to end its
+    processes when this process dies.
+    """
+    services = _module(_SERVICES)
+    popen: Any = getattr(services, _POPEN, None)
+    if sys.platform != "linux" or popen is None:
+        yield
+        return
+    start = functools.partial(popen, start_new_session=True)
+    with _replaced(services, _POPEN, start):
         yield
 
 

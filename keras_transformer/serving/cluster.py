@@ -33,7 +33,10 @@ from keras_transformer.backend.compiled_code import tensorflow_flags  # noqa: E4
 from keras_transformer.backend.ray_ports import (  # noqa: E402
     use_loopback_in_replica,
 )
-from keras_transformer.backend.ray_start import few_processes  # noqa: E402
+from keras_transformer.backend.ray_start import (  # noqa: E402
+    few_processes,
+    own_session,
+)
 from keras_transformer.packages import without_garbage_collection  # noqa: E402
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
@@ -177,7 +180,7 @@ class Cluster:
         # Ray puts the working folder first on the path of modules of its processes.
         empty = Path(self._temporary.name, "working_folder")
         empty.mkdir()
-        with contextlib.chdir(empty), few_processes():
+        with contextlib.chdir(empty), few_processes(), own_session():
             ray.init(
                 address=address or "local",
                 namespace="keras_transformer",

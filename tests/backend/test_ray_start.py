@@ -33,7 +33,12 @@ def ray(monkeypatch):
             called.append("get_all_node_info")
             return {"id": "node"} if called.count("get_all_node_info") > 2 else {}
 
-    services = SimpleNamespace(get_node=get_node, GcsClient=GcsClient)
+    def popen(command, **options):
+        called.append((command, options))
+
+    services = SimpleNamespace(
+        get_node=get_node, GcsClient=GcsClient, ConsolePopen=popen
+    )
     monkeypatch.setitem(sys.modules, "ray._private.node", SimpleNamespace(Node=Node))
     monkeypatch.setitem(sys.modules, "ray._private.services", services)
     monkeypatch.setattr(ray_start, "_POLL_SECONDS", 0)
@@ -89,6 +94,23 @@ def test_a_version_of_ray_that_is_not_known(ray, monkeypatch):
     assert ray.called == ["start_api_server"]
 
 
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_sessions_of_the_processes(ray, monkeypatch, platform):
+    """On macOS, Ray ends the process group of a process that has died."""
+    monkeypatch.setattr(sys, "platform", platform)
+    with ray_start.own_session():
+        ray.services.ConsolePopen("gcs_server", env={})
+    ray.services.ConsolePopen("raylet")
+    is_own = {"start_new_session": True} if platform == "linux" else {}
+    assert ray.called == [("gcs_server", {"env": {}, **is_own}), ("raylet", {})]
+
+
+def test_a_version_of_ray_that_starts_processes_in_another_way(ray):
+    del ray.services.ConsolePopen
+    with ray_start.own_session():
+        assert not hasattr(ray.services, "ConsolePopen")
+
+
 def test_another_client_of_ray(ray):
     del ray.services.GcsClient
     with ray_start.few_processes():
@@ -117,6 +139,7 @@ def test_ray_has_the_names():
     from ray.serve._private import constants
 
     assert hasattr(services, ray_start._GET_NODE)
+    assert hasattr(services, ray_start._POPEN)
     folder = pathlib.Path(ray.__file__).parent
     programs = [folder / "_raylet.so", folder / "core/src/ray/raylet/raylet"]
     read = b"".join(map(pathlib.Path.read_bytes, programs))

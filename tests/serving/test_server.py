@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -53,7 +54,11 @@ class Server:
             )
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *arguments], stdout=log, stderr=log, cwd=working_folder
+                [sys.executable, *arguments],
+                stdout=log,
+                stderr=log,
+                cwd=working_folder,
+                process_group=0,
             )
 
     def ask(self, path, body=None):
@@ -222,7 +227,10 @@ def ends(server, processes):
 
 
 def test_sigterm_finishes_requests(server):
-    """It ends while one version processes requests and another one is loading."""
+    """It ends while one version processes requests and another one is loading.
+
+    The signal has the process group as its target, as that of `timeout` has.
+    """
     copy = server.models / "copying"
     copy_model(copy)
     copy.rename(server.models / "3")
@@ -231,7 +239,7 @@ def test_sigterm_finishes_requests(server):
     body = json.dumps({"inputs": ["attention"]}).encode()
     with contextlib.ExitStack() as stack:
         begun = [stack.enter_context(server.begun_request(body)) for _ in range(4)]
-        server.process.send_signal(signal.SIGTERM)
+        os.killpg(server.process.pid, signal.SIGTERM)
         server.wait(lambda: not server.listens())
         for connection in begun:
             connection.sendall(body)
