@@ -296,11 +296,13 @@ def test_evaluate(model, folder):
     outputs = model.generate(TEXTS, BeamSearch(2))
     chrf = evaluation.chrf(outputs, references)
     perplexity = model.score(TEXTS, references).perplexity
-    bleu_line, chrf_line, exact, *rates, last = result.output.splitlines()[-6:]
+    lines = result.output.splitlines()[-8:]
+    bleu_line, bleu_signature, chrf_line, chrf_signature, exact, *rates, last = lines
     assert exact.split()[:2] == ["exact", "match"]
     assert [line.split()[0] for line in rates] == ["token", "character"]
-    assert bleu_line.split()[:1] == ["bleu"] and "tok:13a" in bleu_line
-    assert chrf_line.split()[:2] == ["chrf", f"{chrf.score:.2f}"]
+    assert bleu_line.split()[0] == "bleu" and "tok:13a" in bleu_signature
+    assert chrf_line.split() == ["chrf", f"{chrf.score:.2f}"]
+    assert chrf_signature.strip() == chrf.signature
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
 
 
@@ -313,9 +315,9 @@ def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     options = ["--num-beams", 2, "--lowercase", "--bleu-tokenize", "char"]
     result = run("evaluate", *files, *options)
     assert result.exit_code == 0, result.output
-    bleu_line = result.output.splitlines()[-6]
-    assert "case:lc" in bleu_line and "tok:char" in bleu_line
-    assert bleu_line.split()[1] == "100.00"
+    bleu_line, signature = result.output.splitlines()[-8:-6]
+    assert "case:lc" in signature and "tok:char" in signature
+    assert bleu_line.split() == ["bleu", "100.00"]
 
 
 @pytest.mark.once("torch")
@@ -331,7 +333,7 @@ def test_evaluate_too_long_lines(model, folder, tmp_path):
     assert message in str(result.exception)
     with pytest.warns(UserWarning, match="2 of 3 pairs have a side with more tokens"):
         result = run("evaluate", *files, "--too-long", "empty")
-    chrf_line, *_, last = result.output.splitlines()[-5:]
+    chrf_line, *_, last = result.output.splitlines()[-6:]
     outputs = [model.generate("abc"), "", model.generate("d")]
     assert chrf_line.split()[1] == f"{evaluation.chrf(outputs, references).score:.2f}"
     perplexity = model.score(["abc"], ["UVWX"]).perplexity

@@ -153,7 +153,9 @@ def evaluate_command(
     scores = text_scores(outputs, targets, lowercase, bleu_tokenize)
     for name, result in scores.items():
         label = name.replace("_", " ")
-        typer.echo(f"{label:21}{result.score:8.2f}  {result.signature}".rstrip())
+        typer.echo(f"{label:21}{result.score:8.2f}")
+        if result.signature:
+            typer.echo(f"  {result.signature}")
     scored = [
         pair
         for pair, *is_long in zip(pairs, long_sources, long_targets, strict=True)
