@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from keras_transformer.backend.ray_start import kept_sigterm_handler, own_session
+
 # Ray reads this variable, which it has for Windows and macOS, at its import. At "0" its
 # processes listen on the loopback address.
 _ON_ALL_ADDRESSES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -71,7 +73,7 @@ def connection() -> Iterator[bool]:
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
     with tempfile.TemporaryDirectory(prefix="keras_transformer-") as empty:
         # Ray puts the working folder first on the path of modules of its processes.
-        with contextlib.chdir(empty):
+        with contextlib.chdir(empty), own_session(), kept_sigterm_handler():
             ray.init(
                 address=address or "local",
                 logging_level=logging.ERROR,

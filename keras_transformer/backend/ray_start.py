@@ -4,7 +4,9 @@ import contextlib
 import functools
 import importlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -88,6 +90,22 @@ def own_session() -> Iterator[None]:
     start = functools.partial(popen, start_new_session=True)
     with _replaced(services, _POPEN, start):
         yield
+
+
+@contextlib.contextmanager
+def kept_sigterm_handler() -> Iterator[None]:
+    """Restores the handler of SIGTERM, which `ray.init` replaces.
+
+    With the handler of Ray, SIGTERM ends the process without an exception. Threads
+    cannot set handlers, so the context has no effect in them.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _start_nothing(*args: object, **kwargs: object) -> None:

@@ -35,6 +35,7 @@ from keras_transformer.backend.ray_ports import (  # noqa: E402
 )
 from keras_transformer.backend.ray_start import (  # noqa: E402
     few_processes,
+    kept_sigterm_handler,
     own_session,
 )
 from keras_transformer.packages import without_garbage_collection  # noqa: E402
@@ -180,7 +181,12 @@ class Cluster:
         # Ray puts the working folder first on the path of modules of its processes.
         empty = Path(self._temporary.name, "working_folder")
         empty.mkdir()
-        with contextlib.chdir(empty), few_processes(), own_session():
+        with (
+            contextlib.chdir(empty),
+            few_processes(),
+            own_session(),
+            kept_sigterm_handler(),
+        ):
             ray.init(
                 address=address or "local",
                 namespace="keras_transformer",

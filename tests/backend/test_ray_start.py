@@ -1,4 +1,5 @@
 import pathlib
+import signal
 import sys
 from types import SimpleNamespace
 
@@ -109,6 +110,25 @@ def test_a_version_of_ray_that_starts_processes_in_another_way(ray):
     del ray.services.ConsolePopen
     with ray_start.own_session():
         assert not hasattr(ray.services, "ConsolePopen")
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_the_handler_of_sigterm(monkeypatch, thread):
+    if thread == "another":
+        monkeypatch.setattr(ray_start.threading, "current_thread", lambda: None)
+
+    def handler(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with pytest.raises(OSError), ray_start.kept_sigterm_handler():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise OSError
+        kept = handler if thread == "main" else signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is kept
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_another_client_of_ray(ray):

@@ -137,7 +137,7 @@ def test_workers_end_with_a_killed_process():
     assert start() == -signal.SIGKILL
 
 
-def test_workers_resume_a_killed_translation(folder, monkeypatch):
+def test_a_translation_of_terminated_workers_is_resumed(folder, monkeypatch):
     """With lines that are blank, too long, and without known characters."""
     monkeypatch.chdir(folder)
     smaller = functools.partial(translate_file, window=WINDOW)
@@ -151,9 +151,10 @@ def test_workers_resume_a_killed_translation(folder, monkeypatch):
     assert len(set(expected.splitlines())) == 180  # the scores differ
     pathlib.Path("target").unlink()
 
-    assert start("1", *command) == -signal.SIGKILL
-    assert json.loads(pathlib.Path("target.unfinished.json").read_text())["lines"] == 40
-    assert start("0", *command, "--workers", "2") == 0
+    assert start("4", *command, "--workers", "2") == 128 + signal.SIGTERM
+    unfinished = json.loads(pathlib.Path("target.unfinished.json").read_text())
+    assert unfinished["lines"] == 160
+    assert start("0", *command) == 0
     assert pathlib.Path("target").read_bytes() == expected
 
 

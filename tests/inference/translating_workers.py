@@ -3,8 +3,9 @@
     python translating_workers.py WINDOWS ARGUMENT…
 
 runs a command with small windows, and prints the ids of the processes that it has
-started after each of them. After so many windows it kills itself. Without arguments, it
-starts workers without a model, prints the ids of the processes, and kills itself.
+started after each of them. After so many windows it terminates its process group.
+Without arguments, it starts workers without a model, prints the ids of the processes,
+and kills itself.
 """
 
 import functools
@@ -28,10 +29,6 @@ def print_started():
     print(json.dumps([process.pid for process in started]), flush=True)
 
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Idle:
     def answer(self):
         return 5
@@ -45,20 +42,21 @@ def start_workers_and_die():
         actors = [kind.remote() for _ in range(2)]
         assert workers.ray.get([actor.answer.remote() for actor in actors]) == [5, 5]
         print_started()
-        die()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def translate(windows):
+    os.setpgrp()
     done, append = [], UnfinishedFile.append
 
-    def append_and_die(self, *arguments):
+    def append_and_terminate(self, *arguments):
         append(self, *arguments)
         print_started()
         done.append(arguments)
         if len(done) == windows:
-            die()
+            os.killpg(0, signal.SIGTERM)
 
-    UnfinishedFile.append = append_and_die
+    UnfinishedFile.append = append_and_terminate
     whole = file_translation.translate_file
     file_translation.translate_file = functools.partial(whole, window=WINDOW)
     command_line.main()
