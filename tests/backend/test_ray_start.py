@@ -1,6 +1,7 @@
 import pathlib
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -112,21 +113,22 @@ def test_a_version_of_ray_that_starts_processes_in_another_way(ray):
         assert not hasattr(ray.services, "ConsolePopen")
 
 
-@pytest.mark.parametrize("thread", ["main", "another"])
-def test_the_handler_of_sigterm(monkeypatch, thread):
-    if thread == "another":
-        monkeypatch.setattr(ray_start.threading, "current_thread", lambda: None)
-
+def test_the_handler_of_sigterm():
     def handler(*_):
         raise KeyboardInterrupt
+
+    def use_context():
+        with ray_start.kept_sigterm_handler():
+            return signal.getsignal(signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, handler)
     try:
         with pytest.raises(OSError), ray_start.kept_sigterm_handler():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             raise OSError
-        kept = handler if thread == "main" else signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) is kept
+        assert signal.getsignal(signal.SIGTERM) is handler
+        with ThreadPoolExecutor(1) as threads:  # cannot set handlers
+            assert threads.submit(use_context).result() is handler
     finally:
         signal.signal(signal.SIGTERM, before)
 
