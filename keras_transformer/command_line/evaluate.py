@@ -3,7 +3,7 @@
 import enum
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -116,24 +116,14 @@ def evaluate_command(
             else bleu_tokenize,
             "too_long": None if too_long is TooLong.error else str(too_long),
         }
-        for name, given in options.items():
-            if given is not None:
-                raise ValueError(
-                    f"`{name}` is for models that translate; received `{name}={given}` "
-                    f"and the language model {model}."
-                )
+        _refuse(options, "models that translate", f"the language model {model}")
         _evaluate_language_model(
             *(loaded, model, source, references, documents),
             *(context, stride, batch_size),
         )
         return
-    given_options = {"documents": documents, "context": context, "stride": stride}
-    for name, given in given_options.items():
-        if given is not None:
-            raise ValueError(
-                f"`{name}` is for language models; received `{name}={given}` and "
-                f"{model}, a {type(loaded).__name__}."
-            )
+    others = {"documents": documents, "context": context, "stride": stride}
+    _refuse(others, "language models", f"{model}, a {type(loaded).__name__}")
     if references is None:
         raise typer.BadParameter(
             f"a {type(loaded).__name__} requires reference translations",
@@ -195,6 +185,15 @@ def _find_long_lines(
     return [bool(is_long) for is_long in window.too_long]
 
 
+def _refuse(options: Mapping[str, object], use: str, received: str) -> None:
+    """Raises `ValueError` if an option is given, which would have no effect."""
+    for name, given in options.items():
+        if given is not None:
+            raise ValueError(
+                f"`{name}` is for {use}; received `{name}={given}` and {received}."
+            )
+
+
 def _evaluate_language_model(
     model: "CausalLM",
     path: pathlib.Path,
@@ -213,12 +212,7 @@ def _evaluate_language_model(
 
     if references is not None:
         options = {"documents": documents, "context": context, "stride": stride}
-        for name, given in options.items():
-            if given is not None:
-                raise ValueError(
-                    f"`{name}` is for running text; received `{name}={given}` and the "
-                    f"answers {references}."
-                )
+        _refuse(options, "running text", f"the answers {references}")
         prompts, answers = zip(*read_pairs(source, references), strict=True)
         result = model.score([*prompts], [*answers], batch_size)
         scores, size = TextScores.of(result, answers), f"{len(answers):,} answers"

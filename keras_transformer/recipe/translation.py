@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import warnings
 from collections.abc import Iterator
 
 import keras
@@ -75,7 +76,7 @@ class ParallelTexts:
         """Returns the validation and the test text.
 
         The pairs of held-out parts that are too long are left out, as those of the
-        training text are.
+        training text are. A warning has the number of those of the test text.
 
         Args:
             model: a model with tokenizers.
@@ -88,6 +89,12 @@ class ParallelTexts:
             return valid, valid
         if self._test_is_held_out:
             test = _without_long_pairs(test, model, max_length)
+            if dropped := len(self.test.sources) - len(test.sources):
+                warnings.warn(
+                    f"{dropped:,} test pairs are longer than `max_length={max_length}` "
+                    "and are left out.",
+                    stacklevel=2,
+                )
         return valid, test
 
 

@@ -318,7 +318,8 @@ def test_long_lines_are_left_out_if_they_are_held_out(options, model):
     if model == "causal":
         options |= {"model": "causal", "documents": "pairs"}
         del options["num_beams"]
-    evaluator = prepare_run(Recipe(**options), Reporter(0)).evaluator
+    with pytest.warns(UserWarning, match="[1-9] test pairs are longer than"):
+        evaluator = prepare_run(Recipe(**options), Reporter(0)).evaluator
     assert {len(text.split()) for text in evaluator.check_texts} == {5}
 
 
