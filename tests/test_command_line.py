@@ -356,7 +356,6 @@ def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("unchecked_exports")
 def test_export_and_inspect(folder, tmp_path):
     options = ["--num-beams", 2, "--card", "training_data=a=b", "--constraints"]
     result = run("export", folder / "model.keras", tmp_path / "1", *options)

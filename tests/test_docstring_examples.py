@@ -108,7 +108,7 @@ def served(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, unchecked_exports, served):
+def folder(tmp_path, monkeypatch, served):
     """A working folder with the files that examples read; a recipe in it is small."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)

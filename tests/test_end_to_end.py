@@ -4,11 +4,11 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
-from fork_server import forked_python
 
 from keras_transformer import (
     BeamSearch,
@@ -119,7 +119,7 @@ def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
         [*UNSEEN, ""],
     ]
     process = subprocess.run(
-        [*forked_python(backend), "-c", IN_ANOTHER_PROCESS],
+        [sys.executable, "-c", IN_ANOTHER_PROCESS],
         input=json.dumps(settings),
         env={**os.environ, "KERAS_BACKEND": backend},
         cwd=ROOT,
@@ -139,7 +139,6 @@ def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
     )
 
 
-@pytest.mark.usefixtures("unchecked_exports")
 def test_saved_model_gives_the_same_strings(model, tmp_path):
     if keras.backend.backend() == "tensorflow":  # For the others see test_export.py.
         import tensorflow as tf

@@ -16,8 +16,6 @@ from keras_transformer import CausalLM, Seq2Seq
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
 
-pytestmark = pytest.mark.divided
-
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 EXPORTS = keras.backend.backend() == "tensorflow"
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
@@ -52,10 +50,6 @@ def test_help_names_every_option(path, capsys):
 
 
 # pronounce.py
-
-
-@pytest.mark.divided("tensorflow")
-@pytest.mark.usefixtures("unchecked_exports")
 def test_pronounce(tmp_path, monkeypatch, capsys):
     pronounce = load("pronounce")
     monkeypatch.setattr(pronounce, "Seq2Seq", lambda **sizes: Seq2Seq(**sizes | TOY))
@@ -89,10 +83,6 @@ def test_pronounce_splits_the_dictionary():
 
 
 # translate.py
-
-
-@pytest.mark.divided("tensorflow")
-@pytest.mark.usefixtures("unchecked_exports")
 def test_translate(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
     monkeypatch.setattr("keras_transformer.recipe.result.LENGTH_PENALTIES", (0.6,))

@@ -4,9 +4,9 @@ import os
 import pathlib
 import stat
 import subprocess
+import sys
 
 import pytest
-from fork_server import forked_python
 
 from keras_transformer import files
 from keras_transformer.files import (
@@ -56,7 +56,7 @@ def in_another_process(path, text, then=""):
         "import os, sys; from keras_transformer.files import written_whole\n"
         f"with written_whole(sys.argv[1]) as file: file.write({text!r}); {then}"
     )
-    return subprocess.run([*forked_python("tensorflow"), "-c", code, path]).returncode
+    return subprocess.run([sys.executable, "-c", code, path]).returncode
 
 
 def test_a_killed_process_keeps_the_old_file(tmp_path):
@@ -100,10 +100,7 @@ def in_a_killed_process(code, path):
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
         f"{code}"
     )
-    assert (
-        subprocess.run([*forked_python("tensorflow"), "-c", code, path]).returncode
-        == -9
-    )
+    assert subprocess.run([sys.executable, "-c", code, path]).returncode == -9
 
 
 def test_unfinished_files_of_killed_processes_are_removed(tmp_path):

@@ -10,7 +10,6 @@ import sys
 import keras
 import pytest
 from documented import PACKAGE, ROOT
-from fork_server import forked_python
 
 import keras_transformer
 from keras_transformer import decoding
@@ -216,7 +215,7 @@ def test_a_script_with_the_name_of_the_command_has_all_names(tmp_path):
         "print(keras.saving.get_registered_object(name) is kt.Seq2Seq)\n"
     )
     process = subprocess.run(
-        [*forked_python("saved_model"), script],
+        [sys.executable, script],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

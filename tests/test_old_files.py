@@ -11,11 +11,11 @@ import json
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
-from fork_server import forked_python
 from layer_contract import to_numpy
 
 from keras_transformer import (
@@ -27,8 +27,6 @@ from keras_transformer import (
     translate_file,
 )
 from keras_transformer.recipe import Recipe, read_options, result, train
-
-pytestmark = pytest.mark.divided
 
 FOLDER = pathlib.Path(__file__).parent / "files_of_0_1"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -105,7 +103,7 @@ def test_a_process_that_has_imported_only_the_package():
         f"model = keras.saving.load_model({str(FOLDER / 'ensemble.keras')!r})\n"
         "print(type(model.target_tokenizer).__name__)"
     )
-    command = [*forked_python("tensorflow"), "-c", code]
+    command = [sys.executable, "-c", code]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.stdout == "WordTokenizer\n", process.stderr
 
@@ -120,7 +118,6 @@ class Losses(keras.callbacks.Callback):
         self.losses.append(float(logs["loss"]))
 
 
-@pytest.mark.divided("jax")
 def test_checkpoints_of_a_stopped_fit(tmp_path):
     """The losses and the weights are those of a `fit` that was not stopped."""
     shutil.copytree(FOLDER / "checkpoints", tmp_path / "checkpoints")

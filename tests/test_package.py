@@ -180,7 +180,7 @@ SHORT_MODEL = {**TOY_MODEL, "max_target_length": 24}  # few steps of its searche
 
 
 @pytest.fixture
-def toy_text(tmp_path, monkeypatch, unchecked_exports):
+def toy_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PRESETS, "transformer_tiny", SHORT_MODEL)
     write_toy_text(tmp_path)

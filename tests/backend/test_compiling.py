@@ -63,7 +63,6 @@ def test_many_functions_are_not_many_traces_of_one(model, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("change", ["enable_lora", "quantize"])
 def test_lora_and_quantization_take_effect(model, compiled, change):
     arguments = ops.convert_to_tensor(INPUTS), ops.convert_to_tensor(1.0)

@@ -9,7 +9,6 @@ from keras_transformer.backend.xla_barriers import under_xla, without_xla
 TOKENS, VOCABULARY, SMOOTHING = 5, 11, 0.3
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("is_xla", [True, False])
 def test_gradient_is_that_of_the_formula(is_xla):
     """`(softmax(logits) - q) * scale` in float64; without XLA in place."""

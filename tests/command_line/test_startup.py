@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from fork_server import forked_python
 
 from keras_transformer.command_line import startup
 
@@ -36,7 +35,7 @@ with startup["_filtered_stderr"]():
 os.write(2, b"I0000 after the import\\n")
 """
     process = subprocess.run(
-        [*forked_python("torch"), "-c", program], capture_output=True, text=True
+        [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert process.returncode == code
     after = ["I0000 after the import"] if code == 0 else []

@@ -1,7 +1,6 @@
 """The dataset in `fit`, with every backend."""
 
 import keras
-import pytest
 import tensorflow as tf
 from reversal import SOURCE, TARGET, dataset_batches, make_dataset, make_pairs
 
@@ -26,7 +25,6 @@ def test_fit():
     assert int(model.optimizer.iterations) == 3 * data.batches_per_epoch
 
 
-@pytest.mark.divided("tensorflow")
 def test_dataset_after_clear_session():
     data = make_dataset(pairs=make_pairs(13), shuffle=False)
     expected = dataset_batches(data)

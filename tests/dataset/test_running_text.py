@@ -8,8 +8,6 @@ import pytest
 
 import keras_transformer as kt
 
-pytestmark = pytest.mark.divided
-
 LETTERS = np.random.default_rng(0).choice([*"a of line text\n"], 700)
 TEXT = "".join(LETTERS).strip() + "\n"
 

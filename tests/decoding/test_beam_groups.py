@@ -8,8 +8,6 @@ from scripted_step import END, PAD, random_step, written_step
 
 from keras_transformer.decoding import BeamSearch, NoRepeatNGram
 
-pytestmark = pytest.mark.divided
-
 LIMITS = [4, 2, 5, 5]
 PREFIXES = [[PAD, PAD], [PAD, PAD], [3, PAD], [2, 4]]
 STEP = random_step(4, max_length=5, seed=37)

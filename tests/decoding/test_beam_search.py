@@ -8,8 +8,6 @@ from scripted_step import END, PAD, random_step, spell, written_step
 
 from keras_transformer.decoding import BeamSearch, GreedySearch
 
-pytestmark = pytest.mark.divided
-
 NO_PENALTY = {"length_penalty": 0.0}
 # "3" looks best at first, but "4" is the better whole: 0.4 against 0.6 * 0.4.
 GARDEN_PATH = {

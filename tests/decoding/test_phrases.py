@@ -9,8 +9,6 @@ from keras_transformer.decoding import BeamSearch, GreedySearch, NoRepeatNGram
 
 # Tokens are 2, 3 and 4. The rows: two phrases that may overlap, none, a phrase twice,
 # one that begins with another and overlaps itself, three of one token.
-pytestmark = pytest.mark.divided
-
 PHRASES = [[(3, 4), (4, 2)], [], [(3,), (3,)], [(2, 2, 3), (2, 2)], [(4,), (2,), (3,)]]
 LIMITS = [5, 3, 5, 5, 5]
 STEP = random_step(5, max_length=5, seed=17)

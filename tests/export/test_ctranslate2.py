@@ -27,8 +27,6 @@ from keras_transformer.export.protocols import embedding_vocabulary
 from keras_transformer.layers import AlibiBias, LocalWindow
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
 
-pytestmark = pytest.mark.divided
-
 TEXTS = ["abc", "", "deadbeef"]
 GREEDY = GreedySearch()
 

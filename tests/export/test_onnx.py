@@ -81,7 +81,6 @@ def folder(model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.divided("tensorflow")
 def test_outputs_of_the_example_equal_those_of_generate(model, folder):
     expected = model.generate(TEXTS, GreedySearch())
     assert len(set(expected)) == 3

@@ -142,7 +142,6 @@ def sources(family):
     return token_ids, {"input_ids": torch.tensor(token_ids), "attention_mask": mask}
 
 
-@pytest.mark.every_case
 def test_logits(family, tmp_path):
     given, arguments = sources(family)
     inputs = {"encoder_token_ids": given, "decoder_token_ids": TARGETS}

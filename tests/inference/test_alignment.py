@@ -5,8 +5,6 @@ from layer_contract import to_numpy, with_random_weights
 from keras_transformer import Alignment, Seq2Seq
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.divided
-
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
 TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])

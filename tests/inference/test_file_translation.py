@@ -161,7 +161,6 @@ def model():
     return model
 
 
-@pytest.mark.divided
 def test_lines_equal_those_of_generate(model, folder):
     texts, scores = model.generate(LINES, N_BEST, batch_size=4, return_scores=True)
     assert len({text for pair in texts for text in pair}) > 5
@@ -187,7 +186,6 @@ def test_options_of_generate(model, folder):
     assert read(folder) == [*texts, ""]
 
 
-@pytest.mark.divided
 def test_a_saved_model_resumes(model, folder, monkeypatch):
     texts = model.generate(LINES, GREEDY, batch_size=4)
     assert any("\n" in text for text in texts)

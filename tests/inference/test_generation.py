@@ -20,8 +20,6 @@ from keras_transformer.decoding import loop
 from keras_transformer.inference import generation
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.divided
-
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
 TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"UVWXYZÄ"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}

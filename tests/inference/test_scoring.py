@@ -7,8 +7,6 @@ from keras_transformer import BeamSearch, GreedySearch, Perplexity, Seq2Seq
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.divided
-
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
 TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])

@@ -15,8 +15,6 @@ from keras_transformer import (
 from keras_transformer.inference.streaming import _pieces, _possible_outputs
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.divided
-
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdéf"])
 SEARCHES = {
     "default": None,

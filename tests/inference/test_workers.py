@@ -14,7 +14,6 @@ import keras
 import numpy as np
 import psutil
 import pytest
-from fork_server import forked_python
 from translating_workers import WINDOW
 from typer.testing import CliRunner
 
@@ -118,7 +117,7 @@ def folder(tmp_path_factory):
 def start(*arguments):
     """Runs a process; returns its exit code, and waits for all that it has started."""
     script = pathlib.Path(__file__).with_name("translating_workers.py")
-    command = [*forked_python("torch"), script, *arguments]
+    command = [sys.executable, script, *arguments]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.stdout, found.stderr
     left = []

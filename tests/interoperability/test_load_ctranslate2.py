@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 import subprocess
+import sys
 import warnings
 
 import ctranslate2
@@ -14,7 +15,6 @@ from ctranslate2.converters import TransformersConverter
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2_designs import DESIGNS, TARGET, log_probabilities, model_of
-from fork_server import forked_python
 from layer_contract import to_numpy
 
 from keras_transformer import GreedySearch
@@ -27,8 +27,6 @@ from keras_transformer.interoperability.ctranslate2_architecture import (
 from keras_transformer.interoperability.ctranslate2_file import read_variables
 from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
-
-pytestmark = pytest.mark.divided
 
 INPUTS = {
     "encoder_token_ids": np.array([[4, 5, 6, 3, 0], [7, 8, 4, 6, 3]]),
@@ -121,7 +119,7 @@ print(load_ctranslate2(sys.argv[1]).hidden_dim)
 
 @pytest.mark.once("torch")
 def test_the_package_ctranslate2_is_not_needed(good):
-    command = [*forked_python("tensorflow"), "-c", WITHOUT_CTRANSLATE2, str(good)]
+    command = [sys.executable, "-c", WITHOUT_CTRANSLATE2, str(good)]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.stdout.split()[-1:] == ["12"], process.stderr
 

@@ -18,8 +18,6 @@ from keras_transformer import (
 )
 from keras_transformer.interoperability import load_marian
 
-pytestmark = pytest.mark.divided
-
 TEXTS = [*marian_folders.SOURCES, ">>deu<< two cats", "a zebra ☃ sees me"]
 SEARCH = BeamSearch(4, PowerLengthPenalty(1.0), num_hypotheses=4)
 
@@ -137,9 +135,6 @@ def test_half_precision_is_converted_to_float32(pair, tmp_path, dtype):
 
 
 # Methods of a `Seq2Seq`.
-
-
-@pytest.mark.divided("jax")
 def test_training_continues(trained):
     keras.utils.set_random_seed(3)  # of dropout
     ours = load_marian(trained.folder)
@@ -202,7 +197,6 @@ def test_one_step_of_training_is_that_of_transformers(tmp_path, name):
     assert changed > 10
 
 
-@pytest.mark.divided("jax")
 def test_one_file_has_model_and_tokenizers(trained, tmp_path):
     trained.ours.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", compile=False)
@@ -213,7 +207,6 @@ def test_one_file_has_model_and_tokenizers(trained, tmp_path):
 
 
 @pytest.mark.once
-@pytest.mark.usefixtures("unchecked_exports")
 def test_a_saved_model_equals_generate(trained, tmp_path):
     trained.ours.export(tmp_path / "1", BeamSearch(2), check_texts=TEXTS)
     functions = tf.saved_model.load(str(tmp_path / "1")).signatures

@@ -157,7 +157,6 @@ def test_ctranslate2_gives_the_same_after_export(pair, tmp_path):
 
 
 @pytest.mark.once
-@pytest.mark.usefixtures("unchecked_exports")
 @pytest.mark.parametrize("pair", ["untied"], indirect=True)
 def test_a_saved_model_equals_ctranslate2(pair, tmp_path):
     expected, _ = pair.their_hypotheses(TEXTS)

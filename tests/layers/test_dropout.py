@@ -163,7 +163,6 @@ class AlwaysOn(keras.layers.Layer):
         return self.dropout(inputs, training=True)
 
 
-@pytest.mark.every_case
 class TestInAModel:
     each_jit = pytest.mark.parametrize(
         "jit_compile", [False] if keras.backend.backend() == "torch" else [False, True]

@@ -1,6 +1,5 @@
 import keras
 import numpy as np
-import pytest
 from layer_contract import get_mask, to_numpy
 
 from keras_transformer.layers import PositionalEncoding, ScaledEmbedding
@@ -28,7 +27,6 @@ def test_in_half_precision():
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
 
 
-@pytest.mark.usefixtures("no_collections")
 def test_quantized_and_with_lora():
     layer = ScaledEmbedding(7, 16, embeddings_initializer="random_normal")
     expected = to_numpy(layer(TOKEN_IDS))

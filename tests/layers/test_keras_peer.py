@@ -32,7 +32,7 @@ NOT_ON_TENSORFLOW = {
 
 
 @pytest.fixture
-def run(monkeypatch, no_collections):
+def run(monkeypatch):
     ours = {**vars(layers), "MultiHeadAttention": MultiHeadAttention}
     monkeypatch.setattr(keras_tests, "layers", types.SimpleNamespace(**ours))
     yield lambda case: keras_tests.MultiHeadAttentionTest(case).debug()

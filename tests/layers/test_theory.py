@@ -153,7 +153,6 @@ class TestProjections:
             to_numpy(ours(*inputs)), to_numpy(theirs(*inputs)), atol=1e-5, rtol=1e-5
         )
 
-    @pytest.mark.usefixtures("no_collections")
     def test_int8(self, pair):
         *layers, inputs = pair
         before = layers[0](*inputs)
@@ -175,7 +174,6 @@ def blocks_model():
     return with_random_weights(model)
 
 
-@pytest.mark.usefixtures("no_collections")
 def test_a_model_is_quantized_as_a_whole():
     model = blocks_model()
     before = to_numpy(model([INPUTS, SOURCE]))
@@ -187,7 +185,6 @@ def test_a_model_is_quantized_as_a_whole():
     assert 1e-5 < largest_difference(after, before) < 0.1 * np.abs(before).max()
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize(
     "jit_compile",
     [False] if keras.backend.backend() == "torch" else [False, True],

@@ -9,8 +9,6 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer import BeamSearch, CausalLM, GreedySearch, Sampling
 
-pytestmark = pytest.mark.divided
-
 SIZES = {"num_layers": 2, "hidden_dim": 16, "intermediate_dim": 24, "num_heads": 2}
 PROMPTS = [[2, 5, 6, 7, 8], [2, 9], [2, 4, 4, 10, 3, 5, 6, 7]]
 

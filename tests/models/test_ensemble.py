@@ -15,8 +15,6 @@ from keras_transformer import (
 )
 from keras_transformer.export import describe_signatures
 
-pytestmark = pytest.mark.divided
-
 TOKENIZER = CharacterTokenizer.train(lines=["a small toy"])
 TEXTS = ["a toy", "toys", "", "a small toy"]
 SIZES = {"num_layers": 1, "intermediate_dim": 8, "num_heads": 2}
@@ -128,7 +126,6 @@ def test_alignments_are_those_of_the_mean_attention(ensemble, members):
         ensemble.align(*pairs, layer=1)
 
 
-@pytest.mark.divided("jax")
 def test_save_and_load(ensemble, tmp_path):
     ensemble.save(tmp_path / "both.keras")
     restored = keras.saving.load_model(tmp_path / "both.keras")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import sentencepiece
 from designs import DESIGNS
-from fork_server import forked_python
 from layer_contract import to_numpy, with_random_weights
 
 import keras_transformer
@@ -21,8 +20,6 @@ from keras_transformer.text import (
     SentencePieceTokenizer,
     WordTokenizer,
 )
-
-pytestmark = pytest.mark.divided
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 1, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 2}
@@ -404,7 +401,7 @@ print(keras.backend.backend(), np.abs(keras.ops.convert_to_numpy(model(inputs)))
 """
     other = OTHER[keras.backend.backend()]
     process = subprocess.run(
-        [*forked_python(other), "-c", code],
+        [sys.executable, "-c", code],
         env={**os.environ, "KERAS_BACKEND": other},
         capture_output=True,
         text=True,

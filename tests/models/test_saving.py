@@ -124,7 +124,6 @@ def test_a_file_is_replaced_whole_or_not_at_all(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("save", [Seq2Seq.save, Seq2Seq.save_to_preset])
 def test_a_quantized_model_is_refused(model, save, tmp_path):
     model.encoder.blocks[0].feed_forward.output_dense.quantize("int8")
@@ -142,7 +141,6 @@ def test_a_truncated_file(model, tmp_path):
         keras.saving.load_model(path)
 
 
-@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("tie_embeddings", ["all", "target", "none"])
 def test_the_matrix_of_the_output_is_not_quantized(tie_embeddings):
     model = Seq2Seq(**SIZES, vocabulary_size=11, tie_embeddings=tie_embeddings)
@@ -161,7 +159,6 @@ def test_the_matrix_of_the_output_is_not_quantized(tie_embeddings):
     keras.backend.backend() != "torch",
     reason="the others compile minutes for what is Keras's but for the test above",
 )
-@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("tie_embeddings", ["all", "none"])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of what is not quantized
 def test_a_quantized_model_keeps_the_matrix_of_its_output(tie_embeddings):

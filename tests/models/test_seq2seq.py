@@ -10,8 +10,6 @@ from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import PositionScheme
 
-pytestmark = pytest.mark.divided
-
 RNG = np.random.default_rng(19)
 BATCH, SOURCE_LENGTH, TARGET_LENGTH = 3, 5, 4
 NUM_HEADS, HIDDEN_DIM, VOCABULARY_SIZE = 3, 6, 13

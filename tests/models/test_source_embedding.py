@@ -9,8 +9,6 @@ import keras_transformer as kt
 from keras_transformer import BeamSearch, GreedySearch, RelativeLength, Sampling
 from keras_transformer.decoding.random_numbers import key_of_array
 
-pytestmark = pytest.mark.divided
-
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 RNG = np.random.default_rng(5)
 FRAMES = RNG.normal(size=(3, 14, 5)).astype("float32")

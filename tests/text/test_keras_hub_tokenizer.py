@@ -5,6 +5,7 @@ import pathlib
 import pickle
 import re
 import subprocess
+import sys
 
 import keras
 import keras_nlp
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from fork_server import forked_python
 
 from keras_transformer import (
     BannedTexts,
@@ -91,7 +91,6 @@ def test_the_ids_of_gpt2(tokenizers):
     assert ids == [[*map(tokenizer.token_to_id, row)] for row in expected.values()]
 
 
-@pytest.mark.divided("tensorflow")
 def test_ids_and_texts_are_those_of_keras_hub(kind, tokenizers):
     theirs, tokenizer = MAKE[kind](), tokenizers[kind]
     data = tf.data.Dataset.from_tensors(TEXTS).map(theirs.tokenize)
@@ -306,7 +305,7 @@ import keras_transformer.text
 assert "keras_nlp" not in sys.modules and "keras_hub" not in sys.modules
 """
     process = subprocess.run(
-        [*forked_python("saved_model"), "-c", code, str(tmp_path)],
+        [sys.executable, "-c", code, str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -345,7 +344,6 @@ def trained(tokenizers, tmp_path_factory):
     return model, folder
 
 
-@pytest.mark.divided("tensorflow")
 def test_a_model_is_saved_with_its_tokenizer(trained):
     model, folder = trained
     expected = model.generate(LINES, SEARCH)
@@ -360,7 +358,6 @@ def test_a_model_is_saved_with_its_tokenizer(trained):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("unchecked_exports")
 def test_the_saved_model_of_a_model(trained):
     """A new process loads the `.keras` file to write it with TensorFlow."""
     model, folder = trained

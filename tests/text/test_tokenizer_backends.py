@@ -30,7 +30,6 @@ def test_detokenize_takes_any_array(tokenizer, convert):
     assert [text.decode() for text in texts] == LINES[:3]
 
 
-@pytest.mark.divided("tensorflow")
 def test_tokenizer_after_clear_session(tokenizer):
     """TensorFlow drops its cached kernels and the resources that only they own."""
     expected = tokenizer.tokenize(LINES).to_list()

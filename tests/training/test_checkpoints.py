@@ -9,7 +9,6 @@ import types
 import keras
 import numpy as np
 import pytest
-from fork_server import forked_python
 from small_run import (
     BATCHES,
     EPOCHS,
@@ -204,7 +203,6 @@ def test_checkpoints_of_another_model(whole):
         fit(whole[0], model=other)
 
 
-@pytest.mark.divided
 def test_a_run_resumes_for_more_epochs_without_data(tmp_path):
     """Arrays, float16 with its loss scale, and Keras's own dropout."""
     keras.config.set_dtype_policy("mixed_float16")
@@ -263,7 +261,6 @@ def test_an_epoch_that_is_cut_short_is_not_saved_as_complete(tmp_path):
     assert list(checkpoint_files(tmp_path)) == [RunPosition(0, 2)]
 
 
-@pytest.mark.divided
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
     with pytest.warns(
@@ -356,7 +353,6 @@ def halving():
     return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
 
 
-@pytest.mark.divided
 def test_callbacks_that_change_the_state_when_an_epoch_begins(tmp_path):
     keras.utils.set_random_seed(5)
     whole = fit(tmp_path / "whole", [halving()], model=make_adam())
@@ -369,7 +365,6 @@ def test_callbacks_that_change_the_state_when_an_epoch_begins(tmp_path):
     np.testing.assert_allclose(rates[0], [5e-3, 2.5e-3, 1.25e-3])
 
 
-@pytest.mark.divided
 def test_moving_averages_of_a_run_with_more_epochs(whole, tmp_path):
     """Keras overwrites the weights with the averages at the end of the last epoch."""
     _, *longer_from_the_start, _ = whole
@@ -541,7 +536,7 @@ def test_forked_processes_do_not_have_the_lock(tmp_path):
         print("the parent locks again")
     """
     process = subprocess.run(
-        [*forked_python("torch"), "-c", code, tmp_path], capture_output=True, text=True
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True
     )
     expected = "the child is refused\nthe parent locks again\n"
     assert process.stdout == expected, process.stderr

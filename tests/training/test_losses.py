@@ -143,7 +143,6 @@ def test_more_padding_changes_nothing():
     assert value == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("jit_compile", JIT)
 def test_padding_alone_gives_zero_and_no_gradient(jit_compile):
     loss = LabelSmoothedCrossEntropy()

@@ -112,13 +112,11 @@ def test_micro_batches_make_the_update_of_the_batch(
     check_equal(one_step(model), whole_batch)
 
 
-@pytest.mark.divided
 def test_micro_batches_of_a_seq2seq():
     whole, parts = (compiled(make=seq2seq, micro_batches=count) for count in (1, 3))
     check_equal(one_step(parts), one_step(whole))
 
 
-@pytest.mark.divided
 def test_weighted_tokens():
     expected = one_step(compiled(), WEIGHTS)
     check_equal(one_step(compiled(micro_batches=3), WEIGHTS), expected)
@@ -130,7 +128,6 @@ def keras_loss(**options):
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
 
 
-@pytest.mark.divided
 def test_a_loss_of_keras_that_is_a_mean_over_the_weights():
     def mean():
         return keras_loss(reduction="mean_with_sample_weight")
@@ -304,7 +301,6 @@ def test_fit_in_micro_batches_counts_each_batch_once():
     assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
 
 
-@pytest.mark.divided
 def test_the_logged_loss_is_weighted_by_rows():
     def loss(**options):
         model = compiled(keras.optimizers.SGD(0.0), **options)
@@ -313,7 +309,6 @@ def test_the_logged_loss_is_weighted_by_rows():
     np.testing.assert_allclose(loss(micro_batches=3), loss(), rtol=1e-6)
 
 
-@pytest.mark.divided
 def test_r_drop_is_the_mean_loss_and_the_divergence():
     model = compiled(dropout=0.4, r_drop=3.0)
     seeds = [variable for variable in model.variables if "seed" in variable.path]
@@ -331,7 +326,6 @@ def test_r_drop_is_the_mean_loss_and_the_divergence():
     )
 
 
-@pytest.mark.divided
 def test_evaluation_is_without_r_drop():
     model, plain = compiled(dropout=0.4, r_drop=3.0), compiled()
     model.set_weights(plain.get_weights())
@@ -340,7 +334,6 @@ def test_evaluation_is_without_r_drop():
     np.testing.assert_allclose(logs["loss"], expected["loss"], rtol=1e-6)
 
 
-@pytest.mark.divided
 def test_r_drop_with_micro_batches():
     model = compiled(
         keras.optimizers.Adam(1e-2), dropout=0.2, r_drop=1.0, micro_batches=3
@@ -349,7 +342,6 @@ def test_r_drop_with_micro_batches():
     assert history.history["loss"][-1] < history.history["loss"][0] - 0.3
 
 
-@pytest.mark.divided
 def test_a_saved_model_is_compiled_as_before(tmp_path):
     options = {"micro_batches": 3, "r_drop": 2.5}
     model = compiled(keras.optimizers.Adam(1e-2), make=seq2seq, **options)
@@ -400,7 +392,6 @@ def test_the_default_of_jit_compile_is_the_fast_one():
     )
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("jit_compile", JIT)
 def test_the_loss_is_told_whether_xla_compiles_it(jit_compile):
     results = []

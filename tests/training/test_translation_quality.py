@@ -14,8 +14,6 @@ from keras_transformer import (
 )
 from keras_transformer.text import WordTokenizer
 
-pytestmark = pytest.mark.divided
-
 SOURCES = ["a b c d", "d c a b e", "e a b c", "b b d a", "c e d b"]
 REFERENCES = ["A B C D", ["D C A B E", "D C A B"], "E A B C", "B B D A", "C E D B"]
 FIRST = [

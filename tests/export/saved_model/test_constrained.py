@@ -29,7 +29,7 @@ def served_texts(outputs):
 
 
 @pytest.mark.once
-def test_the_signature_equals_generate(model, unchecked_exports, tmp_path):
+def test_the_signature_equals_generate(model, tmp_path):
     model.export(tmp_path / "1", SEARCH, constraints=True, warmup=[(1, 16)])
     replica = Replica(tmp_path / "1")  # of a server
     signature, warm = replica.warmup_requests()[1]
@@ -59,7 +59,7 @@ def test_the_signature_equals_generate(model, unchecked_exports, tmp_path):
 
 
 @pytest.mark.once
-def test_groups_of_beams(model, unchecked_exports, tmp_path):
+def test_groups_of_beams(model, tmp_path):
     folder = tmp_path / "1"
     model.export(folder, GROUPS, warmup=())
     function = tf.saved_model.load(str(folder)).signatures["nbest"]

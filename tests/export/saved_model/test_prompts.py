@@ -77,7 +77,6 @@ def test_signatures(signatures):
 
 
 @pytest.mark.once
-@pytest.mark.usefixtures("unchecked_exports")
 def test_pieces_of_a_stream(model, tmp_path):
     model.export(tmp_path / "1", GreedySearch(), max_length=6, check_texts=PROMPTS)
     continued = tf.saved_model.load(str(tmp_path / "1")).signatures["continue"]

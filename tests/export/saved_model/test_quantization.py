@@ -130,7 +130,6 @@ def test_the_rounding_error_is_the_greatest_per_token():
 
 
 @pytest.mark.once
-@pytest.mark.usefixtures("unchecked_exports")
 def test_a_saved_model_in_int8(ensemble, tmp_path):
     folder, search = tmp_path / "letters" / "1", BeamSearch(2)
     ensemble.export(folder, search, check_texts=TEXTS, quantization="int8")

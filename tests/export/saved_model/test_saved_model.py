@@ -29,8 +29,6 @@ from keras_transformer.export.saved_model.search_functions import (
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.divided("tensorflow")
-
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 2, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SEARCH = BeamSearch(2, num_hypotheses=2)
@@ -256,8 +254,6 @@ def test_attention_scores_are_those_of_every_layer_and_head(model, loaded):
         assert not arrays["attention_scores"][i, ..., columns:].any()
 
 
-@pytest.mark.every_case
-@pytest.mark.usefixtures("unchecked_exports")
 def test_sampling_logits_processors_and_lengths_of_generate(model, tmp_path):
     search = Sampling(
         3, top_p=0.9, logits_processors=[NoRepeatNGram(1), SuppressTokens([5])]

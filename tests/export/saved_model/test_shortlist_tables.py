@@ -35,7 +35,7 @@ class FewLogits(Bigrams):
 
 
 @pytest.mark.once
-def test_few_logits(unchecked_exports, tmp_path, monkeypatch):
+def test_few_logits(tmp_path, monkeypatch):
     """Of one text with 8 of the tokens, of five texts with all."""
     monkeypatch.setattr(shortlist_batches, "SMALLEST_SIZE", 8)
     model = FewLogits(TABLE, LETTERS)
@@ -49,7 +49,7 @@ def test_few_logits(unchecked_exports, tmp_path, monkeypatch):
 
 
 @pytest.mark.once
-def test_all_logits_and_phrases(unchecked_exports, tmp_path):
+def test_all_logits_and_phrases(tmp_path):
     model = Bigrams(TABLE, LETTERS)
     options = {"constraints": True, "shortlist": SHORTLIST, "warmup": ()}
     model.export(tmp_path / "1", SEARCH, **options)

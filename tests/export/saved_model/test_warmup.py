@@ -1,11 +1,11 @@
 import json
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from fork_server import forked_python
 
 from keras_transformer import BeamSearch, Seq2Seq
 from keras_transformer.export.saved_model.warmup import (
@@ -93,14 +93,13 @@ def test_impossible_shapes(model, tmp_path, shape):
         model.export(tmp_path / "1", warmup=[shape])
 
 
-@pytest.mark.usefixtures("unchecked_exports")
 def test_warm_shapes_are_not_compiled_again(model, tmp_path):
     folder, dump = tmp_path / "1", tmp_path / "dump"
     model.export(folder, BeamSearch(2), max_length=3, warmup=[(1, 16), (4, 22)])
     texts = [["abc"], ["g" * 15], ["a", "b" * 21, "c"], ["a" * 21] * 5]
     flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
     process = subprocess.run(
-        [*forked_python("tensorflow"), "-c", REPLAY],
+        [sys.executable, "-c", REPLAY],
         input=json.dumps([str(folder), str(dump), texts]),
         env={**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {flags}"},
         capture_output=True,

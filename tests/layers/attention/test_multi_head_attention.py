@@ -460,7 +460,6 @@ class TestScoresUnderJit:
         assert vars(layer).keys() == before.keys()
         assert all(vars(layer)[name] is value for name, value in before.items())
 
-    @pytest.mark.every_case
     @pytest.mark.parametrize(
         "jit_compile",
         [False] if keras.backend.backend() == "torch" else [False, True],

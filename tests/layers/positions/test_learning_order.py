@@ -13,8 +13,6 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 
-pytestmark = pytest.mark.divided("jax")
-
 VOCABULARY_SIZE, LENGTH, HIDDEN_DIM, STEPS, BATCH = 7, 11, 32, 100, 61
 SCHEMES = {
     "none": None,
