@@ -18,17 +18,19 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help setup demo test check docs format audit bench
+.PHONY: help setup demo test test-slow test-random test-all check coverage docs format audit bench
 
 help:
-	@echo "make demo    train, evaluate, export and use a pronunciation model"
-	@echo "make test    run the tests on $(BACKENDS)"
-	@echo "make check   format check, lint, types, the site, tests"
-	@echo "make docs    write the site to docs/_build/html"
-	@echo "make format  format the code and fix what the linter can"
-	@echo "make audit   look up known vulnerabilities of what is installed"
-	@echo "make bench   run the benchmarks"
-	@echo "make setup   only prepare the development environment"
+	@echo "make demo      train, evaluate, export and use a pronunciation model"
+	@echo "make test      run the unit tests on $(BACKENDS)"
+	@echo "make test-all  also run the slow tests: trainings, servers, installations, pages"
+	@echo "make check     format check, lint, types, the site, unit tests"
+	@echo "make coverage  the lines of the package that the unit tests and all tests run"
+	@echo "make docs      write the site to docs/_build/html"
+	@echo "make format    format the code and fix what the linter can"
+	@echo "make audit     look up known vulnerabilities of what is installed"
+	@echo "make bench     run the benchmarks"
+	@echo "make setup     only prepare the development environment"
 	@echo
 	@echo "VENV=$(VENV)  PYTHON=$(PYTHON) (3.11 to 3.13)  ARGS=options of the demo"
 
@@ -38,13 +40,36 @@ setup: $(VENV)/.installed-dev
 demo: $(VENV)/.installed-examples
 	@$(BIN)/python examples/pronounce.py $(ARGS)
 
-test: $(BACKENDS:%=test-%)
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := --numprocesses auto --dist loadscope
 
-# The workers and the child processes of tests share the bytecode of the modules.
+# A failure on one backend does not keep the others from running.
+define on-every-backend
+	@failed=; for backend in $(BACKENDS); do \
+		echo "$(1) on $$backend:"; \
+		KERAS_BACKEND=$$backend $(PYTEST) $(PARALLEL) $(2) || failed="$$failed $$backend"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "Failed on:$$failed"; exit 1; fi
+endef
+
+test: $(VENV)/.installed-dev
+	$(call on-every-backend,Unit tests,-m "not slow")
+
+test-slow: $(VENV)/.installed-dev
+	$(call on-every-backend,Slow tests,-m slow)
+
 test-%: $(VENV)/.installed-dev
-	@echo "Tests on $*:"
-	@PYTHONDONTWRITEBYTECODE= KERAS_BACKEND=$* $(BIN)/python -m pytest --numprocesses auto \
-		--dist loadscope --no-loadscope-reorder --share-cases --durations 20
+	@KERAS_BACKEND=$* $(PYTEST) $(PARALLEL) -m "not slow"
+
+# The order of the tests makes no difference: one process, another order each time.
+test-random: $(VENV)/.installed-dev
+	@KERAS_BACKEND=torch $(PYTEST) -m "not slow" --random-order
+
+test-all:
+	@failed=; for tests in test test-slow test-random; do \
+		$(MAKE) --no-print-directory $$tests || failed="$$failed $$tests"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "Failed:$$failed"; exit 1; fi
 
 check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .
@@ -52,6 +77,16 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/mypy
 	@$(SITE)
 	@$(MAKE) --no-print-directory test
+
+# The share of the lines that the unit tests run, then the unit tests and the slow tests.
+coverage: $(VENV)/.installed-dev
+	@$(BIN)/coverage erase
+	@for tests in test test-slow; do \
+		PYTEST_ADDOPTS="--cov --cov-append --cov-report=" \
+			$(MAKE) --no-print-directory $$tests || exit 1; \
+		echo "Covered after make $$tests:"; $(BIN)/coverage report --format=total; \
+	done
+	@$(BIN)/coverage report --skip-covered --sort=miss
 
 docs: $(VENV)/.installed-docs
 	@$(SITE)
