@@ -13,9 +13,7 @@ from documented import MODULES, NAMES, ROOT, TOY_MODEL, python_blocks, write_toy
 from processor import has_vnni
 
 import keras_transformer as kt
-from keras_transformer import recipe
 from keras_transformer.export.saved_model.warmup import FILE
-from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
 
 # Why an example with this in it is compiled and no more.
@@ -26,28 +24,10 @@ NOT_RUN = {
     "kt.distribute(": "it requires several devices and JAX",
     "kt.Pipeline(": "it requires several devices and JAX",
 }
-# Why an example with this in it runs with one backend alone, and which.
-RUN_ONCE = {
-    "export_onnx(": ("tensorflow", "others write it in a slow child process"),
-    "saved_models/": ("tensorflow", "it alone writes and reads a SavedModel"),
-    **dict.fromkeys(
-        ("Recipe(", ".fit(", ".generate(", "translate_file("),
-        ("torch", "the others compile for seconds what other tests train and search"),
-    ),
-}
 EXAMPLES = [
-    pytest.param(
-        module,
-        inspect.cleandoc("\n" + code),
-        id=f"{module.__name__}-{number}",
-        marks=[
-            pytest.mark.once(backend)
-            for part, (backend, _) in RUN_ONCE.items()
-            if part in code
-        ][:1],
-    )
+    pytest.param(module, inspect.cleandoc("\n" + code), id=f"{module.__name__}-{i}")
     for module in [kt, *MODULES]
-    for number, (_, code) in enumerate(
+    for i, (_, code) in enumerate(
         python_blocks(pathlib.Path(module.__file__).read_text("utf-8"))
     )
 ]
@@ -111,8 +91,6 @@ def served(tmp_path_factory):
 def folder(tmp_path, monkeypatch, served):
     """A working folder with the files that examples read; a recipe in it is small."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
-    monkeypatch.setattr(recipe, "Recipe", functools.partial(Recipe, **TOY_RECIPE))
     write_toy_text(tmp_path)
     (tmp_path / "news.en").write_text("a man\ntwo dogs\n")
     (tmp_path / "terms.tsv").write_text("two dogs\tman\n")
@@ -125,9 +103,12 @@ def folder(tmp_path, monkeypatch, served):
     return tmp_path
 
 
+@pytest.mark.slow
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(("module", "code"), EXAMPLES)
 def test_fenced_example(module, code, toys, folder):
     few = code.replace("epochs=40", "epochs=6")
+    few = re.sub(r"\b(\w+\.)*Recipe\(", "toy_recipe(", few)
     compiled = compile(few, module.__name__, "exec")
     for part, reason in NOT_RUN.items():
         if part in code:
@@ -137,16 +118,19 @@ def test_fenced_example(module, code, toys, folder):
     toys["model"].compile("adam", kt.LabelSmoothedCrossEntropy())
     printed = io.StringIO()
     printing = {"print": functools.partial(print, file=printed)}
-    exec(compiled, {**NAMES, **toys, **vars(module), **printing})
+    names = {
+        **NAMES,
+        **toys,
+        **vars(module),
+        **printing,
+        "toy_recipe": functools.partial(Recipe, **TOY_RECIPE),
+    }
+    exec(compiled, names)
     said = re.findall("# (.*)", code)
     assert not said or printed.getvalue().splitlines() == said
 
 
-@pytest.mark.parametrize("part", [*NOT_RUN, *RUN_ONCE])
-def test_there_is_such_an_example(part):
-    assert any(part in example.values[1] for example in EXAMPLES)
-
-
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_interactive_examples(module, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import functools
 import importlib.util
 import pathlib
 import re
@@ -12,13 +11,11 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer import CausalLM, Seq2Seq
-from keras_transformer.models import PRESETS
-from keras_transformer.recipe import Recipe
+from keras_transformer import Seq2Seq
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
-EXPORTS = keras.backend.backend() == "tensorflow"
-TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
+
+pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
 
 
 def load(name):
@@ -52,9 +49,6 @@ def test_help_names_every_option(path, capsys):
 # pronounce.py
 def test_pronounce(tmp_path, monkeypatch, capsys):
     pronounce = load("pronounce")
-    monkeypatch.setattr(pronounce, "Seq2Seq", lambda **sizes: Seq2Seq(**sizes | TOY))
-    if not EXPORTS:  # tests/test_export.py exports from this backend, once.
-        monkeypatch.setattr(Seq2Seq, "export", lambda *args, **kwargs: None)
     options = ["--limit", "300", "--epochs", "1", "--verbose", "0"]
     folders = ["--output", str(tmp_path), "--saved-model", str(tmp_path / "served")]
     word_errors = pronounce.main([*options, *folders])
@@ -65,11 +59,10 @@ def test_pronounce(tmp_path, monkeypatch, capsys):
     assert "onomatopoeia" in output
     for picture in ("attention.png", "search.png"):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "served/1/saved_model.pb").exists() == EXPORTS
+    assert (tmp_path / "served/1/saved_model.pb").exists()
     assert isinstance(keras.saving.load_model(tmp_path / "pronounce.keras"), Seq2Seq)
 
 
-@pytest.mark.once("torch")
 def test_pronounce_splits_the_dictionary():
     pronounce = load("pronounce")
     words = pronounce.load_dictionary()
@@ -84,17 +77,12 @@ def test_pronounce_splits_the_dictionary():
 
 # translate.py
 def test_translate(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
-    monkeypatch.setattr("keras_transformer.recipe.result.LENGTH_PENALTIES", (0.6,))
     text = tmp_path / "text.tsv"
     text.write_text("".join(f"ka lo {n}\t{n} LO KA\n" for n in range(97)), "utf-8")
     files = ["--train", str(text), "--valid", str(text), "--output", str(tmp_path)]
     options = ["--vocabulary-size", "37", "--tokens-per-batch", "509", "--epochs", "1"]
-    if not EXPORTS:
-        options.append("--no-export")
+    options.append("--no-export")
     translate = load("translate")
-    recipe = functools.partial(Recipe, max_length=24)  # the steps of a search
-    monkeypatch.setattr(translate, "Recipe", recipe)
     score = translate.main([*files, *options, "--word", "LO", "--verbose", "0"])
     output = capsys.readouterr().out
     assert printed(r"BLEU (\d+\.\d\d)  \(.*\)", output) == round(score, 2)
@@ -105,13 +93,12 @@ def test_translate(tmp_path, monkeypatch, capsys):
     translate.draw_attention(translated, "it", ["ka lo 4"], tmp_path / "it.png")
     assert "no picture" in capsys.readouterr().out
     assert not (tmp_path / "it.png").exists()
-    assert (tmp_path / "saved_model/1/saved_model.pb").exists() == EXPORTS
+    assert (tmp_path / "saved_model/1/saved_model.pb").exists()
 
 
 # custom_model.py
 
 
-@pytest.mark.once("torch")
 def test_custom_model(tmp_path, capsys):
     arguments = ["--limit", "2003", "--epochs", "2", "--verbose", "0"]
     accuracy = load("custom_model").main([*arguments, "--output", str(tmp_path)])
@@ -135,13 +122,8 @@ def test_custom_model_codes_letters():
 # write.py
 
 
-@pytest.mark.once("torch")
 def test_write(tmp_path, monkeypatch, capsys):
     write = load("write")
-    model = functools.partial(CausalLM, **TOY, dropout=0.0)
-    monkeypatch.setattr(
-        write, "build_model", lambda tokenizer: model(tokenizer=tokenizer)
-    )
     arguments = ["--limit", "6000", "--updates", "30", "--length", "16"]
     arguments += ["--samples", "2", "--characters", "7", "--prompt", "def"]
     loss = write.main([*arguments, "--verbose", "0", "--output", str(tmp_path)])
@@ -164,7 +146,6 @@ def test_write(tmp_path, monkeypatch, capsys):
 # classify.py
 
 
-@pytest.mark.once("torch")
 def test_classify(capsys):
     arguments = ["--limit", "500", "--epochs", "1", "--verbose", "0"]
     accuracy = load("classify").main(arguments)
@@ -177,7 +158,6 @@ def test_classify(capsys):
         assert printed(rf"accuracy of {model}: (\d+\.\d\d) %", output) > 50
 
 
-@pytest.mark.once("torch")
 def test_classify_learns_from_a_file(tmp_path, capsys):
     path = tmp_path / "texts.tsv"
     lines = (f"{word}\t{word} {n}\n" for n in range(150) for word in ("no", "yes"))
@@ -196,11 +176,8 @@ def test_classify_finds_the_stress():
 # vision.py
 
 
-@pytest.mark.once("torch")
 def test_vision(tmp_path, monkeypatch, capsys):
     vision = load("vision")
-    build = functools.partial(vision.build_models, hidden_dim=16)
-    monkeypatch.setattr(vision, "build_models", build)
     arguments = ["--epochs", "5", "--verbose", "0", "--output", str(tmp_path)]
     accuracy = vision.main(arguments)
     output = capsys.readouterr().out
@@ -221,11 +198,8 @@ def test_vision_returns_the_attention_of_the_class_token():
 # draw.py
 
 
-@pytest.mark.once("torch")
 def test_draw(tmp_path, monkeypatch, capsys):
     draw = load("draw")
-    sizes = {**TOY, "vocabulary_size": draw.VOCABULARY_SIZE, "dropout": 0.0}
-    monkeypatch.setattr(draw, "build_model", lambda: CausalLM(**sizes))
     arguments = ["--epochs", "1", "--samples", "2", "--verbose", "0"]
     loss = draw.main([*arguments, "--output", str(tmp_path)])
     output = capsys.readouterr().out
@@ -257,7 +231,6 @@ def test_draw_counts_shades():
 # recommend.py
 
 
-@pytest.mark.once("torch")
 def test_recommend(tmp_path, monkeypatch, capsys):
     path = tmp_path / "histories.txt"
     # After `aN` comes `bN`, but `c` is more popular than each of them.
@@ -288,7 +261,6 @@ def test_recommend_reads_calls_in_order():
 # pretrain.py
 
 
-@pytest.mark.once("torch")
 def test_pretrain(monkeypatch, capsys):
     pretrain = load("pretrain")
     monkeypatch.setattr(pretrain, "LIBRARIES", ("numpy", "seaborn"))
@@ -296,9 +268,6 @@ def test_pretrain(monkeypatch, capsys):
     monkeypatch.setattr(
         pretrain, "read_docstrings", lambda random: [x[:400] for x in read(random)]
     )
-    monkeypatch.setattr(pretrain, "WIDTH", 16)
-    tune = functools.partial(pretrain.fine_tune, epochs=2)
-    monkeypatch.setattr(pretrain, "fine_tune", tune)
     arguments = ["--epochs", "1", "--labels", "40", "--draws", "1", "--verbose", "0"]
     accuracy = pretrain.main([*arguments, "--vocabulary-size", "300"])
     output = capsys.readouterr().out
@@ -334,10 +303,8 @@ def test_pretrain_hides_tokens(monkeypatch):
 # answer.py
 
 
-@pytest.mark.once("torch")
 def test_answer(monkeypatch, capsys):
     answer = load("answer")
-    monkeypatch.setattr(kt, "Seq2Seq", lambda **sizes: Seq2Seq(**sizes | TOY))
     exact = answer.main(["--texts", "200", "--epochs", "1", "--verbose", "0"])
     output = capsys.readouterr().out
     assert "180 training texts, 20 test texts" in output
@@ -365,10 +332,8 @@ def test_answer_is_in_the_text():
 # caption.py
 
 
-@pytest.mark.once("torch")
 def test_caption(tmp_path, monkeypatch, capsys):
     caption = load("caption")
-    monkeypatch.setattr(caption, "WIDTH", 16)
     monkeypatch.setattr(caption, "TEST_PICTURES", 100)
     arguments = ["--pictures", "200", "--epochs", "1", "--verbose", "0"]
     exact = caption.main([*arguments, "--output", str(tmp_path)])
@@ -402,10 +367,8 @@ def test_caption_says_what_is_where():
     assert {text.split()[0] for text in names} == {"zero"}
 
 
-@pytest.mark.once("torch")
 def test_speech(monkeypatch, capsys):
     speech = load("speech")
-    monkeypatch.setattr(speech, "WIDTH", 16)
     arguments = ["--sentences", "130", "--epochs", "1", "--verbose", "0"]
     rate = speech.main(arguments)
     output = capsys.readouterr().out
@@ -440,12 +403,9 @@ def test_voices_differ_and_the_test_has_its_own():
 # summarize.py
 
 
-@pytest.mark.once("torch")
 def test_summarize(monkeypatch, capsys):
     summarize = load("summarize")
     monkeypatch.setattr(summarize, "LIBRARIES", ("numpy",))
-    monkeypatch.setattr(kt, "Seq2Seq", lambda **sizes: Seq2Seq(**sizes | TOY))
-    monkeypatch.setattr(kt, "BeamSearch", kt.GreedySearch)
     arguments = ["--limit", "100", "--epochs", "1", "--vocabulary-size", "300"]
     rouge = summarize.main([*arguments, "--verbose", "0"])
     output = capsys.readouterr().out

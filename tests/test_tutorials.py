@@ -7,13 +7,11 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from documented import ROOT, TOY_MODEL, write_toy_text
+from documented import ROOT, write_toy_text
 from marian_folders import trained_model
 
-from keras_transformer.models import PRESETS
-
 TUTORIALS = ROOT / "examples/tutorials"
-pytestmark = pytest.mark.once("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
 
 
 def run(name, sizes):
@@ -40,7 +38,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def in_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    monkeypatch.setitem(PRESETS, "transformer_tiny", TOY_MODEL)
 
 
 def test_translation_and_attention(capsys):
