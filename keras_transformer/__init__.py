@@ -42,7 +42,6 @@ import itertools
 import pathlib
 import sys
 import sysconfig
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -195,18 +194,6 @@ _SUBMODULES = (
     "text",
     "training",
 )
-# Deprecated names, with their modules and what replaces them.
-_DEPRECATED = {
-    "export_saved_model": (
-        "export",
-        "`model.export(path)` or `keras_transformer.export.export_saved_model`",
-    ),
-    "save_marian": (
-        "interoperability",
-        '`model.export(path, format="marian")` or '
-        "`keras_transformer.export.export_marian`",
-    ),
-}
 
 __all__ = [
     "AlibiBias",
@@ -290,15 +277,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__:  # of the command, which has imported nothing
         modules = [import_module(f"keras_transformer.{m}") for m in _MODULES]
         return next(getattr(m, name) for m in modules if hasattr(m, name))
-    if name in _DEPRECATED:
-        module, replacement = _DEPRECATED[name]
-        warnings.warn(
-            f"`keras_transformer.{name}` is deprecated and will be removed in the next "
-            f"version. Use {replacement} instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        return getattr(import_module(f"keras_transformer.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -391,42 +391,6 @@ def sections_of(page):
     return {re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in headings}
 
 
-# Deprecated names, by how pages and programs would use them; a test that does gets a
-# warning, which is an error.
-DEPRECATED = re.compile(
-    r"(?:kt|keras_transformer)\.(?:export_saved_model|save_marian|seq2seq)\b|"
-    r"\bsave_marian\b|\bconsistency(?:=|_loss\b)|--consistency\b|\bStepModel\b|"
-    r"\bdecoding\.(?:Sentences|run)\b|\.pays\b|\brecipe\.Trained\b|\bvalid_bleu\b|"
-    r"\bbleu[-_]every\b|[( ]processors=|\bserving\.(?:read|make)_options\b"
-)
-
-
-def test_deprecated_names_are_not_used():
-    folders = ("docs", "examples", "benchmarks")
-    texts = [
-        path
-        for path in texts_of_the_repository()
-        if relative(path) == "README.md" or relative(path).startswith(folders)
-    ]
-    for path in texts:
-        if path.suffix in {".md", ".py"}:
-            assert not DEPRECATED.search(path.read_text("utf-8")), path
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "kt.save_marian(model)",
-        "BeamSearch(processors=[])",
-        "--bleu-every 4",
-        "x.pays()",
-    ],
-)
-def test_deprecated_names_are_found(code):
-    assert DEPRECATED.search(code)
-    assert not DEPRECATED.search("BeamSearch(logits_processors=[]) r_drop=1 export(")
-
-
 # The cells of a table that say what something is called here.
 
 

@@ -3,12 +3,10 @@
 import contextlib
 import os
 import pathlib
-import warnings
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.export.marian import export_marian
 from keras_transformer.export.marian_format import (
     BIAS,
     OUTPUT,
@@ -124,26 +122,6 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
         _check_position_tables(config, tensors)
         _assign(model, tensors)
     return model
-
-
-def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
-    """Writes a Marian folder; deprecated name of `export_marian`.
-
-    Args:
-        model: a `Seq2Seq`; see `keras_transformer.export.export_marian`.
-        folder: folder to write. It must be new or empty.
-
-    Raises:
-        ValueError: if the model has a part that Marian does not support.
-        FileExistsError: if `folder` exists and is not an empty folder.
-    """
-    warnings.warn(
-        "`save_marian` is deprecated and will be removed in the next version. Call "
-        "`model.export(folder, format='marian')` instead.",
-        FutureWarning,
-        stacklevel=2,
-    )
-    export_marian(model, folder)
 
 
 def _load_own_files(folder: pathlib.Path) -> Seq2Seq:

@@ -81,7 +81,9 @@ def write_run(path, saved=None, history=HISTORY, **options):
     (output / "history.csv").write_text(history)
     if saved is not None:
         saved.save(output / "model.keras")
-        figures = Figures(1234, 0.6, 41.5, "case:lc", 65.25, "nc:6", {"0.6": 43.0})
+        scores = [41.5, "case:lc", 65.25, "nc:6", {"0.6": 43.0}, 12.5, 35.5, 21.25]
+        weights = "mean of epochs 3 to 7"
+        figures = Figures(1234, 0.6, *scores, "bleu", weights, {weights: 43.0})
         figures.write(output / "figures.json")
 
 
@@ -266,10 +268,12 @@ def test_a_complete_run(model):
     facts = inspect("runs/complete")
     assert facts["status"] == "complete"
     assert facts["figures of"] == "the validation text, 1,234 sentences"
-    assert facts["figures"].split() == ["bleu", "41.50", "chrf", "65.25"] + [
-        *("sacreBLEU", "case:lc")
+    assert facts["figures"].split() == [
+        *("bleu", "41.50", "chrf", "65.25", "exact", "match", "12.50"),
+        *("token", "error", "rate", "35.50", "character", "error", "rate", "21.25"),
+        *("sacreBLEU", "case:lc"),
     ]
-    assert facts["weights"] == "mean of the last epochs"
+    assert facts["weights"] == "mean of epochs 3 to 7"
     assert facts["search"] == "--num-beams 5 --length-penalty 0.6"
     assert facts["class"] == "Seq2Seq"
     assert facts["next"].startswith("keras-transformer translate runs/complete SOURCE")

@@ -21,7 +21,11 @@ FIGURES = Figures(
     chrf_signature="nc:6",
     valid_scores={"0.0": 42.5, "0.6": 43.0},
     exact_match=12.5,
+    token_error_rate=35.5,
+    character_error_rate=21.25,
+    metric="bleu",
     weights="epoch 7, the last",
+    candidates={},
 )
 FILES = ["--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 
@@ -178,16 +182,6 @@ def test_an_interrupt(saved, message, monkeypatch, tmp_path):
     result = invoke(*FILES[:-1], tmp_path, "--epochs", 7)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == message
-
-
-def test_the_former_name_of_r_drop(recipes, tmp_path):
-    config = tmp_path / "options.toml"
-    config.write_text("consistency = 3\n")
-    assert invoke("--config", config, *FILES).exit_code == 0
-    with pytest.warns(FutureWarning, match="`consistency` is dep.* Pass `r_drop` ins"):
-        assert invoke("--config", config, *FILES, "--consistency", 2).exit_code == 0
-    assert [recipe.r_drop for recipe in recipes] == [3, 2]
-    assert "consistency" not in invoke("--help").output
 
 
 def test_wrong_usage(recipes, tmp_path):

@@ -10,7 +10,7 @@ from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import AlibiBias, BeamSearch, Ensemble, Seq2Seq
 from keras_transformer.export import export_marian
-from keras_transformer.interoperability import load_marian, save_marian
+from keras_transformer.interoperability import load_marian
 from keras_transformer.layers import LocalWindow, PositionalEncoding
 from keras_transformer.text import CharacterTokenizer, MarianTokenizer
 
@@ -121,17 +121,6 @@ def test_a_loaded_model_is_written_unchanged(config, tmp_path):
     assert different <= names and one["dropout"] == 0.25
     names = {file.name for file in (tmp_path / "ours").iterdir()}
     assert {file.name for file in (tmp_path / "theirs").iterdir()} == names
-
-
-@pytest.mark.once("torch")
-def test_the_method_and_the_deprecated_function(model_of, tmp_path):
-    model = model_of()
-    model.export(tmp_path / "new", format="marian")
-    with pytest.warns(FutureWarning, match="`save_marian` is deprecated .*export"):
-        save_marian(model, tmp_path / "old")
-    for file in (tmp_path / "new").iterdir():
-        assert file.read_bytes() == (tmp_path / "old" / file.name).read_bytes()
-    assert load_marian(tmp_path / "old").num_decoder_layers == 1
 
 
 @pytest.mark.once("torch")

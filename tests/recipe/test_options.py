@@ -161,24 +161,6 @@ def test_a_resumed_run_has_the_options_on_which_the_weights_depend():
             other.check_resumes(began, path)
 
 
-def test_the_former_name_of_r_drop(tmp_path):
-    with pytest.warns(FutureWarning, match="`consistency` is dep.* Pass `r_drop` ins"):
-        recipe = Recipe(**FILES, consistency=2.5)
-    assert recipe == Recipe(**FILES, r_drop=2.5)
-    path = tmp_path / "options.toml"
-    path.write_text(recipe.to_toml().replace("r_drop", "consistency"))
-    assert Recipe.from_toml(path) == recipe
-
-
-def test_the_former_name_of_metric_every(tmp_path):
-    with pytest.warns(FutureWarning, match="`bleu_every` is dep.* Pass `metric_every`"):
-        recipe = Recipe(**FILES, bleu_every=3)
-    assert recipe.metric_every == 3
-    path = tmp_path / "options.toml"
-    path.write_text(recipe.to_toml().replace("metric_every", "bleu_every"))
-    assert Recipe.from_toml(path) == recipe
-
-
 @pytest.mark.parametrize(
     "name, value",
     [

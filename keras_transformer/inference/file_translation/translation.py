@@ -161,9 +161,8 @@ def translate_file(
         "source": text.digest(),
         "model": _model_digest(model),
         "n_best": repr(n_best),
+        "distinct_texts": repr(distinct_texts),
     }
-    if distinct_texts:  # records of older versions lack it
-        settings["distinct_texts"] = repr(distinct_texts)
     if dictionary is not None:
         settings["dictionary"] = dictionary.digest()
     if shortlist is not None:
@@ -335,7 +334,7 @@ def _model_digest(model: SequenceModel) -> str:
 
 
 # Names, which Keras numbers in each process, and initializers, which do not affect
-# trained weights and are not in configurations of version 0.1.
+# trained weights.
 _NOT_IN_DIGEST = {"name", "kernel_initializer", "bias_initializer"}
 
 
