@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.file_translation import translate_file
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
-    from keras_transformer.inference.shortlist import Shortlist
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
         load_ctranslate2,
@@ -155,7 +154,6 @@ _LAZY = {
     "MarianTokenizer": "text",
     "PhraseDictionary": "inference.phrase_dictionary",
     "SentencePieceTokenizer": "text",
-    "Shortlist": "inference.shortlist",
     "Tokenizer": "text",
     "WordTokenizer": "text",
     "load_ctranslate2": "interoperability",
@@ -243,7 +241,6 @@ __all__ = [
     "SearchTree",
     "SentencePieceTokenizer",
     "Seq2Seq",
-    "Shortlist",
     "SkipNonFinite",
     "Strided",
     "SuppressTokens",
