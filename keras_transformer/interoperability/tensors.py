@@ -11,6 +11,7 @@ import numpy as np
 from keras_transformer.packages import require_extra
 
 if TYPE_CHECKING:
+    import torch
     from safetensors import safe_open
 
 FLOATS = ("BF16", "F16", "F32", "F64", "bfloat16", "float16", "float32", "float64")
@@ -92,6 +93,27 @@ class ArrayTensors(Tensors):
 
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
+
+
+class PyTorchTensors(Tensors):
+    """The tensors of a file of PyTorch, each converted to float32 when it is read.
+
+    Args:
+        path: path of the file.
+        tensors: tensors of PyTorch by name.
+    """
+
+    def __init__(self, path: pathlib.Path, tensors: "Mapping[str, torch.Tensor]"):
+        super().__init__(path, set(tensors))
+        self._tensors = tensors
+
+    def info(self, name: str) -> TensorInfo:
+        tensor = self._tensors[name]
+        return TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+    def array(self, name: str) -> np.ndarray:
+        # NumPy has no bfloat16.
+        return self._tensors[name].float().numpy(force=True)
 
 
 class SafeTensors(Tensors):
