@@ -174,7 +174,7 @@ def test_files_are_found_in_the_order_of_the_run(tmp_path):
         RunPosition(12345),
     ]
     touch(tmp_path, *reversed(positions))
-    for other in ("model.npz", "epoch-1.keras", ".unfinished-7-epoch-0001.npz"):
+    for other in ("model.npz", "epoch-1.keras", ".unfinished-epoch-0001.npz"):
         (tmp_path / other).touch()
     found = checkpoint_files(tmp_path)
     assert list(found) == positions
@@ -210,9 +210,10 @@ def test_superseded_files_are_removed(tmp_path, before, newest, keep, after):
 def test_unfinished_files_are_removed(tmp_path):
     touch(tmp_path, RunPosition(1))
     for name in ("epoch-0002.npz", "epoch-0001-batch-7.npz", "best.npz", "translation"):
-        (tmp_path / f".unfinished-7-{name}").touch()
+        (tmp_path / f".unfinished-{name}-a7").mkdir()
+        (tmp_path / f".unfinished-{name}-a7" / name).touch()
     remove_unfinished(tmp_path)
-    left = [".unfinished-7-translation", "epoch-0001.npz"]
+    left = [".unfinished-translation-a7", "epoch-0001.npz"]
     assert sorted(os.listdir(tmp_path)) == left
 
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 import warnings
 import zipfile
@@ -249,8 +250,8 @@ def remove_unfinished(folder: pathlib.Path) -> None:
         folder: path of the folder with the checkpoints.
     """
     for name in ("epoch-*.npz", BEST):
-        for path in folder.glob(f"{UNFINISHED}*-{name}"):
-            path.unlink(missing_ok=True)
+        for path in folder.glob(f"{UNFINISHED}{name}-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
