@@ -58,7 +58,6 @@ REQUIRED = {
     "presets": set(),
     "recipe": {"keras", "numpy", "tqdm"},
     "run_position": set(),
-    "seq2seq": set(),
     "serving": {
         *("google", "numpy", "prometheus_client", "pydantic", "ray"),
         *("sentencex", "starlette", "tensorflow", "tensorflow_text", "uvicorn"),

@@ -4,14 +4,13 @@ import contextlib
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from keras_transformer.packages import require_extra
 
 if TYPE_CHECKING:
-    import torch
     from safetensors import safe_open
 
 FLOATS = ("BF16", "F16", "F32", "F64", "bfloat16", "float16", "float32", "float64")
@@ -103,7 +102,7 @@ class PyTorchTensors(Tensors):
         tensors: tensors of PyTorch by name.
     """
 
-    def __init__(self, path: pathlib.Path, tensors: "Mapping[str, torch.Tensor]"):
+    def __init__(self, path: pathlib.Path, tensors: Mapping[str, Any]):
         super().__init__(path, set(tensors))
         self._tensors = tensors
 
