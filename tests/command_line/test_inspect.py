@@ -72,6 +72,7 @@ def write_run(path, saved=None, history=HISTORY, **options):
         **{"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": path, "epochs": 7},
         **{"dropout": 0.3, "tokens_per_batch": 4096, "learning_rate": 4e-3},
         **{"warmup_steps": 2000, "cooldown": 1, "average": 1, "save_every": 500},
+        "metric": "bleu",
         **options,
     }
     recipe = PlannedRecipe.of(values)

@@ -207,13 +207,11 @@ def test_values_of_a_run_complete_a_recipe():
 PLANNED = {
     **{"dropout": 0.3, "epochs": 40, "tokens_per_batch": 4096, "learning_rate": 4e-3},
     **{"warmup_steps": 2000, "cooldown": 10, "average": 10, "save_every": 500},
+    "metric": "bleu",
 }
 
 
-def test_options_of_a_run_of_an_earlier_version():
-    planned = PlannedRecipe.of({**FILES, **PLANNED, "vocabulary_size": 8000})
-    assert (planned.source_tokenizer, planned.target_tokenizer) == ("bpe", "bpe")
-    assert (planned.vocabularies, planned.metric) == ("joint", "bleu")
+def test_a_missing_option_of_a_run():
     with pytest.raises(ValueError, match=r"the options \['epochs'\] are missing"):
         PlannedRecipe.of({**FILES, **PLANNED, "epochs": None})
 
