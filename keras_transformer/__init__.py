@@ -42,7 +42,6 @@ import itertools
 import pathlib
 import sys
 import sysconfig
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.file_translation import translate_file
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
-    from keras_transformer.inference.shortlist import Shortlist
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
         load_ctranslate2,
@@ -156,7 +154,6 @@ _LAZY = {
     "MarianTokenizer": "text",
     "PhraseDictionary": "inference.phrase_dictionary",
     "SentencePieceTokenizer": "text",
-    "Shortlist": "inference.shortlist",
     "Tokenizer": "text",
     "WordTokenizer": "text",
     "load_ctranslate2": "interoperability",
@@ -195,18 +192,6 @@ _SUBMODULES = (
     "text",
     "training",
 )
-# Deprecated names, with their modules and what replaces them.
-_DEPRECATED = {
-    "export_saved_model": (
-        "export",
-        "`model.export(path)` or `keras_transformer.export.export_saved_model`",
-    ),
-    "save_marian": (
-        "interoperability",
-        '`model.export(path, format="marian")` or '
-        "`keras_transformer.export.export_marian`",
-    ),
-}
 
 __all__ = [
     "AlibiBias",
@@ -256,7 +241,6 @@ __all__ = [
     "SearchTree",
     "SentencePieceTokenizer",
     "Seq2Seq",
-    "Shortlist",
     "SkipNonFinite",
     "Strided",
     "SuppressTokens",
@@ -290,15 +274,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__:  # of the command, which has imported nothing
         modules = [import_module(f"keras_transformer.{m}") for m in _MODULES]
         return next(getattr(m, name) for m in modules if hasattr(m, name))
-    if name in _DEPRECATED:
-        module, replacement = _DEPRECATED[name]
-        warnings.warn(
-            f"`keras_transformer.{name}` is deprecated and will be removed in the next "
-            f"version. Use {replacement} instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        return getattr(import_module(f"keras_transformer.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

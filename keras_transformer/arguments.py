@@ -1,6 +1,5 @@
-"""Checks of arguments, and deprecated names of arguments."""
+"""Checks of arguments."""
 
-import warnings
 from numbers import Integral, Real
 from typing import Any
 
@@ -60,40 +59,6 @@ def check_positive(**numbers: Any) -> None:
                 f"`{name}` must be a finite number above 0 in float32; "
                 f"received `{name}={number!r}`."
             )
-
-
-def renamed_argument(
-    old_name: str, old: Any, new_name: str, new: Any, stacklevel: int = 4
-) -> Any:
-    """Returns the value of an argument that has a new name.
-
-    A `FutureWarning` names the new argument if the old one was passed.
-
-    Args:
-        old_name: str, name of the deprecated argument.
-        old: value of the deprecated argument; `None` if it was not passed.
-        new_name: str, name of the argument that replaces it.
-        new: value of the argument that replaces it.
-        stacklevel: int, frames from this function to the caller that the warning
-            points to. Default: the caller of a dataclass, from `__post_init__`.
-
-    Returns:
-        `old` if it was passed, `new` otherwise.
-
-    Example:
-
-    >>> renamed_argument("processors", None, "logits_processors", ())
-    ()
-    """
-    if old is None:
-        return new
-    warnings.warn(
-        f"`{old_name}` is deprecated and will be removed in the next version. Pass "
-        f"`{new_name}` instead.",
-        FutureWarning,
-        stacklevel=stacklevel,
-    )
-    return old
 
 
 def check_unicode(text: str, argument: str, where: str) -> None:

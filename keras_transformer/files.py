@@ -1,39 +1,34 @@
-"""Atomic writes of files and folders, locks, and JSON files."""
+"""Files and folders that are written whole or not at all, locks, and JSON files."""
 
 import contextlib
+import glob
 import json
 import os
 import pathlib
-import re
-import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 try:
     import fcntl
 except ImportError:  # On Windows.
     fcntl = None  # type: ignore[assignment]
 
-# Prefixes of unfinished files and folders. 16 random hexadecimal digits follow, and in
-# the name of a file its final name.
+# Prefix of temporary folders. The final name and a random part follow.
 UNFINISHED = ".unfinished-"
-UNFINISHED_FOLDER = ".export-"
-_RANDOM = "[0-9a-f]{16}"
 
 
 @contextlib.contextmanager
 def written_whole(
     path: str | os.PathLike, follow_links: bool = True
 ) -> Iterator[BinaryIO]:
-    """Writes a file atomically, under a temporary name until it is complete.
+    """Writes a file that is complete when it appears.
 
-    If an exception is raised, an existing file stays as it is. If several processes
-    write the same file, the file of the last one to finish stays. The temporary name
-    is random, and no link of this name is followed. A file that replaces another one
-    gets its permissions. The unfinished file of a killed process is removed when the
-    file is written again, if the file system has locks.
+    After an error or a kill, an existing file is as before. If several processes write
+    the same file, the file of the last one to finish stays. A file that replaces
+    another one gets its permissions.
 
     Args:
         path: path of the file; an existing file is replaced.
@@ -41,118 +36,26 @@ def written_whole(
             and the link stays. `False` replaces the link.
 
     Yields:
-        The open file, which has a temporary name.
+        The open file, in a temporary folder beside `path`.
     """
     path = pathlib.Path(os.path.realpath(path) if follow_links else path)
-    pattern = f"{re.escape(UNFINISHED)}{_RANDOM}-{re.escape(path.name)}"
-    _remove_abandoned(path.parent, pattern)
-    old = _regular_file(path)
-    file = _new_file(path, 0o666 if old is None else 0o600)
-    aside = pathlib.Path(file.name)
-    try:
-        yield file
-        file.flush()
-        if old is not None:
-            _copy_permissions(old, file)
-        os.fsync(file.fileno())
-        if fcntl is None:
-            file.close()  # Windows does not rename an open file.
+    with _temporary_path(path) as aside:
+        with open(aside, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if path.is_file():
+            shutil.copymode(path, aside)
         os.replace(aside, path)
-    finally:
-        with contextlib.suppress(OSError):  # The disk is full.
-            file.close()
-        aside.unlink(missing_ok=True)
-
-
-def _regular_file(path: pathlib.Path) -> os.stat_result | None:
-    """Returns the properties of a regular file; `None` if there is none."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return None
-    return found if stat.S_ISREG(found.st_mode) else None
-
-
-def _new_file(path: pathlib.Path, mode: int) -> BinaryIO:
-    """Creates a locked file with a random name next to `path`."""
-
-    def create(name: str, flags: int) -> int:
-        return os.open(name, flags, mode)
-
-    while True:
-        name = f"{UNFINISHED}{secrets.token_hex(8)}-{path.name}"
-        aside = path.with_name(name)
-        file = cast(BinaryIO, open(aside, "xb", opener=create))  # noqa: SIM115
-        lock(file)
-        if _is_at(file.fileno(), aside):
-            return file
-        file.close()  # Another process took it for abandoned, and removed it.
-
-
-def _copy_permissions(old: os.stat_result, file: BinaryIO) -> None:
-    """Gives a file the permissions of another one, or narrower ones."""
-    if not hasattr(os, "fchmod"):  # On Windows.
-        return
-    mode = stat.S_IMODE(old.st_mode) & 0o777
-    if os.fstat(file.fileno()).st_gid != old.st_gid:
-        try:
-            os.fchown(file.fileno(), -1, old.st_gid)
-        except OSError:  # The permissions of its group are not for another group.
-            mode &= ~0o070
-    os.fchmod(file.fileno(), mode)
-
-
-def _is_at(descriptor: int, path: str | os.PathLike) -> bool:
-    """Returns whether the path is still that of an open file or folder."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _remove_abandoned(folder: pathlib.Path, pattern: str) -> None:
-    """Removes the unfinished files and folders of processes that were killed.
-
-    Their processes hold a lock on those that are being written. Files of other users
-    stay.
-
-    Args:
-        folder: folder with the files; it need not exist.
-        pattern: regular expression of their names.
-    """
-    if fcntl is None:
-        return
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if re.fullmatch(pattern, entry.name):
-                with contextlib.suppress(OSError):
-                    _remove_if_abandoned(entry)
-
-
-def _remove_if_abandoned(entry: os.DirEntry[str]) -> None:
-    is_folder = entry.is_dir(follow_symlinks=False)
-    if not (is_folder or entry.is_file(follow_symlinks=False)):
-        return
-    if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
-        return
-    descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if _try_lock(descriptor):
-            (shutil.rmtree if is_folder else os.unlink)(entry.path)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
 def new_folder(
     filepath: str | os.PathLike, name: str = "filepath"
 ) -> Iterator[pathlib.Path]:
-    """Writes a folder atomically, under a temporary name until it is complete.
+    """Writes a folder that is complete when it appears.
 
-    If an exception is raised, the folder and the parent folders created for it are
-    removed. The unfinished folder of a killed process is removed by the next call for
-    the same parent folder, if the file system has locks. A folder that replaces an
-    empty one gets its permissions.
+    A folder that replaces an empty one gets its permissions.
 
     Args:
         filepath: path of the folder; it must be new or empty.
@@ -163,26 +66,55 @@ def new_folder(
 
     Raises:
         FileExistsError: if `filepath` exists and is not an empty folder.
-        ValueError: if `filepath` is a mount point or the working folder.
+        ValueError: if `filepath` is the working folder.
     """
     check_new_folder(filepath, name)
     target = pathlib.Path(os.path.realpath(filepath))
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(target.parent, re.escape(UNFINISHED_FOLDER) + _RANDOM)
-    try:
-        with _temporary_folder(target.parent) as folder:
-            written = folder / "written"
-            yield written
-            if mode is not None:
-                written.chmod(mode)
-            os.replace(written, target)
-    except BaseException:
-        with contextlib.suppress(OSError):  # Other processes may use the folders.
-            for parent in made:
-                parent.rmdir()
-        raise
+    with _temporary_path(target) as aside:
+        yield aside
+        if target.exists():
+            shutil.copymode(target, aside)
+        os.replace(aside, target)
+
+
+@contextlib.contextmanager
+def _temporary_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Creates a locked folder beside a path, which is removed at the end.
+
+    Yields:
+        A path of the same name in the folder.
+    """
+    prefix = f"{UNFINISHED}{path.name}-"
+    if fcntl is not None:
+        _remove_abandoned(path.parent, prefix)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(
+                prefix=prefix, dir=path.parent, ignore_cleanup_errors=True
+            )
+        )
+        if fcntl is not None:
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            lock(descriptor)
+        yield pathlib.Path(folder, path.name)
+
+
+def _remove_abandoned(parent: pathlib.Path, prefix: str) -> None:
+    """Removes the temporary folders of processes that were killed.
+
+    A process holds a lock on its folder. It takes the lock while the folder is empty,
+    so empty folders stay.
+    """
+    for folder in parent.glob(f"{glob.escape(prefix)}????????"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.listdir(descriptor) and lock(descriptor, without_locks=False):
+                    shutil.rmtree(folder)
+            finally:
+                os.close(descriptor)
 
 
 def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> None:
@@ -194,14 +126,13 @@ def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> Non
 
     Raises:
         FileExistsError: if `filepath` exists and is not an empty folder.
-        ValueError: if `filepath` is a mount point or the working folder.
+        ValueError: if `filepath` is the working folder.
     """
     target = pathlib.Path(os.path.realpath(filepath))
-    if os.path.ismount(target) or target == pathlib.Path.cwd():
+    if target == pathlib.Path.cwd():
         raise ValueError(
-            f"`{name}` must be a folder that can be replaced, not the root of a disk "
-            f"or the working folder; received `{name}={str(filepath)!r}`. Choose one "
-            "in it."
+            f"`{name}` must not be the working folder; received "
+            f"`{name}={str(filepath)!r}`. Choose a folder in it."
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         found = "not empty" if target.is_dir() else "a file"
@@ -227,57 +158,50 @@ def check_new_file(
         FileNotFoundError: if the folder of `target` does not exist.
         FileExistsError: if `target` exists and may not be replaced.
     """
+    received = f"received `target={str(target)!r}`"
     if not target.parent.exists():
         raise FileNotFoundError(
-            "`target` must be in a folder that exists; received "
-            f"`target={str(target)!r}`. Create the folder first."
+            f"`target` must be in a folder that exists; {received}. Create the folder "
+            "first."
         )
     if target.exists() and source is not None and os.path.samefile(source, target):
-        raise ValueError(
-            "`target` must not be the file `source`; received "
-            f"`target={str(target)!r}`."
-        )
+        raise ValueError(f"`target` must not be the file `source`; {received}.")
     if target.exists() and not overwrite:
         raise FileExistsError(
-            f"`target` must not exist; received `target={str(target)!r}`. Choose "
-            "another name, or replace the file with `overwrite=True`."
+            f"`target` must not exist; {received}. Choose another name, or replace the "
+            "file with `overwrite=True`."
         )
 
 
-@contextlib.contextmanager
-def _temporary_folder(parent: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Creates a locked folder with a random name, and removes it at the end."""
-    descriptor = None
-    while True:
-        folder = parent / f"{UNFINISHED_FOLDER}{secrets.token_hex(8)}"
-        folder.mkdir(0o700)
-        if fcntl is None:
-            break
-        try:
-            descriptor = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # See below.
-            continue
-        _try_lock(descriptor)
-        if _is_at(descriptor, folder):
-            break
-        os.close(descriptor)  # Another process took it for abandoned, and removed it.
+def lock(file: BinaryIO | int, without_locks: bool = True) -> bool:
+    """Locks a file or folder until it is closed or the process ends.
+
+    The lock excludes other callers of this function only.
+
+    Args:
+        file: an open file, or a file descriptor.
+        without_locks: the result if the system has no locks, such as Windows.
+
+    Returns:
+        `True` if it was not locked.
+    """
+    if fcntl is None:
+        return without_locks
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if descriptor is not None:
-            os.close(descriptor)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # The file system has no locks.
+        return without_locks
+    return True
 
 
 def checked_file(path: pathlib.Path, argument: str = "folder") -> pathlib.Path:
-    """Checks that a file exists.
+    """Returns the path of a file in a folder.
 
     Args:
         path: path of the file.
         argument: name of the argument with the folder, for the error message.
-
-    Returns:
-        `path`.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -291,9 +215,7 @@ def checked_file(path: pathlib.Path, argument: str = "folder") -> pathlib.Path:
 
 
 def check_is_file(path: str | os.PathLike) -> None:
-    """Checks that a path is not that of a folder, a pipe or a device.
-
-    Opening a pipe would wait for another process.
+    """Checks that a path is not that of a pipe, which would wait, or of a device.
 
     Args:
         path: path of the file; a link is followed.
@@ -316,10 +238,6 @@ def read_file(path: str | os.PathLike) -> bytes:
 
     Returns:
         The content.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if it is not a regular file.
     """
     check_is_file(path)
     return pathlib.Path(path).read_bytes()
@@ -351,7 +269,7 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
 
 
 def write_json(path: pathlib.Path, content: Any, follow_links: bool = True) -> None:
-    """Writes an indented JSON file atomically.
+    """Writes an indented JSON file; see `written_whole`.
 
     Args:
         path: path of the file.
@@ -361,31 +279,3 @@ def write_json(path: pathlib.Path, content: Any, follow_links: bool = True) -> N
     text = json.dumps(content, ensure_ascii=False, indent=2)
     with written_whole(path, follow_links) as file:
         file.write(f"{text}\n".encode())
-
-
-def lock(file: BinaryIO) -> bool:
-    """Locks a file until it is closed or the process ends.
-
-    The lock excludes other callers of this function only.
-
-    Args:
-        file: an open file.
-
-    Returns:
-        `True` if the file was not locked, or if the system has no locks, such as
-        Windows.
-    """
-    return _try_lock(file.fileno()) is not False
-
-
-def _try_lock(descriptor: int) -> bool | None:
-    """Locks an open file or folder; `False` if it is locked, `None` without locks."""
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # The file system has no locks.
-        return None
-    return True

@@ -5,8 +5,6 @@ import re
 from typing import NamedTuple, Self
 
 _NAME = re.compile(r"epoch-(\d+)(?:-after-batch-(\d+))?\.npz")
-# Older mid-epoch files have the number of complete epochs in their name.
-_OLD_NAME = re.compile(r"epoch-(\d+)-batch-(\d+)\.npz")
 
 
 class RunPosition(NamedTuple):
@@ -42,8 +40,6 @@ class RunPosition(NamedTuple):
         Returns:
             A `RunPosition`, or `None` if the file is not a checkpoint.
         """
-        if match := _OLD_NAME.fullmatch(name):
-            return cls(int(match[1]), int(match[2]))
         if match := _NAME.fullmatch(name):
             is_end = match[2] is None
             return cls(int(match[1]) - (not is_end), int(match[2] or 0))
@@ -59,16 +55,9 @@ def checkpoint_files(folder: pathlib.Path) -> dict[RunPosition, pathlib.Path]:
     Returns:
         Dictionary from positions to paths, oldest first.
     """
-    return dict(all_checkpoint_files(folder))
-
-
-def all_checkpoint_files(
-    folder: pathlib.Path,
-) -> list[tuple[RunPosition, pathlib.Path]]:
-    """Returns positions and paths; of two files at one position, the newer is last."""
-    files = [
-        (position, path)
+    files = {
+        position: path
         for path in folder.glob("*.npz")
         if (position := RunPosition.from_file_name(path.name)) is not None
-    ]
-    return sorted(files, key=lambda file: (file[0], file[1].name == file[0].file_name))
+    }
+    return dict(sorted(files.items()))

@@ -15,7 +15,6 @@ PACKAGE = ROOT / "keras_transformer"
 MODULES = [
     importlib.import_module(info.name)
     for info in pkgutil.walk_packages([str(PACKAGE)], "keras_transformer.")
-    if info.name != "keras_transformer.seq2seq"  # deprecated
 ]
 NAMES = {
     "keras": keras,

@@ -5,10 +5,8 @@ from typing import Any
 
 import keras
 import numpy as np
-import pytest
 from keras import ops
 
-from keras_transformer import decoding
 from keras_transformer.decoding import DecodingModel, SearchInputs, run_search
 
 PAD, END, START = 0, 1, 2
@@ -104,19 +102,6 @@ class ScriptedStep:
         }
         keys = ops.convert_to_tensor(keys)
         return inputs._replace(limits=limits, source_mask=mask, keys=keys), state
-
-    def step_model(self) -> Any:
-        """The model by functions, as version 0.1.0 described it."""
-        model = ScriptedModel(**TOKENS)
-        with pytest.warns(FutureWarning, match="Use `DecodingModel` instead"):
-            step_model = decoding.StepModel
-        return step_model(
-            step=model.decode_step,
-            reorder=model.reorder_state,
-            extend=model.extend_state,
-            take=model.take_state,
-            **TOKENS,
-        )
 
     def log_probs(self, row: int, history: tuple[int, ...]) -> np.ndarray:
         """The float64 log-probabilities of the token after a history."""

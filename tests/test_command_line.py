@@ -196,29 +196,6 @@ def test_translate_with_a_dictionary(folder, failure, tmp_path):
 
 
 @pytest.mark.once("torch")
-def test_translate_with_a_shortlist(folder, failure, tmp_path):
-    model, source = folder / "model.keras", folder / "source"
-    (tmp_path / "texts").write_text("abc\nfab\n")
-    (tmp_path / "targets").write_text("YY\nZZ\n")
-    command = ("shortlist", model, tmp_path / "texts", tmp_path / "targets")
-    file = tmp_path / "list.npz"
-    result = run(*command, file, "--frequent-tokens", 1)
-    assert result.exit_code == 0, result.output
-    assert "translations, 1 frequent target tokens" in result.stdout
-    options = ["--shortlist", file, "--quiet"]
-    texts = run("translate", model, *options, pipe="abc\nfab\n").stdout
-    assert {*texts} <= {*"YZ\n"}
-    assert texts != run("translate", model, "--quiet", pipe="abc\nfab\n").stdout
-    result = run("translate", model, source, tmp_path / "target", *options)
-    assert result.exit_code == 0, result.output
-    assert {*(tmp_path / "target").read_text()} <= {*"YZ\n"}
-    assert "replace it with `--overwrite`" in failure(*command, file)
-    assert "must not be a text to read" in failure(*command, tmp_path / "texts")
-    message = failure("translate", model, "--shortlist", source)
-    assert "`path` must be a file that `Shortlist.save` has written" in message
-
-
-@pytest.mark.once("torch")
 def test_translate_too_long_lines(folder):
     path, long = folder / "model.keras", "abc\nabcdefabc\n"
     result = run("translate", path, "--quiet", pipe=long)

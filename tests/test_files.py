@@ -42,11 +42,12 @@ def test_an_error_keeps_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_temporary_name_has_the_same_ending(tmp_path):
+def test_the_temporary_file_has_the_same_name(tmp_path):
     path = tmp_path / "model.keras"
     with written_whole(str(path)) as file:
         aside = pathlib.Path(file.name)
-        assert aside.parent == tmp_path and aside.suffix == ".keras"
+        assert aside.parents[1] == tmp_path and aside.name == "model.keras"
+        assert permissions(aside.parent) == "0o700"
         file.write(b"zip")
     assert path.read_bytes() == b"zip"
 
@@ -87,7 +88,7 @@ def test_the_target_of_a_link_is_replaced(tmp_path):
     target.write_bytes(b"before")
     link.symlink_to(target)
     with written_whole(link) as file:
-        assert pathlib.Path(file.name).parent == target.parent
+        assert pathlib.Path(file.name).parents[1] == target.parent
         file.write(b"after")
     assert link.is_symlink()
     assert target.read_bytes() == b"after"
@@ -109,42 +110,30 @@ def test_unfinished_files_of_killed_processes_are_removed(tmp_path):
         "with written_whole(sys.argv[1]) as file: file.write(b'half'); die()", path
     )
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".unfinished-") and left.suffix == ".keras"
+    assert left.name.startswith(".unfinished-model.keras-")
     with written_whole(path) as file:
         assert not left.exists()
         file.write(b"all")
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_files_of_another_name_are_not_removed(tmp_path):
+def test_other_files_are_not_removed(tmp_path):
     others = [
-        tmp_path / ".unfinished-0123456789abcdef-other.keras",
-        tmp_path / ".unfinished-7-model.keras",
-        tmp_path / ".unfinished-0123456789ABCDEF-model.keras",
+        tmp_path / ".unfinished-other.keras-01234567",
+        tmp_path / ".unfinished-model.keras-7",
+        tmp_path / "mine",
     ]
     for other in others:
-        other.touch()
-    (tmp_path / "mine").touch()
-    link = tmp_path / ".unfinished-0123456789abcdef-model.keras"
+        other.mkdir()
+        (other / "file").touch()
+    link = tmp_path / ".unfinished-model.keras-01234567"
     link.symlink_to(tmp_path / "mine")
+    file = tmp_path / ".unfinished-model.keras-12345678"
+    file.touch()
     with written_whole(tmp_path / "model.keras"):
         pass
-    assert all(path.exists() for path in [*others, link, tmp_path / "mine"])
-
-
-def test_the_temporary_name_is_random_and_is_no_link(tmp_path, monkeypatch):
-    (tmp_path / "mine").write_bytes(b"mine")
-    names = []
-    for _ in range(2):
-        with written_whole(tmp_path / "a.json") as file:
-            names.append(file.name)
-    assert names[0] != names[1] and str(os.getpid()) not in names
-    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 2 * size)
-    link = tmp_path / f".unfinished-{'0' * 16}-a.json"
-    link.symlink_to(tmp_path / "mine")
-    with pytest.raises(FileExistsError), written_whole(tmp_path / "a.json"):
-        pass
-    assert (tmp_path / "mine").read_bytes() == b"mine"
+    assert all((other / "file").exists() for other in others)
+    assert link.is_symlink() and file.exists()
 
 
 def test_a_link_can_be_replaced(tmp_path):
@@ -166,8 +155,6 @@ def test_the_permissions_of_a_file_stay(tmp_path, mode):
     path.chmod(mode)
     with written_whole(path) as file:
         file.write(b"new")
-        (unfinished,) = set(tmp_path.iterdir()) - {path}
-        assert permissions(unfinished) == "0o600"
     assert permissions(path) == oct(mode)
     assert path.read_bytes() == b"new"
 
@@ -177,25 +164,6 @@ def test_a_new_file_has_the_usual_permissions(tmp_path):
     with written_whole(tmp_path / "new"):
         pass
     assert permissions(tmp_path / "new") == permissions(tmp_path / "usual")
-
-
-def test_permissions_of_another_group_are_not_kept(tmp_path, monkeypatch):
-    def refuse(*args):
-        raise PermissionError
-
-    path = tmp_path / "model.keras"
-    path.touch()
-    path.chmod(0o664)
-    old = path.stat()
-    monkeypatch.setattr(os, "fchown", refuse)
-    monkeypatch.setattr(files, "_regular_file", lambda path: other_group(old))
-    with written_whole(path):
-        pass
-    assert permissions(path) == "0o604"
-
-
-def other_group(old):
-    return os.stat_result([*old[:5], old.st_gid + 1, *old[6:10]])
 
 
 # Folders.
@@ -221,18 +189,6 @@ def test_a_failed_folder_is_removed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_parent_folders_of_a_failed_folder_are_removed(tmp_path):
-    (tmp_path / "models").mkdir()
-    target = tmp_path / "models" / "en" / "de" / "1"
-    with pytest.raises(ZeroDivisionError), new_folder(target):
-        1 / 0  # noqa: B018
-    assert list(tmp_path.rglob("*")) == [tmp_path / "models"]
-    with pytest.raises(ZeroDivisionError), new_folder(target):
-        (target.parents[1] / "notes.txt").write_text("another's")
-        1 / 0  # noqa: B018
-    assert (tmp_path / "models/en/notes.txt").read_text() == "another's"
-
-
 def test_an_existing_target_is_not_replaced(tmp_path):
     (tmp_path / "1").mkdir()
     file = tmp_path / "1" / "notes.txt"
@@ -245,12 +201,11 @@ def test_an_existing_target_is_not_replaced(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "1"]
 
 
-def test_a_folder_that_cannot_be_replaced(tmp_path, monkeypatch):
+def test_the_working_folder_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for target in (".", "/"):
-        message = f"`filepath` must .*`filepath='{target}'`"
-        with pytest.raises(ValueError, match=message), new_folder(target):
-            pass
+    message = "`filepath` must not be the working folder; received `filepath='.'`"
+    with pytest.raises(ValueError, match=message), new_folder("."):
+        pass
 
 
 def test_a_folder_is_written_through_a_link(tmp_path):
@@ -269,15 +224,14 @@ def test_the_folder_of_a_killed_process_is_removed(tmp_path):
     )
     in_a_killed_process(code, tmp_path / "1")
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".export-")
-    (tmp_path / ".export-notes").mkdir()
-    with new_folder(tmp_path / "2") as ours:
+    assert left.name.startswith(".unfinished-1-")
+    with new_folder(tmp_path / "1") as ours:
         ours.mkdir()
         assert not left.exists()
-        with new_folder(tmp_path / "3") as other:
+        with new_folder(tmp_path / "1") as other:
             other.mkdir()
         assert ours.exists()  # Its process is alive.
-    assert {path.name for path in tmp_path.iterdir()} == {"2", "3", ".export-notes"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "1"]
 
 
 def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
@@ -285,8 +239,8 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
         raise OSError("no locks")
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
-    left = tmp_path / f".export-{'0' * 16}"
-    left.mkdir()
+    left = tmp_path / ".unfinished-1-01234567"
+    (left / "1").mkdir(parents=True)
     with new_folder(tmp_path / "1") as folder:
         folder.mkdir()
     monkeypatch.setattr(files, "fcntl", None)

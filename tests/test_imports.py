@@ -12,7 +12,6 @@ import pytest
 from documented import PACKAGE, ROOT
 
 import keras_transformer
-from keras_transformer import decoding
 from keras_transformer.packages import without_garbage_collection
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -22,7 +21,6 @@ ORDER = (
     {"__main__"},
     {"command_line"},
     {"interoperability", "recipe", "serving"},
-    {"seq2seq"},  # deprecated
     {"models"},
     {"export"},
     {"inference"},
@@ -59,7 +57,6 @@ REQUIRED = {
     "presets": set(),
     "recipe": {"keras", "numpy", "tqdm"},
     "run_position": set(),
-    "seq2seq": set(),
     "serving": {
         *("google", "numpy", "prometheus_client", "pydantic", "ray"),
         *("sentencex", "starlette", "tensorflow", "tensorflow_text", "uvicorn"),
@@ -238,18 +235,6 @@ def test_the_command_has_all_names():
         *("False", "Seq2Seq", "BeamSearch", "Alignment"),
         "keras_transformer.decoding",
     ]
-
-
-@pytest.mark.once
-def test_deprecated_names():
-    with pytest.warns(FutureWarning, match="Use `model.export"):
-        writer = keras_transformer.export_saved_model
-    assert writer is keras_transformer.export.export_saved_model
-    with pytest.warns(FutureWarning, match="Use `keras_transformer.models` instead"):
-        from keras_transformer.seq2seq import Seq2Seq
-    assert Seq2Seq is keras_transformer.Seq2Seq
-    with pytest.warns(FutureWarning, match="Use `SearchInputs` instead"):
-        assert decoding.Sentences is decoding.SearchInputs
 
 
 @pytest.fixture

@@ -101,14 +101,8 @@ def entries() -> dict[str, Entry]:
                 value = getattr(module, name)
                 doc = comments.get(name) or _doc(value)
                 entry = Entry(module.__name__, name, group, value, doc)
-                if not is_deprecated(doc):
-                    found[entry.full_name] = entry
+                found[entry.full_name] = entry
     return {name: entry for name, entry in found.items() if entry.group in GROUPS}
-
-
-def is_deprecated(doc: str) -> bool:
-    """Returns whether the first line of a docstring says that a name is deprecated."""
-    return "deprecated" in doc.partition("\n")[0].lower()
 
 
 def members(entry: Entry) -> list[Entry]:
@@ -134,8 +128,7 @@ def members(entry: Entry) -> list[Entry]:
     return [
         member
         for name, member in found.items()
-        if not is_deprecated(member.doc)
-        and (described_arguments(member.doc) or not _is_of_keras(name))
+        if described_arguments(member.doc) or not _is_of_keras(name)
     ]
 
 

@@ -23,7 +23,6 @@ from keras_transformer.command_line.messages import (
 )
 from keras_transformer.command_line.model_files import export_command, import_command
 from keras_transformer.command_line.serve import serve_command
-from keras_transformer.command_line.shortlist import shortlist_command
 from keras_transformer.command_line.train import TrainCommand, train_command
 from keras_transformer.command_line.translate import translate_command
 from keras_transformer.packages import with_advice
@@ -68,7 +67,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect_command,
     "import": import_command,
     "serve": serve_command,
-    "shortlist": shortlist_command,
 }
 for name, command in COMMANDS.items():
     app.command(name)(exits_on_interrupt(command))

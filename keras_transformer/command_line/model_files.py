@@ -11,7 +11,6 @@ from keras_transformer.command_line.parameters import (
     LengthPenalty,
     ModelPath,
     NumBeams,
-    ShortlistFile,
     make_generation_search,
     make_search,
 )
@@ -36,7 +35,7 @@ class Format(enum.StrEnum):
 
 # The options of each format, those of the function that writes it.
 OPTIONS = {
-    Format.saved_model: ("quantization", "card", "constraints", "shortlist"),
+    Format.saved_model: ("quantization", "card", "constraints"),
     Format.ctranslate2: ("quantization",),
     Format.onnx: (),
     Format.marian: (),
@@ -75,7 +74,6 @@ def export_command(
             "occur in the outputs.",
         ),
     ] = False,
-    shortlist: ShortlistFile = None,
 ) -> None:
     """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian."""
     options: dict[str, object] = {}
@@ -85,18 +83,12 @@ def export_command(
         options["card"] = parse_card(card)
     if constraints:
         options["constraints"] = True
-    if shortlist is not None:
-        options["shortlist"] = shortlist
     _check_options(format, options)
     find_model(model)
     check_new_folder(folder)
     if format.value in EXTRAS:
         require_extra(format.value, f"`format={format.value!r}`")
     import_keras_quietly()
-    from keras_transformer.inference.shortlist import Shortlist
-
-    if shortlist is not None:
-        options["shortlist"] = Shortlist.load(shortlist)
     loaded = load_trained_model(model)
     search: Search = make_search(model, num_beams, length_penalty, num_hypotheses)
     if format == Format.saved_model and not loaded.has_cross_attention:

@@ -46,14 +46,6 @@ DiversityPenalty = Annotated[
         help="Penalty of a token for each beam of an earlier group that chooses it."
     ),
 ]
-ShortlistFile = Annotated[
-    pathlib.Path | None,
-    typer.Option(
-        exists=True,
-        dir_okay=False,
-        help="File of the command shortlist: search only among probable translations.",
-    ),
-]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="Number of texts decoded together.")
 ]

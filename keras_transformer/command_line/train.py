@@ -153,12 +153,6 @@ def _parameters() -> list[inspect.Parameter]:
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         parameters.append(_parameter(field.name, kind, option, default))
-    for name, kind, new in (
-        ("consistency", float | None, "--r-drop"),
-        ("bleu_every", int | None, "--metric-every"),
-    ):
-        option = typer.Option(help=f"Former name of {new}.", hidden=True)
-        parameters.append(_parameter(name, kind, option, None))
     return parameters
 
 

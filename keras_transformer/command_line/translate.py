@@ -14,7 +14,6 @@ from keras_transformer.command_line.parameters import (
     ModelPath,
     NumBeamGroups,
     NumBeams,
-    ShortlistFile,
     TooLong,
     TooLongLines,
     make_search,
@@ -72,7 +71,6 @@ def translate_command(
             "source phrase, a tab and a target phrase.",
         ),
     ] = None,
-    shortlist: ShortlistFile = None,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
     workers: Annotated[
@@ -112,10 +110,8 @@ def translate_command(
     )
     from keras_transformer.inference.file_translation.unfinished_file import record_path
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
-    from keras_transformer.inference.shortlist import Shortlist
 
     terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
-    loaded_shortlist = None if shortlist is None else Shortlist.load(shortlist)
     search = make_search(
         model,
         num_beams,
@@ -140,7 +136,6 @@ def translate_command(
                 workers=workers,
                 verbose=int(not quiet),
                 dictionary=terms,
-                shortlist=loaded_shortlist,
             )
         except KeyboardInterrupt as interrupt:
             action = "resume" if record_path(target).exists() else "restart"
@@ -164,7 +159,6 @@ def translate_command(
             too_long=too_long.value,
             verbose=int(has_bar),
             dictionary=terms,
-            shortlist=loaded_shortlist,
         )
 
 

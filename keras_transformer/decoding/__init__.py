@@ -5,8 +5,6 @@ be combined with logits processors, length penalties, minimum and maximum length
 prefixes. `run_search` runs it; `keras_transformer.Seq2Seq.generate` calls `run_search`.
 """
 
-from typing import Any
-
 from keras_transformer.decoding.banned_texts import BannedTexts
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
@@ -62,11 +60,3 @@ __all__ = [
     "coverage_penalty",
     "run_search",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    from keras_transformer.decoding.renamed import RENAMED, renamed
-
-    if name in RENAMED:
-        return renamed(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

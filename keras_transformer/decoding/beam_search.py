@@ -3,12 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from numbers import Real
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints, renamed_argument
+from keras_transformer.arguments import check_ints
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_groups import (
@@ -46,8 +46,6 @@ from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.wide_top_k import top_candidates
 from keras_transformer.types import Size, Tensor, TokenIds
 
-GROUP_OPTIONS = ("num_beam_groups", "diversity_penalty")
-
 
 @dataclass(frozen=True)
 class BeamSearch:
@@ -81,7 +79,6 @@ class BeamSearch:
             is the mean over the heads of the decoder's last block.
         logits_processors: rules that change the scores of the next token
             (`LogitsProcessor`), in the order of their application.
-        processors: deprecated name of `logits_processors`.
         num_beam_groups: int, number of groups of beams, a divisor of `num_beams`
             (diverse beam search). Each group is a separate beam search that avoids the
             tokens that the groups before it choose in the same step. The result has the
@@ -114,15 +111,12 @@ class BeamSearch:
     early_stopping: bool = False
     coverage_penalty: float = 0.0
     logits_processors: Sequence[LogitsProcessor] = ()
-    processors: InitVar[Sequence[LogitsProcessor] | None] = None
     num_beam_groups: int = 1
     diversity_penalty: float = 0.0
 
-    def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
-        given = renamed_argument(
-            "processors", processors, "logits_processors", self.logits_processors
-        )
-        object.__setattr__(self, "logits_processors", as_logits_processors(given))
+    def __post_init__(self) -> None:
+        processors = as_logits_processors(self.logits_processors)
+        object.__setattr__(self, "logits_processors", processors)
         check_ints(1, num_beams=self.num_beams, num_hypotheses=self.num_hypotheses)
         check_groups(self.num_beams, self.num_beam_groups, self.diversity_penalty)
         penalty = self.length_penalty
@@ -147,14 +141,6 @@ class BeamSearch:
                 "`coverage_penalty` must be a number of at least 0; received "
                 f"`coverage_penalty={self.coverage_penalty}`."
             )
-
-    def __repr__(self) -> str:
-        # Files of older versions identify a search by this text.
-        fields = [field.name for field in dataclasses.fields(self)]
-        if self.num_beam_groups == 1:
-            fields = [name for name in fields if name not in GROUP_OPTIONS]
-        options = ", ".join(f"{name}={getattr(self, name)!r}" for name in fields)
-        return f"{type(self).__name__}({options})"
 
     @property
     def needs_attention(self) -> bool:

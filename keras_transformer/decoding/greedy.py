@@ -1,10 +1,9 @@
 """Greedy search: the most probable token at every step."""
 
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
-from keras_transformer.arguments import renamed_argument
 from keras_transformer.decoding.independent_search import IndependentSearch
 from keras_transformer.decoding.logits_processors import (
     LogitsProcessor,
@@ -25,7 +24,6 @@ class GreedySearch(IndependentSearch):
     Args:
         logits_processors: rules that change the scores of the next token
             (`LogitsProcessor`), in the order of their application.
-        processors: deprecated name of `logits_processors`.
 
     Example:
 
@@ -35,15 +33,12 @@ class GreedySearch(IndependentSearch):
     """
 
     logits_processors: Sequence[LogitsProcessor] = ()
-    processors: InitVar[Sequence[LogitsProcessor] | None] = None
     num_hypotheses: ClassVar[int] = 1
     needs_attention: ClassVar[bool] = False
 
-    def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
-        given = renamed_argument(
-            "processors", processors, "logits_processors", self.logits_processors
-        )
-        object.__setattr__(self, "logits_processors", as_logits_processors(given))
+    def __post_init__(self) -> None:
+        processors = as_logits_processors(self.logits_processors)
+        object.__setattr__(self, "logits_processors", processors)
 
     def choose(self, logits: Tensor, index: Tensor, inputs: SearchInputs) -> TokenIds:
         """Chooses the most probable token; of equal tokens the one of the lowest id."""

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from numbers import Real
 from typing import ClassVar
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints, renamed_argument
+from keras_transformer.arguments import check_ints
 from keras_transformer.decoding.independent_search import IndependentSearch
 from keras_transformer.decoding.logits_processors import (
     LogitsProcessor,
@@ -48,7 +48,6 @@ class Sampling(IndependentSearch):
             times that of the most probable token.
         logits_processors: rules that change the scores of the next token
             (`LogitsProcessor`), in the order of their application.
-        processors: deprecated name of `logits_processors`.
 
     Raises:
         ValueError: if an argument is out of its range.
@@ -72,14 +71,11 @@ class Sampling(IndependentSearch):
     top_p: float = 1.0
     min_p: float = 0.0
     logits_processors: Sequence[LogitsProcessor] = ()
-    processors: InitVar[Sequence[LogitsProcessor] | None] = None
     needs_attention: ClassVar[bool] = False
 
-    def __post_init__(self, processors: Sequence[LogitsProcessor] | None) -> None:
-        given = renamed_argument(
-            "processors", processors, "logits_processors", self.logits_processors
-        )
-        object.__setattr__(self, "logits_processors", as_logits_processors(given))
+    def __post_init__(self) -> None:
+        processors = as_logits_processors(self.logits_processors)
+        object.__setattr__(self, "logits_processors", processors)
         check_ints(1, num_samples=self.num_samples)
         check_ints(1, optional=True, top_k=self.top_k)
         low, high = LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE

@@ -39,7 +39,7 @@ DECODING = {
         name: name + "={}"
         for name in (
             *("max_length", "min_length", "prefix", "search"),
-            *("constraints", "shortlist"),
+            "constraints",
         )
     },
 }

@@ -19,7 +19,6 @@ from keras_transformer.export.protocols import (
 )
 from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.request import Request, check_probabilities
-from keras_transformer.inference.shortlist import Shortlist
 
 # Maximum differences of log-probabilities per token; the second, of rounded weights.
 SCORE_TOLERANCE = 1e-4
@@ -178,7 +177,6 @@ def compare_texts(
     folder: pathlib.Path,
     request: Request,
     texts: Sequence[str],
-    shortlist: Shortlist | None = None,
 ) -> None:
     """Compares the texts of a SavedModel with those of `generate`.
 
@@ -189,15 +187,12 @@ def compare_texts(
         folder: the SavedModel.
         request: the search and its limits.
         texts: sources.
-        shortlist: that of the SavedModel, or `None`.
 
     Raises:
         RuntimeError: if a text differs, and its score differs by more than 1e-4, or
             is NaN.
         FloatingPointError: if the logits of the model are not finite.
     """
-    # A model of one's own may lack the argument.
-    options: dict[str, Any] = {} if shortlist is None else {"shortlist": shortlist}
     expected_texts, expected_scores = model.generate(
         list(texts),
         request.search,
@@ -205,7 +200,6 @@ def compare_texts(
         min_length=request.min_length,
         return_scores=True,
         seed=SEED,
-        **options,
     )
     if np.ndim(expected_scores) == 2:
         expected_texts = [best for best, *_ in expected_texts]

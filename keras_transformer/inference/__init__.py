@@ -7,7 +7,5 @@
 - `file_translation`: files and pipes of any size
 - `bayes_risk`: minimum-Bayes-risk decoding
 - `constraints`, `phrase_dictionary`: phrases that must occur in the outputs
-- `shortlist`, `shortlist_batches`: the target tokens that a search considers
-- `translation_table`, `token_pairs`: IBM model 1, from which shortlists are made
 - `unknown_words`: replacement of unknown words
 """

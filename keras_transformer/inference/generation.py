@@ -32,11 +32,6 @@ from keras_transformer.inference.request import (
     check_seed,
     seed_or_random,
 )
-from keras_transformer.inference.shortlist import Shortlist
-from keras_transformer.inference.shortlist_batches import (
-    allowed_batch,
-    check_shortlist,
-)
 from keras_transformer.inference.sources import (
     SourceRows,
     batch_of_sources,
@@ -95,7 +90,7 @@ class _CompiledSearch:
         self._all = compile_function(functools.partial(model.search, **options), model)
 
     def __call__(self, sources: Tensor, **named: Any) -> SearchResult:
-        if "phrases" in named or "allowed" in named:
+        if "phrases" in named:
             return self._all(sources, **named)
         result, ended, *rest = self._begin(sources, **named)
         return result if ended else self._end(*rest)
@@ -128,7 +123,7 @@ class Generator:
 
     def __init__(self, model: SequenceModel):
         self._model = model
-        self._compiled: dict[tuple[Request, int | None], _CompiledSearch] = {}
+        self._compiled: dict[Request, _CompiledSearch] = {}
 
     def generate(
         self,
@@ -141,7 +136,6 @@ class Generator:
         distinct_texts: bool = False,
         include_source: bool = False,
         constraints: Constraints | None = None,
-        shortlist: Shortlist | None = None,
     ) -> Generation:
         """Decodes a batch; see `GenerativeModel.generate`.
 
@@ -155,7 +149,6 @@ class Generator:
             distinct_texts: whether each text of an input is returned once.
             include_source: whether each text begins with its input.
             constraints: the phrases that must occur in the outputs, or `None`.
-            shortlist: the target tokens of each source token, or `None`.
 
         Returns:
             A `Generation`.
@@ -177,8 +170,7 @@ class Generator:
             _check_not_empty(rows)
         prefixes = self.prefix_rows(prefix, rows, request)
         phrases = self._phrase_rows(constraints, rows, prefixes, request)
-        masks = self.allowed_masks(shortlist, rows, prefixes, phrases)
-        result = self._search(rows, prefixes, phrases, masks, request, seed, batch_size)
+        result = self._search(rows, prefixes, phrases, request, seed, batch_size)
         texts = alignments = None
         if are_texts:
             assert tokenizer is not None
@@ -258,30 +250,6 @@ class Generator:
         room = [count - len(prefix) - ends for count, prefix in pairs]
         return phrase_rows(model, constraints, room)
 
-    def allowed_masks(
-        self,
-        shortlist: Shortlist | None,
-        rows: SourceRows,
-        prefixes: Rows,
-        phrases: list[Rows],
-    ) -> np.ndarray | None:
-        """Returns the tokens that the outputs may have, `(inputs, vocabulary_size)`.
-
-        Args:
-            shortlist: the target tokens of each source token, or `None`.
-            rows: token ids of the inputs.
-            prefixes: lists of ints, whose tokens are allowed.
-            phrases: the phrases of each input, whose tokens are allowed.
-
-        Returns:
-            Boolean array, or `None` without a shortlist.
-        """
-        if shortlist is None:
-            return None
-        check_shortlist(shortlist, self._model)
-        others = [[prefix, *own] for prefix, own in zip(prefixes, phrases, strict=True)]
-        return shortlist.allowed(self._model, rows, others)
-
     def _are_texts(self, entries: Any) -> bool:
         """Returns whether the inputs are texts; if there are none, by the model."""
         if len(entries) > 0:
@@ -294,7 +262,6 @@ class Generator:
         rows: SourceRows,
         prefixes: Rows,
         phrases: list[Rows],
-        masks: np.ndarray | None,
         request: Request,
         seed: int | None,
         batch_size: int,
@@ -313,27 +280,20 @@ class Generator:
             batch = batch_of_sources(model, [rows[i] for i in numbers], size)
             begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
             arguments: dict[str, Any] = {"prefixes": begin, "seed": seed_value}
-            columns = None
-            if masks is not None:
-                allowed = allowed_batch(model, request.search, masks[numbers])
-                arguments["allowed"] = allowed.padded(size)
-                columns = allowed.mask.shape[1]
             chosen = [phrases[i] for i in numbers]
             if any(chosen):
                 arguments["phrases"] = pad_phrases(chosen, size, pad)
             tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, arguments)
-            compiled = self._compile(request, columns)
+            compiled = self._compile(request)
             found = compiled(keras.ops.convert_to_tensor(batch), **tensors)
             arrays = map(keras.ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
 
-    def _compile(self, request: Request, columns: int | None) -> _CompiledSearch:
-        """Returns the search, compiled for a number of allowed tokens or for all."""
-        key = request, columns
-        if key not in self._compiled:
-            self._compiled[key] = _CompiledSearch(self._model, request)
-        return self._compiled[key]
+    def _compile(self, request: Request) -> _CompiledSearch:
+        if request not in self._compiled:
+            self._compiled[request] = _CompiledSearch(self._model, request)
+        return self._compiled[request]
 
     def _detokenize(
         self, result: SearchResult, sources: Rows | None

@@ -11,7 +11,6 @@ from keras_transformer.decoding import (
     SearchInputs,
     SearchResult,
 )
-from keras_transformer.decoding.allowed_tokens import AllowedTokens
 from keras_transformer.decoding.search import StateT
 from keras_transformer.inference.source_arrays import ArraySpec
 from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
@@ -164,7 +163,6 @@ class SequenceModel(DecodingModel, Protocol):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Any = None,
-        shortlist: Any = None,
     ) -> Any:
         """Decodes texts or token ids; see `GenerativeModel.generate`."""
         ...
@@ -188,7 +186,6 @@ class SequenceModel(DecodingModel, Protocol):
         prefixes: TokenIds | None = None,
         seed: Size = 0,
         phrases: TokenIds | None = None,
-        allowed: AllowedTokens | None = None,
     ) -> SearchResult:
         """Decodes a batch of token ids; see `GenerativeModel.search`."""
         ...

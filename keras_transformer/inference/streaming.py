@@ -10,12 +10,10 @@ from keras import ops
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import (
     BeamSearch,
-    DecodingModel,
     SearchInputs,
     SearchResult,
     SearchState,
 )
-from keras_transformer.decoding.allowed_tokens import AllowedTokens, LimitedModel
 from keras_transformer.decoding.beam_state import BeamState
 from keras_transformer.decoding.independent_search import DecodingState
 from keras_transformer.inference.generation import Generator
@@ -27,14 +25,13 @@ from keras_transformer.inference.request import (
     check_seed,
     seed_or_random,
 )
-from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.sources import (
     batch_of_sources,
     check_sources,
     source_rows,
 )
 from keras_transformer.inference.token_ids import is_text, pad_prefixes
-from keras_transformer.types import Mask, TokenIds
+from keras_transformer.types import TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -70,7 +67,7 @@ class Stepper:
     def __init__(self, model: SequenceModel, generator: Generator):
         self._model = model
         self._generator = generator
-        self._compiled: dict[Any, tuple[Callable[..., Any], ...]] = {}
+        self._compiled: dict[Request, tuple[Callable[..., Any], ...]] = {}
 
     def stream(
         self,
@@ -78,7 +75,6 @@ class Stepper:
         request: Request,
         prefix: Any,
         seed: int | None,
-        shortlist: Shortlist | None = None,
     ) -> Iterator[Any]:
         """Yields the tokens of one output; see `GenerativeModel.stream`.
 
@@ -87,12 +83,11 @@ class Stepper:
             request: the search and the lengths.
             prefix: a text, a list of token ids or `None`.
             seed: int or `None`.
-            shortlist: the target tokens of each source token, or `None`.
 
         Returns:
             An iterator of texts for a text, of ints for token ids.
         """
-        states = self.steps(inputs, request, prefix, seed, shortlist)
+        states = self.steps(inputs, request, prefix, seed)
         tokens = self._final_tokens(request, states)
         tokenizer = self._model.target_tokenizer
         if not self._gives_text(inputs) or tokenizer is None:
@@ -155,7 +150,6 @@ class Stepper:
         request: Request,
         prefix: Any,
         seed: int | None,
-        shortlist: Shortlist | None = None,
     ) -> Iterator[Any]:
         """Checks the arguments, and returns the states of the search.
 
@@ -164,7 +158,6 @@ class Stepper:
             request: the search and the lengths.
             prefix: a text, a list of token ids or `None`.
             seed: int or `None`.
-            shortlist: the target tokens of each source token, or `None`.
 
         Returns:
             An iterator of the `SearchState` after each step.
@@ -181,34 +174,22 @@ class Stepper:
             pad_prefixes(prefixes, 1, model.pad_token_id),
             seed_or_random(seed),
         )
-        mask = self._generator.allowed_masks(shortlist, rows, prefixes, [[]])
-        return self._run(request, arguments, mask)
+        return self._run(request, arguments)
 
-    def _run(
-        self, request: Request, arguments: Iterable[Any], mask: np.ndarray | None
-    ) -> Iterator[Any]:
-        key = request, mask is not None
-        if key not in self._compiled:
-            self._compiled[key] = self._compile(request, mask is not None)
-        start, advance = self._compiled[key]
-        arguments = [*arguments, *([] if mask is None else [mask])]
+    def _run(self, request: Request, arguments: Iterable[Any]) -> Iterator[Any]:
+        if request not in self._compiled:
+            self._compiled[request] = self._compile(request)
+        start, advance = self._compiled[request]
         inputs, state = start(*map(ops.convert_to_tensor, arguments))
         while not ops.convert_to_numpy(state.done).all():
             state = advance(inputs, state)
             yield state
 
-    def _compile(
-        self, request: Request, has_shortlist: bool
-    ) -> tuple[Callable[..., Any], ...]:
+    def _compile(self, request: Request) -> tuple[Callable[..., Any], ...]:
         model, (search, max_length, min_length) = self._model, request
-        limited = LimitedModel(model, renumbers=False)
-        decoded: DecodingModel = limited if has_shortlist else model
 
         def start(
-            token_ids: TokenIds,
-            prefixes: TokenIds,
-            seed: Any,
-            mask: Mask | None = None,
+            token_ids: TokenIds, prefixes: TokenIds, seed: Any
         ) -> tuple[SearchInputs, SearchState]:
             sources = model.prepare_sources(token_ids)
             inputs = model.search_inputs(
@@ -219,13 +200,10 @@ class Stepper:
             state = model.start_decoding(
                 sources, search.num_beams, steps, search.needs_attention
             )
-            if mask is not None:
-                allowed = AllowedTokens(ops.zeros((0,), "int32"), mask)
-                state = limited.start(state, allowed)
-            return inputs, search.start(decoded, inputs, state, steps)
+            return inputs, search.start(model, inputs, state, steps)
 
         def advance(inputs: SearchInputs, state: Any) -> SearchState:
-            return search.advance(decoded, inputs, state)
+            return search.advance(model, inputs, state)
 
         return compile_function(start, model), compile_function(advance, model)
 

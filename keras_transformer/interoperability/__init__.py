@@ -6,8 +6,7 @@
 
 `keras_transformer.export` writes the first two. Files are read as data; nothing in them
 is executed. Each function is imported at its first use, together with the packages that
-it requires. `save_marian` is the deprecated name of
-`keras_transformer.export.export_marian`.
+it requires.
 """
 
 from importlib import import_module
@@ -16,16 +15,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from keras_transformer.interoperability.ctranslate2 import load_ctranslate2
     from keras_transformer.interoperability.gpt2 import load_gpt2
-    from keras_transformer.interoperability.marian import load_marian, save_marian
+    from keras_transformer.interoperability.marian import load_marian
 
 _MODULES = {
     "load_ctranslate2": "ctranslate2",
     "load_gpt2": "gpt2",
     "load_marian": "marian",
-    "save_marian": "marian",
 }
 
-__all__ = ["load_ctranslate2", "load_gpt2", "load_marian", "save_marian"]
+__all__ = ["load_ctranslate2", "load_gpt2", "load_marian"]
 
 
 def __getattr__(name: str) -> object:

@@ -3,12 +3,11 @@
 import contextlib
 import os
 import pathlib
-import warnings
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.export.marian import export_marian
+from keras_transformer.backend.pytorch_file import read_pytorch_file
 from keras_transformer.export.marian_format import (
     BIAS,
     OUTPUT,
@@ -34,8 +33,11 @@ from keras_transformer.interoperability.marian_npz import (
     DECODER_FILE,
     read_own_files,
 )
-from keras_transformer.interoperability.pytorch_file import open_pytorch_file
-from keras_transformer.interoperability.tensors import Tensors, open_safetensors
+from keras_transformer.interoperability.tensors import (
+    PyTorchTensors,
+    Tensors,
+    open_safetensors,
+)
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Seq2Seq
 from keras_transformer.text import MarianTokenizer
@@ -83,7 +85,7 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
     Files are read as data, and nothing in them is executed: JSON, SentencePiece models
     and tensors in float32, float16 or bfloat16, which are converted to float32. The
     tensors are read from `model.safetensors`, which requires the package safetensors.
-    If there is none, they are read from `pytorch_model.bin` without PyTorch. A
+    If there is none, they are read from `pytorch_model.bin`, which requires PyTorch. A
     `pytorch_model.bin` with anything but tensors raises an error.
 
     Training settings that this library does not support (`encoder_layerdrop`) and
@@ -100,6 +102,7 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
 
     Raises:
         FileNotFoundError: if there is no such folder, or a file is missing.
+        ModuleNotFoundError: if a package that reads a file is missing.
         ValueError: if the folder does not contain a Marian model, or its files
             contradict each other.
 
@@ -124,26 +127,6 @@ def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2S
         _check_position_tables(config, tensors)
         _assign(model, tensors)
     return model
-
-
-def save_marian(model: Seq2Seq, folder: str | os.PathLike) -> None:
-    """Writes a Marian folder; deprecated name of `export_marian`.
-
-    Args:
-        model: a `Seq2Seq`; see `keras_transformer.export.export_marian`.
-        folder: folder to write. It must be new or empty.
-
-    Raises:
-        ValueError: if the model has a part that Marian does not support.
-        FileExistsError: if `folder` exists and is not an empty folder.
-    """
-    warnings.warn(
-        "`save_marian` is deprecated and will be removed in the next version. Call "
-        "`model.export(folder, format='marian')` instead.",
-        FutureWarning,
-        stacklevel=2,
-    )
-    export_marian(model, folder)
 
 
 def _load_own_files(folder: pathlib.Path) -> Seq2Seq:
@@ -198,7 +181,8 @@ def _open_tensors(folder: pathlib.Path) -> contextlib.AbstractContextManager[Ten
     if (folder / WEIGHTS_FILE).is_file():
         return open_safetensors(folder / WEIGHTS_FILE)
     if (folder / PICKLED_WEIGHTS).is_file():
-        return open_pytorch_file(folder / PICKLED_WEIGHTS)
+        path = folder / PICKLED_WEIGHTS
+        return contextlib.nullcontext(PyTorchTensors(path, read_pytorch_file(path)))
     raise FileNotFoundError(
         f"`folder` must have the file {WEIGHTS_FILE} or {PICKLED_WEIGHTS}; there is "
         f"none in {folder}."

@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,27 @@ class ArrayTensors(Tensors):
 
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
+
+
+class PyTorchTensors(Tensors):
+    """The tensors of a file of PyTorch, each converted to float32 when it is read.
+
+    Args:
+        path: path of the file.
+        tensors: tensors of PyTorch by name.
+    """
+
+    def __init__(self, path: pathlib.Path, tensors: Mapping[str, Any]):
+        super().__init__(path, set(tensors))
+        self._tensors = tensors
+
+    def info(self, name: str) -> TensorInfo:
+        tensor = self._tensors[name]
+        return TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+    def array(self, name: str) -> np.ndarray:
+        # NumPy has no bfloat16.
+        return self._tensors[name].float().numpy(force=True)
 
 
 class SafeTensors(Tensors):

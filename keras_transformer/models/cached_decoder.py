@@ -35,13 +35,11 @@ class DecoderState(TypedDict, total=False):
     Attributes:
         caches: keys and values.
         output_kernel: float tensor `(hidden_dim, vocabulary_size)`, the transposed
-            embeddings, or some columns of the output's kernel; see `limit_state`.
-        output_bias: float tensor `(vocabulary_size,)`, the same columns of its bias.
+            embeddings, if the output shares them.
     """
 
     caches: Any
     output_kernel: Tensor
-    output_bias: Tensor
 
 
 class CachedDecoder(GenerativeModel):
@@ -131,27 +129,21 @@ class CachedDecoder(GenerativeModel):
                 name="output_bias",
             )
 
-    def compute_logits(
-        self,
-        decoded: Tensor,
-        kernel: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def compute_logits(self, decoded: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Computes the logits from the outputs of the decoder.
 
         Args:
             decoded: tensor `(batch, target_length, hidden_dim)`.
             kernel: tensor `(hidden_dim, vocabulary_size)`, the transposed embeddings,
                 if they have been transposed; see `prepare_state`.
-            bias: tensor `(vocabulary_size,)` of the kernel; see `limit_state`.
 
         Returns:
             Tensor `(batch, target_length, vocabulary_size)` in the compute dtype.
         """
-        if kernel is None and self.output_dense is not None:
+        if self.output_dense is not None:
             return self.output_dense(decoded)
         kernel = self.transposed_embeddings() if kernel is None else kernel
-        bias = self.tied_output_bias if bias is None else bias
+        bias = self.tied_output_bias
         if bias is None:
             return matmul(decoded, kernel)
         return matmul(decoded, kernel, ops.cast(bias, kernel.dtype))
@@ -188,33 +180,6 @@ class CachedDecoder(GenerativeModel):
             return state
         return {**state, "output_kernel": self.transposed_embeddings()}
 
-    @property
-    def limits_logits(self) -> bool:
-        """Whether `limit_state` is available: not for a quantized output layer."""
-        return getattr(self.output_dense, "quantization_mode", None) is None
-
-    def limit_state(self, state: DecoderState, token_ids: TokenIds) -> DecoderState:
-        """Limits the logits of the next steps to some tokens of the vocabulary.
-
-        Args:
-            state: the prepared state.
-            token_ids: int32 tensor `(count,)`, the tokens.
-
-        Returns:
-            The new state, with which `decode_step` returns logits `(…, count)`.
-        """
-        if self.output_dense is None:
-            bias = self.tied_output_bias
-            rows = ops.take(self.target_embedding.embeddings, token_ids, axis=0)
-            kernel = ops.transpose(rows)
-        else:
-            bias = self.output_dense.bias
-            kernel = ops.take(self.output_dense.kernel, token_ids, axis=1)
-        state = {**state, "output_kernel": ops.cast(kernel, self.compute_dtype)}
-        if bias is not None:
-            state["output_bias"] = ops.take(bias, token_ids, axis=0)
-        return state
-
     def reorder_state(self, state: DecoderState, parents: Tensor) -> DecoderState:
         """Replaces the history of each beam; see `DecodingModel.reorder_state`."""
         return {**state, "caches": state["caches"].reordered(parents)}
@@ -225,7 +190,6 @@ class CachedDecoder(GenerativeModel):
 
     def take_state(self, state: DecoderState, rows: Tensor) -> DecoderState:
         """Selects rows of the batch; see `DecodingModel.take_state`."""
-        shared = ("output_kernel", "output_bias")
-        rest = {name: x for name, x in state.items() if name not in shared}
+        rest = {name: x for name, x in state.items() if name != "output_kernel"}
         taken = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), rest)
         return {**state, **taken}

@@ -349,6 +349,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             "hidden_dim",
             "vocabulary_size",
             "scale_embeddings",
+            "normalize_embeddings",
             "output_bias",
             "rematerialize",
             "max_length",
@@ -360,8 +361,6 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
         config["tie_embeddings"] = self.tie_embeddings != "none"
         config.update(self.get_block_config())
-        if self.normalize_embeddings:  # older versions read all other models
-            config["normalize_embeddings"] = True
         for name, tokenizer in self.own_tokenizers().items():
             config[name] = keras.saving.serialize_keras_object(tokenizer)
         return config

@@ -11,7 +11,6 @@ from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import ScoreResult
-from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.text_windows import score_texts
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import padding_mask
@@ -96,8 +95,7 @@ class DecoderOnly(CachedDecoder):
         positions = ops.broadcast_to(first + index, ops.shape(token_ids))
         x = self.embed_target(token_ids, positions, training=False)
         x, caches = state["caches"].step(self.decoder, x, index, positions)
-        kernel, bias = state.get("output_kernel"), state.get("output_bias")
-        logits = self.compute_logits(x, kernel, bias)
+        logits = self.compute_logits(x, state.get("output_kernel"))
         return logits, {**state, "caches": caches}
 
     def max_steps(
@@ -149,7 +147,6 @@ class DecoderOnly(CachedDecoder):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
-        shortlist: Shortlist | None = None,
         include_prompt: bool = False,
     ) -> Any:
         """Continues prompts with a compiled search.
@@ -182,7 +179,6 @@ class DecoderOnly(CachedDecoder):
                 once, with its best hypothesis.
             constraints: the phrases that must occur in each continuation; see
                 `GenerativeModel.generate`. Requires a `BeamSearch`.
-            shortlist: must be `None`.
             include_prompt: bool, for texts: whether each text begins with its prompt.
                 With a tokenizer of subwords this also keeps the space between them.
 
@@ -210,8 +206,6 @@ class DecoderOnly(CachedDecoder):
         """
         if return_alignments:
             _refuse("`return_alignments`")
-        if shortlist is not None:
-            _refuse("`shortlist`")
         request = Request(search or self.default_search, max_length, min_length)
         return self._generate(
             inputs,

@@ -110,8 +110,7 @@ class EncoderDecoder(CachedDecoder):
         state = {**state, "caches": caches}
         if attention is not None:
             state["attention"] = attention
-        kernel, bias = state.get("output_kernel"), state.get("output_bias")
-        return self.compute_logits(x, kernel, bias), state
+        return self.compute_logits(x, state.get("output_kernel")), state
 
     def cross_attention(
         self,

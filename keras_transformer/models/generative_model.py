@@ -11,7 +11,6 @@ from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
-from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences, is_text
 from keras_transformer.models.searchable_model import SearchableModel
@@ -100,7 +99,6 @@ class GenerativeModel(SearchableModel):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
-        shortlist: Shortlist | None = None,
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
@@ -137,9 +135,6 @@ class GenerativeModel(SearchableModel):
                 tokens follow each other, even if its last word continues; one that is
                 given twice must occur twice. An output that contains its phrases
                 without `constraints` stays the same.
-            shortlist: `Shortlist` of the target tokens that the search of an input
-                considers, by the tokens of the input; `None` = all tokens. The tokens
-                of `prefix` and `constraints` are always allowed.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -178,7 +173,6 @@ class GenerativeModel(SearchableModel):
             return_alignments=return_alignments,
             distinct_texts=distinct_texts,
             constraints=constraints,
-            shortlist=shortlist,
         )
 
     def _generate(
@@ -194,7 +188,6 @@ class GenerativeModel(SearchableModel):
         distinct_texts: bool = False,
         include_source: bool = False,
         constraints: Constraints | None = None,
-        shortlist: Shortlist | None = None,
     ) -> Any:
         """Decodes, and returns the outputs in the form of the inputs."""
         single = is_text(inputs)
@@ -207,7 +200,6 @@ class GenerativeModel(SearchableModel):
             distinct_texts=distinct_texts,
             include_source=include_source,
             constraints=constraints,
-            shortlist=shortlist,
         )
         one = request.search.num_hypotheses == 1
         outputs: list[Any] = [result]
@@ -231,7 +223,6 @@ class GenerativeModel(SearchableModel):
         min_length: OutputLength = 0,
         prefix: Any = None,
         seed: int | None = None,
-        shortlist: Shortlist | None = None,
     ) -> Iterator[Any]:
         """Decodes one input and yields its output piece by piece.
 
@@ -249,7 +240,6 @@ class GenerativeModel(SearchableModel):
             min_length: see `generate`.
             prefix: a text, or a list of token ids, the beginning of the output.
             seed: see `generate`.
-            shortlist: see `generate`.
 
         Yields:
             For a text, texts; for token ids, ints, the last of which is the end token.
@@ -267,7 +257,7 @@ class GenerativeModel(SearchableModel):
         ```
         """
         request = Request(search or self.default_search, max_length, min_length)
-        return self._stepper.stream(inputs, request, prefix, seed, shortlist)
+        return self._stepper.stream(inputs, request, prefix, seed)
 
     @explains_search_options
     def search_tree(

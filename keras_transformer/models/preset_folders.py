@@ -180,8 +180,8 @@ def _keras_versions(metadata: Config) -> str:
 
 
 def _check_tokenizers(metadata: Config, folder: pathlib.Path) -> None:
-    """Checks that all tokenizers exist; older folders do not list them."""
-    names = metadata.get("tokenizers", [])
+    """Checks that all tokenizers exist."""
+    names = metadata.get("tokenizers")
     if not isinstance(names, list) or any(name not in TOKENIZERS for name in names):
         raise ValueError(
             f"`tokenizers` in {folder / METADATA} must be a list of names from "

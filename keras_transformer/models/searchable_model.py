@@ -13,10 +13,6 @@ from keras_transformer.decoding import (
     SearchResult,
     run_search,
 )
-from keras_transformer.decoding.allowed_tokens import (
-    AllowedTokens,
-    run_limited_search,
-)
 from keras_transformer.decoding.lengths import (
     DEFAULT_MAX_LENGTH,
     output_lengths,
@@ -129,7 +125,6 @@ class SearchableModel(PresetModel):
         prefixes: TokenIds | None = None,
         seed: Size = 0,
         phrases: TokenIds | None = None,
-        allowed: AllowedTokens | None = None,
     ) -> SearchResult:
         """Decodes a batch of token ids; can be traced by every backend.
 
@@ -147,8 +142,6 @@ class SearchableModel(PresetModel):
             seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
             phrases: int tensor `(batch, phrases, phrase_length)`, the phrases that must
                 occur in the outputs, padded; `None` = no phrases.
-            allowed: the tokens that the outputs may have; `None` = all tokens. Those of
-                prefixes and phrases must be among them.
 
         Returns:
             A `SearchResult` of tensors.
@@ -158,10 +151,7 @@ class SearchableModel(PresetModel):
             sources, max_length, min_length, prefixes, seed, phrases
         )
         state, steps, capacity = self._start(sources, inputs, search, max_length)
-        arguments = (search, self, inputs, state, steps, capacity)
-        if allowed is None:
-            return run_search(*arguments)
-        return run_limited_search(*arguments, allowed)
+        return run_search(search, self, inputs, state, steps, capacity)
 
     def begin_search(
         self,

@@ -450,14 +450,13 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     def get_config(self) -> Config:
         names = (
             *("num_layers", "num_decoder_layers", "hidden_dim", "vocabulary_size"),
-            *("tie_embeddings", "scale_embeddings", "output_bias"),
-            *("rematerialize", "max_source_length", "max_target_length"),
+            *("tie_embeddings", "scale_embeddings", "normalize_embeddings"),
+            *("output_bias", "rematerialize"),
+            *("max_source_length", "max_target_length"),
             *("pad_token_id", "start_token_id", "end_token_id"),
         )
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
         config.update(self.get_block_config())
-        if self.normalize_embeddings:  # older versions read all other models
-            config["normalize_embeddings"] = True
         if self.embeds_arrays:
             serialized = keras.saving.serialize_keras_object(self.source_embedding)
             config["source_embedding"] = serialized

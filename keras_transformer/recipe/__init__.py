@@ -8,7 +8,6 @@ section "The whole run" of `docs/training.md` has the same steps as code to adap
 Keras when they are first used.
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ _MODULES = {
     "TrainingResult": "result",
     "train": "run",
 }
-_FORMER_NAMES = {"Trained": "TrainingResult"}
 
 __all__ = [
     "Figures",
@@ -41,14 +39,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _FORMER_NAMES:
-        former, name = name, _FORMER_NAMES[name]
-        warnings.warn(
-            f"`{former}` is deprecated and will be removed in the next version. Use "
-            f"`{name}` instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"keras_transformer.recipe.{_MODULES[name]}")

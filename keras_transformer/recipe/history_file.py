@@ -63,7 +63,4 @@ class HistoryFile(keras.callbacks.Callback):
         if not self.path.exists():
             return []
         with self.path.open(newline="", encoding="utf-8-sig") as file:
-            rows: list[Row] = [{**row} for row in csv.DictReader(file)]
-        if rows and int(rows[0]["epoch"]) == 0:  # earlier versions count from 0
-            rows = [{**row, "epoch": int(row["epoch"]) + 1} for row in rows]
-        return rows
+            return [{**row} for row in csv.DictReader(file)]

@@ -14,7 +14,6 @@ from typing import (
     get_type_hints,
 )
 
-from keras_transformer.arguments import renamed_argument
 from keras_transformer.recipe.option_checks import (
     METRICS,
     POSITIONS,
@@ -48,16 +47,6 @@ _DEFAULTS_OF_MODELS: dict[str, dict[str, OptionValue]] = {
     "seq2seq": {"label_smoothing": 0.1, "positions": "sinusoidal"},
     "causal": {"label_smoothing": 0.0, "positions": "rotary", "metric": "loss"},
 }
-_FORMER_NAMES = {"consistency": "r_drop", "bleu_every": "metric_every"}
-# The tokenizers of earlier versions, which had no options for them.
-_FORMER_TOKENIZERS = {
-    "source_tokenizer": "bpe",
-    "target_tokenizer": "bpe",
-    "vocabularies": "joint",
-}
-# Options that earlier versions wrote with their defaults, although `init` determines
-# them.
-_FORMERLY_WRITTEN_WITH_INIT = ("preset", "vocabulary_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,20 +223,7 @@ class Recipe:
 
     num_beams: Annotated[int, "Number of beams for the evaluation."] = 5
 
-    consistency: dataclasses.InitVar[
-        Annotated[float | None, "Deprecated name of `r_drop`."]
-    ] = None
-    bleu_every: dataclasses.InitVar[
-        Annotated[int | None, "Deprecated name of `metric_every`."]
-    ] = None
-
-    def __post_init__(self, consistency: float | None, bleu_every: int | None) -> None:
-        r_drop = renamed_argument("consistency", consistency, "r_drop", self.r_drop)
-        every = renamed_argument(
-            "bleu_every", bleu_every, "metric_every", self.metric_every
-        )
-        object.__setattr__(self, "r_drop", r_drop)
-        object.__setattr__(self, "metric_every", every)
+    def __post_init__(self) -> None:
         check_types(self.values(), get_type_hints(Recipe))
         check_names(self)
         for name, value in _DEFAULTS_OF_MODELS[self.model].items():
@@ -425,14 +401,11 @@ class PlannedRecipe(Recipe):
         """Creates the options of a run.
 
         Args:
-            values: options by name; those that earlier versions lack may be missing.
+            values: options by name.
 
         Raises:
-            ValueError: if another option is missing or wrong.
+            ValueError: if an option is missing or wrong.
         """
-        if "metric" not in values:
-            former = {} if values.get("init") else _FORMER_TOKENIZERS
-            values = {"metric": "bleu", **former, **values}
         fields = (field for field in dataclasses.fields(cls) if field.init)
         required = {f.name for f in fields if _has_no_default(f)}
         missing = [name for name in sorted(required) if values.get(name) is None]
@@ -469,11 +442,7 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
     ```
     """
-    found = read_toml(pathlib.Path(path))
-    if "bleu_every" in found and "init" in found:  # of a run of an earlier version
-        for name in _FORMERLY_WRITTEN_WITH_INIT:
-            found.pop(name, None)
-    options = {_FORMER_NAMES.get(name, name): value for name, value in found.items()}
+    options = read_toml(pathlib.Path(path))
     names = option_names()
     for name in options.keys() - set(names):
         similar = difflib.get_close_matches(name, names, 1)

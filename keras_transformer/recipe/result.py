@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import pathlib
-import warnings
 from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer import evaluation
@@ -35,8 +34,7 @@ class Figures:
         bleu_signature: str, sacreBLEU's signature of `bleu`.
         chrf: float, chrF of that text, from 0 to 100.
         chrf_signature: str, sacreBLEU's signature of `chrf`.
-        exact_match: float, percentage of outputs that equal their reference; `None` in
-            runs of earlier versions, as are the next two.
+        exact_match: float, percentage of outputs that equal their reference.
         token_error_rate: float, edits per 100 words of the references.
         character_error_rate: float, edits per 100 characters of the references.
         metric: str, the metric that selected the weights and the length penalty.
@@ -54,12 +52,12 @@ class Figures:
     chrf: float
     chrf_signature: str
     valid_scores: dict[str, float]
-    exact_match: float | None = None
-    token_error_rate: float | None = None
-    character_error_rate: float | None = None
-    metric: str = "bleu"
-    weights: str = "mean of the last epochs"
-    candidates: dict[str, float] = dataclasses.field(default_factory=dict)
+    exact_match: float
+    token_error_rate: float
+    character_error_rate: float
+    metric: str
+    weights: str
+    candidates: dict[str, float]
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Figures":
@@ -76,8 +74,6 @@ class Figures:
         """
         content = read_json(path)
         try:
-            if "valid_bleu" in content:  # of earlier versions
-                content["valid_scores"] = content.pop("valid_bleu")
             figures = cls(**content)
             check_length_penalty(figures.length_penalty)
         except (TypeError, ValueError, AttributeError) as error:
@@ -85,17 +81,6 @@ class Figures:
                 f"{path} must have the figures of a run; it is damaged: {error}"
             ) from error
         return figures
-
-    @property
-    def valid_bleu(self) -> dict[str, float]:
-        """Deprecated name of `valid_scores`."""
-        warnings.warn(
-            "`figures.valid_bleu` is deprecated and will be removed in the next "
-            "version. Use `figures.valid_scores` instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        return self.valid_scores
 
     @property
     def size(self) -> str:
@@ -108,7 +93,7 @@ class Figures:
         lines = [
             f"{name.replace('_', ' '):21}{value:8.2f}"
             for name, value in names.items()
-            if value is not None and not math.isnan(value)
+            if not math.isnan(value)
         ]
         return [*lines, f"{'sacreBLEU':11}{self.bleu_signature}"]
 
@@ -119,20 +104,6 @@ class Figures:
             path: the file.
         """
         write_json(path, dataclasses.asdict(self))
-
-    def __getitem__(self, name: str) -> object:
-        """Returns a figure by name. Deprecated: figures are attributes."""
-        warnings.warn(
-            f'`figures["{name}"]` is deprecated and will be removed in the next '
-            f"version. Use `figures.{name}` instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        name = {"valid_bleu": "valid_scores"}.get(name, name)
-        if name not in vars(self):
-            raise KeyError(name)
-        value: object = vars(self)[name]
-        return value
 
 
 @dataclasses.dataclass(frozen=True)

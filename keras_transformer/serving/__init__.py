@@ -19,7 +19,6 @@ process a request:
 starts and stops the server. The extra `serve` installs the requirements.
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -41,10 +40,6 @@ _MODULES = {
     "read_server_options": "server_options",
     "serve": "server",
 }
-_FORMER_NAMES = {
-    "make_options": "make_server_options",
-    "read_options": "read_server_options",
-}
 
 __all__ = [
     "ModelOptions",
@@ -56,14 +51,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _FORMER_NAMES:
-        former, name = name, _FORMER_NAMES[name]
-        warnings.warn(
-            f"`{former}` is deprecated and will be removed in the next version. Use "
-            f"`{name}` instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_extra("serve", "`keras_transformer.serving`")

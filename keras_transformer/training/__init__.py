@@ -6,9 +6,6 @@ Loss and metrics take int targets `(batch, target_length)` and logits
 mask on the logits is ignored.
 """
 
-import warnings
-from typing import Any
-
 from keras_transformer.training.averaging import average_checkpoints
 from keras_transformer.training.checkpoints import (
     Checkpoints,
@@ -47,15 +44,3 @@ __all__ = [
     "load_checkpoint",
     "r_drop_loss",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "consistency_loss":
-        warnings.warn(
-            "`consistency_loss` is deprecated and will be removed in the next version. "
-            "Use `r_drop_loss` instead.",
-            FutureWarning,
-            stacklevel=2,
-        )
-        return r_drop_loss
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints, renamed_argument
+from keras_transformer.arguments import check_ints
 from keras_transformer.backend.distribution import (
     ReplicatedModel,
     build_optimizer,
@@ -84,7 +84,6 @@ class TokenTrainer(ReplicatedModel):
         micro_batches: int = 1,
         r_drop: float = 0.0,
         scan_blocks: bool = False,
-        consistency: float | None = None,
         **kwargs: Any,
     ) -> None:
         """Configures the model for training, as `keras.Model.compile` does.
@@ -111,7 +110,6 @@ class TokenTrainer(ReplicatedModel):
                 place of all. This shortens the compilation of deep models; a step
                 takes longer. It requires JAX and stacks whose blocks differ in the
                 values of their weights only.
-            consistency: deprecated name of `r_drop`.
             **kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
@@ -137,9 +135,6 @@ class TokenTrainer(ReplicatedModel):
             - [Ott et al., 2018](https://arxiv.org/abs/1806.00187), section 3.3
               (large batches in parts)
         """
-        r_drop = renamed_argument(
-            "consistency", consistency, "r_drop", r_drop, stacklevel=3
-        )
         check_ints(1, micro_batches=micro_batches)
         if micro_batches > 1 and loss is not None:
             check_is_mean(loss, micro_batches)
@@ -454,10 +449,7 @@ class TokenTrainer(ReplicatedModel):
         return config
 
     def compile_from_config(self, config: Config) -> None:
-        arguments = keras.saving.deserialize_keras_object(config)
-        if "consistency" in arguments:  # The old name of `r_drop`, in older files.
-            arguments["r_drop"] = arguments.pop("consistency")
-        self.compile(**arguments)
+        self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
 

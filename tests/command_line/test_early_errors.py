@@ -122,6 +122,7 @@ for arguments, package in json.loads(sys.argv[2]):
 PLANNED = [
     *("epochs = 9", "dropout = 0.3", "tokens_per_batch = 4096", "average = 1"),
     *("learning_rate = 0.1", "warmup_steps = 5", "cooldown = 0", "save_every = 5"),
+    "metric = 'bleu'",
 ]
 
 

@@ -72,6 +72,7 @@ def write_run(path, saved=None, history=HISTORY, **options):
         **{"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": path, "epochs": 7},
         **{"dropout": 0.3, "tokens_per_batch": 4096, "learning_rate": 4e-3},
         **{"warmup_steps": 2000, "cooldown": 1, "average": 1, "save_every": 500},
+        "metric": "bleu",
         **options,
     }
     recipe = PlannedRecipe.of(values)
@@ -81,7 +82,9 @@ def write_run(path, saved=None, history=HISTORY, **options):
     (output / "history.csv").write_text(history)
     if saved is not None:
         saved.save(output / "model.keras")
-        figures = Figures(1234, 0.6, 41.5, "case:lc", 65.25, "nc:6", {"0.6": 43.0})
+        scores = [41.5, "case:lc", 65.25, "nc:6", {"0.6": 43.0}, 12.5, 35.5, 21.25]
+        weights = "mean of epochs 3 to 7"
+        figures = Figures(1234, 0.6, *scores, "bleu", weights, {weights: 43.0})
         figures.write(output / "figures.json")
 
 
@@ -266,10 +269,12 @@ def test_a_complete_run(model):
     facts = inspect("runs/complete")
     assert facts["status"] == "complete"
     assert facts["figures of"] == "the validation text, 1,234 sentences"
-    assert facts["figures"].split() == ["bleu", "41.50", "chrf", "65.25"] + [
-        *("sacreBLEU", "case:lc")
+    assert facts["figures"].split() == [
+        *("bleu", "41.50", "chrf", "65.25", "exact", "match", "12.50"),
+        *("token", "error", "rate", "35.50", "character", "error", "rate", "21.25"),
+        *("sacreBLEU", "case:lc"),
     ]
-    assert facts["weights"] == "mean of the last epochs"
+    assert facts["weights"] == "mean of epochs 3 to 7"
     assert facts["search"] == "--num-beams 5 --length-penalty 0.6"
     assert facts["class"] == "Seq2Seq"
     assert facts["next"].startswith("keras-transformer translate runs/complete SOURCE")

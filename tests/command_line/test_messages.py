@@ -35,11 +35,7 @@ COMMANDS = typer.main.get_command(app).commands
         ("export", "`quantization=None`", "no `--quantization`"),
         ("evaluate", "`target` and `tokenize`", "`REFERENCES` and `--bleu-tokenize`"),
         ("train", "`train=['a', 'b c']`", "`--train a 'b c'`"),
-        (
-            "train",
-            "Pass `r_drop`, not `consistency`",
-            "Pass `--r-drop`, not `--consistency`",
-        ),
+        ("train", "Pass `r_drop`, not", "Pass `--r-drop`, not"),
         ("translate", "`model=1234567e123`", "`1234567e123`"),
         ("train", "`learning_rate=nan`", "`--learning-rate nan`"),
         ("inspect", "`num_beams=0` of `config.json`", "`num_beams=0` of `config.json`"),

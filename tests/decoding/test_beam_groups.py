@@ -230,17 +230,6 @@ def test_invalid_groups(groups, penalty, message):
 
 
 @pytest.mark.once("torch")
-def test_the_text_of_a_search_without_groups_has_no_groups():
-    """Files of unfinished work hold it."""
-    assert repr(BeamSearch(3)) == (
-        "BeamSearch(num_beams=3, length_penalty=0.6, num_hypotheses=1, patience=1.0, "
-        "early_stopping=False, coverage_penalty=0.0, logits_processors=())"
-    )
-    groups = BeamSearch(4, num_beam_groups=2, diversity_penalty=0.5)
-    assert repr(groups).endswith("num_beam_groups=2, diversity_penalty=0.5)")
-
-
-@pytest.mark.once("torch")
 def test_groups_find_no_phrases():
     search = BeamSearch(4, num_beam_groups=2, diversity_penalty=0.5)
     with pytest.raises(ValueError, match="`BeamSearch` with one group of beams"):

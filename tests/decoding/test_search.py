@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
-from keras import ops
 from scripted_step import END, PAD, START, random_step, spell
 
-from keras_transformer import decoding
 from keras_transformer.decoding import (
     BeamSearch,
     GreedySearch,
@@ -176,15 +174,3 @@ def test_a_buffer_longer_than_the_limits_changes_nothing(search):
 
 
 # The parts they share.
-
-
-@each_search
-def test_deprecated_step_models_find_the_same(search):
-    model = STEP.step_model()
-    result = STEP.search(search, LIMITS)
-    with pytest.warns(FutureWarning, match="Use `run_search` instead"):
-        run = decoding.run
-    inputs, state = STEP.inputs_and_state(search, LIMITS)
-    first = search.start(model, inputs, state, max(LIMITS))
-    for one, other in zip(run(search, model, inputs, first), result, strict=True):
-        np.testing.assert_allclose(ops.convert_to_numpy(one), other, atol=1e-6)

@@ -10,7 +10,7 @@ from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import AlibiBias, BeamSearch, Ensemble, Seq2Seq
 from keras_transformer.export import export_marian
-from keras_transformer.interoperability import load_marian, save_marian
+from keras_transformer.interoperability import load_marian
 from keras_transformer.layers import LocalWindow, PositionalEncoding
 from keras_transformer.text import CharacterTokenizer, MarianTokenizer
 
@@ -124,24 +124,13 @@ def test_a_loaded_model_is_written_unchanged(config, tmp_path):
 
 
 @pytest.mark.once("torch")
-def test_the_method_and_the_deprecated_function(model_of, tmp_path):
-    model = model_of()
-    model.export(tmp_path / "new", format="marian")
-    with pytest.warns(FutureWarning, match="`save_marian` is deprecated .*export"):
-        save_marian(model, tmp_path / "old")
-    for file in (tmp_path / "new").iterdir():
-        assert file.read_bytes() == (tmp_path / "old" / file.name).read_bytes()
-    assert load_marian(tmp_path / "old").num_decoder_layers == 1
-
-
-@pytest.mark.once("torch")
 def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
 
     monkeypatch.setattr("safetensors.numpy.save_file", fail)
     with pytest.raises(OSError, match="disk full"):
-        export_marian(model_of(), tmp_path / "deep" / "model")
+        export_marian(model_of(), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 import zipfile
 
 import ctranslate2
@@ -361,6 +362,12 @@ def test_truncated_weights(folder, share):
     [path] = folder.glob("*.npz*")
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     assert "must be an npz file of Marian; it is another" in refusal(folder)
+
+
+@pytest.mark.once
+def test_npz_files_require_no_pytorch(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert load_marian(folder).count_params() > 0
 
 
 @pytest.mark.once

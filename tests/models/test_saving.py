@@ -188,7 +188,6 @@ def test_a_quantized_model_keeps_the_matrix_of_its_output(tie_embeddings):
 @pytest.mark.once("torch")
 @pytest.mark.parametrize("tie_embeddings", ["all", "target", "none"])
 def test_files_name_the_embedding_class_of_keras(tmp_path, tie_embeddings):
-    """Else files of earlier versions could not be read."""
     model = Seq2Seq(**SIZES, vocabulary_size=11, tie_embeddings=tie_embeddings)
     model.save_weights(tmp_path / "model.weights.h5")
     with h5py.File(tmp_path / "model.weights.h5") as file:

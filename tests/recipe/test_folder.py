@@ -18,6 +18,7 @@ FILES = {"train": ["a"], "valid": ["b"]}
 PLANNED = {
     **{"dropout": 0.3, "epochs": 40, "tokens_per_batch": 4096, "learning_rate": 4e-3},
     **{"warmup_steps": 2000, "cooldown": 10, "average": 10, "save_every": 500},
+    "metric": "bleu",
 }
 
 
@@ -81,7 +82,7 @@ def test_options_of_the_run_complete_those_that_are_given(tmp_path):
 
 def test_warns_in_an_epoch_where_the_learning_rate_falls(tmp_path):
     begin(tmp_path, 3, epochs=5, cooldown=2)
-    (tmp_path / "checkpoints/epoch-0003-batch-000007.npz").touch()
+    (tmp_path / "checkpoints/epoch-0004-after-batch-000007.npz").touch()
     with pytest.warns(UserWarning, match="replaces `epochs=5` in epoch 4"):
         folder.warn_of_another_cooldown(planned(output=tmp_path, epochs=6, cooldown=2))
 

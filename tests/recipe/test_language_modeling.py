@@ -180,20 +180,6 @@ def test_blocks(folder):
         assert 0 <= 3 * 8 * -(-plain // 24) - plain < 24
 
 
-def test_a_run_of_an_earlier_version_keeps_its_blocks(folder):
-    options = {"documents": "none", "epochs": 1}
-    train(recipe(folder, "older", **options, blocks="plain"))
-    file = folder / "older/options.toml"
-    content = file.read_text().replace('blocks = "plain"\n', "")
-    file.write_text(content)
-    model = train(recipe(folder, "older", **{**options, "epochs": 2})).model
-    config = model.get_config()
-    assert (config["activation"], config["intermediate_dim"]) == ("relu", 16)
-    assert "blocks" not in read_options(file)
-    with pytest.raises(ValueError, match="`blocks` must be that of the run to resume"):
-        train(recipe(folder, "older", **options, blocks="modern"))
-
-
 def test_documents_of_a_line_begin_with_the_start_token(tmp_path, monkeypatch):
     exported = {}
 

@@ -161,24 +161,6 @@ def test_a_resumed_run_has_the_options_on_which_the_weights_depend():
             other.check_resumes(began, path)
 
 
-def test_the_former_name_of_r_drop(tmp_path):
-    with pytest.warns(FutureWarning, match="`consistency` is dep.* Pass `r_drop` ins"):
-        recipe = Recipe(**FILES, consistency=2.5)
-    assert recipe == Recipe(**FILES, r_drop=2.5)
-    path = tmp_path / "options.toml"
-    path.write_text(recipe.to_toml().replace("r_drop", "consistency"))
-    assert Recipe.from_toml(path) == recipe
-
-
-def test_the_former_name_of_metric_every(tmp_path):
-    with pytest.warns(FutureWarning, match="`bleu_every` is dep.* Pass `metric_every`"):
-        recipe = Recipe(**FILES, bleu_every=3)
-    assert recipe.metric_every == 3
-    path = tmp_path / "options.toml"
-    path.write_text(recipe.to_toml().replace("metric_every", "bleu_every"))
-    assert Recipe.from_toml(path) == recipe
-
-
 @pytest.mark.parametrize(
     "name, value",
     [
@@ -225,13 +207,11 @@ def test_values_of_a_run_complete_a_recipe():
 PLANNED = {
     **{"dropout": 0.3, "epochs": 40, "tokens_per_batch": 4096, "learning_rate": 4e-3},
     **{"warmup_steps": 2000, "cooldown": 10, "average": 10, "save_every": 500},
+    "metric": "bleu",
 }
 
 
-def test_options_of_a_run_of_an_earlier_version():
-    planned = PlannedRecipe.of({**FILES, **PLANNED, "vocabulary_size": 8000})
-    assert (planned.source_tokenizer, planned.target_tokenizer) == ("bpe", "bpe")
-    assert (planned.vocabularies, planned.metric) == ("joint", "bleu")
+def test_a_missing_option_of_a_run():
     with pytest.raises(ValueError, match=r"the options \['epochs'\] are missing"):
         PlannedRecipe.of({**FILES, **PLANNED, "epochs": None})
 

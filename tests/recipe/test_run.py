@@ -290,14 +290,6 @@ def test_history_replaces_rows_of_repeated_epochs(tmp_path):
 
 
 @pytest.mark.once("torch")
-def test_history_of_earlier_versions_counts_from_0(tmp_path):
-    path = tmp_path / "history.csv"
-    path.write_text("epoch,loss\n0,5.0\n1,4.0\n2,3.0\n")
-    HistoryFile(path).on_epoch_end(2, {"loss": 2.5})
-    assert path.read_text().split() == ["epoch,loss", "1,5.0", "2,4.0", "3,2.5"]
-
-
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", ["valid", "test"])
 def test_long_lines_are_refused_before_training(options, tmp_path, name):
     path = pathlib.Path(options[name][0])

@@ -100,8 +100,8 @@ def test_a_stopped_run_resumes_exactly(whole, tmp_path, capsys):
     keras.utils.set_random_seed(5)
     with pytest.raises(Stop):
         fit(tmp_path, [*stateful(), StopAfter(1, 4)])
-    unfinished = tmp_path / ".unfinished-7-epoch-0009.npz"
-    unfinished.touch()
+    unfinished = tmp_path / ".unfinished-epoch-0009.npz-a7"
+    unfinished.mkdir()
     keras.utils.set_random_seed(6)
     others = stateful()
     resumed, resumed_logs = fit(tmp_path, others, verbose=2)

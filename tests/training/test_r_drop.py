@@ -5,7 +5,6 @@ import pytest
 import torch
 from layer_contract import gradients, to_numpy
 
-from keras_transformer import training
 from keras_transformer.training import r_drop_loss
 
 BATCH, LENGTH, VOCABULARY = 3, 5, 7
@@ -75,9 +74,3 @@ def test_another_padding_id():
 def test_invalid_shapes():
     with pytest.raises(ValueError, match=r"`y_true.shape=\(3, 5\)`"):
         r_drop_loss(TARGETS, logits(1), logits(2)[:, 1:])
-
-
-@pytest.mark.once("torch")
-def test_deprecated_name():
-    with pytest.warns(FutureWarning, match="Use `r_drop_loss` instead"):
-        assert training.consistency_loss is r_drop_loss

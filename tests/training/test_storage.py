@@ -153,19 +153,6 @@ def test_epochs_and_batches_are_counted_from_1(position, name, resumes_at):
     assert RunPosition.from_file_name(name) == position
 
 
-def test_names_of_older_files(tmp_path):
-    """They have the number of complete epochs: after batch 20 of epoch 3."""
-    old = tmp_path / "epoch-0002-batch-000020.npz"
-    old.touch()
-    position = RunPosition(2, 20)
-    assert checkpoint_files(tmp_path) == {position: old}
-    touch(tmp_path, RunPosition(2, 10), position)
-    new = tmp_path / "epoch-0003-after-batch-000020.npz"
-    assert checkpoint_files(tmp_path)[position] == new
-    remove_superseded(tmp_path, position, keep=1)
-    assert not old.exists() and new.exists()
-
-
 def test_files_are_found_in_the_order_of_the_run(tmp_path):
     positions = [
         RunPosition(0, 20),
@@ -174,7 +161,7 @@ def test_files_are_found_in_the_order_of_the_run(tmp_path):
         RunPosition(12345),
     ]
     touch(tmp_path, *reversed(positions))
-    for other in ("model.npz", "epoch-1.keras", ".unfinished-7-epoch-0001.npz"):
+    for other in ("model.npz", "epoch-1.keras", ".unfinished-epoch-0001.npz"):
         (tmp_path / other).touch()
     found = checkpoint_files(tmp_path)
     assert list(found) == positions
@@ -209,10 +196,16 @@ def test_superseded_files_are_removed(tmp_path, before, newest, keep, after):
 
 def test_unfinished_files_are_removed(tmp_path):
     touch(tmp_path, RunPosition(1))
-    for name in ("epoch-0002.npz", "epoch-0001-batch-7.npz", "best.npz", "translation"):
-        (tmp_path / f".unfinished-7-{name}").touch()
+    for name in (
+        "epoch-0002.npz",
+        "epoch-0001-after-batch-000007.npz",
+        "best.npz",
+        "a",
+    ):
+        (tmp_path / f".unfinished-{name}-a7").mkdir()
+        (tmp_path / f".unfinished-{name}-a7" / name).touch()
     remove_unfinished(tmp_path)
-    left = [".unfinished-7-translation", "epoch-0001.npz"]
+    left = [".unfinished-a-a7", "epoch-0001.npz"]
     assert sorted(os.listdir(tmp_path)) == left
 
 

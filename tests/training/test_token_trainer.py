@@ -356,19 +356,6 @@ def test_a_saved_model_is_compiled_as_before(tmp_path):
 
 
 @pytest.mark.once("torch")
-def test_consistency_is_the_old_name_of_r_drop():
-    with pytest.warns(FutureWarning, match="Pass `r_drop` instead") as warned:
-        model = compiled(consistency=2.5)
-    assert warned[0].filename == __file__
-    assert model.r_drop == 2.5
-    config = model.get_compile_config()
-    config["consistency"] = config.pop("r_drop")  # As in older files.
-    other = compiled()
-    other.compile_from_config(config)
-    assert other.r_drop == 2.5
-
-
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("value", [0, -1, 1.5, None])
 def test_micro_batches_must_be_a_positive_integer(value):
     with pytest.raises(ValueError, match=f"`micro_batches` must .*=({value})`"):

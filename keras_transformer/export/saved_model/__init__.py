@@ -2,7 +2,6 @@
 
 - `writer`: the function `export_saved_model`
 - `signatures`: what the SavedModel computes for each request
-- `shortlist_tables`: the shortlist inside a SavedModel
 - `quantization`: weights stored as 8 or 16 bits
 - `compact_graph`: a smaller graph, which loads faster
 - `warmup`: requests that TensorFlow Serving and the server run before the first user's

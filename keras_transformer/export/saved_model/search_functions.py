@@ -1,7 +1,7 @@
 """What the signatures of all SavedModels share: compiled parts, targets, padding."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -10,12 +10,10 @@ from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel
 from keras_transformer.export.saved_model.quantization import StoredWeights
-from keras_transformer.export.saved_model.shortlist_tables import ShortlistTables
 from keras_transformer.inference.alignment import BatchAlignment, align_batch
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import token_log_probabilities
-from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.text import Tokenizer
 
@@ -44,7 +42,6 @@ class SearchFunctions(tf.Module):
         model: the model.
         request: the search and its limits.
         quantization: how the weights are stored; see `StoredWeights`.
-        shortlist: the target tokens of each source token, or `None`.
     """
 
     target_tokenizer: Any
@@ -54,7 +51,6 @@ class SearchFunctions(tf.Module):
         model: ExportableModel,
         request: Request,
         quantization: str | None = None,
-        shortlist: Shortlist | None = None,
     ):
         super().__init__()
         self.target_tokenizer = model.target_tokenizer
@@ -72,9 +68,6 @@ class SearchFunctions(tf.Module):
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
         self._max_steps = lambda lengths: model.max_steps(lengths, request.max_length)
-        self._shortlist = None
-        if shortlist is not None:
-            self._shortlist = ShortlistTables(shortlist, model, request.search)
         self._compile(model, request)
 
     def _compile(self, model: ExportableModel, request: Request) -> None:
@@ -84,21 +77,14 @@ class SearchFunctions(tf.Module):
             return {"encoder_token_ids": sources, "decoder_token_ids": targets}
 
         def search(
-            token_ids: tf.Tensor, prefixes: tf.Tensor, seed: tf.Tensor, **allowed: Any
+            token_ids: tf.Tensor, prefixes: tf.Tensor, seed: tf.Tensor
         ) -> SearchResult:
-            return model.search(
-                token_ids, *request, prefixes=prefixes, seed=seed, **allowed
-            )
+            return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
 
         def search_phrases(
-            token_ids: tf.Tensor,
-            prefixes: tf.Tensor,
-            phrases: tf.Tensor,
-            **allowed: Any,
+            token_ids: tf.Tensor, prefixes: tf.Tensor, phrases: tf.Tensor
         ) -> SearchResult:
-            return model.search(
-                token_ids, *request, prefixes=prefixes, phrases=phrases, **allowed
-            )
+            return model.search(token_ids, *request, prefixes=prefixes, phrases=phrases)
 
         def search_piece(token_ids: tf.Tensor, seed: tf.Tensor) -> SearchResult:
             return model.search(token_ids, request.search, PIECE_LENGTH, seed=seed)
@@ -121,38 +107,12 @@ class SearchFunctions(tf.Module):
         def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             return compile_function(self.weights.used_in(function), model)
 
-        # The allowed tokens have one size in each of the functions.
-        count = 1 if self._shortlist is None else len(self._shortlist.sizes)
-        searches = [compiled(search) for _ in range(count)]
-        with_phrases = [compiled(search_phrases) for _ in range(count)]
+        self._search = compiled(search)
+        self._search_phrases = compiled(search_phrases)
         self._search_piece = compiled(search_piece)
         self._score = compiled(score)
         self._align = compiled(align)
         self._scores_of_heads = compiled(attention_scores)
-        self._search = functools.partial(self._search_allowed, searches)
-        self._search_phrases = functools.partial(self._search_allowed, with_phrases)
-
-    def _search_allowed(
-        self,
-        searches: Sequence[Callable[..., SearchResult]],
-        token_ids: tf.Tensor,
-        prefixes: tf.Tensor,
-        last: tf.Tensor,
-    ) -> SearchResult:
-        """Searches with the shortlist, if there is one.
-
-        Args:
-            searches: the compiled searches, one for each size of the shortlist.
-            token_ids: int32 tensor `(rows, source_length)`, padded.
-            prefixes: int32 tensor `(rows, prefix_length)`, padded.
-            last: their last argument, seeds or phrases.
-        """
-        arguments = (token_ids, prefixes, last)
-        if self._shortlist is None:
-            return searches[0](*arguments)
-        others = [prefixes] if last.shape.rank == 1 else [prefixes, last]
-        partial = [functools.partial(search, *arguments) for search in searches]
-        return self._shortlist.search(partial, token_ids, others)
 
     def _outputs(self, result: SearchResult, count: tf.Tensor) -> Outputs:
         """Returns the texts of the first `count` rows, `(count, num_hypotheses)`."""

@@ -20,7 +20,6 @@ from keras_transformer.export.saved_model.search_functions import (
 )
 from keras_transformer.inference.protocols import HasAttentionScores
 from keras_transformer.inference.request import Request
-from keras_transformer.inference.shortlist import Shortlist
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text.prompt_tokenizer import with_first_token
 
@@ -90,7 +89,6 @@ class Signatures(SearchFunctions):
         request: the search and its limits.
         quantization: how the weights are stored; see `StoredWeights`.
         constraints: whether there is the signature `constrained`.
-        shortlist: the target tokens of each source token, or `None`.
 
     Attributes:
         functions: the functions by the names of their signatures.
@@ -102,9 +100,8 @@ class Signatures(SearchFunctions):
         request: Request,
         quantization: str | None = None,
         constraints: bool = False,
-        shortlist: Shortlist | None = None,
     ):
-        super().__init__(model, request, quantization, shortlist)
+        super().__init__(model, request, quantization)
         self.source_tokenizer, _ = tokenizers_of(model)
         source = self._vocabularies["target"]
         if self.source_tokenizer is not self.target_tokenizer:

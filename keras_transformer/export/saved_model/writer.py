@@ -1,6 +1,5 @@
 """Writes a SavedModel with tokenizers and search: strings in, strings out."""
 
-import functools
 import json
 import os
 import pathlib
@@ -50,8 +49,6 @@ from keras_transformer.export.saved_model.warmup import (
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.files import new_folder
 from keras_transformer.inference.request import Request, check_request
-from keras_transformer.inference.shortlist import Shortlist
-from keras_transformer.inference.shortlist_batches import check_shortlist
 from keras_transformer.inference.sources import source_rows
 
 DEFAULT_WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
@@ -92,7 +89,6 @@ def export_saved_model(
     check_texts: Sequence[str] | None = None,
     check_sources: Any = None,
     constraints: bool = False,
-    shortlist: Shortlist | None = None,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer.
 
@@ -191,9 +187,6 @@ def export_saved_model(
             of unknown size.
         constraints: bool, whether the SavedModel has the signature `constrained`, which
             makes the SavedModel larger. It requires texts and a `BeamSearch`.
-        shortlist: the target tokens that the search of a text considers; see
-            `Shortlist`. Every signature that decodes has it. The file contains its
-            table, 4 bytes for each translation, and the search for several sizes.
 
     Raises:
         ValueError: if the model has no tokenizers, a number is out of range, or
@@ -223,8 +216,6 @@ def export_saved_model(
     check_request(request)
     if constraints:
         _check_constraints(request, is_array)
-    if shortlist is not None:
-        check_shortlist(shortlist, model)
     check_weights(model)
     sources: Any = check_sources if is_array else check_texts
     if sources is None or len(sources) == 0:
@@ -239,9 +230,8 @@ def export_saved_model(
             request=request,
             quantization=quantization,
             constraints=constraints,
-            shortlist=shortlist,
         )
-        error = _check(model, folder, request, quantization, sources, shortlist)
+        error = _check(model, folder, request, quantization, sources)
         has_continue = streams(model, request)
         write_warmup(model, folder, warmup, has_continue, constraints)
         decoding = {
@@ -250,8 +240,6 @@ def export_saved_model(
             "min_length": min_length,
             "weights": _describe_weights(folder, quantization, error),
         }
-        if shortlist is not None:
-            decoding["shortlist"] = shortlist.describe()
         tables = {
             "Model": {**describe_model(model), **_limits(model)},
             "Decoding": decoding,
@@ -268,11 +256,10 @@ def _write(
     request: Request,
     quantization: str | None,
     constraints: bool = False,
-    shortlist: Shortlist | None = None,
 ) -> None:
     signatures: Signatures | ArraySignatures
     if model.source_spec is None:
-        signatures = Signatures(model, request, quantization, constraints, shortlist)
+        signatures = Signatures(model, request, quantization, constraints)
     else:
         signatures = ArraySignatures(model, request, quantization)
     tf.saved_model.save(signatures, str(folder), signatures=signatures.functions)
@@ -294,13 +281,10 @@ def _check(
     request: Request,
     quantization: str | None,
     sources: Any,
-    shortlist: Shortlist | None,
 ) -> float:
     """Checks the outputs; returns the error of log-probabilities due to rounding."""
     is_array = model.source_spec is not None
-    compare: Callable[..., None] = compare_tokens
-    if not is_array:
-        compare = functools.partial(compare_texts, shortlist=shortlist)
+    compare: Callable[..., None] = compare_tokens if is_array else compare_texts
     if quantization is None:
         compare(model, folder, request, sources)
         return 0.0

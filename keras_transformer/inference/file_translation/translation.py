@@ -31,8 +31,6 @@ from keras_transformer.inference.file_translation.unfinished_file import Unfinis
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request, check_request, check_seed
-from keras_transformer.inference.shortlist import Shortlist
-from keras_transformer.inference.shortlist_batches import check_shortlist
 from keras_transformer.packages import require_modules
 
 
@@ -58,7 +56,6 @@ class _Options(NamedTuple):
     batch_size: int = 64
     distinct_texts: bool = False
     dictionary: PhraseDictionary | None = None
-    shortlist: Shortlist | None = None
 
 
 @explains_search_options
@@ -80,7 +77,6 @@ def translate_file(
     workers: int = 1,
     verbose: int = 1,
     dictionary: PhraseDictionary | None = None,
-    shortlist: Shortlist | None = None,
 ) -> None:
     """Translates a text file of any size, one text per line.
 
@@ -126,8 +122,6 @@ def translate_file(
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: the target phrases that must occur in the translations of lines
             with certain source phrases; see `PhraseDictionary`.
-        shortlist: the target tokens that the search of a line considers; see
-            `Shortlist`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
@@ -161,18 +155,13 @@ def translate_file(
         "source": text.digest(),
         "model": _model_digest(model),
         "n_best": repr(n_best),
+        "distinct_texts": repr(distinct_texts),
     }
-    if distinct_texts:  # records of older versions lack it
-        settings["distinct_texts"] = repr(distinct_texts)
     if dictionary is not None:
         settings["dictionary"] = dictionary.digest()
-    if shortlist is not None:
-        check_shortlist(shortlist, model)
-        settings["shortlist"] = shortlist.digest()
     options = _Options(
         *(search, max_length, min_length, seed, batch_size, distinct_texts),
         dictionary=dictionary,
-        shortlist=shortlist,
     )
     with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
         done = unfinished.progress.lines
@@ -203,7 +192,6 @@ def translate_stream(
     too_long: str = "error",
     verbose: int = 0,
     dictionary: PhraseDictionary | None = None,
-    shortlist: Shortlist | None = None,
 ) -> None:
     """Translates from a pipe, or into a pipe, as `translate_file` does.
 
@@ -224,7 +212,6 @@ def translate_stream(
         too_long: see `translate_file`.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: see `translate_file`.
-        shortlist: see `translate_file`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
@@ -257,7 +244,6 @@ def translate_stream(
         batch_size=batch_size,
         distinct_texts=distinct_texts,
         dictionary=dictionary,
-        shortlist=shortlist,
     )
     left_empty = 0
     with (
@@ -335,7 +321,7 @@ def _model_digest(model: SequenceModel) -> str:
 
 
 # Names, which Keras numbers in each process, and initializers, which do not affect
-# trained weights and are not in configurations of version 0.1.
+# trained weights.
 _NOT_IN_DIGEST = {"name", "kernel_initializer", "bias_initializer"}
 
 
@@ -425,9 +411,8 @@ def _decode(
     dictionary = arguments.pop("dictionary")
     if dictionary is not None:
         arguments["constraints"] = dictionary.constraints(lines)
-    for name in ("distinct_texts", "shortlist"):
-        if not arguments[name]:
-            del arguments[name]  # which a model of one's own may lack
+    if not options.distinct_texts:
+        del arguments["distinct_texts"]  # which a model of one's own may lack
     found, scores = model.generate(lines, return_scores=True, **arguments)
     rows = scores.reshape(len(lines), options.search.num_hypotheses).tolist()
     hypotheses = []

@@ -88,14 +88,14 @@ class UnfinishedFile:
             return None
         for name in {**settings, **progress.settings}:
             value = settings.get(name)
-            other = _renamed(progress.settings.get(name))
+            other = progress.settings.get(name)
             if other != value and not overwrite:
                 raise ValueError(
                     f"`{name}` must be that of the unfinished work in `{self._path}`, "
                     f"`{name}={other}`; received `{name}={value}`. Resume with the "
                     "same arguments, or start again with `overwrite=True`."
                 )
-        if {name: _renamed(v) for name, v in progress.settings.items()} != settings:
+        if progress.settings != settings:
             return None
         if self._count_lines(progress.size) != progress.lines:
             self._check_may_be_discarded()
@@ -230,8 +230,3 @@ class UnfinishedFile:
             self._record.unlink()
         elif not self.progress.lines:
             self._path.unlink()
-
-
-def _renamed(setting: str | None) -> str | None:
-    """Renames arguments in the `repr` of a search that version 0.1.0 recorded."""
-    return setting and setting.replace(" processors=", " logits_processors=")

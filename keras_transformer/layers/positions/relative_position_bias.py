@@ -121,17 +121,15 @@ class RelativePositionBias(PositionScheme):
         return ops.cast(ops.moveaxis(bias, -1, -3), "float32")
 
     def get_config(self) -> Config:
-        config = {
+        return {
             **super().get_config(),
             "num_buckets": self.num_buckets,
             "max_distance": self.max_distance,
             "embeddings_initializer": keras.initializers.serialize(
                 self.embeddings_initializer
             ),
+            "bidirectional": self.bidirectional,
         }
-        if not self.bidirectional:  # older versions read all other layers
-            config["bidirectional"] = False
-        return config
 
 
 def bucket_of_each_distance(

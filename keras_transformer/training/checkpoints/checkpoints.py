@@ -265,7 +265,7 @@ class Checkpoints(keras.callbacks.Callback):
         is_scheduled = any(isinstance(c, scheduler) for c in self._list.callbacks)
         compiled = self._learning_rates
         restored = run_state.learning_rates(self.model.optimizer)
-        self._learning_rates = state.get("learning_rates", compiled)
+        self._learning_rates = state["learning_rates"]
         is_used = is_scheduled or compiled in (self._learning_rates, restored)
         if is_new and not is_used:
             warnings.warn(

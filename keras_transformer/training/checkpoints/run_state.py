@@ -43,7 +43,7 @@ class RunState(TypedDict):
     epoch: int
     batch: int
     data_size: dict[str, int] | None
-    learning_rates: NotRequired[list[float]]
+    learning_rates: list[float]
     model: list[SavedVariable]
     optimizer: list[SavedVariable]
     metrics: list[SavedVariable]
@@ -59,6 +59,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "epoch": (int,),
     "batch": (int,),
     "data_size": (dict, type(None)),
+    "learning_rates": (list,),
     "model": (list,),
     "optimizer": (list,),
     "metrics": (list,),
@@ -92,7 +93,7 @@ def check_state(path: pathlib.Path, state: dict[str, Any]) -> None:
     keras.tree.map_structure(int, history["epoch"])
     if not all(isinstance(values, list) for values in history["history"].values()):
         raise TypeError("`history` has no lists")
-    if not all(type(rate) is float for rate in state.get("learning_rates", [])):
+    if not all(type(rate) is float for rate in state["learning_rates"]):
         raise TypeError("`learning_rates` are not numbers")
     for name in ("data", "data_size"):
         if not all(type(value) is int for value in (state[name] or {}).values()):

@@ -21,7 +21,7 @@ class SavedCheckpoint:
         batch: int, number of batches of that epoch before the checkpoint; `None` = it
             is at the end of the epoch.
         logs: dictionary of floats, the logs of the epoch at its end, such as
-            `"val_loss"`. Empty within an epoch, and for files of earlier versions.
+            `"val_loss"`. Empty within an epoch.
     """
 
     path: pathlib.Path

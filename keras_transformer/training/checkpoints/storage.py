@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 import warnings
 import zipfile
@@ -20,11 +21,7 @@ import keras
 import numpy as np
 
 from keras_transformer.files import UNFINISHED, check_is_file, lock, written_whole
-from keras_transformer.run_position import (
-    RunPosition,
-    all_checkpoint_files,
-    checkpoint_files,
-)
+from keras_transformer.run_position import RunPosition, checkpoint_files
 
 LOCK = ".lock"
 BEST = "best.npz"
@@ -237,7 +234,7 @@ def remove_superseded(folder: pathlib.Path, newest: RunPosition, keep: int) -> N
     positions = [position for position in files if position <= newest]
     ends = [position for position in positions if not position.batches]
     kept = {files[position] for position in (*positions[-2:], *ends[-keep:])}
-    for _, path in all_checkpoint_files(folder):
+    for path in files.values():
         if path not in kept:
             path.unlink(missing_ok=True)
 
@@ -249,8 +246,8 @@ def remove_unfinished(folder: pathlib.Path) -> None:
         folder: path of the folder with the checkpoints.
     """
     for name in ("epoch-*.npz", BEST):
-        for path in folder.glob(f"{UNFINISHED}*-{name}"):
-            path.unlink(missing_ok=True)
+        for path in folder.glob(f"{UNFINISHED}{name}-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Base class of attention patterns."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +18,6 @@ class AttentionPattern(ABC):
     References:
         - [Child et al., 2019](https://arxiv.org/abs/1904.10509), section 4
     """
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "pays" in vars(cls) and "is_worthwhile" not in vars(cls):
-            _warn_about_pays()
-            cls.is_worthwhile = vars(cls)["pays"]  # type: ignore[method-assign]
 
     @abstractmethod
     def mask(self, query_positions: Tensor, key_positions: Tensor) -> Mask:
@@ -48,11 +41,6 @@ class AttentionPattern(ABC):
         Returns:
             bool; `True` for an unknown length.
         """
-
-    def pays(self, length: int | None) -> bool:
-        """Deprecated alias of `is_worthwhile`."""
-        _warn_about_pays()
-        return self.is_worthwhile(length)
 
     @abstractmethod
     def attend(
@@ -95,12 +83,3 @@ class AttentionPattern(ABC):
     def from_config(cls, config: Config) -> "AttentionPattern":
         """Creates the pattern from its configuration."""
         return cls(**config)
-
-
-def _warn_about_pays() -> None:
-    warnings.warn(
-        "`AttentionPattern.pays` is deprecated and will be removed in the next "
-        "version. Use `is_worthwhile` instead.",
-        FutureWarning,
-        stacklevel=3,
-    )
