@@ -14,9 +14,8 @@ grammar, the benchmark compares
 "Tokens" is the largest difference of the log-probability of a token of the references.
 Without a length penalty, both searches are equivalent: "best" is the share of sentences
 with the same translation, with 4 beams, and "scores" the largest difference of their
-log-probabilities. "Penalty" and "four" are the shares of sentences with the same best
-hypothesis and the same four best hypotheses when scores are divided by lengths, where
-the two searches stop at different steps.
+log-probabilities. "Penalty" is the share of sentences with the same best hypothesis
+when scores are divided by lengths, where the two searches stop at different steps.
 
     KERAS_BACKEND=jax python benchmarks/interoperability.py
 """
@@ -24,7 +23,6 @@ the two searches stop at different steps.
 import argparse
 import io
 import json
-import os
 import pathlib
 import random
 import tempfile
@@ -37,6 +35,7 @@ import numpy as np
 import sentencepiece
 import torch
 from ctranslate2.converters import TransformersConverter
+from measuring import print_header, print_row
 
 from keras_transformer import (
     BeamSearch,
@@ -61,8 +60,8 @@ VERBS = "sees:sieht hears:hört follows:verfolgt likes:mag paints:malt carries:t
 PLACES = "today:heute here:hier outside:draußen again:wieder now:jetzt"
 MAX_LENGTH = 60
 NUM_BEAMS = 4
-COLUMNS = ("tokens", "best %", "scores", "penalty %", "four %")
-Hypotheses = tuple[list[list[str]], np.ndarray]
+COLUMNS = ("tokens", "best %", "scores", "penalty %")
+Hypotheses = tuple[list[str], np.ndarray]
 
 
 def main() -> None:
@@ -72,14 +71,11 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=300, help="of the training")
     parser.add_argument("--sentences", type=int, default=200, help="to translate")
-    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     pairs = sentences(4000 + options.sentences)
     seen, unseen = pairs[options.sentences :], pairs[: options.sentences]
     with tempfile.TemporaryDirectory() as name:
-        rows = compare(pathlib.Path(name), seen, unseen, options.steps)
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
+        compare(pathlib.Path(name), seen, unseen, options.steps)
 
 
 def compare(
@@ -87,18 +83,16 @@ def compare(
     seen: list[tuple[str, str]],
     unseen: list[tuple[str, str]],
     steps: int,
-) -> dict[str, dict[str, float]]:
-    """Prints the rows of the table and returns them."""
+) -> None:
+    """Prints the rows of the table."""
     sources, targets = map(list, zip(*unseen, strict=True))
     marian, written, exported, converted = (folder / str(i) for i in range(4))
     train_marian(marian, seen, steps)
-    print(f"{keras.backend.backend():34}" + "".join(f"{c:>12}" for c in COLUMNS))
-    rows = {}
+    print_header(keras.backend.backend(), *COLUMNS)
 
     def add(name: str, ours: Seq2Seq, theirs: Any) -> None:
-        row = difference(ours, theirs, sources, targets)
-        rows[name] = dict(zip(COLUMNS, row, strict=True))
-        print(f"{name:34}" + "".join(f"{figure:12.3g}" for figure in row), flush=True)
+        figures = difference(ours, theirs, sources, targets)
+        print_row(name, *(f"{figure:.3g}" for figure in figures))
 
     model = load_marian(marian)
     add("load_marian", model, Transformers(marian))
@@ -115,7 +109,6 @@ def compare(
         converted, tokenizers.source_tokenizer, tokenizers.target_tokenizer
     )
     add("load_ctranslate2", again, CTranslate2(converted, marian))
-    return rows
 
 
 class Transformers:
@@ -136,22 +129,18 @@ class Transformers:
             found.append(tokens[0, :, 0].numpy())
         return found
 
-    def hypotheses(
-        self, sources: list[str], length_penalty: float, number: int
-    ) -> Hypotheses:
-        """Returns the best hypotheses of each text and their scores."""
+    def hypotheses(self, sources: list[str], length_penalty: float) -> Hypotheses:
+        """Returns the best hypothesis of each text and its score."""
         found = self.model.generate(
             **self.tokenizer(sources, return_tensors="pt", padding=True),
             num_beams=NUM_BEAMS,
-            num_return_sequences=number,
             length_penalty=length_penalty,
             max_length=MAX_LENGTH,
             return_dict_in_generate=True,
             output_scores=True,
         )
         texts = self.tokenizer.batch_decode(found.sequences, skip_special_tokens=True)
-        rows = [texts[i : i + number] for i in range(0, len(texts), number)]
-        return rows, found.sequences_scores.numpy().reshape(-1, number)
+        return texts, found.sequences_scores.numpy()
 
 
 class CTranslate2:
@@ -170,22 +159,19 @@ class CTranslate2:
         results = self.translator.score_batch(self._tokens(sources), rows)
         return [np.array(result.log_probs) for result in results]
 
-    def hypotheses(
-        self, sources: list[str], length_penalty: float, number: int
-    ) -> Hypotheses:
-        """Returns the best hypotheses of each text and their scores."""
+    def hypotheses(self, sources: list[str], length_penalty: float) -> Hypotheses:
+        """Returns the best hypothesis of each text and its score."""
         results = self.translator.translate_batch(
             self._tokens(sources),
             beam_size=NUM_BEAMS,
-            num_hypotheses=number,
             length_penalty=length_penalty,
             min_decoding_length=0,
             max_decoding_length=MAX_LENGTH,
             return_scores=True,
         )
         decode = self.tokenizer.convert_tokens_to_string
-        texts = [[decode(tokens) for tokens in found.hypotheses] for found in results]
-        return texts, np.array([found.scores for found in results])
+        texts = [decode(found.hypotheses[0]) for found in results]
+        return texts, np.array([found.scores[0] for found in results])
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         return [self.tokenizer.tokenize(text) + self.end for text in texts]
@@ -203,25 +189,23 @@ def difference(
         )
     ]
 
-    def search(length_penalty: float, number: int) -> tuple[Hypotheses, Hypotheses]:
-        penalty = PowerLengthPenalty(length_penalty)
-        search = BeamSearch(NUM_BEAMS, penalty, num_hypotheses=number)
+    def search(length_penalty: float) -> tuple[Hypotheses, Hypotheses]:
+        search = BeamSearch(NUM_BEAMS, PowerLengthPenalty(length_penalty))
         own = ours.generate(sources, search, MAX_LENGTH, return_scores=True)
-        return own, theirs.hypotheses(sources, length_penalty, number)
+        return own, theirs.hypotheses(sources, length_penalty)
 
-    (texts, scores), (their_texts, their_scores) = search(0.0, 1)
-    (own_four, _), (their_four, _) = search(1.0, NUM_BEAMS)
+    (texts, scores), (their_texts, their_scores) = search(0.0)
+    (divided, _), (their_divided, _) = search(1.0)
     return (
         max(tokens),
-        share([[text] for text in texts], their_texts),
-        np.abs(scores[:, None] - their_scores).max(),
-        share([row[:1] for row in own_four], [row[:1] for row in their_four]),
-        share(own_four, their_four),
+        share(texts, their_texts),
+        np.abs(scores - their_scores).max(),
+        share(divided, their_divided),
     )
 
 
-def share(ours: list[list[str]], theirs: list[list[str]]) -> float:
-    """Returns the percentage of sentences with the same texts."""
+def share(ours: list[str], theirs: list[str]) -> float:
+    """Returns the percentage of equal texts."""
     pairs = zip(ours, theirs, strict=True)
     return 100 * float(np.mean([one == other for one, other in pairs]))
 
@@ -322,20 +306,16 @@ def marian_tokenizer(folder: pathlib.Path) -> Any:
 
 def fine_tune(model: Seq2Seq, pairs: list[tuple[str, str]]) -> None:
     """Trains the model for one epoch."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = [os.path.join(folder, side) for side in ("source", "target")]
-        for file, lines in zip(files, zip(*pairs, strict=True), strict=True):
-            pathlib.Path(file).write_text("\n".join(lines), encoding="utf-8")
-        data = parallel_dataset(
-            *files,
-            source_tokenizer=model.source_tokenizer,
-            target_tokenizer=model.target_tokenizer,
-        )
-        model.compile(
-            keras.optimizers.Adam(1e-3),
-            LabelSmoothedCrossEntropy(0.1, pad_token_id=model.pad_token_id),
-        )
-        model.fit(data.dataset, shuffle=False, verbose=0)
+    data = parallel_dataset(
+        pairs=pairs,
+        source_tokenizer=model.source_tokenizer,
+        target_tokenizer=model.target_tokenizer,
+    )
+    model.compile(
+        keras.optimizers.Adam(1e-3),
+        LabelSmoothedCrossEntropy(0.1, pad_token_id=model.pad_token_id),
+    )
+    model.fit(data.dataset, shuffle=False, verbose=0)
 
 
 if __name__ == "__main__":
