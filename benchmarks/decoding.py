@@ -10,7 +10,8 @@ Each side runs in a separate process with the default number of threads of its l
 The sides alternate. The first pass on each shape measures compilation. On one core
 (`taskset --cpu-list 0 python …`) seconds are processor time. Memory is the peak without
 the memory before the library is loaded (Linux), and on a GPU the peak there.
-`--random` needs no TensorFlow.
+Without texts, the sources are random ids, the SavedModel and int8 are left out, and no
+TensorFlow is needed.
 
     python benchmarks/decoding.py --sizes small --train train.en train.de \
         --source test.en
@@ -47,7 +48,6 @@ from measuring import (
 from training import (
     VOCABULARY_SIZE,
     allow_tf32,
-    generate_corpus,
     marian_model,
     torch_device,
 )
@@ -93,10 +93,10 @@ def main() -> None:
     print(environment())
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as folder:
-            if options.random:
-                in_a_process(prepare_random, folder, size, options, backend="jax")
-            else:
+            if options.train and options.source:
                 in_a_process(prepare, folder, size, options, backend="tensorflow")
+            else:
+                in_a_process(prepare_random, folder, size, options, backend="jax")
             for num_beams in options.beams:
                 setting = Setting(
                     size, num_beams, options.length, folder, options.dtype
@@ -112,19 +112,14 @@ def parse_arguments() -> argparse.Namespace:
         "--train",
         nargs=2,
         metavar="FILE",
-        help="text of the vocabulary; default: generated",
+        help="text of the vocabulary; default: random ids",
     )
     parser.add_argument("--source", metavar="FILE", help="text to decode")
-    parser.add_argument(
-        "--random",
-        action="store_true",
-        help="random ids in place of texts, without the sides that need TensorFlow",
-    )
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="of ours and Marian with `--random`",
+        help="of ours and Marian with random ids",
     )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small"])
     parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
@@ -141,13 +136,13 @@ def choose_sides(options: argparse.Namespace) -> list[str]:
     sides = []
     for backend in filter(is_installed, options.backends):
         sides.append(f"ours, {backend}")
-        if backend == "tensorflow" and not options.random:
+        if backend == "tensorflow" and options.source:
             sides.append("SavedModel")
     if "ctranslate2" in options.peers and is_installed("ctranslate2"):
         sides.append(REFERENCE)
         if gpu_name() is not None:
             sides += ["CTranslate2 float16", "CTranslate2 int8_float16"]
-        elif "ctranslate2-int8" in options.peers and not options.random:
+        elif "ctranslate2-int8" in options.peers and options.source:
             sides.append("CTranslate2 int8")
     if "marian" in options.peers and is_installed("transformers"):
         sides.append("Marian")
@@ -363,12 +358,10 @@ def prepare(folder: str, size: str, options: argparse.Namespace) -> None:
     import keras_transformer as kt
 
     path = pathlib.Path(folder)
-    with tempfile.TemporaryDirectory() as generated:
-        files = options.train or generate_corpus(pathlib.Path(generated))
-        tokenizer = kt.SentencePieceTokenizer.train(
-            files, VOCABULARY_SIZE, lowercase=True
-        )
-        lines = pathlib.Path(options.source or files[0]).read_text("utf-8").splitlines()
+    tokenizer = kt.SentencePieceTokenizer.train(
+        options.train, VOCABULARY_SIZE, lowercase=True
+    )
+    lines = pathlib.Path(options.source).read_text("utf-8").splitlines()
     texts = lines[: options.sentences]
     write(path / "texts.json", texts)
     write(path / "rows.json", tokenizer.tokenize(texts, add_end=True).to_list())

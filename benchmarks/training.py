@@ -10,9 +10,10 @@ time is not counted, and the figure is the median of the others. Memory is the p
 without the memory before the model is built (Linux), on a GPU the peak there.
 
 On one core (`taskset --cpu-list 0 python …`) seconds are processor time, which other
-processes affect little. `--random-lengths` needs no TensorFlow.
+processes affect little. Without texts, the batches have random ids, and no TensorFlow
+is needed.
 
-    python benchmarks/training.py --sizes tiny small
+    python benchmarks/training.py --source train.en --target train.de --sizes tiny
 """
 
 import argparse
@@ -43,7 +44,6 @@ from measuring import (
 SIZES = ("tiny", "small", "base", "big")
 BACKENDS = ("jax", "torch", "tensorflow", "tensorflow-xla")
 PEERS = ("keras_hub", "transformer", "transformer-compiled", "marian")
-PAIRS = 29_000  # of the generated text: the size of Multi30k
 VOCABULARY_SIZE = 8000
 LABEL_SMOOTHING = 0.1
 LIBRARIES = {
@@ -84,9 +84,8 @@ def main() -> None:
     print(environment())
     with tempfile.TemporaryDirectory() as folder:
         path = str(pathlib.Path(folder) / "batches.npz")
-        if options.random_lengths:
-            make, data = make_random_batches, options.random_lengths
-        else:
+        make, data = make_random_batches, options.random_lengths
+        if options.source and options.target:
             make, data = make_batches, (options.source, options.target)
         steps = options.tokens_per_batch, options.steps
         print(in_a_process(make, path, data, *steps))
@@ -112,16 +111,15 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--source", metavar="FILE", help="source text; default: generated"
-    )
-    parser.add_argument("--target", metavar="FILE", help="target text")
+    parser.add_argument("--source", metavar="FILE", help="default: random ids")
+    parser.add_argument("--target", metavar="FILE")
     parser.add_argument(
         "--random-lengths",
         nargs=2,
         type=int,
         metavar="N",
-        help="random ids of sources and targets of these lengths in place of texts",
+        default=[16, 16],
+        help="of sources and targets without `--source` and `--target`",
     )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "small"])
     parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)
@@ -250,10 +248,7 @@ def make_random_batches(
 
 
 def make_batches(
-    path: str,
-    files: tuple[str | None, str | None],
-    tokens_per_batch: int,
-    steps: int,
+    path: str, files: tuple[str, str], tokens_per_batch: int, steps: int
 ) -> str:
     """Writes a sample of an epoch of `parallel_dataset` and returns a description.
 
@@ -261,20 +256,17 @@ def make_batches(
     """
     from keras_transformer import SentencePieceTokenizer, parallel_dataset
 
-    with tempfile.TemporaryDirectory() as folder:
-        if not all(files):
-            files = generate_corpus(pathlib.Path(folder))
-        tokenizer = SentencePieceTokenizer.train(files, VOCABULARY_SIZE, lowercase=True)
-        data = parallel_dataset(
-            *files,
-            source_tokenizer=tokenizer,
-            target_tokenizer=tokenizer,
-            tokens_per_batch=tokens_per_batch,
-        )
-        epoch = [
-            (inputs["encoder_token_ids"], inputs["decoder_token_ids"], targets)
-            for inputs, targets in data.dataset.as_numpy_iterator()
-        ]
+    tokenizer = SentencePieceTokenizer.train(files, VOCABULARY_SIZE, lowercase=True)
+    data = parallel_dataset(
+        *files,
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        tokens_per_batch=tokens_per_batch,
+    )
+    epoch = [
+        (inputs["encoder_token_ids"], inputs["decoder_token_ids"], targets)
+        for inputs, targets in data.dataset.as_numpy_iterator()
+    ]
     ordered = sorted(epoch, key=shape_of)
     middles = (np.arange(steps) + 0.5) / steps * len(ordered)
     chosen = np.random.default_rng(0).permutation(middles.astype(int))
@@ -289,28 +281,6 @@ def write(path: str, batches: list[Batch]) -> str:
         f"{len(batches)} batches of {len(set(map(shape_of, batches)))} shapes, "
         f"{tokens(batches):,} target tokens, {padding:.1%} padding"
     )
-
-
-def generate_corpus(folder: pathlib.Path) -> tuple[str, str]:
-    """Writes parallel text with Zipf's frequencies and the lengths of Multi30k."""
-    rng = np.random.default_rng(0)
-    lengths = np.clip(rng.lognormal(np.log(11.3), 0.32, PAIRS), 4, 40)
-    ratios = rng.normal(0.95, 0.12, PAIRS)
-    source, target = folder / "source.txt", folder / "target.txt"
-    write_sentences(source, lengths.astype(int), rng)
-    write_sentences(target, np.clip(lengths * ratios, 3, 45).astype(int), rng)
-    return str(source), str(target)
-
-
-def write_sentences(
-    path: pathlib.Path, lengths: np.ndarray, rng: np.random.Generator
-) -> None:
-    letters = np.array(list("etaoinshrdlucmfwypvbgk"))
-    words = ["".join(rng.choice(letters, rng.integers(2, 10))) for _ in range(12_000)]
-    frequencies = 1 / np.arange(1, len(words) + 1)
-    drawn = rng.choice(words, lengths.sum(), p=frequencies / frequencies.sum())
-    sentences = np.split(drawn, np.cumsum(lengths)[:-1])
-    path.write_text("\n".join(" ".join(words) for words in sentences) + "\n")
 
 
 # Keras.
