@@ -7,7 +7,6 @@ BACKENDS ?= tensorflow jax torch
 ARGS ?=
 
 BIN := $(VENV)/bin
-BENCHMARKS := $(wildcard benchmarks/*.py)
 # A warning, such as one of a link without a target, is an error.
 SITE := $(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going \
 	--fresh-env --quiet docs docs/_build/html
@@ -18,7 +17,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help setup demo test test-slow test-random test-all check coverage docs format audit bench
+.PHONY: help setup demo test test-slow test-random test-all check coverage docs format audit
 
 help:
 	@echo "make demo      train, evaluate, export and use a pronunciation model"
@@ -29,7 +28,6 @@ help:
 	@echo "make docs      write the site to docs/_build/html"
 	@echo "make format    format the code and fix what the linter can"
 	@echo "make audit     look up known vulnerabilities of what is installed"
-	@echo "make bench     run the benchmarks"
 	@echo "make setup     only prepare the development environment"
 	@echo
 	@echo "VENV=$(VENV)  PYTHON=$(PYTHON) (3.11 to 3.13)  ARGS=options of the demo"
@@ -98,13 +96,6 @@ format: $(VENV)/.installed-dev
 
 audit: $(VENV)/.installed-dev
 	@$(BIN)/python -m pip_audit --skip-editable --progress-spinner off
-
-bench: $(BENCHMARKS:%=run-%)
-	@$(if $(BENCHMARKS),,echo "There are no benchmarks in benchmarks/ yet.")
-
-run-benchmarks/%.py: $(VENV)/.installed-dev $(VENV)/.installed-peers
-	@echo "benchmarks/$*.py:"
-	@$(BIN)/python benchmarks/$*.py
 
 # The stamp comes last. An installation that was killed half-way leaves .installing
 # behind, and perhaps half a package, so the next one starts from an empty environment.

@@ -1,182 +1,216 @@
-"""Measures time and memory of attention patterns by sequence length.
+"""Measures time and memory of attention patterns by the length of the source.
 
-Each model has a single attention layer. With a width of 64 and 8 heads of 64, the
-projections take a small part of the time. The benchmark compares dense attention, which
-returns its scores; fused attention (`keras.layers.MultiHeadAttention`, which calls
-`keras.ops.dot_product_attention`); and the patterns, which are computed in blocks. With
-a pattern, a position attends to 128 others (64 with a causal mask) and to the global
-positions. A step is `train_on_batch`: forward
-pass, backward pass and an SGD update, compiled as in `fit` (with XLA on JAX and
-TensorFlow, eager on PyTorch).
+`Seq2Seq` with dense attention and with patterns, on each backend, beside LED of Hugging
+Face, whose encoder attends to the same window as `LocalWindow`. All models have 4
+blocks (and 4 of the decoder) of width 256 with 4 heads, 8,000 tokens and random
+weights.
 
-Attention variants and lengths alternate. Each measurement runs in a new process and
-excludes the first step, which compiles. Additional memory is the peak of all steps
-without the resident memory after a step on a short sequence. The benchmark requires
-Linux, and sets malloc to use huge pages: malloc maps buffers of more than 32 MB anew at
-every step, which takes as long as the attention with small pages.
+A training step is that of `train_on_batch` with Adam, one source and 64 target tokens;
+LED has a loop of PyTorch. Decoding is greedy, one source, 32 tokens. Each measurement
+runs in a new process, which first does the same with a short source. Seconds are the
+median of the repeats after the first, which compiles; on one core (`taskset --cpu-list
+0 python …`) they are processor time. Memory is the peak without the memory after the
+short source, so without weights, optimizer and libraries. The script needs Linux.
 
-    KERAS_BACKEND=jax python benchmarks/attention_scaling.py
+    python benchmarks/attention_scaling.py --lengths 512 2048 8192
 """
 
 import argparse
 import ctypes
-import itertools
-import json
-import multiprocessing
-import os
-import pathlib
-import re
 import statistics
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-import keras
 import numpy as np
+from measuring import (
+    BACKENDS,
+    environment,
+    in_a_process,
+    peak_mb,
+    print_header,
+    print_row,
+    report,
+    reset_peak,
+    seconds,
+)
 
-from keras_transformer import GlobalLocal, LocalWindow, MultiHeadAttention, Strided
+LAYERS, WIDTH, INTERMEDIATE, HEADS, VOCABULARY_SIZE = 4, 256, 1024, 4, 8000
+RADIUS = 128
+SHORT = 2 * RADIUS
+TARGET_LENGTH, OUTPUT_LENGTH = 64, 32
+PAD, START, END, FIRST = 0, 2, 3, 4
+TASKS = ("training", "decoding")
+ATTENTION = ("dense", "LocalWindow", "Strided", "GlobalLocal")
 
-NUM_HEADS, KEY_DIM, HIDDEN_DIM, RADIUS = 8, 64, 64, 64
-WARM_UP_LENGTH = 512
-PATTERNS = {
-    "LocalWindow": LocalWindow(RADIUS),
-    "LocalWindow causal": LocalWindow(RADIUS),
-    "Strided": Strided(stride=4, radius=4 * RADIUS),
-    "GlobalLocal": GlobalLocal(RADIUS, global_tokens=16),
-}
-QUADRATIC = ("dense", "fused")
-
-Run = tuple[str, int]
-Figures = dict[str, float]
+Step = Callable[[int], Any]  # takes the length of the source
 
 
 def main() -> None:
-    """Prints the tables and, with `--json`, writes the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--shortest", type=int, default=1024)
-    parser.add_argument("--longest", type=int, default=16384)
-    parser.add_argument("--quadratic-up-to", type=int, default=8192)
-    parser.add_argument("--repeats", type=int, default=3, help="processes per variant")
-    parser.add_argument("--steps", type=int, default=3, help="steps per process")
-    parser.add_argument("--json", metavar="FILE")
+    """Prints a table for each task."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--lengths", nargs="+", type=int, default=[512, 2048, 8192])
+    parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument(
+        "--attention", nargs="+", choices=ATTENTION, default=["dense", "LocalWindow"]
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="steps of a process")
     options = parser.parse_args()
-
-    print(f"backend {keras.backend.backend()}, keras {keras.__version__}")
-    measured = measure(runs(options), options.repeats, options.steps)
-    costs = {f"{variant}, {n}": figures for (variant, n), figures in measured.items()}
-    print_table(costs, "ms", "additional MB")
-    ratios = {**growth(measured), **savings(measured, options.quadratic_up_to)}
-    print_table(ratios, "time", "memory")
-    if options.json:
-        figures = {"costs": costs, "ratios": ratios}
-        with open(options.json, "w") as file:
-            json.dump({"backend": keras.backend.backend(), **figures}, file)
-
-
-def runs(options: argparse.Namespace) -> list[Run]:
-    """Returns all variants at all lengths, which double."""
-    lengths = [options.shortest]
-    while 2 * lengths[-1] <= options.longest:
-        lengths.append(2 * lengths[-1])
-    return [
-        (variant, n)
-        for variant, n in itertools.product((*QUADRATIC, *PATTERNS), lengths)
-        if variant in PATTERNS or n <= options.quadratic_up_to
+    print(environment())
+    sides = [
+        (attention, backend)
+        for attention in options.attention
+        for backend in options.backends
     ]
+    for task in options.tasks:
+        print(f"\n{task}\n")
+        titles = (f"{length:,}: s | MB | first, s" for length in options.lengths)
+        print_header("", *" | ".join(titles).split(" | "))
+        for side in [*sides, ("LED", "torch")]:
+            cells = []
+            for length in options.lengths:
+                work = task, side[0], length, options.repeats
+                taken, extra_mb, first = in_a_process(measure, *work, backend=side[1])
+                report(*side, length, taken)
+                cells += [f"{taken:.3g}", f"{extra_mb:,.0f}", f"{first:.2g}"]
+            print_row(", ".join(side), *cells)
 
 
-def measure(runs: list[Run], repeats: int, num_steps: int) -> dict[Run, Figures]:
-    """Returns the medians of all steps of each run. The runs alternate."""
-    steps: dict[Run, list[Figures]] = {run: [] for run in runs}
-    spawn = multiprocessing.get_context("spawn")
-    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-    for _, run in itertools.product(range(repeats), runs):
-        with ProcessPoolExecutor(1, spawn) as process:
-            steps[run] += process.submit(measured_steps, *run, num_steps).result()
-    return {
-        run: {
-            name: statistics.median(step[name] for step in taken) for name in taken[0]
-        }
-        for run, taken in steps.items()
-    }
-
-
-def measured_steps(variant: str, length: int, num_steps: int) -> list[Figures]:
-    """Returns milliseconds and additional MB of each step."""
-    training_step(variant, WARM_UP_LENGTH)()
-    step = training_step(variant, length)
+def measure(
+    task: str, attention: str, length: int, repeats: int
+) -> tuple[float, float, float]:
+    """Returns seconds, additional MB and the seconds of the first step."""
+    side = "led" if attention == "LED" else "our"
+    step: Step = globals()[f"{side}_{task}"](attention)
+    step(SHORT)
     ctypes.CDLL(None).malloc_trim(0)
-    before = resident("VmRSS")
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-    step()
-    times = [milliseconds(step) for _ in range(num_steps)]
-    extra_mb = resident("VmHWM") - before
-    return [{"ms": ms, "extra_mb": extra_mb} for ms in times]
+    before = reset_peak()
+    first = seconds(lambda: step(length))
+    taken = [seconds(lambda: step(length)) for _ in range(repeats)]
+    return statistics.median(taken), peak_mb() - before, first
 
 
-def training_step(variant: str, length: int) -> Callable[[], Any]:
-    """Returns a training step of a model with a single attention layer."""
-    inputs = keras.Input((length, HIDDEN_DIM))
-    model = keras.Model(inputs, attention(variant, inputs))
-    model.compile(optimizer="sgd", loss="mse")
-    rng = np.random.default_rng(0)
-    batch = rng.normal(size=(1, length, HIDDEN_DIM)).astype("float32")
-    return lambda: model.train_on_batch(batch, batch)
+def random_ids(length: int) -> np.ndarray:
+    """Returns a row of token ids that ends with the end token, `(1, length)`."""
+    ids = np.random.default_rng(0).integers(FIRST, VOCABULARY_SIZE, (1, length))
+    ids[:, -1] = END
+    return ids
 
 
-def attention(variant: str, inputs: Any) -> Any:
-    if variant == "fused":
-        return keras.layers.MultiHeadAttention(NUM_HEADS, KEY_DIM)(inputs, inputs)
-    layer = MultiHeadAttention(NUM_HEADS, KEY_DIM, pattern=PATTERNS.get(variant))
-    if variant == "dense":
-        output, _ = layer(inputs, inputs, return_attention_scores=True)
-        return output
-    return layer(inputs, inputs, use_causal_mask="causal" in variant)
+def targets() -> tuple[np.ndarray, np.ndarray]:
+    """Returns the inputs of a decoder and its targets, `(1, 64)` each."""
+    ids = random_ids(TARGET_LENGTH)
+    return np.insert(ids, 0, START, axis=1)[:, :-1], ids
 
 
-def milliseconds(step: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    step()
-    return 1000 * (time.perf_counter() - started)
+def our_model(attention: str) -> Any:
+    import keras_transformer as kt
 
-
-def resident(field: str) -> float:
-    """Returns the resident (`VmRSS`) or peak (`VmHWM`) memory in MB."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.findall(rf"{field}:\s*(\d+) kB", status)[0]) / 1024
-
-
-def growth(measured: dict[Run, Figures]) -> dict[str, Figures]:
-    """Returns the ratios of the costs when the length doubles."""
-    return {
-        f"{variant}, {2 * n} / {n}": ratios(
-            measured[variant, 2 * n], measured[variant, n]
-        )
-        for variant, n in measured
-        if (variant, 2 * n) in measured
+    patterns = {
+        "LocalWindow": kt.LocalWindow(RADIUS),
+        "Strided": kt.Strided(stride=4, radius=4 * RADIUS),
+        "GlobalLocal": kt.GlobalLocal(RADIUS, global_tokens=16),
     }
+    options = {"pattern": patterns[attention]} if attention in patterns else {}
+    return kt.Seq2Seq(
+        num_layers=LAYERS,
+        hidden_dim=WIDTH,
+        intermediate_dim=INTERMEDIATE,
+        num_heads=HEADS,
+        vocabulary_size=VOCABULARY_SIZE,
+        dropout=0.0,
+        normalize_first=False,  # as LED
+        attention_options=options,
+    )
 
 
-def savings(measured: dict[Run, Figures], length: int) -> dict[str, Figures]:
-    """Returns the costs of dense and fused attention relative to the patterns."""
-    return {
-        f"{quadratic} / {variant}, {length}": ratios(
-            measured[quadratic, length], measured[variant, length]
+def our_training(attention: str) -> Step:
+    import keras_transformer as kt
+
+    model = our_model(attention)
+    model.compile(optimizer="adam", loss=kt.LabelSmoothedCrossEntropy())
+    inputs, outputs = targets()
+
+    def step(length: int) -> Any:
+        batch = {"encoder_token_ids": random_ids(length), "decoder_token_ids": inputs}
+        return model.train_on_batch(batch, outputs)
+
+    return step
+
+
+def our_decoding(attention: str) -> Step:
+    model = our_model(attention)
+
+    def step(length: int) -> Any:
+        rows = random_ids(length).tolist()
+        return model.generate(rows, max_length=OUTPUT_LENGTH, min_length=OUTPUT_LENGTH)
+
+    return step
+
+
+def led_model(**options: Any) -> Any:
+    from transformers import LEDConfig, LEDForConditionalGeneration
+
+    return LEDForConditionalGeneration(
+        LEDConfig(
+            vocab_size=VOCABULARY_SIZE,
+            d_model=WIDTH,
+            encoder_layers=LAYERS,
+            decoder_layers=LAYERS,
+            encoder_attention_heads=HEADS,
+            decoder_attention_heads=HEADS,
+            encoder_ffn_dim=INTERMEDIATE,
+            decoder_ffn_dim=INTERMEDIATE,
+            attention_window=2 * RADIUS,
+            activation_function="relu",
+            dropout=0.0,
+            pad_token_id=PAD,
+            bos_token_id=START,
+            decoder_start_token_id=START,
+            eos_token_id=END,
+            **options,
         )
-        for quadratic, variant in itertools.product(QUADRATIC, PATTERNS)
-        if (quadratic, length) in measured
-    }
+    )
 
 
-def ratios(figures: Figures, others: Figures) -> Figures:
-    return {name: figures[name] / others[name] for name in figures}
+def led_training(_: str) -> Step:
+    import torch
+
+    model = led_model(use_cache=False).train()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    inputs, outputs = map(torch.from_numpy, targets())
+
+    def step(length: int) -> float:
+        optimizer.zero_grad()
+        source = torch.from_numpy(random_ids(length))
+        logits = model(input_ids=source, decoder_input_ids=inputs).logits
+        loss = torch.nn.functional.cross_entropy(
+            logits[0], outputs[0], label_smoothing=0.1
+        )
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
 
 
-def print_table(rows: dict[str, Figures], time: str, memory: str) -> None:
-    print(f"\n{'':36}{time:>14}{memory:>14}")
-    for name, figures in rows.items():
-        print(f"{name:36}{figures['ms']:14.2f}{figures['extra_mb']:14.2f}")
+def led_decoding(_: str) -> Step:
+    import torch
+
+    model = led_model().eval()
+
+    def step(length: int) -> Any:
+        return model.generate(
+            input_ids=torch.from_numpy(random_ids(length)),
+            num_beams=1,
+            do_sample=False,
+            min_new_tokens=OUTPUT_LENGTH,
+            max_new_tokens=OUTPUT_LENGTH,
+        )
+
+    return step
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Measures the speed, padding and memory of the conversion from text to batches.
 
-Speed: pairs per second of `parallel_dataset`, of a typical `tf.data` pipeline with the
-tokenizer of keras-nlp, and of `sentencepiece`, which tokenizes the same lines without
-creating batches. All of them read the same files with the same SentencePiece model, in
-turn. The table shows pairs per second of wall-clock time and pairs per second of
-processor time of all threads, which depends less on other processes of the machine.
+Speed: pairs per second of processor time of all threads, of `parallel_dataset`, of a
+typical `tf.data` pipeline with the tokenizer of keras-nlp, and of `sentencepiece`,
+which tokenizes the same lines without creating batches. All of them read the same files
+with the same SentencePiece model, in turn.
 
 Padding: share of padding among all ids of an epoch, of both sides, for all batches and
 for the batches without rows of padding.
@@ -19,18 +18,15 @@ number of lines, except for 16 bytes per line if duplicates are dropped.
 import argparse
 import base64
 import ctypes
+import functools
 import itertools
-import json
-import multiprocessing
 import os
 import pathlib
-import re
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -39,57 +35,54 @@ import keras_nlp
 import numpy as np
 import sentencepiece
 import tensorflow as tf
+from measuring import (
+    environment,
+    in_a_process,
+    median_ratio,
+    peak_mb,
+    print_header,
+    print_row,
+    reset_peak,
+)
 
 from keras_transformer import SentencePieceTokenizer, Tokenizer, parallel_dataset
 
 BATCHES = 400
 BUCKETS = (8, 12, 16, 20, 24, 32, 48)  # Of the pipeline with keras-nlp.
-Files: TypeAlias = tuple[pathlib.Path, pathlib.Path]
+Files = tuple[pathlib.Path, pathlib.Path]
 
 
 def main() -> None:
-    """Prints the tables and, with `--json`, writes the results to a file."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--source",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="Source text, one sentence per line. Default: random words.",
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--target", type=pathlib.Path, metavar="FILE", help="Target text."
+        "--source", type=pathlib.Path, metavar="FILE", help="default: random words"
     )
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="Repetitions of each measurement."
-    )
+    parser.add_argument("--target", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--repeats", type=int, default=5, help="of the speed")
     parser.add_argument(
         "--lines",
         type=int,
         nargs="*",
         default=[100_000, 1_000_000, 10_000_000],
-        help="Numbers of lines in the measurement of memory.",
+        help="sizes of the text in the measurement of memory",
     )
-    parser.add_argument("--json", metavar="FILE", help="File for the results.")
     options = parser.parse_args()
     if (options.source is None) != (options.target is None):
-        parser.error("--source and --target must be given together.")
-
-    with tempfile.TemporaryDirectory() as folder:
+        parser.error("`--source` and `--target` must be given together")
+    print(environment())
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
         files = options.source, options.target
         if options.source is None:
-            files = write_corpus(pathlib.Path(folder), 30_000)
+            files = write_corpus(folder, 30_000)
         tokenizer = SentencePieceTokenizer.train(files, vocabulary_size=8000)
-        tokenizer.save(pathlib.Path(folder) / "tokenizer.json")
-        results = {
-            "speed": measure_speed(files, tokenizer, options.repeats),
-            "padding": measure_padding(files, tokenizer),
-            "memory": measure_memory(pathlib.Path(folder), options.lines),
-        }
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(results))
-
-
-# Text.
+        tokenizer.save(folder / "tokenizer.json")
+        measure_speed(files, tokenizer, options.repeats)
+        measure_padding(files, tokenizer)
+        measure_memory(folder, options.lines)
 
 
 def write_corpus(folder: pathlib.Path, lines: int) -> Files:
@@ -99,19 +92,16 @@ def write_corpus(folder: pathlib.Path, lines: int) -> Files:
     its number, so all lines are distinct.
     """
     random = np.random.default_rng(0)
-    syllables = [
-        "".join(s) for s in itertools.product("bdfgklmnprstvz", "aeiou", " nr")
-    ]
+    syllables = ["".join(s) for s in itertools.product("bdfgklmnprstvz", "aeiou", "nr")]
     words = [
-        "".join(random.choice(syllables, random.integers(1, 4))).replace(" ", "")
-        for _ in range(20_000)
+        "".join(random.choice(syllables, random.integers(1, 4))) for _ in range(20_000)
     ]
     files = folder / f"{lines}.source", folder / f"{lines}.target"
     for path in files:
+        lengths = random.lognormal(2.5, 0.35, min(lines, 20_000)).astype(int) + 1
         block = [
             " ".join(words[n % len(words)] for n in random.zipf(1.2, length))
-            for length in random.lognormal(2.5, 0.35, min(lines, 20_000)).astype(int)
-            + 1
+            for length in lengths
         ]
         with path.open("w", encoding="utf-8") as file:
             for number in range(lines):
@@ -122,54 +112,23 @@ def write_corpus(folder: pathlib.Path, lines: int) -> Files:
 # Speed.
 
 
-class Timing(NamedTuple):
-    """Number of pairs, and seconds of wall-clock and processor time."""
-
-    pairs: int
-    wall: float
-    processor: float
-
-
 def measure_speed(
     files: Files, tokenizer: SentencePieceTokenizer, repeats: int
-) -> list[dict[str, Any]]:
-    """Returns the pairs per second of each pipeline, as medians of all repetitions."""
+) -> None:
+    """Prints the pairs per second of each pipeline, as medians of all repetitions."""
     sides = make_sides(files, tokenizer)
-    timings: dict[str, list[Timing]] = {name: [] for name in sides}
-    for side in sides.values():
-        side()
-    for _ in range(repeats):
+    speeds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(1 + repeats):
         for name, side in sides.items():
-            wall, processor = time.perf_counter(), time.process_time()
+            start = time.process_time()
             pairs = side()
-            timings[name].append(
-                Timing(
-                    pairs, time.perf_counter() - wall, time.process_time() - processor
-                )
-            )
-    rows = []
-    print(f"{'from text to batches':40}{'pairs/s':>9}{'per CPU s':>11}{'ratio':>9}")
-    first = timings[next(iter(sides))]
-    for name, turns in timings.items():
-        row = {
-            "side": name,
-            "pairs_a_second": statistics.median(
-                each.pairs / each.wall for each in turns
-            ),
-            "pairs_a_processor_second": statistics.median(
-                each.pairs / each.processor for each in turns
-            ),
-            "ratio": statistics.median(
-                (a.pairs / a.processor) / (b.pairs / b.processor)
-                for a, b in zip(turns, first, strict=True)
-            ),
-        }
-        rows.append(row)
-        print(
-            f"{name:40}{row['pairs_a_second']:9,.0f}"
-            f"{row['pairs_a_processor_second']:11,.0f}{row['ratio']:9.2f}"
-        )
-    return rows
+            if turn:
+                speeds[name].append(pairs / (time.process_time() - start))
+    print_header("from text to batches", "pairs per CPU second", "ratio")
+    first = next(iter(speeds.values()))
+    for name, found in speeds.items():
+        ratio = median_ratio(found, first)
+        print_row(name, f"{statistics.median(found):,.0f}", f"{ratio:.2f}")
 
 
 def make_sides(
@@ -179,21 +138,20 @@ def make_sides(
     source, target = map(str, files)
     tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
     in_memory = parallel_dataset(source, target, **tokenizers)
-    stream = {
+    stream = functools.partial(
+        parallel_dataset,
+        source,
+        target,
         **tokenizers,
-        "window": 10_000,
-        "batches_per_epoch": in_memory.batches_per_epoch,
-        "max_source_length": 128,
-        "max_target_length": 128,
-    }
-    streamed = parallel_dataset(source, target, **stream)
-    sampled = parallel_dataset(
-        source, target, source_sampling=0.1, target_sampling=0.1, **stream
+        window=10_000,
+        batches_per_epoch=in_memory.batches_per_epoch,
+        max_source_length=128,
+        max_target_length=128,
     )
+    streamed, sampled = stream(), stream(source_sampling=0.1, target_sampling=0.1)
     proto = tokenizer.get_config()["proto"]
-    keras_tokenizer = keras_nlp.tokenizers.SentencePieceTokenizer(proto=proto)
-    by_sentence = keras_pipeline(source, target, keras_tokenizer, chunk=None)
-    by_chunk = keras_pipeline(source, target, keras_tokenizer, chunk=1024)
+    peer = keras_nlp.tokenizers.SentencePieceTokenizer(proto=proto)
+    keras_nlp_batches = keras_nlp_pipeline(source, target, peer)
     processor = sentencepiece.SentencePieceProcessor(
         model_proto=base64.b64decode(proto)
     )
@@ -204,8 +162,7 @@ def make_sides(
             parallel_dataset(source, target, **tokenizers).dataset
         ),
         "ours, in memory, later epochs": lambda: count_pairs(in_memory.dataset),
-        "keras-nlp, sentence by sentence": lambda: count_pairs(by_sentence),
-        "keras-nlp, 1,024 sentences at a time": lambda: count_pairs(by_chunk),
+        "keras-nlp, batches of 1,024 sentences": lambda: count_pairs(keras_nlp_batches),
         "sentencepiece, tokens only": lambda: tokenize(files, processor),
     }
 
@@ -218,37 +175,25 @@ def count_pairs(batches: tf.data.Dataset) -> int:
     )
 
 
-def keras_pipeline(
-    source: str, target: str, tokenizer: Any, chunk: int | None
-) -> tf.data.Dataset:
+def keras_nlp_pipeline(source: str, target: str, tokenizer: Any) -> tf.data.Dataset:
     """Returns batches of 4,096 tokens per side with the tokenizer of keras-nlp."""
 
-    def shift(source_ids: tf.Tensor, target_ids: tf.Tensor) -> tuple[Any, tf.Tensor]:
-        inputs = {"encoder_token_ids": source_ids, "decoder_token_ids": target_ids[:-1]}
-        return inputs, target_ids[1:]
-
     def tokenize(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Any, Any]:
-        start, end = [2], [3]
-        return (
-            tf.concat([tokenizer(sources), end], axis=0),
-            tf.concat([start, tokenizer(targets), end], axis=0),
-        )
-
-    def tokenize_chunk(sources: tf.Tensor, targets: tf.Tensor) -> tuple[Any, Any]:
         column = tf.ones_like(sources, tf.int32)[:, None]
         return (
             tf.concat([tokenizer(sources), 3 * column], axis=1),
             tf.concat([2 * column, tokenizer(targets), 3 * column], axis=1),
         )
 
+    def shift(source_ids: tf.Tensor, target_ids: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        inputs = {"encoder_token_ids": source_ids, "decoder_token_ids": target_ids[:-1]}
+        return inputs, target_ids[1:]
+
     lines = tf.data.Dataset.zip(*map(tf.data.TextLineDataset, (source, target)))
-    if chunk is None:
-        ids = lines.map(tokenize, num_parallel_calls=tf.data.AUTOTUNE)
-    else:
-        ids = lines.batch(chunk)
-        ids = ids.map(tokenize_chunk, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+    ids = lines.batch(1024).map(tokenize, num_parallel_calls=tf.data.AUTOTUNE)
     return (
-        ids.map(shift)
+        ids.unbatch()
+        .map(shift)
         .shuffle(10_000)
         .bucket_by_sequence_length(
             lambda inputs, targets: tf.maximum(
@@ -256,7 +201,6 @@ def keras_pipeline(
             ),
             BUCKETS,
             [4096 // limit for limit in (*BUCKETS, 128)],
-            pad_to_bucket_boundary=False,
         )
         .prefetch(tf.data.AUTOTUNE)
     )
@@ -275,23 +219,19 @@ def tokenize(files: Files, processor: sentencepiece.SentencePieceProcessor) -> i
 # Padding.
 
 
-def measure_padding(
-    files: Files, tokenizer: SentencePieceTokenizer
-) -> list[dict[str, Any]]:
-    """Returns the shares of padding of an epoch with at most 12 shapes."""
-    sampled = {"source_sampling": 0.1, "target_sampling": 0.1}
+def measure_padding(files: Files, tokenizer: SentencePieceTokenizer) -> None:
+    """Prints the shares of padding of an epoch with at most 12 shapes."""
     streamed = {
         **{"window": 10_000, "batches_per_epoch": 125},
         **{"max_source_length": 100, "max_target_length": 100},
     }
     sides: dict[str, dict[str, Any]] = {
-        "in memory": {},
-        "in memory, 2,048 tokens a batch": {"tokens_per_batch": 2048},
-        "in memory, BPE-dropout 0.1": sampled,
-        "streamed, 10,000 pairs at a time": streamed,
+        "in memory, 4,096 tokens per batch": {},
+        "in memory, 2,048 tokens per batch": {"tokens_per_batch": 2048},
+        "streamed, windows of 10,000 pairs": streamed,
     }
-    rows = []
-    print(f"\n{'padding':40}{'shapes':>8}{'all':>8}{'without rows':>14}")
+    print()
+    print_header("padding", "shapes", "all batches", "full batches")
     for name, options in sides.items():
         data = parallel_dataset(
             *files, source_tokenizer=tokenizer, target_tokenizer=tokenizer, **options
@@ -301,75 +241,39 @@ def measure_padding(
             for inputs, targets in data.dataset.as_numpy_iterator()
         ]
         full = [batch for batch in batches if not batch.all(axis=1).any()]
-        row = {
-            "side": name,
-            "shapes": len(data.shapes),
-            "padding": share(batches),
-            "padding_of_full_batches": share(full),
-        }
-        rows.append(row)
-        print(
-            f"{name:40}{row['shapes']:8}{row['padding']:8.1%}"
-            f"{row['padding_of_full_batches']:14.1%}"
-        )
-    return rows
+        print_row(name, len(data.shapes), share(batches), share(full))
 
 
-def share(batches: list[np.ndarray]) -> float:
-    """Returns the share of `True` in all batches."""
-    return sum(map(np.sum, batches)) / max(1, sum(map(np.size, batches)))
+def share(batches: list[np.ndarray]) -> str:
+    """Returns the percentage of `True` in all batches."""
+    return f"{sum(map(np.sum, batches)) / max(1, sum(map(np.size, batches))):.1%}"
 
 
 # Memory.
 
 
-def measure_memory(folder: pathlib.Path, sizes: list[int]) -> list[dict[str, Any]]:
-    """Returns the peak memory of streams, each in a separate process."""
-    rows = []
-    print(
-        f"\n{'lines':>10}{'MB of text':>12}{'extra MB':>10}{'dropping duplicates':>21}",
-        end="",
-    )
-    print(f"{'bytes/line':>14}{'s to start':>12}{'dropping':>10}")
-    context = multiprocessing.get_context("spawn")
+def measure_memory(folder: pathlib.Path, sizes: list[int]) -> None:
+    """Prints the peak memory of streams, each in a separate process."""
+    print()
+    print_header("lines", "MB of text", "additional MB", "with `drop_duplicates`")
     for lines in sizes:
         files = write_corpus(folder, lines)
-        measured = []
-        for drop_duplicates in (False, True):
-            with ProcessPoolExecutor(1, mp_context=context) as pool:
-                future = pool.submit(stream_memory, folder, files, drop_duplicates)
-                measured.append(future.result())
-        (plain, started), (dropping, started_dropping) = measured
-        row = {
-            "lines": lines,
-            "text_mb": sum(path.stat().st_size for path in files) / 1e6,
-            "extra_mb": plain,
-            "extra_mb_dropping": dropping,
-            "bytes_a_line": 1024**2 * (dropping - plain) / lines,
-            "seconds_to_begin": started,
-            "seconds_to_begin_dropping": started_dropping,
-        }
-        rows.append(row)
-        print(
-            f"{lines:10,}{row['text_mb']:12,.0f}{plain:10,.0f}{dropping:21,.0f}"
-            f"{row['bytes_a_line']:14.1f}{started:12.1f}{started_dropping:10.1f}",
-            flush=True,
+        plain, dropping = (
+            in_a_process(stream_memory, folder, files, drops, backend="tensorflow")
+            for drops in (False, True)
         )
+        text_mb = sum(path.stat().st_size for path in files) / 1e6
+        print_row(*(f"{value:,.0f}" for value in (lines, text_mb, plain, dropping)))
         for path in files:
             path.unlink()
-    return rows
 
 
-def stream_memory(
-    folder: pathlib.Path, files: Files, drop_duplicates: bool
-) -> tuple[float, float]:
-    """Returns the peak memory of a stream in MB, and the seconds before its start."""
+def stream_memory(folder: pathlib.Path, files: Files, drop_duplicates: bool) -> float:
+    """Returns the peak memory of a stream in MB."""
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     tokenizer.tokenize(["warm up"])
     ctypes.CDLL(None).malloc_trim(0)
-    before = resident("VmRSS")
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-    start = time.perf_counter()
+    before = reset_peak()
     data = parallel_dataset(
         *files,
         source_tokenizer=tokenizer,
@@ -380,15 +284,8 @@ def stream_memory(
         batches_per_epoch=BATCHES,
         drop_duplicates=drop_duplicates,
     )
-    seconds = time.perf_counter() - start
     count_pairs(data.dataset)
-    return resident("VmHWM") - before, seconds
-
-
-def resident(field: str) -> float:
-    """Returns the current (`VmRSS`) or peak (`VmHWM`) resident memory in MB."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.findall(rf"{field}:\s*(\d+) kB", status)[0]) / 1024
+    return peak_mb() - before
 
 
 if __name__ == "__main__":

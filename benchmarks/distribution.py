@@ -6,21 +6,18 @@ processes communicate over the loopback interface, so the result is the overhead
 collectives there: of a network and of accelerators it says nothing. Without overhead,
 two processes are twice as fast. The sides alternate.
 
-The benchmark also measures how long a process takes to make the batches, which every
-process does: the part of a step that more processes do not divide.
-
     python benchmarks/distribution.py --sizes tiny small --repeats 3
 """
 
 import argparse
-import json
 import os
-import pathlib
 import socket
 import statistics
 import subprocess
 import sys
 import time
+
+from measuring import environment, median_ratio, print_header, print_row
 
 SIZES = {"tiny": "transformer_tiny", "small": "transformer_small"}
 PAIRS, LENGTH, VOCABULARY = 64, 32, 8_000
@@ -41,43 +38,31 @@ def main() -> None:
         return
     if len(os.sched_getaffinity(0)) < 2:
         raise SystemExit("The benchmark needs two cores.")
-    print("| size | processes | tokens/s | ratio | batches, share of a step |")
-    print("| --- | --- | --- | --- | --- |")
+    print(f"{environment()}\n")
+    print_header("size", "processes", "tokens/s", "ratio")
     for size in options.sizes:
-        compare(size, options.steps, options.repeats)
+        speeds: dict[int, list[float]] = {1: [], 2: []}
+        for _ in range(options.repeats):
+            for processes, found in speeds.items():
+                found.append(run(size, options.steps, processes))
+        for processes, found in speeds.items():
+            speed, ratio = statistics.median(found), median_ratio(found, speeds[1])
+            print_row(size, processes, f"{speed:,.0f}", f"{ratio:.2f}")
 
 
-def compare(size: str, steps: int, repeats: int) -> None:
-    """Prints the rows of a size."""
-    found: dict[int, list[dict[str, float]]] = {1: [], 2: []}
-    for _ in range(repeats):
-        for processes, results in found.items():
-            results.append(run(size, steps, processes))
-    speeds = {
-        processes: statistics.median(each["tokens_per_second"] for each in results)
-        for processes, results in found.items()
-    }
-    for processes, speed in speeds.items():
-        share = statistics.median(each["reading"] for each in found[processes])
-        ratio = speed / speeds[1]
-        print(f"| {size} | {processes} | {speed:,.0f} | {ratio:.2f} | {share:.1%} |")
-
-
-def run(size: str, steps: int, processes: int) -> dict[str, float]:
-    """Trains with a number of processes; returns the figures of the first."""
+def run(size: str, steps: int, processes: int) -> float:
+    """Trains with a number of processes; returns tokens per second."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     cores = sorted(os.sched_getaffinity(0))
-    root = str(pathlib.Path(__file__).parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     started = [
         subprocess.Popen(
             [
                 *("taskset", "--cpu-list", str(cores[index]), sys.executable, __file__),
                 *("--worker", size, str(steps), str(processes), str(index), port),
             ],
-            env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": path},
+            env={**os.environ, "KERAS_BACKEND": "jax"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -88,12 +73,11 @@ def run(size: str, steps: int, processes: int) -> dict[str, float]:
     for each, (_, errors) in zip(started, outputs, strict=True):
         if each.returncode:
             raise SystemExit(errors)
-    result: dict[str, float] = json.loads(outputs[0][0].splitlines()[-1])
-    return result
+    return float(outputs[0][0].splitlines()[-1])
 
 
 def train(size: str, steps: int, processes: int, index: int, port: str) -> None:
-    """Trains in this process, together with the others; prints its figures."""
+    """Trains in this process, together with the others; prints tokens per second."""
     import keras
 
     import keras_transformer as kt
@@ -118,12 +102,7 @@ def train(size: str, steps: int, processes: int, index: int, port: str) -> None:
         began = time.perf_counter()
         model.fit(data.dataset, **options)
         seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    for _ in data.dataset:
-        pass
-    reading = time.perf_counter() - began
-    tokens = data.tokens_per_epoch / seconds
-    print(json.dumps({"tokens_per_second": tokens, "reading": reading / seconds}))
+    print(data.tokens_per_epoch / seconds)
 
 
 def texts(count: int) -> list[tuple[str, str]]:

@@ -15,29 +15,53 @@ figure is the median of new tokens a second, compilation apart:
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Callable
+from typing import Any
 
-SIDES = ("ours-jax", "ours-tensorflow", "ctranslate2", "transformers", "keras_hub")
+from measuring import environment, in_a_process, print_header, print_row, seconds
+
+SIDES = ("ours-jax", "ours-tensorflow", "ctranslate2", "transformers", "keras_hub-jax")
 SHORTEST, LONGEST, NEW = 16, 64, 64
 TOP_P, TOP_K = 0.9, 50
 VOCABULARY, END = 50257, 50256
 
-
-def prompts_of(count):
-    import numpy as np
-
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(SHORTEST, LONGEST + 1, size=count)
-    return [rng.integers(0, END, size=n).tolist() for n in lengths]
+Generate = Callable[[], Any]
 
 
-def write_model(folder, layers):
+def main() -> None:
+    """Prints a table for each number of prompts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--prompts", type=int, nargs="*", default=[64, 1])
+    parser.add_argument("--sides", nargs="*", default=SIDES)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument(
+        "--sample", choices=("top-p", "top-k"), help="in place of greedy search"
+    )
+    options = parser.parse_args()
+    print(environment())
+    with tempfile.TemporaryDirectory() as folder:
+        in_a_process(write_model, folder, options.layers)
+        for count in options.prompts:
+            found: dict[str, list[Any]] = {side: [] for side in options.sides}
+            for _ in range(options.repeats):
+                for side, figures in found.items():
+                    work = side, folder, count, options.sample, options.layers
+                    backend = side.partition("-")[2] or "torch"
+                    figures.append(in_a_process(measure, *work, backend=backend))
+            print(f"\n{count} prompts, {options.sample or 'greedy'}\n")
+            print_header("", "tokens/s", "compilation, s")
+            for side, figures in found.items():
+                speed, first = map(statistics.median, zip(*figures, strict=True))
+                print_row(side, f"{speed:.1f}", f"{first:.1f}")
+
+
+def write_model(folder: str, layers: int) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -52,8 +76,25 @@ def write_model(folder, layers):
     (pathlib.Path(folder) / "merges.txt").write_text("#version: 0.2\nĠ a\n")
 
 
-def ours(folder, prompts, sample, backend):
-    os.environ["KERAS_BACKEND"] = backend
+def measure(
+    side: str, folder: str, count: int, sample: str | None, layers: int
+) -> tuple[float, float]:
+    """Returns new tokens a second and the additional seconds of the first call."""
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(SHORTEST, LONGEST + 1, size=count)
+    prompts = [rng.integers(0, END, size=n).tolist() for n in lengths]
+    kind = side.partition("-")[0]
+    if kind == "keras_hub":
+        generate = keras_hub(layers, prompts, sample)
+    else:
+        generate = globals()[kind](folder, prompts, sample)
+    first, later = seconds(generate), seconds(generate)
+    return count * NEW / later, first - later
+
+
+def ours(folder: str, prompts: list[list[int]], sample: str | None) -> Generate:
     import keras_transformer as kt
 
     model = kt.load_gpt2(folder)
@@ -63,14 +104,14 @@ def ours(folder, prompts, sample, backend):
         None: kt.GreedySearch(),
     }
 
-    def generate():
+    def generate() -> None:
         result = model.generate(prompts, searches[sample], NEW, min_length=NEW, seed=1)
-        return int(result.lengths.sum())
+        assert result.lengths.sum() == len(prompts) * NEW
 
     return generate
 
 
-def ctranslate2(folder, prompts, sample):
+def ctranslate2(folder: str, prompts: list[list[int]], sample: str | None) -> Generate:
     import ctranslate2
 
     target = pathlib.Path(folder) / "ctranslate2"
@@ -81,13 +122,13 @@ def ctranslate2(folder, prompts, sample):
     generator = ctranslate2.Generator(str(target))
     tokens = json.loads((target / "vocabulary.json").read_text())
     rows = [[tokens[i] for i in prompt] for prompt in prompts]
-    options = {
+    options: dict[str | None, Any] = {
         "top-p": {"sampling_topk": 0, "sampling_topp": TOP_P},
         "top-k": {"sampling_topk": TOP_K},
         None: {},
     }
 
-    def generate():
+    def generate() -> None:
         results = generator.generate_batch(
             rows,
             max_length=NEW,
@@ -95,12 +136,12 @@ def ctranslate2(folder, prompts, sample):
             include_prompt_in_result=False,
             **options[sample],
         )
-        return sum(len(result.sequences_ids[0]) for result in results)
+        assert all(len(result.sequences_ids[0]) == NEW for result in results)
 
     return generate
 
 
-def transformers(folder, prompts, sample):
+def transformers(folder: str, prompts: list[list[int]], sample: str | None) -> Generate:
     import torch
     from transformers import GPT2LMHeadModel
 
@@ -108,36 +149,35 @@ def transformers(folder, prompts, sample):
     longest = max(map(len, prompts))
     ids = torch.tensor([[END] * (longest - len(row)) + row for row in prompts])
     mask = torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in prompts])
-    options = {
+    options: dict[str | None, Any] = {
         "top-p": {"top_p": TOP_P, "top_k": 0},
         "top-k": {"top_k": TOP_K},
         None: {},
     }
 
-    def generate():
-        with torch.no_grad():
-            found = model.generate(
-                ids,
-                attention_mask=mask,
-                max_new_tokens=NEW,
-                min_new_tokens=NEW,
-                do_sample=sample is not None,
-                pad_token_id=END,
-                **options[sample],
-            )
-        return found[:, longest:].numel()
+    @torch.no_grad()
+    def generate() -> None:
+        found = model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=NEW,
+            min_new_tokens=NEW,
+            do_sample=sample is not None,
+            pad_token_id=END,
+            **options[sample],
+        )
+        assert found.shape == (len(prompts), longest + NEW)
 
     return generate
 
 
-def keras_hub(folder, prompts, sample):
-    os.environ["KERAS_BACKEND"] = "jax"
+def keras_hub(layers: int, prompts: list[list[int]], sample: str | None) -> Generate:
     import keras_nlp
     import numpy as np
 
     backbone = keras_nlp.models.GPT2Backbone(
         vocabulary_size=VOCABULARY,
-        num_layers=len(json.loads((pathlib.Path(folder) / "layers.json").read_text())),
+        num_layers=layers,
         num_heads=12,
         hidden_dim=768,
         intermediate_dim=3072,
@@ -155,66 +195,8 @@ def keras_hub(folder, prompts, sample):
     for row, real, prompt in zip(ids, mask, prompts, strict=True):
         row[: len(prompt)], real[: len(prompt)] = prompt, 1
     inputs = {"token_ids": ids, "padding_mask": mask}
-
-    def generate():
-        model.generate(inputs, stop_token_ids=None)
-        return len(prompts) * NEW  # It writes up to 128 tokens for every prompt.
-
-    return generate
-
-
-def measure(arguments):
-    kind, _, backend = arguments.measure.partition("-")
-    prompts = prompts_of(arguments.prompts[0])
-    make = globals()[kind]
-    options = (backend,) if backend else ()
-    generate = make(arguments.folder, prompts, arguments.sample, *options)
-    start = time.perf_counter()
-    generate()
-    first = time.perf_counter() - start
-    start = time.perf_counter()
-    tokens = generate()
-    seconds = time.perf_counter() - start
-    print(json.dumps([tokens / seconds, first - seconds]))
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--prompts", type=int, nargs="*", default=[64, 1])
-    parser.add_argument("--sides", nargs="*", default=[*SIDES])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument(
-        "--sample", choices=("top-p", "top-k"), help="in place of greedy search"
-    )
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        measure(arguments)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(folder, arguments.layers)
-        layers = pathlib.Path(folder) / "layers.json"
-        layers.write_text(json.dumps([*range(arguments.layers)]))
-        for count in arguments.prompts:
-            speeds = {side: [] for side in arguments.sides}
-            for _ in range(arguments.repeats):
-                for side in arguments.sides:
-                    command = [sys.executable, __file__, "--measure", side]
-                    command += ["--folder", folder, "--prompts", str(count)]
-                    if arguments.sample:
-                        command += ["--sample", arguments.sample]
-                    done = subprocess.run(command, capture_output=True, text=True)
-                    if done.returncode:
-                        sys.exit(f"{side}: {done.stderr[-3000:]}")
-                    speeds[side].append(json.loads(done.stdout.splitlines()[-1]))
-            print(f"{count} prompts, {arguments.sample or 'greedy'}:")
-            for side, found in speeds.items():
-                speed, first = map(statistics.median, zip(*found, strict=True))
-                print(f"  {side:16} {speed:8.1f} tokens/s, compilation {first:5.1f} s")
+    # It writes up to 128 tokens for every prompt.
+    return lambda: model.generate(inputs, stop_token_ids=None)
 
 
 if __name__ == "__main__":

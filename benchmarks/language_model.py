@@ -8,9 +8,8 @@ without overlap, in nats per character; nanoGPT reports 1.88 from 20 batches.
 
 Ours trains with `fit` on `text_dataset`; the peer is a loop over random windows with
 `torch.nn` and `scaled_dot_product_attention`. Each side runs in its own process. Steps
-a second are those after the first 100, so without compilation, whose seconds have a
-column of their own. Other processes disturb the fastest 100 steps in a row least, which
-have a column, too. The side `ours-tensorflow-xla` has `compile(jit_compile=True)`.
+per second are those after the first 100, so without compilation, whose seconds have a
+column of their own. The side `ours-tensorflow-xla` has `compile(jit_compile=True)`.
 `--design plain` has rotary positions and otherwise the blocks of Vaswani et al., before
 their normalisations; `--design modern` has also SwiGLU, RMSNorm and no biases, with as
 many parameters.
@@ -20,71 +19,102 @@ many parameters.
 """
 
 import argparse
-import json
-import os
 import pathlib
-import subprocess
-import sys
+import tempfile
 import time
+from typing import Any
 
-SIDES = (
-    *("ours-jax", "ours-torch", "ours-tensorflow", "ours-tensorflow-xla"),
-    "peer",
-)
+from measuring import environment, in_a_process, print_header, print_row
+
+SIDES = ("ours-jax", "ours-torch", "ours-tensorflow", "ours-tensorflow-xla", "peer")
+COLUMNS = ("loss", "steps/s", "first step, s", "training, s", "parameters")
 LAYERS, WIDTH, HEADS, CONTEXT, ROWS = 4, 128, 4, 64, 12
 WARMUP, RATE, LEAST = 100, 1e-3, 1e-4
-FASTEST = 100  # Steps in a row.
 
 
-def split(path):
+def main() -> None:
+    """Prints a row for each side."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--text", required=True, help="tinyshakespeare's input.txt")
+    parser.add_argument(
+        "--steps", type=int, default=2000, help=f"more than {WARMUP} (the warm-up)"
+    )
+    parser.add_argument("--side", nargs="*", choices=SIDES, default=SIDES)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=RATE)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--context", type=int, default=CONTEXT, help="of training")
+    parser.add_argument(
+        "--valid-context", type=int, default=CONTEXT, help="of ours in validation"
+    )
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument(
+        "--design", choices=("gpt2", "plain", "modern"), default="gpt2", help="of ours"
+    )
+    options = parser.parse_args()
+    print(f"{environment()}\n")
+    print_header("", *COLUMNS)
+    for side in options.side:
+        backend = side.split("-")[1] if side != "peer" else "torch"
+        train = peer if side == "peer" else ours
+        figures = in_a_process(train, options, side.endswith("-xla"), backend=backend)
+        print_row(side, *(f"{value:,.4g}" for value in figures))
+
+
+def split(path: str) -> tuple[str, str]:
     text = pathlib.Path(path).read_text("utf-8")
     end = int(0.9 * len(text))
     return text[:end], text[end:]
 
 
-def ours(arguments, side):
-    backend, _, compiled = side.partition("-")
-    os.environ["KERAS_BACKEND"] = backend
+def figures_of(
+    loss: float, start: float, times: list[float], parameters: int
+) -> tuple[float, ...]:
+    """Returns the columns of a side, from the time at the end of each step."""
+    speed = (len(times) - WARMUP) / (times[-1] - times[WARMUP - 1])
+    return loss, speed, times[0] - start, times[-1] - start, parameters
+
+
+def ours(arguments: argparse.Namespace, is_compiled: bool) -> tuple[float, ...]:
     import keras
 
     import keras_transformer as kt
 
     keras.utils.set_random_seed(arguments.seed)
-    train_text, valid_text = split(arguments.text)
-    tokenizer = kt.CharacterTokenizer.train(lines=[train_text])
-    folder = pathlib.Path(arguments.text).parent
-    files = []
-    for name, text in (("train", train_text), ("valid", valid_text)):
-        files.append(folder / f".{name}-{os.getpid()}.txt")
-        files[-1].write_text(text, "utf-8")
-    options = {"tokenizer": tokenizer, "documents": None}
-    length, rows = arguments.context, arguments.rows
-    train = kt.text_dataset(
-        files[0],
-        length=length,
-        tokens_per_batch=rows * length,
-        seed=arguments.seed,
-        **options,
-    )
-    valid = kt.text_dataset(
-        files[1],
-        length=arguments.valid_context,
-        tokens_per_batch=64 * CONTEXT,
-        shuffle=False,
-        **options,
-    )
-    for file in files:
-        file.unlink()
-    designs = {
+    texts = split(arguments.text)
+    tokenizer = kt.CharacterTokenizer.train(lines=[texts[0]])
+    length, width = arguments.context, arguments.width
+    lengths = length, arguments.valid_context
+    sizes = arguments.rows * length, 64 * CONTEXT
+    with tempfile.TemporaryDirectory() as folder:
+        datasets = []
+        for text, length, size in zip(texts, lengths, sizes, strict=True):
+            path = pathlib.Path(folder) / str(len(datasets))
+            path.write_text(text, "utf-8")
+            data = kt.text_dataset(
+                path,
+                length=length,
+                tokens_per_batch=size,
+                seed=arguments.seed,
+                shuffle=not datasets,  # the training text
+                tokenizer=tokenizer,
+                documents=None,
+            )
+            datasets.append(data)
+    train, valid = datasets
+    designs: dict[str, dict[str, Any]] = {
         "gpt2": {
-            "positions": kt.LearnedPositionalEncoding(length),
+            "positions": kt.LearnedPositionalEncoding(arguments.context),
             "activation": "gelu",
-            "intermediate_dim": 4 * arguments.width,
+            "intermediate_dim": 4 * width,
             "scale_embeddings": False,
         },
         "plain": {
             "positions": kt.RotaryEmbedding(),
-            "intermediate_dim": 4 * arguments.width,
+            "intermediate_dim": 4 * width,
         },
         "modern": {
             "positions": kt.RotaryEmbedding(),
@@ -92,12 +122,12 @@ def ours(arguments, side):
             "feed_forward_options": {"gated": True, "use_bias": False},
             "residual_options": {"normalization": "rms"},
             "activation": "silu",
-            "intermediate_dim": 8 * round(arguments.width / 3),
+            "intermediate_dim": 8 * round(width / 3),
         },
     }
     model = kt.CausalLM(
         num_layers=LAYERS,
-        hidden_dim=arguments.width,
+        hidden_dim=width,
         num_heads=HEADS,
         dropout=arguments.dropout,
         tokenizer=tokenizer,
@@ -116,35 +146,31 @@ def ours(arguments, side):
     optimizer.exclude_from_weight_decay(
         [w for w in model.trainable_variables if len(w.shape) < 2]
     )
-    model.compile(
-        optimizer,
-        kt.LabelSmoothedCrossEntropy(0.0),
-        jit_compile=True if compiled else "auto",
-    )
+    loss = kt.LabelSmoothedCrossEntropy(0.0)
+    model.compile(optimizer, loss, jit_compile=is_compiled or "auto")
 
     class Clock(keras.callbacks.Callback):
-        times = []
+        times: list[float] = []
 
-        def on_train_batch_end(self, batch, logs=None):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.times.append(time.perf_counter())
             if len(self.times) == arguments.steps:
                 self.model.stop_training = True
 
     start, clock = time.perf_counter(), Clock()
     epochs = -(-arguments.steps // train.batches_per_epoch)
-    first = min(train.batches_per_epoch, arguments.steps)
     model.fit(
-        train.dataset if epochs > 1 else train.dataset.take(first),
+        train.dataset if epochs > 1 else train.dataset.take(arguments.steps),
         epochs=epochs,
         shuffle=False,
         verbose=0,
         callbacks=[clock],
     )
-    loss = model.evaluate(valid.dataset, verbose=0)
-    return report(loss, start, clock.times, model.count_params())
+    value = model.evaluate(valid.dataset, verbose=0)
+    return figures_of(value, start, clock.times, model.count_params())
 
 
-def peer(arguments):
+def peer(arguments: argparse.Namespace, _: bool) -> tuple[float, ...]:
     import numpy as np
     import torch
     from torch import nn
@@ -158,16 +184,14 @@ def peer(arguments):
     )
 
     class Block(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.norm, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
             self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-            self.up, self.down = (
-                nn.Linear(WIDTH, 4 * WIDTH),
-                nn.Linear(4 * WIDTH, WIDTH),
-            )
+            self.up = nn.Linear(WIDTH, 4 * WIDTH)
+            self.down = nn.Linear(4 * WIDTH, WIDTH)
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             batch, length, _ = x.shape
             q, k, v = (
                 t.view(batch, length, HEADS, -1).transpose(1, 2)
@@ -178,7 +202,7 @@ def peer(arguments):
             return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
     class Model(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.tokens = nn.Embedding(len(letters), WIDTH)
             self.positions = nn.Embedding(CONTEXT, WIDTH)
@@ -192,12 +216,11 @@ def peer(arguments):
                 elif name.endswith("bias"):
                     nn.init.zeros_(weight)
 
-        def forward(self, ids):
+        def forward(self, ids: Any) -> Any:
             x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
             return self.norm(self.blocks(x)) @ self.tokens.weight.T
 
     model = Model()
-    call = torch.compile(model) if arguments.compile else model
     decayed = [w for w in model.parameters() if w.ndim == 2]
     others = [w for w in model.parameters() if w.ndim < 2]
     optimizer = torch.optim.AdamW(
@@ -215,74 +238,21 @@ def peer(arguments):
             group["lr"] = RATE * (step + 1) / WARMUP if step < WARMUP else rate
         begin = torch.randint(len(train) - CONTEXT, (ROWS,))
         rows = torch.stack([train[i : i + CONTEXT + 1] for i in begin])
-        logits = call(rows[:, :-1])
+        logits = model(rows[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         times.append(time.perf_counter())
-    total, count = 0.0, 0
+    total = 0.0
     with torch.no_grad():
         for i in range(0, len(valid) - 1, CONTEXT):
             row = valid[i : i + CONTEXT + 1]
             logits = model(row[None, :-1])[0]
             total += functional.cross_entropy(logits, row[1:], reduction="sum").item()
-            count += len(row) - 1
     parameters = sum(w.numel() for w in model.parameters())
-    return report(total / count, start, times, parameters)
-
-
-def report(loss, start, times, parameters):
-    steady = (len(times) - WARMUP) / (times[-1] - times[WARMUP - 1])
-    compilation = times[0] - start
-    windows = zip(times[WARMUP:], times[WARMUP + FASTEST :], strict=False)
-    fastest = max((FASTEST / (end - begin) for begin, end in windows), default=steady)
-    return {
-        "loss": loss,
-        "steps a second": steady,
-        f"of the fastest {FASTEST}": fastest,
-        "first step, s": compilation,
-        "training, s": times[-1] - start,
-        "parameters": parameters,
-    }
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--text", required=True, help="tinyshakespeare's input.txt")
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--side", nargs="*", default=[*SIDES])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="compile the peer")
-    parser.add_argument("--rate", type=float, default=RATE)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--context", type=int, default=CONTEXT, help="of training")
-    parser.add_argument(
-        "--valid-context", type=int, default=CONTEXT, help="of ours in validation"
-    )
-    parser.add_argument("--width", type=int, default=WIDTH)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument(
-        "--design", choices=("gpt2", "plain", "modern"), default="gpt2", help="of ours"
-    )
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        kind, _, side = arguments.measure.partition("-")
-        found = peer(arguments) if kind == "peer" else ours(arguments, side)
-        print(json.dumps(found))
-        return
-    for side in arguments.side:
-        command = [sys.executable, *sys.argv, "--measure", side]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stderr)
-        found = json.loads(done.stdout.splitlines()[-1])
-        numbers = ", ".join(f"{name} {value:,.3f}" for name, value in found.items())
-        print(f"{side}: {numbers}", flush=True)
+    return figures_of(total / (len(valid) - 1), start, times, parameters)
 
 
 if __name__ == "__main__":

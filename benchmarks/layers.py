@@ -10,9 +10,7 @@ which compile, are not counted.
 """
 
 import argparse
-import json
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,15 +18,21 @@ import keras
 import keras_nlp
 import numpy as np
 import torch
+from measuring import environment, in_turns, median_ratio, print_header, print_row
 
-import keras_transformer
+import keras_transformer as kt
 
-PEERS = ("Keras", "torch.nn", "compiled")
+LAYERS = {
+    "MultiHeadAttention": (kt.MultiHeadAttention, keras.layers.MultiHeadAttention),
+    "EncoderBlock": (kt.EncoderBlock, keras_nlp.layers.TransformerEncoder),
+    "DecoderBlock": (kt.DecoderBlock, keras_nlp.layers.TransformerDecoder),
+}
+PEERS = ("Keras or KerasHub", "torch.nn", "compiled")
 
 
 def main() -> None:
-    """Prints a table and, with --json, writes the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--hidden-dim", type=int, default=512)
@@ -36,141 +40,76 @@ def main() -> None:
     parser.add_argument("--num-heads", type=int, default=8)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-
-    rows = []
-    print(f"backend {keras.backend.backend()}, keras {keras.__version__}")
-    print("a peer's time divided by ours (Keras = Keras or KerasHub):")
-    print(f"{'layer':19}{'length':>6} {'pass':9}{'ours ms':>8}", end="")
-    print(*(f"{peer:>9}" for peer in PEERS), sep="")
+    print(f"{environment()}; {keras.backend.backend()}")
+    print("The time of each peer, divided by ours:\n")
+    print_header("layer", "length", "pass", "ours, ms", *PEERS)
     for length in options.length:
-        for name, layers in layer_pairs(options).items():
+        for name in LAYERS:
             for kind in ("forward", "training"):
-                steps = all_steps(name, layers, kind, length, options)
-                times = measure(steps, repeats=options.repeats)
-                rows.append(as_row(name, length, kind, times))
-                print_row(rows[-1])
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"backend": keras.backend.backend(), "rows": rows}, file)
-
-
-def as_row(name: str, length: int, kind: str, times: list[list[float]]) -> dict:
-    """Returns the median of our times, and of the ratios within each turn."""
-    ours, *peers = times
-    row = {"layer": name, "length": length, "pass": kind}
-    row["ours_ms"] = statistics.median(ours)
-    for peer, theirs in zip(PEERS, peers, strict=True):
-        ratios = (b / a for a, b in zip(ours, theirs, strict=True))
-        row[peer] = statistics.median(ratios)
-    return row
-
-
-def print_row(row: dict) -> None:
-    """Prints a line of the table."""
-    print(f"{row['layer']:19}{row['length']:6} {row['pass']:9}", end="")
-    print(f"{row['ours_ms']:8.1f}", end="")
-    print(*(f"{row[peer]:9.2f}" for peer in PEERS), sep="", flush=True)
-
-
-def layer_pairs(options: argparse.Namespace) -> dict[str, tuple[Any, Any]]:
-    """Returns pairs of our layer and its peer, with the same arguments."""
-    attention = {
-        "num_heads": options.num_heads,
-        "key_dim": options.hidden_dim // options.num_heads,
-        "dropout": options.dropout,
-    }
-    block = {
-        "intermediate_dim": options.intermediate_dim,
-        "num_heads": options.num_heads,
-        "dropout": options.dropout,
-    }
-    return {
-        "MultiHeadAttention": (
-            keras_transformer.MultiHeadAttention(**attention),
-            keras.layers.MultiHeadAttention(**attention),
-        ),
-        "EncoderBlock": (
-            keras_transformer.EncoderBlock(**block),
-            keras_nlp.layers.TransformerEncoder(**block),
-        ),
-        "DecoderBlock": (
-            keras_transformer.DecoderBlock(**block),
-            keras_nlp.layers.TransformerDecoder(**block),
-        ),
-    }
+                steps = all_steps(name, kind, length, options)
+                ours, *peers = in_turns(steps, options.repeats, warmups=3).values()
+                ratios = [f"{median_ratio(peer, ours):.2f}" for peer in peers]
+                ms = f"{1000 * statistics.median(ours):.1f}"
+                print_row(name, length, kind, ms, *ratios)
 
 
 def all_steps(
-    name: str,
-    layers: tuple[Any, Any],
-    kind: str,
-    length: int,
-    options: argparse.Namespace,
-) -> list[Callable[[], Any]]:
+    name: str, kind: str, length: int, options: argparse.Namespace
+) -> dict[str, Callable[[], Any]]:
     """Returns the same step of our layer and of its peers."""
     rng = np.random.default_rng(0)
     shape = (options.batch, length, options.hidden_dim)
     first, second = (rng.normal(size=shape).astype("float32") for _ in range(2))
-    if name != "DecoderBlock":
-        second = first
+    arguments = {"num_heads": options.num_heads, "dropout": options.dropout}
+    if name == "MultiHeadAttention":
+        arguments["key_dim"] = options.hidden_dim // options.num_heads
+    else:
+        arguments["intermediate_dim"] = options.intermediate_dim
     steps = [
-        keras_step(as_model(layer, name, length, options), kind, first, second)
-        for layer in layers
+        keras_step(layer(**arguments), name, kind, first, second)
+        for layer in LAYERS[name]
     ]
     torch.compiler.reset()
     module = torch_module(name, options)
-    steps.append(torch_step(module, kind, first, second))
-    steps.append(torch_step(torch.compile(module), kind, first, second))
-    return steps
-
-
-def as_model(
-    layer: keras.Layer, name: str, length: int, options: argparse.Namespace
-) -> keras.Model:
-    """Returns a model with the layer as its only layer."""
-    shape = (length, options.hidden_dim)
-    first, second = keras.Input(shape), keras.Input(shape)
-    arguments = {"EncoderBlock": (first,), "DecoderBlock": (first, second)}
-    outputs = layer(*arguments.get(name, (first, first)))
-    model = keras.Model([first, second], outputs)
-    model.compile(optimizer="sgd", loss="mse")
-    return model
+    compiled = torch.compile(module)
+    steps += [torch_step(m, name, kind, first, second) for m in (module, compiled)]
+    return dict(zip(("ours", *PEERS), steps, strict=True))
 
 
 def keras_step(
-    model: keras.Model, kind: str, first: np.ndarray, second: np.ndarray
+    layer: Any, name: str, kind: str, first: np.ndarray, second: np.ndarray
 ) -> Callable[[], Any]:
-    """Returns a step of inference or training on constant data."""
+    """Returns a step of a model with the layer as its only layer."""
+    inputs = keras.Input(first.shape[1:]), keras.Input(first.shape[1:])
+    used = {"MultiHeadAttention": (0, 0), "EncoderBlock": (0,), "DecoderBlock": (0, 1)}
+    outputs = layer(*(inputs[number] for number in used[name]))
+    model = keras.Model(inputs, outputs)
+    model.compile(optimizer="sgd", loss="mse")
     if kind == "forward":
-        return lambda: model.predict_on_batch([first, second])
-    return lambda: model.train_on_batch([first, second], first)
+        return lambda: model.predict_on_batch((first, second))
+    return lambda: model.train_on_batch((first, second), first)
 
 
 def torch_module(name: str, options: argparse.Namespace) -> torch.nn.Module:
     """Returns the layer of torch.nn that corresponds to ours."""
-    block = {
-        "d_model": options.hidden_dim,
-        "nhead": options.num_heads,
-        "dim_feedforward": options.intermediate_dim,
-        "dropout": options.dropout,
-        "batch_first": True,
+    shared = {"dropout": options.dropout, "batch_first": True}
+    sizes = options.hidden_dim, options.num_heads
+    if name == "MultiHeadAttention":
+        return torch.nn.MultiheadAttention(*sizes, **shared)
+    blocks = {
+        "EncoderBlock": torch.nn.TransformerEncoderLayer,
+        "DecoderBlock": torch.nn.TransformerDecoderLayer,
     }
-    if name == "EncoderBlock":
-        return torch.nn.TransformerEncoderLayer(**block)
-    if name == "DecoderBlock":
-        return torch.nn.TransformerDecoderLayer(**block)
-    return torch.nn.MultiheadAttention(
-        options.hidden_dim,
-        options.num_heads,
-        dropout=options.dropout,
-        batch_first=True,
-    )
+    return blocks[name](*sizes, options.intermediate_dim, **shared)
 
 
 def torch_step(
-    module: torch.nn.Module, kind: str, first: np.ndarray, second: np.ndarray
+    module: torch.nn.Module,
+    name: str,
+    kind: str,
+    first: np.ndarray,
+    second: np.ndarray,
 ) -> Callable[[], Any]:
     """Returns the same step of a layer of torch.nn."""
     module.to("cpu").train(kind == "training")
@@ -179,10 +118,9 @@ def torch_step(
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
 
     def call() -> torch.Tensor:
-        kind = type(getattr(module, "_orig_mod", module)).__name__
-        if kind == "TransformerEncoderLayer":
+        if name == "EncoderBlock":
             return module(first)
-        if kind == "TransformerDecoderLayer":
+        if name == "DecoderBlock":
             return module(first, second, tgt_mask=causal, tgt_is_causal=True)
         return module(first, first, first, need_weights=False)[0]
 
@@ -198,25 +136,6 @@ def torch_step(
         return loss.item()
 
     return forward if kind == "forward" else training
-
-
-def measure(
-    steps: list[Callable[[], Any]], warmups: int = 3, repeats: int = 15
-) -> list[list[float]]:
-    """Returns the milliseconds of each repeat of each step, measured in turns.
-
-    Each turn starts with another step, since a step may be slowed by threads of the
-    previous step that are still spinning.
-    """
-    times: list[list[float]] = [[] for _ in steps]
-    for repeat in range(warmups + repeats):
-        for turn in range(len(steps)):
-            index = (turn * (1 + 2 * (repeat % 2)) + repeat) % len(steps)
-            started = time.perf_counter()
-            steps[index]()
-            if repeat >= warmups:
-                times[index].append(1000 * (time.perf_counter() - started))
-    return times
 
 
 if __name__ == "__main__":

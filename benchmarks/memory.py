@@ -1,43 +1,46 @@
 r"""Measures the memory of a loss over the vocabulary, of rematerialisation and search.
 
 The loss: the peak memory of the process while it computes the gradient with respect to
-the logits, as in `fit`, minus the memory in use before, which includes the logits. On
-TensorFlow both without XLA, the default on a CPU, and with XLA. The unit is the size of
-the logits. The gradient has that size, so 1 is the minimum.
+the logits, as in `fit`, minus the memory in use before, which includes the logits (on
+TensorFlow without XLA, the default on a CPU). The unit is the size of the logits. The
+gradient has that size, so 1 is the minimum.
 
 Rematerialisation: the peak memory in MB of an epoch of `fit`, minus the memory in use
 before, and the seconds of the epoch, without and with `rematerialize=True`.
 
-Each of these figures comes from a separate process, which has run the same code once
-before.
+Search: the memory in MB of a process that has loaded the library of the backend, made a
+model, translated one sentence, and then batches of 64 with 4 beams. The second batch
+compiles nothing.
 
-Search: the resident memory in MB of a process that has loaded the library of the
-backend, made a model, translated one sentence, and then batches of 64 with 4 beams. The
-second batch compiles nothing.
-
-The script needs Linux.
+Each cell of the first two tables, and each row of the third, comes from a separate
+process, which has run the same code once before. The script needs Linux.
 
     python benchmarks/memory.py
 """
 
 import argparse
-import functools
-import multiprocessing
-import os
-import pathlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-BACKENDS = ("tensorflow", "jax", "torch")
+from measuring import (
+    BACKENDS,
+    environment,
+    in_a_process,
+    peak_mb,
+    print_header,
+    print_row,
+    reset_peak,
+    resident_mb,
+    seconds,
+)
+
 LOSSES = ("LabelSmoothedCrossEntropy", "Keras's CategoricalCrossentropy")
 BATCHES = 4
 STEPS = ("library", "model", "one sentence", "64 sentences", "64, again")
-XLA = " XLA"  # Suffix of a backend that is measured with XLA.
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -48,63 +51,27 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128, help="tokens of a sentence")
     parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
     options = parser.parse_args()
-    sides = [*options.backends]
-    if "tensorflow" in sides:
-        sides.insert(sides.index("tensorflow") + 1, f"tensorflow{XLA}")
-    print(f"{'loss: copies of the logits':36}" + titles(sides))
-    for loss in LOSSES:
-        sizes = loss, options.tokens, options.vocabulary_size
-        show(loss, sides, functools.partial(loss_copies, *sizes))
-    print(f"\n{'rematerialize: MB, seconds':36}" + titles(options.backends))
-    for rematerialize in (False, True):
-        sizes = rematerialize, options.preset, options.batch_size, options.length
-        measure = functools.partial(training_memory, *sizes)
-        show(str(rematerialize), options.backends, measure)
-    print(f"\n{'search: MB after each step':36}" + titles(STEPS))
-    for backend in options.backends:
-        show_search(backend, options.preset)
+    backends = options.backends
+    print(environment())
 
+    def cells(function: Callable[..., str], *arguments: Any) -> list[str]:
+        return [in_a_process(function, *arguments, backend=each) for each in backends]
 
-def titles(sides: Sequence[str]) -> str:
-    return "".join(f"{side:>16}" for side in sides)
-
-
-def show(title: str, sides: list[str], measure: Callable[[], str]) -> None:
-    """Prints a row; each cell comes from a separate process."""
-    print(f"{title:36}", end="", flush=True)
-    for side in sides:
-        os.environ["KERAS_BACKEND"] = side.removesuffix(XLA)
-        os.environ["WITH_XLA"] = str(side.endswith(XLA))
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            print(f"{pool.apply(measure):>16}", end="", flush=True)
     print()
-
-
-def show_search(backend: str, preset: str) -> None:
-    """Prints the row of a backend, which comes from one process."""
-    os.environ["KERAS_BACKEND"] = backend
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        cells = pool.apply(search_memory, (preset,))
-    print(f"{backend:36}" + "".join(f"{cell / 1e6:16,.0f}" for cell in cells))
-
-
-def search_memory(preset: str) -> list[int]:
-    """Returns the resident memory in bytes after each of `STEPS`."""
-    import keras
-    import numpy as np
-
-    from keras_transformer import BeamSearch, Seq2Seq
-
-    keras.utils.set_random_seed(1)
-    keras.ops.zeros(1)  # Initialises the library of the backend.
-    memory = [resident("VmRSS")]
-    model = Seq2Seq.from_preset(preset, vocabulary_size=8000)
-    memory.append(resident("VmRSS"))
-    rows = np.random.default_rng(1).integers(4, 8000, size=(64, 24))
-    for number in (1, 64, 64):
-        model.generate(rows[:number], BeamSearch(4), max_length=24, min_length=24)
-        memory.append(resident("VmRSS"))
-    return memory
+    print_header("loss: copies of the logits", *backends)
+    for loss in LOSSES:
+        sizes = options.tokens, options.vocabulary_size
+        print_row(loss, *cells(loss_copies, loss, *sizes))
+    print()
+    print_header("rematerialize: MB, seconds", *backends)
+    for rematerialize in (False, True):
+        sizes = options.preset, options.batch_size, options.length
+        print_row(rematerialize, *cells(training_memory, rematerialize, *sizes))
+    print()
+    print_header("search: MB after each step", *STEPS)
+    for backend in backends:
+        memory = in_a_process(search_memory, options.preset, backend=backend)
+        print_row(backend, *(f"{mb:,.0f}" for mb in memory))
 
 
 def loss_copies(loss: str, tokens: int, vocabulary_size: int) -> str:
@@ -116,17 +83,17 @@ def loss_copies(loss: str, tokens: int, vocabulary_size: int) -> str:
     compute = compiled_gradient(loss_function(loss, vocabulary_size))
     small = keras.ops.ones((1, 2), "int32"), keras.ops.ones((1, 2, vocabulary_size))
     compute(*small)  # Loads all libraries.
-    start = resident("VmRSS")
+    start = resident_mb()
     targets = rng.integers(1, vocabulary_size, size=(1, tokens)).astype("int32")
     logits = rng.standard_normal((1, tokens, vocabulary_size), "float32")
-    size = logits.nbytes
+    size = logits.nbytes / 1024**2
     targets, logits = map(keras.ops.convert_to_tensor, (targets, logits))
     for _ in range(2):
-        forget_peak()
+        reset_peak()
         result = compute(targets, logits)
         keras.ops.convert_to_numpy(result[0, -1, :1])  # Waits for the result.
         del result
-    return f"{(resident('VmHWM') - start) / size - 1:.2f}"
+    return f"{(peak_mb() - start) / size - 1:.2f}"
 
 
 def loss_function(loss: str, vocabulary_size: int) -> Callable[[Any, Any], Any]:
@@ -147,14 +114,11 @@ def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        from keras_transformer.backend.xla_barriers import under_xla, without_xla
+        from keras_transformer.backend.xla_barriers import without_xla
 
-        is_xla = os.environ["WITH_XLA"] == "True"
-        kind = under_xla if is_xla else without_xla
-
-        @tf.function(jit_compile=is_xla, autograph=False)
+        @tf.function(autograph=False)
         def gradient(targets: Any, logits: Any) -> Any:
-            with kind():
+            with without_xla():
                 with tf.GradientTape() as tape:
                     tape.watch(logits)
                     value = loss(targets, logits)
@@ -190,30 +154,36 @@ def training_memory(
     )
     model.compile(optimizer="adam", loss=LabelSmoothedCrossEntropy())
 
-    def fit(shape: tuple[int, int]) -> float:
-        token_ids = np.random.default_rng(1).integers(4, 1000, size=shape)
-        inputs = {"encoder_token_ids": token_ids, "decoder_token_ids": token_ids}
-        begin = time.perf_counter()
-        model.fit(inputs, token_ids, batch_size=shape[0] // BATCHES, verbose=0)
-        return time.perf_counter() - begin
+    def fit(rows: int, length: int) -> None:
+        ids = np.random.default_rng(1).integers(4, 1000, size=(rows * BATCHES, length))
+        inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids}
+        model.fit(inputs, ids, batch_size=rows, verbose=0)
 
-    fit((BATCHES, 2))  # Loads all libraries and builds the optimizer.
-    start = resident("VmRSS")
-    for _ in range(2):
-        forget_peak()
-        seconds = fit((BATCHES * batch_size, length))
-    return f"{(resident('VmHWM') - start) / 1e6:,.0f}, {seconds:.1f}"
+    fit(1, 2)  # Loads all libraries and builds the optimizer.
+    start = resident_mb()
+    fit(batch_size, length)
+    reset_peak()
+    taken = seconds(lambda: fit(batch_size, length))
+    return f"{peak_mb() - start:,.0f}, {taken:.1f}"
 
 
-def forget_peak() -> None:
-    """Resets the peak memory of this process to its current memory."""
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
+def search_memory(preset: str) -> list[float]:
+    """Returns the memory in MB after each of `STEPS`."""
+    import keras
+    import numpy as np
 
+    from keras_transformer import BeamSearch, Seq2Seq
 
-def resident(name: str) -> int:
-    """Returns the memory of this process in bytes, now (`VmRSS`) or peak (`VmHWM`)."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(status.split(f"{name}:")[1].split()[0]) * 1024
+    keras.utils.set_random_seed(1)
+    keras.ops.zeros(1)  # Initialises the library of the backend.
+    memory = [resident_mb()]
+    model = Seq2Seq.from_preset(preset, vocabulary_size=8000)
+    memory.append(resident_mb())
+    rows = np.random.default_rng(1).integers(4, 8000, size=(64, 24))
+    for number in (1, 64, 64):
+        model.generate(rows[:number], BeamSearch(4), max_length=24, min_length=24)
+        memory.append(resident_mb())
+    return memory
 
 
 if __name__ == "__main__":

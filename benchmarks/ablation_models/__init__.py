@@ -1,1 +1,0 @@
-"""Models, training, tables and figures of `ablations.py`."""

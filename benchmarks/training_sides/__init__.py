@@ -1,1 +1,0 @@
-"""The sides of `training.py`. Each builds its model and a function that trains."""

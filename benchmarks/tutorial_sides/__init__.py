@@ -1,1 +1,0 @@
-"""The sides of `tutorials.py`. Each is a whole program of the design of a tutorial."""
