@@ -89,7 +89,7 @@ def server(*arguments: Any) -> Iterator[tuple[str, subprocess.Popen]]:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     command = [sys.executable, *map(str, arguments), str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command)
     try:
         yield f"http://127.0.0.1:{port}", process
     finally:

@@ -184,7 +184,7 @@ def test_pages_of_entries(entries):
         ("training", "[a](#data)", "[a](#data)"),
         ("training", "[a](https://keras.io)", "[a](https://keras.io)"),
         ("training", "[a](../LICENSE)", "[a](../LICENSE)"),
-        ("training", "[a](../benchmarks/results)", "a"),
+        ("training", "[a](../benchmarks/tutorial_sides)", "a"),
         ("training", "```sh\n[a](../LICENSE/b)\n```", "```sh\n[a](../LICENSE/b)\n```"),
         ("index", "[a](../README.md)", "[a](index.md)"),
         ("examples/index", "[a](write.py)", "[a](write.md)"),

@@ -123,7 +123,6 @@ model.export("saved_models/en-de/1")
 # | here | 31 | 517 | 19 | 30 | 34.9 |
 # | TensorFlow | 209 | 278 | 37 | 37 | 28.7 |
 # | KerasHub | 84 | 158 | 64 | 1,193 | 13.9 |
-# | Keras | 122 | 247 | 40 | 760 | 11.3 |
 #
 # The [benchmarks](../../benchmarks/README.md#tutorials) describe them. The command
 # `keras-transformer train` reaches [40.2 to
