@@ -114,7 +114,6 @@ def test_messages_advise_the_requirements_of_the_project():
     assert PROJECT["name"] == DISTRIBUTION
     assert sorted(DEPENDENCIES.values()) == sorted(PROJECT["dependencies"])
     extras = PROJECT["optional-dependencies"]
-    assert extras["evaluation"] == []
     for extra, packages in EXTRAS.items():
         own = [name for name in extras[extra] if not name.startswith(DISTRIBUTION)]
         assert sorted(packages.values()) == sorted(own)
