@@ -47,6 +47,8 @@ EXTRAS = {
     },
     "plots": {"matplotlib": "matplotlib>=3.11", "seaborn": "seaborn>=0.13.2"},
 }
+# The extras that include the extra `tensorflow`.
+WITH_TENSORFLOW = ("ctranslate2", "distributed", "onnx", "serve")
 REQUIREMENTS = {
     module: requirement
     for packages in (DEPENDENCIES, *EXTRAS.values())
@@ -86,7 +88,9 @@ def require_extra(extra: str, needed_for: str) -> None:
         ModuleNotFoundError: if one is missing. The message has the command that
             installs it.
     """
-    require_modules(EXTRAS[extra], needed_for, EXTRAS[extra])
+    included = EXTRAS["tensorflow"] if extra in WITH_TENSORFLOW else {}
+    packages = {**included, **EXTRAS[extra]}
+    require_modules(packages, needed_for, packages)
 
 
 def require_modules(

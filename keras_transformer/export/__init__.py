@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 
-# The extras whose packages the writers require, in addition to TensorFlow.
+# The extras whose packages the writers require; `tensorflow` for the others.
 _EXTRAS = {
     "export_ctranslate2": "ctranslate2",
     "export_onnx": "onnx",
@@ -88,9 +88,7 @@ _EXTRAS = {
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         if _MODULES[name] != "protocols":
-            require_extra("tensorflow", f"`{name}`")
-        if name in _EXTRAS:
-            require_extra(_EXTRAS[name], f"`{name}`")
+            require_extra(_EXTRAS.get(name, "tensorflow"), f"`{name}`")
         module = import_module(f"keras_transformer.export.{_MODULES[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
