@@ -34,8 +34,10 @@ The packages, in the order of imports; each imports only those after it:
 - `packages`, `presets`, `run_position`: the packages that the library requires, named
   sizes of models, the names of checkpoint files; they import none of the others
 
-The import loads the layers, the models, training and decoding. Names that need
-TensorFlow or optional packages are imported at their first use.
+The import loads the layers, the models, training and decoding, which need Keras and one
+of its backends. Names that need TensorFlow (texts on any backend, evaluation, export)
+or other optional packages are imported at their first use; an error names the packages
+that are missing and the command that installs them.
 """
 
 import itertools
@@ -45,7 +47,7 @@ import sysconfig
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.packages import without_garbage_collection
+from keras_transformer.packages import require_extra, without_garbage_collection
 
 if TYPE_CHECKING:
     from keras_transformer.dataset import parallel_dataset, text_dataset
@@ -268,6 +270,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
+        require_extra("tensorflow", f"`{name}`")
         return getattr(import_module(f"keras_transformer.{_LAZY[name]}"), name)
     if name in _SUBMODULES:
         return import_module(f"keras_transformer.{name}")

@@ -12,6 +12,10 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
+from keras_transformer.packages import require_modules
+
+require_modules(["rapidfuzz", "sacrebleu"], "`keras_transformer.evaluation`")
+
 from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF

@@ -13,25 +13,22 @@ DISTRIBUTION = "keras-transformer-toolkit"
 
 # The requirements of pyproject.toml, with the names under which they are imported.
 DEPENDENCIES = {
-    "keras": "keras>=3.15",
-    "keras_nlp": "keras-nlp>=0.32",
+    "keras": "keras>=3.15,<3.16",
     "numpy": "numpy>=2.0",
-    "rapidfuzz": "rapidfuzz>=3.14",
-    "sacrebleu": "sacrebleu>=2.6",
-    "sentencepiece": "sentencepiece>=0.2.1",
-    "tensorflow": "tensorflow>=2.21",
-    "tensorflow_text": "tensorflow-text>=2.21",
-    "tqdm": "tqdm>=4.67",
     "typer": "typer>=0.20",
 }
 EXTRAS = {
+    "tensorflow": {
+        "keras_nlp": "keras-nlp>=0.32",
+        "rapidfuzz": "rapidfuzz>=3.14",
+        "sacrebleu": "sacrebleu>=2.6",
+        "sentencepiece": "sentencepiece>=0.2.1",
+        "tensorflow": "tensorflow>=2.21",
+        "tensorflow_text": "tensorflow-text>=2.21",
+        "tqdm": "tqdm>=4.67",
+    },
     "jax": {"jax": "jax>=0.10"},
     "torch": {"torch": "torch>=2.13"},
-    "plots": {"matplotlib": "matplotlib>=3.11", "seaborn": "seaborn>=0.13.2"},
-    "ctranslate2": {"ctranslate2": "ctranslate2>=4.8"},
-    "marian": {"yaml": "pyyaml>=6.0", "safetensors": "safetensors>=0.6"},
-    "hub": {"huggingface_hub": "huggingface_hub>=1.0"},
-    "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
     "distributed": {"pyarrow": "pyarrow>=17.0", "ray": "ray[train]>=2.60"},
     "serve": {
         "httptools": "httptools>=0.9",
@@ -41,7 +38,17 @@ EXTRAS = {
         "starlette": "starlette>=1.10",
         "uvicorn": "uvicorn>=0.54",
     },
+    "ctranslate2": {"ctranslate2": "ctranslate2>=4.8"},
+    "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
+    "hub": {
+        "huggingface_hub": "huggingface_hub>=1.0",
+        "yaml": "pyyaml>=6.0",
+        "safetensors": "safetensors>=0.6",
+    },
+    "plots": {"matplotlib": "matplotlib>=3.11", "seaborn": "seaborn>=0.13.2"},
 }
+# The extras that include the extra `tensorflow`.
+WITH_TENSORFLOW = ("ctranslate2", "distributed", "onnx", "serve")
 REQUIREMENTS = {
     module: requirement
     for packages in (DEPENDENCIES, *EXTRAS.values())
@@ -81,7 +88,9 @@ def require_extra(extra: str, needed_for: str) -> None:
         ModuleNotFoundError: if one is missing. The message has the command that
             installs it.
     """
-    require_modules(EXTRAS[extra], needed_for, EXTRAS[extra])
+    included = EXTRAS["tensorflow"] if extra in WITH_TENSORFLOW else {}
+    packages = {**included, **EXTRAS[extra]}
+    require_modules(packages, needed_for, packages)
 
 
 def require_modules(

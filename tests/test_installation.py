@@ -1,78 +1,115 @@
-"""A wheel in an environment of its own."""
+"""The wheel and the source distribution, each installed in an empty environment.
+
+pip downloads the dependencies: without a package index, the tests are skipped.
+"""
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
-import sysconfig
+import tomllib
 import venv
 import zipfile
 
 import pytest
 from documented import PACKAGE, ROOT, write_toy_text
 
+import keras_transformer
+
+pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+# As in the environment of the tests: pip resolves other versions to builds with CUDA.
+(TORCH,) = [
+    requirement
+    for requirement in PROJECT["optional-dependencies"]["test"]
+    if requirement.startswith("torch==")
+]
 TOY_OPTIONS = {
     **{"vocabulary-size": 29, "max-length": 24, "epochs": 1, "average": 1},
     **{"cooldown": 0, "warmup-steps": 1, "num-beams": 1},
 }
 
 
-def run(*command, **options):
+def run(*command, expected=0, cwd=None, backend="tensorflow"):
+    """Runs a command that finds nothing outside its environment; returns its output."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     process = subprocess.run(
-        [*map(str, command)], capture_output=True, text=True, **options
+        [*map(str, command)],
+        **{"cwd": cwd, "env": {**environment, "KERAS_BACKEND": backend}},
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
     )
-    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.returncode == expected, process.stdout
     return process.stdout
 
 
-@pytest.fixture
-def wheel(tmp_path):
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
-    run(*build, cwd=ROOT)
-    (wheel,) = tmp_path.glob("*.whl")
-    return wheel
+@pytest.fixture(scope="module", autouse=True)
+def package_index(tmp_path_factory):
+    download = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir"]
+    download += ["--dest", tmp_path_factory.mktemp("index"), "namex"]
+    if subprocess.run([*map(str, download)], capture_output=True).returncode:
+        pytest.skip("pip reaches no package index")
 
 
-@pytest.fixture
-def environment(tmp_path, wheel):
-    """An environment with the wheel, and with all packages around the tests.
-
-    Lines of a `.pth` file are folders of packages. The `.pth` files in them, such as
-    that of an editable installation of the library, have no effect.
-    """
-    folder = tmp_path / "environment"
-    venv.create(folder, symlinks=True)
-    python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "--quiet"]
-    run(*pip, "install", "--no-deps", "--no-index", wheel)
-    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    own = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-    pathlib.Path(own.strip(), "packages.pth").write_text("\n".join(sorted(paths)))
-    return folder
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distributions")
+    run(sys.executable, "-m", "hatchling", "build", "--directory", folder, cwd=ROOT)
+    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return {"wheel": wheel, "source": source}
 
 
-@pytest.mark.once("torch")
-def test_a_wheel_trains_in_another_folder(wheel, environment, tmp_path):
+def install(folder, *requirements):
+    """Creates an environment; returns its folder of programs."""
+    venv.create(folder / "environment", with_pip=True)
+    programs = folder / "environment" / "bin"
+    run(programs / "python", "-m", "pip", "install", "--quiet", *requirements)
+    return programs
+
+
+def test_the_wheel_has_all_files(distributions):
     files = {path.relative_to(ROOT).as_posix() for path in PACKAGE.rglob("*.*")}
-    files = {name for name in files if "__pycache__" not in name}
-    with zipfile.ZipFile(wheel) as content:
-        assert files <= {*content.namelist()}
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    write_toy_text(folder)
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    find = (
-        "from importlib import util; print(util.find_spec('keras_transformer').origin)"
-    )
-    python = environment / "bin" / "python"
-    origin = run(python, "-P", "-c", find, cwd=folder, env=clean)
-    assert origin.startswith(str(environment))
-    command = [environment / "bin" / "keras-transformer", "train", "--no-export"]
-    command += ["--train", "train.en", "train.de", "--valid", "valid.en", "valid.de"]
-    command += [f"--{name}={value}" for name, value in TOY_OPTIONS.items()]
-    output = run(*command, "--output", "runs/a", cwd=folder, env=clean)
+    with zipfile.ZipFile(distributions["wheel"]) as content:
+        missing = files - {*content.namelist()}
+    assert not [name for name in missing if "__pycache__" not in name]
+
+
+@pytest.mark.parametrize(
+    ("backend", "form", "pins"), [("jax", "wheel", []), ("torch", "source", [TORCH])]
+)
+def test_without_tensorflow(backend, form, pins, distributions, tmp_path):
+    write_toy_text(tmp_path)
+    programs = install(tmp_path, f"{distributions[form]}[{backend}]", *pins)
+    command = programs / "keras-transformer"
+    elsewhere = {"cwd": tmp_path, "backend": backend}
+
+    program = ROOT / "tests" / "installed" / "on_arrays.py"
+    output = run(programs / "python", "-P", program, **elsewhere)
+    assert f"{tmp_path}/environment/" in output
+    assert output.endswith(f" works on {backend} without TensorFlow.\n")
+
+    version = run(command, "--version", **elsewhere)
+    assert version == f"keras-transformer {keras_transformer.__version__}\n"
+    texts = ["--train", "train.en", "train.de", "--valid", "valid.en", "valid.de"]
+    train = [command, "train", *texts, "--output", "runs/a"]
+    error = run(*train, expected=1, **elsewhere)
+    assert error.startswith("error: `train` requires the packages keras_nlp, ")
+    assert 'To install: pip install "keras-nlp>=' in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_with_tensorflow(distributions, tmp_path):
+    """Texts to a SavedModel and back to texts, by the command alone."""
+    write_toy_text(tmp_path)
+    programs = install(tmp_path, f"{distributions['wheel']}[tensorflow]")
+    command = programs / "keras-transformer"
+    texts = ["--train", "train.en", "train.de", "--valid", "valid.en", "valid.de"]
+    options = [f"--{name}={value}" for name, value in TOY_OPTIONS.items()]
+    train = [command, "train", *texts, *options, "--output", "runs/a"]
+    output = run(*train, cwd=tmp_path)
     assert "13 sentences of the validation text:" in output
-    figures = json.loads((folder / "runs/a/figures.json").read_text())
+    figures = json.loads((tmp_path / "runs/a/figures.json").read_text())
     assert f"{'bleu':21}{figures['bleu']:8.2f}" in output
-    assert (folder / "runs/a/model.keras").exists()
+    assert (tmp_path / "runs/a/saved_model/1/saved_model.pb").exists()
+    run(command, "translate", "runs/a", "valid.en", "output.de", cwd=tmp_path)
+    assert len((tmp_path / "output.de").read_text("utf-8").splitlines()) == 13

@@ -11,7 +11,12 @@ import pytest
 from documented import MODULES, ROOT
 
 import keras_transformer
-from keras_transformer.packages import DEPENDENCIES, DISTRIBUTION, EXTRAS
+from keras_transformer.packages import (
+    DEPENDENCIES,
+    DISTRIBUTION,
+    EXTRAS,
+    WITH_TENSORFLOW,
+)
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
@@ -80,8 +85,8 @@ def test_messages_advise_the_requirements_of_the_project():
     assert sorted(DEPENDENCIES.values()) == sorted(PROJECT["dependencies"])
     extras = PROJECT["optional-dependencies"]
     for extra, packages in EXTRAS.items():
-        own = [name for name in extras[extra] if not name.startswith(DISTRIBUTION)]
-        assert sorted(packages.values()) == sorted(own)
+        included = [f"{DISTRIBUTION}[tensorflow]"] if extra in WITH_TENSORFLOW else []
+        assert sorted([*included, *packages.values()]) == sorted(extras[extra])
 
 
 # The name of the command as a requirement: `keras-transformer` in an installation, or

@@ -86,8 +86,9 @@ def export_command(
     _check_options(format, options)
     find_model(model)
     check_new_folder(folder)
-    if format.value in EXTRAS:
-        require_extra(format.value, f"`format={format.value!r}`")
+    extra = "hub" if format.value == "marian" else format.value
+    if extra in EXTRAS:
+        require_extra(extra, f"`format={format.value!r}`")
     import_keras_quietly()
     loaded = load_trained_model(model)
     search: Search = make_search(model, num_beams, length_penalty, num_hypotheses)
@@ -165,7 +166,7 @@ def _check_source(folder: str) -> None:
     if path.is_dir():
         is_marian = (path / "decoder.yml").exists() or any(path.glob("*.safetensors"))
         if is_marian and not (path / "model.bin").exists():
-            require_extra("marian", f"`folder={folder!r}`")
+            require_extra("hub", f"`folder={folder!r}`")
         return
     check_repository(folder)
     require_extra("hub", f"the repository {folder} on the Hugging Face Hub")

@@ -30,6 +30,7 @@ def import_keras_quietly() -> None:
     from keras_transformer.packages import DEPENDENCIES, require_extra, require_modules
 
     require_modules(DEPENDENCIES, "keras_transformer")
+    require_extra("tensorflow", "The command")
     backend = os.environ.get("KERAS_BACKEND")
     if backend in ("jax", "torch"):
         require_extra(backend, f"KERAS_BACKEND={backend}")

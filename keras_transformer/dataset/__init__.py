@@ -22,6 +22,10 @@ compiles as many shapes as there are buckets.
 file, and yields windows of it, in batches of one shape.
 """
 
+from keras_transformer.packages import require_extra
+
+require_extra("tensorflow", "`keras_transformer.dataset`")
+
 from keras_transformer.dataset.buckets import BatchShape
 from keras_transformer.dataset.parallel_dataset import ParallelDataset
 from keras_transformer.dataset.parallel_text import parallel_dataset

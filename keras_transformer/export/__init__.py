@@ -77,18 +77,18 @@ __all__ = [
 ]
 
 
-# The extras whose packages the writers require.
+# The extras whose packages the writers require; `tensorflow` for the others.
 _EXTRAS = {
     "export_ctranslate2": "ctranslate2",
     "export_onnx": "onnx",
-    "export_marian": "marian",
+    "export_marian": "hub",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _EXTRAS:
-        require_extra(_EXTRAS[name], f"`{name}`")
     if name in _MODULES:
+        if _MODULES[name] != "protocols":
+            require_extra(_EXTRAS.get(name, "tensorflow"), f"`{name}`")
         module = import_module(f"keras_transformer.export.{_MODULES[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,8 @@ it requires.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from keras_transformer.packages import require_extra
+
 if TYPE_CHECKING:
     from keras_transformer.interoperability.ctranslate2 import load_ctranslate2
     from keras_transformer.interoperability.gpt2 import load_gpt2
@@ -28,6 +30,7 @@ __all__ = ["load_ctranslate2", "load_gpt2", "load_marian"]
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
+        require_extra("tensorflow", f"`{name}`")
         module = import_module(f"keras_transformer.interoperability.{_MODULES[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -162,7 +162,7 @@ def read_own_files(folder: pathlib.Path) -> OwnFiles:
 
 
 def _read_yaml(content: bytes, name: str) -> Config:
-    require_extra("marian", name)
+    require_extra("hub", name)
     import yaml
 
     try:

@@ -148,7 +148,7 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
     Raises:
         ValueError: if the file is damaged.
     """
-    require_extra("marian", f"{path}")
+    require_extra("hub", f"{path}")
     import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
     import safetensors
 

@@ -11,6 +11,7 @@ Keras when they are first used.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from keras_transformer.packages import require_extra
 from keras_transformer.recipe.recipe import Recipe, read_options
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_extra("tensorflow", f"`{name}`")
     module = import_module(f"keras_transformer.recipe.{_MODULES[name]}")
     value: object = getattr(module, name)
     return value

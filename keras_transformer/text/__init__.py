@@ -11,6 +11,10 @@ them.
 `text_files` reads the text files of the whole library.
 """
 
+from keras_transformer.packages import require_extra
+
+require_extra("tensorflow", "`keras_transformer.text`")
+
 from keras_transformer.text.keras_hub_tokenizer import KerasHubTokenizer
 from keras_transformer.text.lookup_tokenizers import (
     ByteTokenizer,
