@@ -118,7 +118,8 @@ def train(
         callbacks=[
             keras.callbacks.TerminateOnNaN(),
             EpochSeconds(),
-            Checkpoints(checkpoints, text.train, keep=1),
+            # Rows are models of Keras as well; none of these callbacks has a state.
+            Checkpoints(checkpoints, text.train, keep=1, callbacks=[]),
         ],
     ).history
     figures = {

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import logging
 import os
 import pathlib
 import signal
@@ -14,12 +13,11 @@ import keras
 import numpy as np
 import psutil
 import pytest
-from fork_server import forked_python
 from translating_workers import WINDOW
 from typer.testing import CliRunner
 
 from keras_transformer import Seq2Seq, command_line, translate_file
-from keras_transformer.backend.ray_ports import use_loopback
+from keras_transformer.backend.ray_connection import connection
 from keras_transformer.inference import file_translation
 from keras_transformer.text import CharacterTokenizer
 
@@ -31,22 +29,13 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 @pytest.fixture(scope="module")
 def workers():
     """The module, within a cluster of one core that the workers share."""
-    use_loopback()
     pytest.importorskip("ray")
     from keras_transformer.inference.file_translation import workers
 
-    ray = workers.ray
     # Its processes cannot import this module.
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    ray.init(
-        "local",
-        num_cpus=1,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-    )
-    yield workers
-    ray.shutdown()
+    workers.ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with connection(num_cpus=1):
+        yield workers
 
 
 class Toy:
@@ -118,7 +107,7 @@ def folder(tmp_path_factory):
 def start(*arguments):
     """Runs a process; returns its exit code, and waits for all that it has started."""
     script = pathlib.Path(__file__).with_name("translating_workers.py")
-    command = [*forked_python("torch"), script, *arguments]
+    command = [sys.executable, script, *arguments]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.stdout, found.stderr
     left = []

@@ -3,11 +3,10 @@
 import json
 import pathlib
 import subprocess
+import sys
 
-import keras
 import numpy as np
 import pytest
-from fork_server import forked_python
 from small_run import BATCHES, EPOCHS
 
 pytestmark = pytest.mark.divided("jax")
@@ -25,7 +24,7 @@ def folder(tmp_path_factory):
 def ends(folder):
     """Exit codes of the processes, by the place where they were killed."""
     process = subprocess.run(
-        [*forked_python(keras.backend.backend()), SCRIPT, folder],
+        [sys.executable, SCRIPT, folder],
         capture_output=True,
         text=True,
     )
