@@ -159,12 +159,12 @@ def test_a_model_of_keras_resumes_exactly_with_its_callbacks(tmp_path):
 
 @pytest.mark.once("torch")
 def test_a_model_of_keras_requires_callbacks(tmp_path):
-    data, checkpoints = make_data(), Checkpoints(tmp_path)
-    match = (
-        "`callbacks` must be the other callbacks .* class Functional; .*=None`. Pass"
-    )
+    data, callbacks = make_data(), [Checkpoints(tmp_path)]
+    match = "`callbacks` must be the other callbacks .* class Functional; .*=None`"
     with pytest.raises(ValueError, match=match):
-        compile_model(make_network()).fit(data.dataset, callbacks=[checkpoints])
+        compile_model(make_network()).fit(
+            data.dataset, shuffle=False, callbacks=callbacks
+        )
 
 
 def test_a_complete_run_does_nothing(whole, tmp_path, capsys):

@@ -138,9 +138,15 @@ class Checkpoints(keras.callbacks.Callback):
     A model of Keras:
 
     ```python
-    others = [keras.callbacks.EarlyStopping("loss", patience=5)]
-    checkpoints = Checkpoints("runs/other", callbacks=others)
-    other_model.fit(x, y, epochs=40, shuffle=False, callbacks=[*others, checkpoints])
+    classifier = keras.Sequential([keras.layers.Dense(3)])
+    classifier.compile("adam", "mse")
+    rows, others = keras.ops.ones((32, 5)), [keras.callbacks.EarlyStopping("loss")]
+    classifier.fit(
+        rows,
+        rows[:, :3],
+        shuffle=False,
+        callbacks=[*others, Checkpoints("runs/classifier", callbacks=others)],
+    )
     ```
     """
 
@@ -171,7 +177,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._best_epoch()  # Raises an error if `monitor` or `mode` is invalid.
         self.callbacks = callback_state.check_callbacks(callbacks)
         self._callbacks_of_fit: list[keras.callbacks.Callback] | None = None
-        self._signals: StopSignals | None = None
+        self._signals = StopSignals(self._finish)
 
     def _best_epoch(self) -> BestEpoch | None:
         return None if self.monitor is None else BestEpoch(self.monitor, self.mode)
@@ -526,8 +532,7 @@ def within_fit(callbacks: Any) -> Iterator[None]:
     finally:
         for each in reversed(own):
             each._callbacks_of_fit = None
-            if each._signals is not None:
-                each._signals.restore()
+            each._signals.restore()
             storage.release_lock(each.folder)
 
 

@@ -38,7 +38,7 @@ class StopSignals:
             `"checkpoint"`; `None` = the run can stop at once.
     """
 
-    def __init__(self, finish: Callable[[], str], is_verbose: bool) -> None:
+    def __init__(self, finish: Callable[[], str], is_verbose: bool = False) -> None:
         self.received: int | None = None
         self.waits_for: str | None = None
         self._finish = finish
