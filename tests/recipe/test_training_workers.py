@@ -4,13 +4,13 @@ import csv
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 import keras
 import numpy as np
 import psutil
 import pytest
-from fork_server import forked_python
 
 import keras_transformer as kt
 from keras_transformer.recipe import Recipe, train
@@ -67,7 +67,7 @@ def losses(folder):
 
 def start(folder, text, workers):
     options = {"train": text, "valid": text, "output": folder.name, **OPTIONS}
-    command = [*forked_python("jax"), "-m", "keras_transformer", "train"]
+    command = [sys.executable, "-m", "keras_transformer", "train"]
     return subprocess.Popen(
         [*command, *arguments(options), "--workers", str(workers)],
         cwd=folder.parent,

@@ -18,7 +18,6 @@ import jax
 import keras
 import numpy as np
 from devices import build, difference, examples, fit
-from fork_server import forked_python
 
 import keras_transformer as kt
 from keras_transformer.backend.processes import fail_together
@@ -120,7 +119,7 @@ def compare(folder, port):
     (batches, epoch), *_ = run(folder / "whole", (), epochs=2)
     (first, first_epoch), ids, _ = run(folder / "one process", (), epochs=1)
     run(folder / "of process 1", (), epochs=1)
-    command = [*forked_python("jax"), __file__]
+    command = [sys.executable, __file__]
     processes = [
         subprocess.Popen(
             [*command, str(rank), str(port), folder], stdout=subprocess.PIPE, text=True

@@ -4,10 +4,10 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import keras
 import pytest
-from fork_server import forked_python
 
 import keras_transformer as kt
 from keras_transformer.backend import distribution
@@ -35,7 +35,7 @@ def figures():
         pytest.skip("`MirroredStrategy` belongs to TensorFlow")
     found = subprocess.run(
         [
-            *forked_python("tensorflow"),
+            sys.executable,
             pathlib.Path(__file__).with_name("replicas.py"),
         ],
         env={**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"},

@@ -4,10 +4,10 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import keras
 import pytest
-from fork_server import forked_python
 
 import keras_transformer as kt
 
@@ -21,7 +21,7 @@ def figures():
     if keras.backend.backend() != "jax":
         pytest.skip("`Pipeline` needs JAX")
     found = subprocess.run(
-        [*forked_python("jax"), pathlib.Path(__file__).with_name("pipelines.py")],
+        [sys.executable, pathlib.Path(__file__).with_name("pipelines.py")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -4,10 +4,10 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import keras
 import pytest
-from fork_server import forked_python
 
 import keras_transformer as kt
 from keras_transformer.backend.processes import (
@@ -31,7 +31,7 @@ def figures():
         pytest.skip("`distribute` needs JAX")
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     found = subprocess.run(
-        [*forked_python("jax"), pathlib.Path(__file__).with_name("processes.py")],
+        [sys.executable, pathlib.Path(__file__).with_name("processes.py")],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
