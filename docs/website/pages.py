@@ -37,7 +37,7 @@ NAVIGATION = {
     ),
     "Project": (
         *("project/changelog", "project/benchmarks", "project/contributing"),
-        *("project/security", "source_tree", "releasing"),
+        *("project/security", "source_tree", "project/private_names", "releasing"),
     ),
 }
 # Files of the repository that are pages of the site, with the names of the pages.
@@ -49,6 +49,7 @@ PAGES = {
     "CONTRIBUTING.md": "project/contributing",
     "SECURITY.md": "project/security",
     "benchmarks/README.md": "project/benchmarks",
+    "keras_transformer/backend/README.md": "project/private_names",
     "saved_models/pronounce/README.md": "examples/saved_model",
     "saved_models/pronounce/1/README.md": "examples/model_card",
     **{f"examples/{path.name}": f"examples/{path.stem}" for path in EXAMPLES},

@@ -1,19 +1,20 @@
-"""APIs of single backends, and private names of dependencies, each with its reason.
+"""APIs of single backends, and private names of dependencies.
+
+`README.md` in this folder lists the private names, with their reasons and gains.
 
 - `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
 - `distribution`: losses, metrics and updates over several replicas
 - `freed_memory`: memory that glibc keeps for later steps
 - `sharding`: batches and variables on several devices of JAX
-- `keras_internals`: private names of Keras, with fallbacks; quantized models
+- `keras_internals`: layers, builds and states of `fit` of Keras; quantized models
 - `matmul`: matrix multiplication with the fastest kernel of each backend
 - `micro_batches`: gradients accumulated over parts of a batch
 - `pipeline`: blocks of a model on several devices of JAX, one after another
 - `processes`: processes that train together, on JAX
 - `pytorch_file`: files of `torch.save`, read by PyTorch
 - `random_bits`: random integers of 16 bits for dropout
-- `ray_ports`: connections to Ray, and the addresses on which it listens
-- `ray_start`: the start of a local cluster of Ray
+- `ray_connection`: connections to a cluster of Ray
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache
 - `slice_update`: updates of a slice in place

@@ -249,7 +249,7 @@ class ReplicatedModel(keras.Model):
     def _maybe_symbolic_build(
         self, iterator: Any = None, data_batch: Any = None
     ) -> None:
-        if getattr(self, "_distribute_strategy", None) is None:
+        if not _has_strategy(self):
             return
         _check_strategy(self.distribute_strategy)  # `evaluate` has no other check.
         batch = _batch_of(iterator)
@@ -270,10 +270,20 @@ def build_optimizer(model: keras.Model) -> None:
         model: a compiled model; it is left unchanged if its optimizer is built, or if
             it has no weights to train.
     """
-    if getattr(model, "_distribute_strategy", None) is not None or not model.built:
+    if not model.built or _has_strategy(model):
         return
     if model.trainable_variables and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+
+
+def _has_strategy(model: keras.Model) -> bool:
+    """Returns whether a model belongs to a strategy of `tf.distribute`."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    with model.distribute_strategy.scope():
+        return bool(tf.distribute.has_strategy())
 
 
 def _batch_of(iterator: Any) -> Any:

@@ -1,15 +1,12 @@
-"""Private names of Keras, each with its reason and a fallback.
+"""What the public API of Keras has in parts only: layers, builds, states of `fit`.
 
-Keras 3.15 has no public equivalent of these names. If a name is missing, the fallback
-does the same with public names, or its docstring describes the effect.
+The README of this folder lists the private names. If one is missing, the fallback does
+the same with public names, or the docstring describes the effect.
 """
 
 import collections
-import contextlib
-import gc
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -31,8 +28,8 @@ _STATE: dict[type[keras.callbacks.Callback], tuple[str, ...]] = {
 def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Lists a layer and all its sub-layers.
 
-    `Model.layers` lists the layers of a model, but not those inside other layers.
-    The fallback looks for layers in the attributes.
+    `Model.layers` lists the layers of a model, but not those inside other layers. These
+    are attributes, or within lists and dictionaries that are attributes.
 
     Args:
         layer: a layer or a model.
@@ -40,8 +37,6 @@ def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     Returns:
         List of layers, each of them once.
     """
-    if hasattr(layer, "_flatten_layers"):
-        return list(layer._flatten_layers())
     found: dict[int, keras.layers.Layer] = {}
     queue = collections.deque([layer])
     while queue:
@@ -81,57 +76,6 @@ def check_not_quantized(model: keras.Model) -> None:
                 "loaded model; or pass `quantization` to `export`, which rounds the "
                 "exported weights."
             )
-
-
-def implicit_mask(x: Tensor) -> Tensor | None:
-    """Returns the Keras mask of a tensor.
-
-    Keras passes it to the argument `mask` of layers alone. The fallback is a layer.
-
-    Args:
-        x: output of a layer.
-
-    Returns:
-        Boolean tensor, or `None`.
-    """
-    try:
-        from keras.src.backend import get_keras_mask
-    except ImportError:
-        return _MaskOfInputs()(x)
-    return get_keras_mask(x)
-
-
-class _MaskOfInputs(keras.layers.Layer):
-    """Returns the Keras mask of its inputs."""
-
-    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor | None:
-        return mask
-
-
-@contextlib.contextmanager
-def replaced_values(
-    variables: Sequence[keras.Variable], values: Sequence[Any]
-) -> Iterator[None]:
-    """Gives variables other values for a while, which may be on other devices.
-
-    `Variable.assign` moves a value to the devices of the variable. Without the private
-    name the variables are left unchanged.
-
-    Args:
-        variables: built Keras variables.
-        values: tensor of the backend for each variable.
-    """
-    before = [getattr(variable, "_value", None) for variable in variables]
-    if any(value is None for value in before):
-        yield
-        return
-    try:
-        for variable, value in zip(variables, values, strict=True):
-            variable._value = value  # type: ignore[attr-defined]
-        yield
-    finally:
-        for variable, value in zip(variables, before, strict=True):
-            variable._value = value  # type: ignore[attr-defined]
 
 
 def build_from_dataset(model: keras.Model, data: Any) -> None:
@@ -261,71 +205,14 @@ def finalize_averages(swap: keras.callbacks.SwapEMAWeights) -> None:
 
     `fit` ends with `optimizer.finalize_variable_values`, which copies the averages of
     the optimizer into the model. If the averages are in the model already, this
-    function copies them into the optimizer as well. The fallback swaps twice, which
-    rounds the values on TensorFlow.
+    function copies them into the optimizer as well: it runs the last epoch of the
+    callback, whose end does so.
 
     Args:
-        swap: a callback with `swap_on_epoch=True`.
+        swap: a callback with `swap_on_epoch=True`, after the end of an epoch.
     """
-    if hasattr(swap, "_ema_weights_in_model") and hasattr(swap, "_finalize_ema_values"):
-        if swap._ema_weights_in_model:
-            swap._finalize_ema_values()
-    else:
-        _finalize_by_swapping(swap)
-
-
-def _finalize_by_swapping(swap: keras.callbacks.SwapEMAWeights) -> None:
-    """Runs the last epoch of the callback: its end finalizes the averages."""
     params = swap.params
     swap.set_params({**params, "epochs": 1})
     swap.on_epoch_begin(0)
     swap.on_epoch_end(0)
     swap.set_params(params)
-
-
-def find_callback_list(
-    callback: keras.callbacks.Callback,
-) -> keras.callbacks.CallbackList | None:
-    """Finds the list of all callbacks of the running `fit`.
-
-    Keras gives a callback the model, but not the list. The list is the object that
-    shares the parameters of `fit` with the callback; the names involved are public.
-
-    Args:
-        callback: a callback of the list.
-
-    Returns:
-        The list, or `None` if the callback was not given to `fit`.
-    """
-    for each in gc.get_objects():
-        if (
-            issubclass(type(each), keras.callbacks.CallbackList)
-            and each.params is callback.params
-            and any(other is callback for other in each.callbacks)
-        ):
-            return each
-    return None
-
-
-def is_called_by_fit(
-    frame: FrameType | None, callbacks: keras.callbacks.CallbackList
-) -> bool:
-    """Returns whether code runs within the `fit` of a list of callbacks.
-
-    Keras does not inform a callback if `fit` ends with an exception. While it runs, the
-    list is among the local variables of the function `fit`.
-
-    Args:
-        frame: the frame of the code.
-        callbacks: the list, from `find_callback_list`.
-
-    Returns:
-        bool.
-    """
-    while frame is not None:
-        if frame.f_code.co_name == "fit" and any(
-            value is callbacks for value in frame.f_locals.values()
-        ):
-            return True
-        frame = frame.f_back
-    return False

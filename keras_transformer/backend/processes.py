@@ -10,8 +10,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import keras
 import numpy as np
 
-from keras_transformer.backend.keras_internals import replaced_values
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Model = TypeVar("Model")
@@ -192,7 +190,7 @@ def written_by_first_process(
         @fail_together  # The others wait, and can read the files afterwards.
         def write_in_first() -> None:
             if is_first_process():
-                with replaced_values(variables, values):
+                with keras.StatelessScope(list(zip(variables, values, strict=True))):
                     method(model, *args, **kwargs)
 
         write_in_first()

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.backend.keras_internals import implicit_mask
 from keras_transformer.types import Mask, Shape, Tensor
 
 
@@ -99,10 +98,17 @@ def embed_arrays(
             f"hidden_dim={hidden_dim}); received a tensor of shape {tuple(shape)} for "
             f"arrays of shape {tuple(arrays.shape)}."
         )
-    mask = implicit_mask(embedded)
+    mask = _MaskOfInputs()(embedded)
     if mask is None:
         mask = ops.ones(ops.shape(embedded)[:2], "bool")
     return EmbeddedSources(arrays, embedded, ops.cast(mask, "bool"))
+
+
+class _MaskOfInputs(keras.layers.Layer):
+    """Returns the Keras mask of its inputs, which Keras passes to layers alone."""
+
+    def call(self, inputs: Tensor, mask: Mask | None = None) -> Mask | None:
+        return mask
 
 
 def array_rows(spec: ArraySpec, sources: Any, argument: str) -> list[np.ndarray]:

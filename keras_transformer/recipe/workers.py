@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from keras_transformer.backend.ray_ports import connection
+from keras_transformer.backend.ray_connection import connection
 from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.progress import Reporter
 from keras_transformer.recipe.recipe import Recipe

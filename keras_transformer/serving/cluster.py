@@ -1,8 +1,6 @@
 """Replicas of models as Ray Serve deployments on the machines of a Ray cluster."""
 
 import asyncio
-import contextlib
-import gc
 import logging
 import os
 import tempfile
@@ -30,15 +28,7 @@ from ray.serve.exceptions import (  # noqa: E402
 )
 
 from keras_transformer.backend.compiled_code import tensorflow_flags  # noqa: E402
-from keras_transformer.backend.ray_ports import (  # noqa: E402
-    use_loopback_in_replica,
-)
-from keras_transformer.backend.ray_start import (  # noqa: E402
-    few_processes,
-    kept_sigterm_handler,
-    own_session,
-)
-from keras_transformer.packages import without_garbage_collection  # noqa: E402
+from keras_transformer.backend.ray_connection import connect  # noqa: E402
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
     RequestError,
@@ -67,18 +57,15 @@ NOT_SCHEDULED = "to be scheduled"
 
 
 class Description(NamedTuple):
-    """A replica: the signatures of its SavedModel, in two forms, and its port.
+    """The signatures of the SavedModel of a replica, in two forms.
 
     Attributes:
         signatures: dictionary of `Signature` by name.
         metadata: the same as in TensorFlow Serving's REST API.
-        port_is_closed: bool, `False` if other machines can reach the port of a replica
-            of a local cluster.
     """
 
     signatures: dict[str, Signature]
     metadata: dict[str, Any]
-    port_is_closed: bool
 
 
 class SavedModelReplica:
@@ -106,17 +93,14 @@ class SavedModelReplica:
     ):
         self._stuck_seconds = stuck_seconds
         self._started: dict[object, float] = {}  # when each running batch started
-        self._port_is_closed = use_loopback_in_replica()
         os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
         os.environ["TF_XLA_FLAGS"] = tensorflow_flags(cache)
-        with without_garbage_collection():
-            from keras_transformer.serving.replica import Replica
+        from keras_transformer.serving.replica import Replica
 
-            self._replica = Replica(folder, batch_sizes, threads)
-            self._warm_up = WarmUp(self._replica, cache)
-            self._warm_up.compile_first()
-        gc.freeze()  # The objects of the start stay, so no search visits them.
+        self._replica = Replica(folder, batch_sizes, threads)
+        self._warm_up = WarmUp(self._replica, cache)
+        self._warm_up.compile_first()
         threading.Thread(target=self._warm_up.compile_others, daemon=True).start()
 
     async def predict(self, signature: str, requests: list[Columns]) -> list[Result]:
@@ -148,9 +132,7 @@ class SavedModelReplica:
 
     async def describe(self) -> Description:
         """Returns the signatures."""
-        return Description(
-            self._replica.signatures, self._replica.metadata(), self._port_is_closed
-        )
+        return Description(self._replica.signatures, self._replica.metadata())
 
 
 class Cluster:
@@ -177,23 +159,9 @@ class Cluster:
         self._temporary = tempfile.TemporaryDirectory(prefix="keras_transformer-")
         self._cache = str(Path(cache or self._temporary.name).resolve())
         self._stuck_seconds = stuck_seconds
-        local: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False}
-        # Ray puts the working folder first on the path of modules of its processes.
-        empty = Path(self._temporary.name, "working_folder")
-        empty.mkdir()
-        with (
-            contextlib.chdir(empty),
-            few_processes(),
-            own_session(),
-            kept_sigterm_handler(),
-        ):
-            ray.init(
-                address=address or "local",
-                namespace="keras_transformer",
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                **({} if address else local),
-            )
+        folder = Path(self._temporary.name, "working_folder")
+        folder.mkdir()
+        connect(address, folder, namespace="keras_transformer", num_cpus=cpus)
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
 
@@ -229,12 +197,6 @@ class Cluster:
             await _until_one_runs(name, options.cpus)
             replicas = max(options.replicas, options.max_replicas or 0)
             description = Description(*await handle.describe.remote())
-            if not description.port_is_closed:
-                logger.warning(
-                    "%s: other machines can reach the replicas, because this version "
-                    "of Ray is not known. Use a firewall",
-                    name,
-                )
             return Replicas(name, handle, replicas, description)
         except BaseException:
             await self.remove(name)

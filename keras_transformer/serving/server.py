@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
-from keras_transformer.backend.ray_ports import use_loopback
-from keras_transformer.backend.ray_start import use_fast_start
-from keras_transformer.packages import without_garbage_collection
+from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.batching import ABANDONED_SECONDS
 from keras_transformer.serving.connections import HTTPConfig, HTTPServer
@@ -85,9 +83,7 @@ def _start_cluster(options: ServerOptions) -> "Cluster":
     logger.info("%s Ray", "connecting to" if options.address else "starting")
     if options.address is None:
         use_loopback()
-        use_fast_start()
-    with without_garbage_collection():
-        from keras_transformer.serving.cluster import Cluster  # imports Ray
+    from keras_transformer.serving.cluster import Cluster  # imports Ray
 
     return Cluster(
         options.address,

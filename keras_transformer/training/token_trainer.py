@@ -26,9 +26,7 @@ from keras_transformer.backend.sharding import rows_to_add, share_rows
 from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.distribution import check_created_within
 from keras_transformer.layers.stack import blocks_called_by, scan_blocks
-from keras_transformer.training.checkpoints.stop_signals import (
-    restored_signal_handlers,
-)
+from keras_transformer.training.checkpoints.checkpoints import within_fit
 from keras_transformer.training.compile_arguments import (
     check_created_here,
     check_is_mean,
@@ -198,7 +196,7 @@ class TokenTrainer(ReplicatedModel):
         build_optimizer(self)
         if not is_first_process():
             kwargs["verbose"] = 0
-        with explained_lengths(), restored_signal_handlers():
+        with explained_lengths(), within_fit(arguments.get("callbacks")):
             return super().fit(*args, **kwargs)
 
     def make_train_function(self, force: bool = False) -> None:

@@ -5,16 +5,13 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.backend import keras_internals
 from keras_transformer.backend.keras_internals import (
     build_from_dataset,
     callback_state,
     count_steps,
     finalize_averages,
-    find_callback_list,
     flatten_layers,
     learning_rate_schedule,
-    replaced_values,
 )
 from keras_transformer.training.checkpoints import checkpoints
 
@@ -30,22 +27,23 @@ def make_model(optimizer=None):
 
 
 @pytest.mark.once("torch")
-def test_layers_are_found_without_the_private_method(monkeypatch):
-    model = kt.Seq2Seq(
-        vocabulary_size=13,
-        num_layers=2,
-        hidden_dim=4,
-        intermediate_dim=5,
-        num_heads=2,
-        dropout=0.1,
-    )
-    model.build({"encoder_token_ids": (1, 2), "decoder_token_ids": (1, 2)})
-    expected = {id(layer) for layer in flatten_layers(model)}
-    assert len(expected) > 40
-    monkeypatch.delattr(keras.layers.Layer, "_flatten_layers")
-    found = [id(layer) for layer in flatten_layers(model)]
-    assert len(set(found)) == len(found)
-    assert expected <= set(found)  # Keras does not list layers it does not track.
+def test_layers_within_layers_are_found_once():
+    class Outer(keras.layers.Layer):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.again = inner, inner
+            self.pair = keras.layers.Dense(1), [keras.layers.Dense(2)]
+            self.by_name = {"a": {"b": keras.layers.Dense(3)}}
+
+    inner = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5)])
+    outer = Outer(inner)
+    model = keras.Sequential([outer])
+    first, (second,) = outer.pair
+    expected = [model, outer, inner, *inner.layers, first, second]
+    expected += [outer.by_name["a"]["b"]]
+    found = flatten_layers(model)
+    assert len(found) == len(expected)
+    assert {id(layer) for layer in found} == {id(layer) for layer in expected}
 
 
 def test_a_model_is_built_by_fit_without_the_private_method():
@@ -103,11 +101,10 @@ def after_an_epoch_with_averages():
     return model, swap
 
 
-@pytest.mark.parametrize("finalize", ["finalize_averages", "_finalize_by_swapping"])
-def test_averages_are_final(finalize):
+def test_averages_are_final():
     model, swap = after_an_epoch_with_averages()
     averages = model.get_weights()
-    getattr(keras_internals, finalize)(swap)
+    finalize_averages(swap)
     model.optimizer.finalize_variable_values(model.trainable_variables)
     for found, expected in zip(model.get_weights(), averages, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -115,27 +112,6 @@ def test_averages_are_final(finalize):
     other, _ = after_an_epoch_with_averages()
     other.optimizer.finalize_variable_values(other.trainable_variables)
     assert np.abs(other.get_weights()[0] - averages[0]).max() > 1e-4
-
-
-def test_averages_are_final_without_the_private_names(monkeypatch):
-    finalized = []
-    monkeypatch.setattr(keras_internals, "_finalize_by_swapping", finalized.append)
-    renamed = types.SimpleNamespace(_ema_weights_in_model=True)
-    finalize_averages(renamed)
-    assert finalized == [renamed]
-
-
-def test_the_list_of_the_running_fit_is_found():
-    class Finder(keras.callbacks.Callback):
-        def on_train_begin(self, logs=None):
-            self.found = find_callback_list(self)
-
-    model, finder, other = make_model(), Finder(), keras.callbacks.TerminateOnNaN()
-    assert find_callback_list(finder) is None
-    for _ in range(2):  # The list of the first run may still be in memory.
-        model.fit(X, Y, verbose=0, callbacks=[other, finder])
-        assert finder.found.callbacks[:2] == [other, finder]
-        assert finder.found.params is finder.params
 
 
 class _Stop(Exception):
@@ -154,7 +130,7 @@ def test_a_run_resumes_without_the_private_attribute(tmp_path, monkeypatch):
 
     def fit(folder, *others, **more):
         model = make_model()
-        callbacks = [*others, kt.Checkpoints(folder)]
+        callbacks = [*others, kt.Checkpoints(folder, callbacks=[])]
         model.fit(X, Y, callbacks=callbacks, **options, **more)
         return model.get_weights()
 
@@ -167,19 +143,3 @@ def test_a_run_resumes_without_the_private_attribute(tmp_path, monkeypatch):
     found = fit(tmp_path / "stopped", initial_epoch=1)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
-
-
-def test_variables_have_other_values_for_a_while():
-    variable = keras.Variable([1.0, 2.0])
-    other = keras.ops.convert_to_tensor([3.0, 4.0])
-    with pytest.raises(OSError), replaced_values([variable], [other]):
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), [3.0, 4.0])
-        raise OSError
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), [1.0, 2.0])
-
-
-@pytest.mark.once("torch")
-def test_variables_without_the_private_name_are_left_unchanged():
-    variable = types.SimpleNamespace(value=1.0)
-    with replaced_values([variable], [2.0]):
-        assert vars(variable) == {"value": 1.0}

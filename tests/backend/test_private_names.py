@@ -1,8 +1,9 @@
-"""Private names of dependencies are used in `backend/` alone, and none is needed."""
+"""Private names of dependencies are in `backend/` and its table, and none is needed."""
 
 import ast
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -18,7 +19,8 @@ PRIVATE_MODULES = (
     *("keras.src", "keras_hub.src", "keras_nlp.src"),
     *("tensorflow.python", "tensorflow.compiler", "tensorflow_text.python"),
     *("jax._src", "jax.extend", "jax.interpreters", "jaxlib"),
-    *("torch.fx", "torch.ops", "torch.backends.mkldnn"),
+    *("torch.fx", "torch.ops"),
+    *("ray._private", "ray._common", "ray._raylet", "ray.serve._private"),
 )
 # Methods of named tuples, which Python documents.
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}
@@ -31,6 +33,10 @@ def trees():
 
 def is_private(name):
     return name.startswith("_") and not name.startswith("__")
+
+
+def is_hidden_name(name):
+    return is_private(name) or name in ("__internal__",)
 
 
 def own_names(every_tree):
@@ -83,6 +89,16 @@ def private_uses(node, own):
     # Names of attributes, as `getattr` and `vars` take them.
     if isinstance(node, ast.Constant) and node.value in PRIVATE_OF_KERAS - own:
         yield node.value
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+        name = node.args[1].value if isinstance(node.args[1], ast.Constant) else ""
+        if is_hidden_name(name) and name not in own:
+            yield name
+    if isinstance(node, ast.Call):
+        yield from (
+            keyword.arg
+            for keyword in node.keywords
+            if is_private(keyword.arg or "") and keyword.arg not in own | DOCUMENTED
+        )
 
 
 def private_names_of_keras():
@@ -100,7 +116,8 @@ def private_names_of_keras():
         keras.callbacks.CallbackList(),
     )
     objects = (optimizer, loss, layer, model, *callbacks)
-    return {name for each in objects for name in dir(each) if is_private(name)}
+    names = {name for each in objects for name in dir(each) if is_private(name)}
+    return names | {"_maybe_symbolic_build"}  # of models on TensorFlow
 
 
 PRIVATE_OF_KERAS = private_names_of_keras()
@@ -133,11 +150,51 @@ def test_private_names_are_used_in_backend_alone():
         "model._symbolic_build()",
         "getattr(loss, '_fn_kwargs', {})",
         "self._loss_tracker.update_state(0)",
+        "getattr(tf, '__internal__')",
+        "ray.init(_node_ip_address='127.0.0.1')",
         "frame.f_locals",
     ],
 )
 def test_the_search_finds_them(code):
     assert any(set(private_uses(node, set())) for node in ast.walk(ast.parse(code)))
+
+
+def shortest(uses):
+    """Leaves out the parts of longer names."""
+    return {
+        use
+        for use in uses
+        if not any(
+            other.startswith(f"{use}.") or other.endswith(f".{use}") for other in uses
+        )
+    }
+
+
+def listed():
+    """The private names of each module, in the table of the README."""
+    names = {}
+    for line in (PACKAGE / "backend" / "README.md").read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 7 and cells[1].startswith("`"):
+            module = cells[1].strip("`")
+            names.setdefault(module, set()).update(re.findall(r"`([^`]+)`", cells[2]))
+    return names
+
+
+@pytest.mark.once("torch")
+def test_the_table_lists_the_private_names_of_the_code():
+    every_tree = list(trees())
+    own = own_names(every_tree) - PRIVATE_OF_KERAS
+    found = {}
+    for path, tree in every_tree:
+        if path.parts[0] == "backend":
+            uses = {u for node in ast.walk(tree) for u in private_uses(node, own)}
+            found[path.stem] = shortest(uses)
+    table = listed()
+    assert table.keys() <= found.keys()
+    assert {module: names for module, names in table.items() if names} == {
+        module: names for module, names in found.items() if names
+    }
 
 
 WITHOUT_PRIVATE_NAMES = """

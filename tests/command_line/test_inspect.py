@@ -59,7 +59,7 @@ def checkpoints(folder):
     run = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(5)])
     run.compile("sgd", "mse")
     x, y = np.ones((2, 3), "float32"), np.ones((2, 5), "float32")
-    callbacks = [Checkpoints("runs/stopped/checkpoints")]
+    callbacks = [Checkpoints("runs/stopped/checkpoints", callbacks=[])]
     run.fit(x, y, epochs=2, verbose=0, callbacks=callbacks)
     return sorted(folder.glob("runs/stopped/checkpoints/*.npz"))
 

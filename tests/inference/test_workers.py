@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import logging
 import os
 import pathlib
 import signal
@@ -18,7 +17,7 @@ from translating_workers import WINDOW
 from typer.testing import CliRunner
 
 from keras_transformer import Seq2Seq, command_line, translate_file
-from keras_transformer.backend.ray_ports import use_loopback
+from keras_transformer.backend.ray_connection import connection
 from keras_transformer.inference import file_translation
 from keras_transformer.text import CharacterTokenizer
 
@@ -30,22 +29,13 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 @pytest.fixture(scope="module")
 def workers():
     """The module, within a cluster of one core that the workers share."""
-    use_loopback()
     pytest.importorskip("ray")
     from keras_transformer.inference.file_translation import workers
 
-    ray = workers.ray
     # Its processes cannot import this module.
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    ray.init(
-        "local",
-        num_cpus=1,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-    )
-    yield workers
-    ray.shutdown()
+    workers.ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with connection(num_cpus=1):
+        yield workers
 
 
 class Toy:

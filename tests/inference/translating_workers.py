@@ -3,7 +3,7 @@
     python translating_workers.py WINDOWS ARGUMENT…
 
 runs a command with small windows, and prints the ids of the processes that it has
-started after each of them. After so many windows it terminates its process group.
+started after each of them. After so many windows it terminates itself.
 Without arguments, it starts workers without a model, prints the ids of the processes,
 and kills itself.
 """
@@ -17,7 +17,7 @@ import sys
 import psutil
 
 from keras_transformer import command_line
-from keras_transformer.backend.ray_ports import connection
+from keras_transformer.backend.ray_connection import connection
 from keras_transformer.inference import file_translation
 from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
 
@@ -46,7 +46,6 @@ def start_workers_and_die():
 
 
 def translate(windows):
-    os.setpgrp()
     done, append = [], UnfinishedFile.append
 
     def append_and_terminate(self, *arguments):
@@ -54,7 +53,7 @@ def translate(windows):
         print_started()
         done.append(arguments)
         if len(done) == windows:
-            os.killpg(0, signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     UnfinishedFile.append = append_and_terminate
     whole = file_translation.translate_file

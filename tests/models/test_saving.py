@@ -7,7 +7,6 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from keras.src.saving import saving_lib
 from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import LabelSmoothedCrossEntropy, Seq2Seq
@@ -234,11 +233,8 @@ def write_on_a_full_disk(write):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.parametrize("memory", ["enough", "scarce"])
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_a_full_disk(tmp_path, monkeypatch, write, memory):
-    if memory == "scarce":  # Keras then lets HDF5 write to the disk.
-        monkeypatch.setattr(saving_lib, "is_memory_sufficient", lambda model: False)
+def test_a_full_disk(tmp_path, write):
     model = Seq2Seq(**{**SIZES, "intermediate_dim": 2000}, vocabulary_size=7)
     old = [tmp_path / "old.keras", tmp_path / "old.weights.h5"]
     for path in old:

@@ -211,14 +211,23 @@ def test_a_failure_fails_its_batch_and_frees_the_slot():
     run(scenario)
 
 
-def test_an_abandoned_batch_frees_its_slot(monkeypatch):
+def test_an_abandoned_batch_may_still_be_computed():
     async def scenario(batcher, gate):
         tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
-        monkeypatch.setattr(batching, "ABANDONED_SECONDS", 0.05)
         tasks[0].cancel()
         for _ in range(9):
             await asyncio.sleep(0)
-        assert gate.batches == [["a"]]  # which may still be computed
+        assert gate.batches == [["a"]]
+        gate.open.set()
+        assert await tasks[1] == ["B"]
+
+    run(scenario)
+
+
+def test_an_abandoned_batch_frees_its_slot(monkeypatch):
+    async def scenario(batcher, gate):
+        tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
+        tasks[0].cancel()
         while gate.batches != [["a"], ["b"]]:
             await asyncio.sleep(0.01)
         tasks[1].cancel()
@@ -226,4 +235,5 @@ def test_an_abandoned_batch_frees_its_slot(monkeypatch):
             await asyncio.sleep(0.01)
         assert batcher.waiting == 0
 
+    monkeypatch.setattr(batching, "ABANDONED_SECONDS", 0.05)
     run(scenario)

@@ -1,5 +1,4 @@
 import asyncio
-import pathlib
 import threading
 from types import SimpleNamespace
 
@@ -53,7 +52,11 @@ def test_replicas_that_take_long_to_stop(caplog, monkeypatch):
 
 
 def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_path):
-    may_end = threading.Event()
+    began, may_end = threading.Event(), threading.Event()
+    clock = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(
+        cluster, "time", SimpleNamespace(monotonic=lambda: clock.seconds)
+    )
 
     class Stuck:
         batch_sizes = (1,)
@@ -69,28 +72,26 @@ def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_
             pass
 
         def predict(self, signature, requests):
+            began.set()
             may_end.wait()
             return requests
 
     for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr("keras_transformer.serving.replica.Replica", Stuck)
-    monkeypatch.setattr(cluster.gc, "freeze", lambda: None)
-    replica = cluster.SavedModelReplica("m/1", (1,), 1, str(tmp_path), 0.05)
+    replica = cluster.SavedModelReplica("m/1", (1,), 1, str(tmp_path), 5.0)
 
     async def main():
         await replica.check_health()
-        task = asyncio.create_task(replica.predict("serving_default", []))
-        await asyncio.sleep(0.1)
-        with pytest.raises(RuntimeError, match="a batch has not ended after 0 s"):
-            await replica.check_health()
-        task.cancel()  # the thread goes on
-        await asyncio.gather(task, return_exceptions=True)
-        with pytest.raises(RuntimeError, match="a batch has not ended"):
+        task = asyncio.create_task(replica.predict("serving_default", [{}]))
+        await asyncio.to_thread(began.wait)
+        clock.seconds = 5.0
+        await replica.check_health()
+        clock.seconds = 6.0
+        with pytest.raises(RuntimeError, match="a batch has not ended after 6 s"):
             await replica.check_health()
         may_end.set()
-        assert await replica.predict("serving_default", [{}]) == [{}]
-        await asyncio.sleep(0.1)
+        assert await task == [{}]
         await replica.check_health()
 
     asyncio.run(main())
@@ -139,10 +140,3 @@ def test_the_log_tells_once_that_no_cores_are_free(caplog, monkeypatch, free, wa
     asyncio.run(cluster._until_one_runs("m-1", 1))
     found = caplog.text.count("m-1: Ray has no free cores for a replica")
     assert found == warnings
-
-
-def test_ray_has_the_message_about_scheduling():
-    """The part of the message is not documented."""
-    source = pathlib.Path(cluster.serve.__file__).parent
-    text = (source / "_private" / "deployment_state.py").read_text()
-    assert cluster.NOT_SCHEDULED in text

@@ -11,6 +11,7 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.layers import Dropout
+from keras_transformer.training import TokenTrainer
 
 EPOCHS, BATCHES = 3, 7
 ROWS, LENGTH = 5, 4
@@ -32,15 +33,40 @@ def make_data():
     )
 
 
-def make_model(optimizer=None, loss=None):
-    """Returns a compiled sequence-to-sequence model without attention."""
+class SmallTrainer(TokenTrainer):
+    """A model of this library, whose `fit` gives its callbacks to `Checkpoints`."""
+
+    pad_token_id = 0
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def call(self, inputs, training=None):
+        return self.network(inputs, training=training)
+
+
+def make_network():
+    """Returns a sequence-to-sequence model of Keras, without attention."""
     source = keras.Input((None,), dtype="int32", name="encoder_token_ids")
     target = keras.Input((None,), dtype="int32", name="decoder_token_ids")
     embed = keras.layers.Embedding(4 + len(LETTERS), 6)
     pooled = keras.layers.GlobalAveragePooling1D(keepdims=True)(embed(source))
     x = Dropout(0.3)(keras.layers.Add()([embed(target), pooled]))
     logits = keras.layers.Dense(4 + len(LETTERS))(x)
-    model = keras.Model([source, target], logits)
+    inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
+    return keras.Model(inputs, logits)
+
+
+def make_model(optimizer=None, loss=None):
+    """Returns a compiled and built `SmallTrainer`."""
+    model = SmallTrainer(make_network())
+    model({name: np.zeros((1, 2), "int32") for name in model.network.input})
+    return compile_model(model, optimizer, loss)
+
+
+def compile_model(model, optimizer=None, loss=None):
+    """Compiles a model, and returns it."""
     schedule = WarmupInverseSquareRoot(3e-2, 5)
     model.compile(
         optimizer=optimizer or keras.optimizers.Adam(schedule, beta_2=0.98),

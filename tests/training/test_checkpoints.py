@@ -16,8 +16,10 @@ from small_run import (
     LETTERS,
     ROWS,
     LossLog,
+    compile_model,
     make_data,
     make_model,
+    make_network,
 )
 
 from keras_transformer import (
@@ -91,7 +93,6 @@ def stopped(tmp_path_factory):
     """Folder of a run with one metric that is stopped after batch 5 of epoch 2."""
     folder = tmp_path_factory.mktemp("stopped")
     stop_within_epoch(folder)
-    storage.release_lock(folder)
     return folder
 
 
@@ -109,8 +110,8 @@ def test_a_stopped_run_resumes_exactly(whole, tmp_path, capsys):
     output = capsys.readouterr().out
     newest = tmp_path / "epoch-0002-after-batch-000004.npz"
     assert f"Resuming at epoch 2, batch 5. Checkpoint: {newest}\n" in output
-    assert f"Epoch 2/3\n{BATCHES - 4}/{BATCHES - 4} " in output
-    assert f"Epoch 3/3\n{BATCHES}/{BATCHES} " in output
+    for epoch in (2, 3):  # The progress bar counts the batches of the whole epoch.
+        assert f"Epoch {epoch}/3\n{BATCHES}/{BATCHES} " in output
     assert list(resumed_logs) == [key for key in logs if key >= (1, 4)]
     for key, values in resumed_logs.items():
         np.testing.assert_allclose(values, logs[key], rtol=0, atol=1e-6)
@@ -122,6 +123,48 @@ def test_a_stopped_run_resumes_exactly(whole, tmp_path, capsys):
     assert others[0].wait == EPOCHS - 1
     for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def test_a_model_of_keras_resumes_exactly_with_its_callbacks(tmp_path):
+    """`fit` of Keras does not give its callbacks to one of them."""
+
+    def fit(folder, *others):
+        model = compile_model(
+            make_network(), keras.optimizers.Adam(1e-2, use_ema=True, ema_momentum=0.5)
+        )
+        data, log, callbacks = make_data(), LossLog(), stateful()
+        checkpoints = Checkpoints(
+            folder, data, save_every=2, callbacks=[log, *callbacks]
+        )
+        model.fit(
+            data.dataset,
+            epochs=EPOCHS,
+            shuffle=False,
+            verbose=0,
+            callbacks=[log, *callbacks, *others, checkpoints],
+        )
+        return model, log.logs, callbacks[0]
+
+    keras.utils.set_random_seed(5)
+    model, logs, stopping = fit(tmp_path / "whole")
+    keras.utils.set_random_seed(5)
+    with pytest.raises(Stop):
+        fit(tmp_path / "run", StopAfter(1, 4))
+    keras.utils.set_random_seed(6)
+    resumed, resumed_logs, resumed_stopping = fit(tmp_path / "run")
+    assert list(resumed_logs) == [key for key in logs if key >= (1, 4)]
+    assert_same_runs((model, logs), (resumed, resumed_logs))
+    assert resumed_stopping.wait == stopping.wait == EPOCHS - 1
+
+
+@pytest.mark.once("torch")
+def test_a_model_of_keras_requires_callbacks(tmp_path):
+    data, callbacks = make_data(), [Checkpoints(tmp_path)]
+    match = "`callbacks` must be the other callbacks .* class Functional; .*=None`"
+    with pytest.raises(ValueError, match=match):
+        compile_model(make_network()).fit(
+            data.dataset, shuffle=False, callbacks=callbacks
+        )
 
 
 def test_a_complete_run_does_nothing(whole, tmp_path, capsys):
@@ -212,7 +255,7 @@ def test_a_run_resumes_for_more_epochs_without_data(tmp_path):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dropout(0.5)])
         model.add(keras.layers.Dense(1))
         model.compile("adam", "mse")
-        checkpoints = Checkpoints(tmp_path)
+        checkpoints = Checkpoints(tmp_path, callbacks=[])
         options = {"epochs": epochs, "shuffle": False, "verbose": 0, "batch_size": 4}
         return model.fit(x, x[:, :1], callbacks=[checkpoints], **options), model
 
@@ -481,11 +524,24 @@ def test_a_folder_is_locked_against_other_processes(tmp_path):
         ):
             fit(tmp_path)
         other.communicate(b"\n")
-    # An interrupted run of the same process, as in a notebook, keeps its lock.
     stop_within_epoch(tmp_path, epoch=0)
+    assert not storage._LOCKS
+
+
+@pytest.mark.once("torch")
+def test_an_interrupted_run_of_a_model_of_keras_keeps_its_lock(tmp_path):
+    data, model = make_data(), compile_model(make_network())
+
+    def fit(*others):
+        checkpoints = Checkpoints(tmp_path, data, callbacks=[])
+        callbacks = [*others, checkpoints]
+        model.fit(data.dataset, shuffle=False, verbose=0, callbacks=callbacks)
+
+    with pytest.raises(Stop):
+        fit(StopAfter(0, 4))
     assert os.path.realpath(tmp_path) in storage._LOCKS
-    fit(tmp_path, model=make_adam(), epochs=1)
-    assert os.path.realpath(tmp_path) not in storage._LOCKS
+    fit()  # The same process, as in a notebook.
+    assert not storage._LOCKS
 
 
 @pytest.mark.once("torch")
@@ -498,11 +554,13 @@ def test_an_error_releases_the_lock(tmp_path):
 
 @pytest.mark.once("torch")
 def test_a_folder_that_was_removed_is_locked_again(tmp_path):
-    stop_within_epoch(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run")
-    stop_within_epoch(tmp_path / "run")
-    assert (tmp_path / "run" / storage.LOCK).exists()
-    storage.release_lock(tmp_path / "run")
+    folder = tmp_path / "run"
+    for _ in range(2):
+        folder.mkdir()
+        storage.acquire_lock(folder)
+        assert (folder / storage.LOCK).exists()
+        shutil.rmtree(folder)
+    storage.release_lock(folder)
 
 
 @pytest.mark.once("torch")
@@ -649,6 +707,7 @@ def test_data_are_required_to_resume_within_an_epoch(tmp_path):
             {"save_every": 5},
             "must be given with `save_every`, .*=None` and `save_every=5`",
         ),
+        ({"callbacks": [5]}, r"`callbacks` must be a list .* `callbacks=\[5\]`"),
         ({"data": [1]}, r"`data` must be the `ParallelDataset` .*`data=\[1\]`"),
     ],
 )

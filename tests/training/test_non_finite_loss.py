@@ -5,7 +5,15 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small_run import BATCHES, ROWS, LossLog, make_data, make_model
+from small_run import (
+    BATCHES,
+    ROWS,
+    LossLog,
+    compile_model,
+    make_data,
+    make_model,
+    make_network,
+)
 
 from keras_transformer import (
     Checkpoints,
@@ -311,7 +319,8 @@ def test_batches_skipped_before_a_resume_are_reported(tmp_path):
 
 
 def test_a_saved_model_has_its_optimizer(tmp_path):
-    model = make_model(SkipNonFinite(keras.optimizers.Adam(0.3)), loss="mse")
+    model = make_network()
+    compile_model(model, SkipNonFinite(keras.optimizers.Adam(0.3)), loss="mse")
     model.optimizer.learning_rate = 0.1
     model.optimizer.build(model.trainable_variables)
     model.optimizer.iterations.assign(17)

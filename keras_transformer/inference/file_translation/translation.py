@@ -17,7 +17,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.backend.ray_ports import use_loopback
+from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.files import check_new_file, written_whole
@@ -357,7 +357,7 @@ def _decoder(
     if workers == 1:
         one = functools.partial(map, functools.partial(decode, model))
         return contextlib.nullcontext(one)
-    if "RAY_ADDRESS" not in os.environ:
+    if not os.environ.get("RAY_ADDRESS"):
         use_loopback()
     from keras_transformer.inference.file_translation.workers import started_workers
 

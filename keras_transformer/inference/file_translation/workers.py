@@ -21,7 +21,7 @@ from ray.exceptions import (  # noqa: E402
     RayTaskError,
 )
 
-from keras_transformer.backend.ray_ports import connection  # noqa: E402
+from keras_transformer.backend.ray_connection import connection  # noqa: E402
 
 Batch: TypeAlias = list[str]
 T = TypeVar("T")

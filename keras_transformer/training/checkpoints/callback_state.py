@@ -13,27 +13,6 @@ from keras_transformer.training.checkpoints.storage import can_be_saved
 SavedCallback = TypedDict("SavedCallback", {"class": str, "attributes": dict[str, Any]})
 
 
-def callback_list(callback: keras.callbacks.Callback) -> keras.callbacks.CallbackList:
-    """Returns the `CallbackList` that calls a callback.
-
-    Args:
-        callback: the callback that is being called.
-
-    Returns:
-        The `keras.callbacks.CallbackList` of `fit`.
-
-    Raises:
-        ValueError: if the caller is not `fit`.
-    """
-    found = keras_internals.find_callback_list(callback)
-    if found is not None:
-        return found
-    raise ValueError(
-        "`Checkpoints` must be one of the `callbacks` given to `fit`; received a call "
-        "from elsewhere. Pass it to `fit`."
-    )
-
-
 def attributes_to_save(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """Returns the names of the attributes that are the state of a callback.
 
@@ -45,6 +24,31 @@ def attributes_to_save(callback: keras.callbacks.Callback) -> tuple[str, ...]:
     """
     own = getattr(callback, "checkpointed_attributes", ())
     return keras_internals.callback_state(callback) or own
+
+
+def check_callbacks(callbacks: Any) -> list[keras.callbacks.Callback] | None:
+    """Checks the argument `callbacks` of `Checkpoints`.
+
+    Args:
+        callbacks: its value.
+
+    Returns:
+        List of the callbacks, or `None`.
+
+    Raises:
+        ValueError: if it is neither `None` nor a list of callbacks.
+    """
+    if callbacks is None:
+        return None
+    is_list = isinstance(callbacks, list | tuple)
+    if not (
+        is_list and all(isinstance(c, keras.callbacks.Callback) for c in callbacks)
+    ):
+        raise ValueError(
+            "`callbacks` must be a list of the other callbacks of `fit`; received "
+            f"`callbacks={callbacks!r}`."
+        )
+    return [*callbacks]
 
 
 def check_can_be_saved(callbacks: Iterable[keras.callbacks.Callback]) -> None:

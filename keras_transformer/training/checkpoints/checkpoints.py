@@ -1,11 +1,11 @@
 """Callback that saves a training run and resumes it."""
 
+import contextlib
 import math
 import os
 import pathlib
 import warnings
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import keras
@@ -49,14 +49,19 @@ class Checkpoints(keras.callbacks.Callback):
     was not stopped. If the run has completed all epochs, or `EarlyStopping` has ended
     it, `fit` prints a message and returns.
 
-    With `data`, Ctrl-C (SIGINT) and SIGTERM discard no batch: `fit` completes the
-    current one, writes a checkpoint and raises `KeyboardInterrupt` or, after SIGTERM,
-    `SystemExit` with exit code 143. After the last batch of an epoch, during validation
-    for example, it stops at once, and the resumed run begins with that batch. Without
-    `data`, it stops at once within an epoch, and at its end after the last batch. A
-    second Ctrl-C stops at once. If the program has a handler for the signal, `fit`
-    calls it after the checkpoint is written. Outside the main thread, signals are not
-    handled.
+    The models of this library give the callback the other callbacks of their `fit`,
+    and handle signals while it runs. With `data`, Ctrl-C (SIGINT) and SIGTERM discard
+    no batch: `fit` completes the current one, writes a checkpoint and raises
+    `KeyboardInterrupt` or, after SIGTERM, `SystemExit` with exit code 143. During
+    validation, it stops at once, and the resumed run begins with the last batch of the
+    epoch. Without `data`, it stops at once within an epoch, and at its end after the
+    last batch. A second Ctrl-C stops at once. If the program has a handler for the
+    signal, `fit` calls it after the checkpoint is written. Outside the main thread,
+    signals are not handled.
+
+    Other Keras models require `callbacks`, and signals have the effect that they have
+    without the callback: Ctrl-C raises `KeyboardInterrupt` at once, and SIGTERM ends
+    the process. The run then resumes from the newest checkpoint.
 
     A checkpoint has the complete state of the run: weights, the state of random
     generators, the optimizer with its moving averages and its loss scale, metrics, the
@@ -102,12 +107,15 @@ class Checkpoints(keras.callbacks.Callback):
             the greatest. `"auto"` = the lowest for names that end in `loss`,
             `perplexity`, `error` or `error_rate`, the greatest for `accuracy`, `bleu`,
             `chrf` or `exact_match`.
+        callbacks: list of the other callbacks of `fit`, whose state the checkpoints
+            hold; `[]` if there are none. Models of this library ignore it, since their
+            `fit` knows its callbacks; other models require it.
 
     Raises:
         ValueError: if an argument has an invalid value; from `fit`, if `folder` has
             checkpoints of another model or is in use by another process, if `data` do
-            not match the data passed to `fit`, if the callback is not the last, or if
-            the state of a callback cannot be saved.
+            not match the data passed to `fit`, if `callbacks` are missing, if the
+            callback is not the last, or if the state of a callback cannot be saved.
         OSError: from `fit`, if there are checkpoints and none can be read.
         KeyboardInterrupt: from `fit`, after SIGINT.
         SystemExit: from `fit`, after SIGTERM.
@@ -126,6 +134,20 @@ class Checkpoints(keras.callbacks.Callback):
         ],
     )
     ```
+
+    A model of Keras:
+
+    ```python
+    classifier = keras.Sequential([keras.layers.Dense(3)])
+    classifier.compile("adam", "mse")
+    rows, others = keras.ops.ones((32, 5)), [keras.callbacks.EarlyStopping("loss")]
+    classifier.fit(
+        rows,
+        rows[:, :3],
+        shuffle=False,
+        callbacks=[*others, Checkpoints("runs/classifier", callbacks=others)],
+    )
+    ```
     """
 
     def __init__(
@@ -137,6 +159,7 @@ class Checkpoints(keras.callbacks.Callback):
         save_every_seconds: float | None = 300.0,
         monitor: str | None = None,
         mode: Mode = "auto",
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
     ) -> None:
         super().__init__()
         check_ints(1, keep=keep)
@@ -152,24 +175,20 @@ class Checkpoints(keras.callbacks.Callback):
         self.monitor = monitor
         self.mode = mode
         self._best_epoch()  # Raises an error if `monitor` or `mode` is invalid.
+        self.callbacks = callback_state.check_callbacks(callbacks)
+        self._callbacks_of_fit: list[keras.callbacks.Callback] | None = None
+        self._signals = StopSignals(self._finish)
 
     def _best_epoch(self) -> BestEpoch | None:
         return None if self.monitor is None else BestEpoch(self.monitor, self.mode)
 
-    @property
-    def _list(self) -> keras.callbacks.CallbackList:
-        callbacks = self._list_reference()
-        assert callbacks is not None, "`fit` holds the list while it runs."
-        return callbacks
-
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        # `StopSignals` restores the signal handlers when the list is deleted.
-        self._list_reference = weakref.ref(callback_state.callback_list(self))
-        callback_state.check_is_last(self, self._list.callbacks)
+        self._callbacks = self._all_callbacks()
+        callback_state.check_is_last(self, self._callbacks)
         self._fit_params = self.params
         self._steps_per_execution = self.model.steps_per_execution
         check_steps(self.data, self.params["steps"])
-        callback_state.check_can_be_saved(self._list.callbacks)
+        callback_state.check_can_be_saved(self._callbacks)
         newest = self._open_folder()
         self._learning_rates = run_state.learning_rates(self.model.optimizer)
         self._resumed: RunState | None = None
@@ -181,15 +200,30 @@ class Checkpoints(keras.callbacks.Callback):
             storage.release_lock(self.folder)
             raise
         self._unsaved: tuple[RunPosition, RunState] | None = None
-        self._signals = StopSignals(self._finish, self._list)
-        self._first = _FirstCallback(self._after_last_batch)
+        self._signals = StopSignals(self._finish, bool(self.params["verbose"]))
         # Processes that train together must save and stop at the same batch.
         self._is_alone = count_processes() == 1
         if not self._is_alone:
             self._signals.waits_for = "batch"
-        self._signals.install()
-        # A new list, as Keras iterates over the old one.
-        self._list.callbacks = [self._first, *self._list.callbacks]
+        if self._callbacks_of_fit is not None:  # `within_fit` restores the handlers.
+            self._signals.install()
+
+    def _all_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Returns the callbacks of `fit`, as far as they are known."""
+        if self.model is None:
+            raise ValueError(
+                "`Checkpoints` must be one of the `callbacks` given to `fit`; received "
+                "a call from elsewhere. Pass it to `fit`."
+            )
+        if self._callbacks_of_fit is not None:
+            return self._callbacks_of_fit
+        if self.callbacks is None:
+            raise ValueError(
+                "`callbacks` must be the other callbacks of `fit` for a model of "
+                f"class {type(self.model).__name__}; received `callbacks=None`. Pass "
+                "the same list to `Checkpoints`, or `callbacks=[]` if there are none."
+            )
+        return [*self.callbacks, self]
 
     @fail_together
     def _open_folder(self) -> tuple[pathlib.Path, RunState] | None:
@@ -238,12 +272,12 @@ class Checkpoints(keras.callbacks.Callback):
         is_new = not int(keras.ops.convert_to_numpy(model.optimizer.iterations))
         self._restore(state, path)
         self._check_learning_rates(state, path, is_new)
-        early = callback_state.stopped_early(self._list.callbacks)
+        early = callback_state.stopped_early(self._callbacks)
         self._first_epoch = epochs if early else min(epochs, state["epoch"])
         set_initial_epoch(model, self._first_epoch)
         is_complete = self._first_epoch == epochs
         if is_complete and not early:
-            callback_state.finalize_averages(self._list.callbacks)
+            callback_state.finalize_averages(self._callbacks)
         self._resumed = state
         if self.params["verbose"]:
             position = RunPosition(state["epoch"], state["batch"])
@@ -255,14 +289,14 @@ class Checkpoints(keras.callbacks.Callback):
         variables = self.model.optimizer.variables
         run_state.restore_variables(self.model.variables, state["model"], path)
         run_state.restore_variables(variables, state["optimizer"], path)
-        callback_state.restore_callbacks(self._list.callbacks, state["callbacks"])
+        callback_state.restore_callbacks(self._callbacks, state["callbacks"])
 
     def _check_learning_rates(
         self, state: RunState, path: pathlib.Path, is_new: bool
     ) -> None:
         """Warns if the learning rate passed to `compile` is ignored."""
         scheduler = keras.callbacks.LearningRateScheduler
-        is_scheduled = any(isinstance(c, scheduler) for c in self._list.callbacks)
+        is_scheduled = any(isinstance(c, scheduler) for c in self._callbacks)
         compiled = self._learning_rates
         restored = run_state.learning_rates(self.model.optimizer)
         self._learning_rates = state["learning_rates"]
@@ -331,14 +365,15 @@ class Checkpoints(keras.callbacks.Callback):
             )
 
     def _set_params(self, **changes: int) -> None:
-        """Sets the parameters of all callbacks.
+        """Sets the parameters of the callbacks.
 
         `SwapEMAWeights` gets an infinite number of epochs, as it overwrites the weights
         with their averages in the last one. A longer run could not continue from them.
         `finalize_averages` does so after the last checkpoint.
         """
-        self._list.set_params({**self._fit_params, **changes})
-        for swap in callback_state.swap_callbacks(self._list.callbacks):
+        for callback in self._callbacks:
+            callback.set_params({**self._fit_params, **changes})
+        for swap in callback_state.swap_callbacks(self._callbacks):
             swap.set_params({**swap.params, "epochs": math.inf})
 
     def on_train_batch_begin(
@@ -372,7 +407,7 @@ class Checkpoints(keras.callbacks.Callback):
         if is_stopping:
             signals.waits_for = None
             signals.stop_if_received()
-        signals.waits_for = "batch"
+        signals.waits_for = "epoch" if self._is_last_batch else "batch"
 
     def _decide(self, batches: int) -> tuple[bool, bool]:
         """Returns whether to stop, and whether the time has come for a checkpoint."""
@@ -403,8 +438,7 @@ class Checkpoints(keras.callbacks.Callback):
             # still changes random states and the number of iterations.
             self.model.stop_training = _RESUMED_EPOCH_IS_COMPLETE
 
-    def _after_last_batch(self) -> None:
-        """Called before the validation and before all callbacks of the epoch's end."""
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not self._is_alone:  # The others would wait.
             return
         self._signals.waits_for = "epoch" if self.data is None else None
@@ -421,7 +455,7 @@ class Checkpoints(keras.callbacks.Callback):
             state["logs"] = run_state.save_logs(logs)
             self._files.write(position, state)
         if epoch + 1 == self._fit_params["epochs"]:
-            callback_state.finalize_averages(self._list.callbacks)
+            callback_state.finalize_averages(self._callbacks)
         is_stopping, _ = self._decide(batches=0)
         if self._is_alone or is_stopping:
             self._signals.waits_for = None
@@ -434,16 +468,12 @@ class Checkpoints(keras.callbacks.Callback):
         end of the epoch, is known not to cut it short.
         """
         if self.params["steps"] is None:
-            is_whole = callback_state.stopped_early(self._list.callbacks)
+            is_whole = callback_state.stopped_early(self._callbacks)
         else:
             is_whole = self._is_last_batch
         return self.model.stop_training and not is_whole
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._signals.restore()
-        self._list.callbacks = [
-            each for each in self._list.callbacks if each is not self._first
-        ]
         storage.release_lock(self.folder)
         set_initial_epoch(self.model, None)
         if self._resumed is not None:  # The run was complete.
@@ -475,25 +505,35 @@ class Checkpoints(keras.callbacks.Callback):
             "model": run_state.save_variables(model.variables),
             "optimizer": run_state.save_variables(model.optimizer.variables),
             "metrics": run_state.save_variables(metrics),
-            "callbacks": callback_state.save_callbacks(self._list.callbacks),
+            "callbacks": callback_state.save_callbacks(self._callbacks),
             "random": run_state.save_random_state(),
             "data": data,
             "history": history,
         }
 
 
-class _FirstCallback(keras.callbacks.Callback):
-    """Calls a function after the last batch of an epoch, before other callbacks."""
+@contextlib.contextmanager
+def within_fit(callbacks: Any) -> Iterator[None]:
+    """Gives the callbacks of `fit` to each `Checkpoints` among them.
 
-    def __init__(self, function: Callable[[], None]) -> None:
-        super().__init__()
-        self._function = function
+    `fit` must run within the context. Its end restores the handlers of signals and
+    releases the locks of the folders, also after an exception.
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._function()
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._function()
+    Args:
+        callbacks: argument of `fit`.
+    """
+    given = getattr(callbacks, "callbacks", callbacks)
+    known = [] if given is None else keras.tree.flatten(given)
+    own = [each for each in known if isinstance(each, Checkpoints)]
+    for each in own:
+        each._callbacks_of_fit = known
+    try:
+        yield
+    finally:
+        for each in reversed(own):
+            each._callbacks_of_fit = None
+            each._signals.restore()
+            storage.release_lock(each.folder)
 
 
 def _format_rates(rates: Sequence[float]) -> str:

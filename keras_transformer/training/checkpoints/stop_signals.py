@@ -1,20 +1,14 @@
 """Signals that stop a run: SIGINT, which Ctrl-C sends, and SIGTERM."""
 
 import contextlib
-import inspect
 import os
 import signal
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeAlias
-
-import keras
-
-from keras_transformer.backend.keras_internals import is_called_by_fit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Some programs send a signal to a process and again to its group: `timeout`, for one.
@@ -24,21 +18,19 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
 class StopSignals:
-    """Handlers of SIGINT and SIGTERM while `fit` runs.
+    """Handlers of SIGINT and SIGTERM between `install` and `restore`.
 
     The first signal stops the run at once if `waits_for` is `None`, and otherwise in
     `stop_if_received`. A second SIGINT has the effect that it has without these
     handlers; a second SIGTERM has none.
 
     A signal that is ignored stays ignored. Outside the main thread, where Python cannot
-    handle signals, nothing changes. A callback is not informed if `fit` ends with an
-    exception. In this case, the handlers pass signals on until they are restored, which
-    is at the latest when the list of callbacks is deleted.
+    handle signals, nothing changes. A forked process has the handlers before.
 
     Args:
         finish: function that saves the state of the run and returns the message of the
             stop. It may be called while a step runs.
-        callbacks: the list of callbacks of the running `fit`.
+        is_verbose: bool, whether to print what the stop waits for.
 
     Attributes:
         received: number of the signal that has not yet stopped the run, or `None`.
@@ -46,37 +38,29 @@ class StopSignals:
             `"checkpoint"`; `None` = the run can stop at once.
     """
 
-    def __init__(
-        self, finish: Callable[[], str], callbacks: keras.callbacks.CallbackList
-    ) -> None:
+    def __init__(self, finish: Callable[[], str], is_verbose: bool = False) -> None:
         self.received: int | None = None
         self.waits_for: str | None = None
         self._finish = finish
-        self._is_verbose = bool(callbacks.params["verbose"])
-        self._callbacks = weakref.ref(callbacks)
+        self._is_verbose = is_verbose
         self._process = os.getpid()
-        self._has_ended = False
         self._previous: dict[int, Handler] = {}
-        weakref.finalize(callbacks, self.restore).atexit = False
 
     def install(self) -> None:
         """Handles the signals until `restore`."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
-            previous = _handler_in_use(number)
+            previous = signal.getsignal(number)
             if previous not in (signal.SIG_IGN, None):
                 self._previous[number] = previous
                 signal.signal(number, self._handle)
 
     def restore(self) -> None:
         """Restores the handlers before `install`, unless others have replaced these."""
-        self._has_ended = True
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in self._previous:
+        for number, previous in self._previous.items():
             if signal.getsignal(number) == self._handle:
-                signal.signal(number, _handler_in_use(number))
+                signal.signal(number, previous)
 
     def stop_if_received(self) -> None:
         """Ends the run as the received signal requests, unless it has to wait.
@@ -93,32 +77,18 @@ class StopSignals:
         message = self._finish()
         # Another process may have received it.
         previous = self._previous.get(self.received)
-        try:
-            if previous is signal.default_int_handler:
-                raise KeyboardInterrupt(message)
-            if not callable(previous):
-                print(message, file=sys.stderr)
-                raise SystemExit(128 + self.received)
-            previous(self.received, inspect.currentframe())
-        except BaseException:
-            # Python ignores exceptions in some places, such as the callback of a weak
-            # reference. The next call raises it again.
-            self.restore()
-            raise
+        if previous is signal.default_int_handler:
+            raise KeyboardInterrupt(message)
+        if not callable(previous):
+            print(message, file=sys.stderr)
+            raise SystemExit(128 + self.received)
+        previous(self.received, None)
+        # If Python ignores an exception, as it does in a finalizer, the next call
+        # raises it again.
         self.received = None
 
-    def is_running(self, frame: FrameType | None) -> bool:
-        """Returns whether a frame is within the `fit` of these handlers."""
-        callbacks = self._callbacks()
-        return (
-            callbacks is not None
-            and not self._has_ended
-            and os.getpid() == self._process  # A forked process has the same frames.
-            and is_called_by_fit(frame, callbacks)
-        )
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.is_running(frame):
+        if os.getpid() != self._process:
             self._pass_on(number, frame)
         elif self.received is None:
             self.received, self._time = number, time.monotonic()
@@ -150,27 +120,3 @@ class StopSignals:
         elif previous == signal.SIG_DFL:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-
-
-def _handler_in_use(number: int) -> Handler:
-    """Returns the handler of a signal, without those of a `fit` that has ended."""
-    handler = signal.getsignal(number)
-    while isinstance(owner := getattr(handler, "__self__", None), StopSignals):
-        if owner.is_running(inspect.currentframe()):
-            break
-        handler = owner._previous[number]
-    return handler
-
-
-@contextlib.contextmanager
-def restored_signal_handlers() -> Iterator[None]:
-    """Restores the handlers that `StopSignals` replaces, also after an exception."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                owner = getattr(signal.getsignal(number), "__self__", None)
-                if isinstance(owner, StopSignals):
-                    signal.signal(number, handler)
