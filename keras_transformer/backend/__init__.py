@@ -6,7 +6,6 @@
 - `freed_memory`: memory that glibc keeps for later steps
 - `sharding`: batches and variables on several devices of JAX
 - `keras_internals`: private names of Keras, with fallbacks; quantized models
-- `matmul`: matrix multiplication with the fastest kernel of each backend
 - `micro_batches`: gradients accumulated over parts of a batch
 - `pipeline`: blocks of a model on several devices of JAX, one after another
 - `processes`: processes that train together, on JAX

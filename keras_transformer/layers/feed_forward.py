@@ -7,7 +7,6 @@ import keras
 from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projection import Dense
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -103,7 +102,7 @@ class FeedForward(keras.layers.Layer):
         freeze_new_sub_layers(self)
 
     def _dense(self, name: str, units: int) -> keras.layers.Dense:
-        return Dense(
+        return keras.layers.Dense(
             units,
             use_bias=self.use_bias,
             **clone_weight_options(**self._initializers),
