@@ -9,7 +9,6 @@
 - `micro_batches`: gradients accumulated over parts of a batch
 - `pipeline`: blocks of a model on several devices of JAX, one after another
 - `processes`: processes that train together, on JAX
-- `random_bits`: random integers of 16 bits for dropout
 - `ray_ports`: connections to Ray, and the addresses on which it listens
 - `ray_start`: the start of a local cluster of Ray
 - `rematerialization`: activations recomputed for the gradient

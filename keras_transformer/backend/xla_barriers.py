@@ -4,9 +4,6 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
-
-import keras
 
 from keras_transformer.types import Tensor
 
@@ -72,37 +69,3 @@ def _optimization_barrier() -> Callable[[Tensor], Tensor]:
     except ImportError:
         return lambda x: x
     return lambda x: optimization_barrier(x)[0]
-
-
-def materialization_barrier(x: Tensor) -> Tensor:
-    """Returns `x` and keeps XLA in JAX from computing it once per consumer.
-
-    XLA on a CPU fuses sums and products into every operation that uses them. A
-    residual stream is a sum over all previous blocks, as its gradient is over all
-    following blocks, so the work would grow with the square of the depth: a quarter of
-    the time of a training step with eight blocks. XLA does not duplicate divisions.
-    The divisor 1 is hidden by a barrier until the fusions are chosen; then XLA removes
-    both.
-
-    Args:
-        x: float tensor of any shape.
-
-    Returns:
-        `x`.
-
-    Example:
-
-    >>> materialization_barrier(np.array([0.1, -3.0], "float32")).tolist()
-    [0.10000000149011612, -3.0]
-    """
-    if keras.backend.backend() != "jax":
-        return x
-    return _jax_materialization_barrier(x)
-
-
-def _jax_materialization_barrier(x: Any) -> Any:
-    import jax
-
-    if jax.default_backend() != "cpu":
-        return x
-    return x / jax.lax.optimization_barrier(jax.numpy.ones((), x.dtype))

@@ -6,7 +6,6 @@ import keras
 
 from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers.activations import get_activation
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -96,7 +95,7 @@ class FeedForward(keras.layers.Layer):
         if self.gated:
             self.gate_dense = self._dense("gate", self.intermediate_dim)
             self.gate_dense.build(inputs_shape)
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
         self.output_dense = self._dense("output", known_size(inputs_shape))
         self.output_dense.build((*leading, self.intermediate_dim))
         freeze_new_sub_layers(self)

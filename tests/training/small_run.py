@@ -10,7 +10,6 @@ from keras_transformer import (
     WarmupInverseSquareRoot,
     parallel_dataset,
 )
-from keras_transformer.layers import Dropout
 
 EPOCHS, BATCHES = 3, 7
 ROWS, LENGTH = 5, 4
@@ -38,7 +37,7 @@ def make_model(optimizer=None, loss=None):
     target = keras.Input((None,), dtype="int32", name="decoder_token_ids")
     embed = keras.layers.Embedding(4 + len(LETTERS), 6)
     pooled = keras.layers.GlobalAveragePooling1D(keepdims=True)(embed(source))
-    x = Dropout(0.3)(keras.layers.Add()([embed(target), pooled]))
+    x = keras.layers.Dropout(0.3)(keras.layers.Add()([embed(target), pooled]))
     logits = keras.layers.Dense(4 + len(LETTERS))(x)
     model = keras.Model([source, target], logits)
     schedule = WarmupInverseSquareRoot(3e-2, 5)

@@ -14,7 +14,6 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.backend.xla_barriers import is_without_xla
-from keras_transformer.layers import Dropout
 from keras_transformer.training import MaskedTokenAccuracy, r_drop_loss
 from keras_transformer.training.token_trainer import TokenTrainer
 
@@ -42,7 +41,7 @@ class Small(TokenTrainer):
         self.sources, self.targets, self.logits = (
             keras.layers.Dense(size, dtype=dtype) for size in (8, 8, VOCABULARY)
         )
-        self.dropout = Dropout(dropout, dtype=dtype)
+        self.dropout = keras.layers.Dropout(dropout, dtype=dtype)
 
     def call(self, inputs, training=None):
         source, target = (
