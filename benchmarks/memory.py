@@ -147,18 +147,12 @@ def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        from keras_transformer.backend.xla_barriers import under_xla, without_xla
-
-        is_xla = os.environ["WITH_XLA"] == "True"
-        kind = under_xla if is_xla else without_xla
-
-        @tf.function(jit_compile=is_xla, autograph=False)
+        @tf.function(jit_compile=os.environ["WITH_XLA"] == "True", autograph=False)
         def gradient(targets: Any, logits: Any) -> Any:
-            with kind():
-                with tf.GradientTape() as tape:
-                    tape.watch(logits)
-                    value = loss(targets, logits)
-                return tape.gradient(value, logits)
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                value = loss(targets, logits)
+            return tape.gradient(value, logits)
 
         return gradient
     if keras.backend.backend() == "jax":

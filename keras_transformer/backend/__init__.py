@@ -16,5 +16,4 @@
 - `slice_update`: updates of a slice in place
 - `top_k`: the highest values, with ties in the same order on every backend
 - `while_loop`: loops whose steps PyTorch records and replays
-- `xla_barriers`: barriers against fusions of XLA that cost more than they save
 """

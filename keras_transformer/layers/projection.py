@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.backend.xla_barriers import fusion_barrier
 from keras_transformer.types import Tensor
 
 
@@ -25,7 +24,7 @@ class Projection(keras.layers.EinsumDense):
         width = math.prod(self.kernel.shape[:num_summed_axes])
         tokens = ops.reshape(inputs, (-1, width))
         kernel = ops.reshape(self.kernel, (width, math.prod(output_shape)))
-        output = ops.matmul(tokens, fusion_barrier(kernel))
+        output = ops.matmul(tokens, kernel)
         if self.bias is not None:
             output = output + ops.reshape(self.bias, (-1,))
         if self.activation is not None:

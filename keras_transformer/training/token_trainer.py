@@ -1,6 +1,5 @@
 """Keras model that trains in micro-batches and with R-Drop."""
 
-import contextlib
 import functools
 import inspect
 from typing import Any, ClassVar
@@ -23,7 +22,6 @@ from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.processes import is_first_process, with_equal_batches
 from keras_transformer.backend.sharding import rows_to_add, share_rows
-from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.distribution import check_created_within
 from keras_transformer.training.checkpoints.stop_signals import (
     restored_signal_handlers,
@@ -400,13 +398,10 @@ class TokenTrainer(ReplicatedModel):
 
     def train_step(self, *args: Any) -> Any:
         args = _with_shared_rows(args)
-        with contextlib.ExitStack() as contexts:
-            if not self.jit_compile:
-                contexts.enter_context(without_xla())
-            in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
-            if in_parts and self.trainable_weights:
-                return train_in_micro_batches(self, *args)
-            return super().train_step(*args)
+        in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
+        if in_parts and self.trainable_weights:
+            return train_in_micro_batches(self, *args)
+        return super().train_step(*args)
 
     def _can_add_rows(self, data: Any) -> bool:
         """Returns whether rows of padding make the devices share the work equally."""
