@@ -42,7 +42,7 @@ from keras_transformer.decoding.phrases import (
     with_progress,
 )
 from keras_transformer.decoding.search import SearchInputs, SearchResult
-from keras_transformer.decoding.wide_top_k import top_candidates
+from keras_transformer.decoding.top_candidates import top_candidates
 from keras_transformer.types import Size, Tensor, TokenIds
 
 GROUP_OPTIONS = ("num_beam_groups", "diversity_penalty")
