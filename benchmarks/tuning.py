@@ -28,7 +28,7 @@ import numpy as np
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.backend import freed_memory
+from keras_transformer.backend import cross_entropy, freed_memory
 
 MIN_GAIN = 1.1
 VOCABULARY_SIZE = 8000
@@ -48,6 +48,17 @@ def plain_slice_update(x: Any, updates: Any, index: Any, axis: int) -> Any:
     start: list[Any] = [0] * len(x.shape)
     start[axis] = index
     return ops.slice_update(x, tuple(start), updates)
+
+
+def plain_logsumexp(logits: Any) -> Any:
+    return ops.logsumexp(logits, axis=-1)
+
+
+def plain_lowest_of_nucleus(probabilities: Any, top_p: float) -> Any:
+    descending = -ops.sort(-probabilities, axis=-1)
+    before = ops.cumsum(descending, axis=-1) - descending
+    kept = ops.where(before < top_p, descending, float("inf"))
+    return ops.min(kept, axis=-1, keepdims=True)
 
 
 def nothing(*args: Any) -> None:
@@ -71,6 +82,15 @@ class SpecialPath(NamedTuple):
 
 
 SPECIAL_PATHS = (
+    SpecialPath(
+        "cross_entropy",
+        ("torch",),
+        ("fit",),
+        {
+            "backend.cross_entropy._torch_logsumexp": plain_logsumexp,
+            "backend.cross_entropy._torch_gradient": cross_entropy._gradient,
+        },
+    ),
     SpecialPath("freed_memory", ("torch",), ("fit",), {}),
     SpecialPath(
         "while_loop",
@@ -86,6 +106,12 @@ SPECIAL_PATHS = (
             "layers.attention.key_values.slice_update": plain_slice_update,
             "models.beam_caches.slice_update": plain_slice_update,
         },
+    ),
+    SpecialPath(
+        "sampling",
+        ("jax", "tensorflow", "torch"),
+        ("generate, top-p",),
+        {"decoding.sampling._lowest_of_nucleus": plain_lowest_of_nucleus},
     ),
     SpecialPath(
         "compact_graph",
@@ -182,7 +208,7 @@ USES: dict[str, Callable[[argparse.Namespace], Run]] = {
     "fit": fit,
     "generate": generate,
     "generate, greedy": lambda options: generate(options, kt.GreedySearch()),
-    "generate, 64": lambda options: generate(options, sentences=64),
+    "generate, top-p": lambda options: generate(options, kt.Sampling(top_p=0.9), 16),
     "load": load,
 }
 

@@ -47,8 +47,14 @@ def cross_entropy_gradient(
     """
     smoothing = label_smoothing / logits.shape[-1]
     on_target = (1 - label_smoothing) * scale
-    if keras.backend.backend() == "torch":
-        return _torch_gradient(logits, targets, smoothing, on_target, scale)
+    is_torch = keras.backend.backend() == "torch"
+    gradient = _torch_gradient if is_torch else _gradient
+    return gradient(logits, targets, smoothing, on_target, scale)
+
+
+def _gradient(
+    logits: Any, targets: Any, smoothing: float, on_target: Any, scale: Any
+) -> Any:
     result = (ops.softmax(logits) - smoothing) * scale[:, None]
     chosen = ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     probabilities = ops.exp(chosen - logsumexp(logits))
