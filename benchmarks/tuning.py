@@ -249,8 +249,8 @@ def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", default="tiny", choices=("tiny", "small", "base"))
-    parser.add_argument("--length", type=int, default=20, help="tokens of a sentence")
-    parser.add_argument("--rows", type=int, default=64, help="of a batch of `fit`")
+    parser.add_argument("--length", type=int, default=32, help="tokens of a sentence")
+    parser.add_argument("--rows", type=int, default=128, help="of a batch of `fit`")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--uses", nargs="+", default=[*USES], choices=[*USES])
     parser.add_argument("--check", action="store_true")
