@@ -114,15 +114,12 @@ def compiled_gradient(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        from keras_transformer.backend.xla_barriers import without_xla
-
         @tf.function(autograph=False)
         def gradient(targets: Any, logits: Any) -> Any:
-            with without_xla():
-                with tf.GradientTape() as tape:
-                    tape.watch(logits)
-                    value = loss(targets, logits)
-                return tape.gradient(value, logits)
+            with tf.GradientTape() as tape:
+                tape.watch(logits)
+                value = loss(targets, logits)
+            return tape.gradient(value, logits)
 
         return gradient
     if keras.backend.backend() == "jax":

@@ -1,75 +1,43 @@
-"""Measures what each processor-specific optimization gains in `fit` and `generate`.
+"""Measures what each special path for speed gains in training, decoding and loading.
 
-Each optimization is replaced from outside by its plain equivalent in `keras.ops` (or by
-nothing). Models are built and compiled once for each combination, and the combinations
-take turns. Times are the CPU seconds of this process, which runs on one core, so other
-processes hardly change them; figures are medians of the ratios within a turn. With
-`--all-cores` the process uses all cores, as in practice, and times are seconds by the
-clock: measure on an idle machine.
+Each is replaced from outside by its plain equivalent. A model with it and models
+without it take turns. The figure is the time without it, divided by the time with it:
+the median of the ratios within the turns. Times are the CPU seconds of this process,
+which runs on one core, so other processes hardly change them.
 
-- "alone": the time without any of the optimizations, divided by the time with this one;
-- "last": the time without this one, divided by the time with all of them;
-- "all": the time without any, divided by the time with all of them.
+    KERAS_BACKEND=torch taskset --cpu-list 0 python benchmarks/tuning.py
 
-    KERAS_BACKEND=jax python benchmarks/tuning.py
-
-With `--check` the command fails if an optimization gains less than 5 % both ways.
+With `--check` the command fails if a special path gains less than 10 %.
 """
 
 import argparse
 import contextlib
 import ctypes
-import functools
 import gc
 import importlib
-import json
-import os
 import pathlib
-import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
-
-if hasattr(os, "sched_setaffinity") and "--all-cores" not in sys.argv:
-    # Before the libraries create their threads.
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
 
 import keras
 import numpy as np
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.backend import cross_entropy, freed_memory
 
-MIN_GAIN = 1.05
-clock = time.perf_counter if "--all-cores" in sys.argv else time.process_time
+MIN_GAIN = 1.1
 VOCABULARY_SIZE = 8000
-BATCHES = 3  # Of one turn of `fit`.
 STEPS = 16  # Tokens of each generated sentence.
-LOADS = 3  # Of a SavedModel, in one turn.
+BACKEND = keras.backend.backend()
+Run = Callable[[], Any]
 
 
-class Optimization(NamedTuple):
-    """An optimization of the library and its plain equivalent.
-
-    Attributes:
-        name: its module.
-        backends: the backends on which it does anything.
-        paths: the paths of `PATHS` that it is for.
-        plain: of each attribute of a module that has to be replaced, the replacement.
-    """
-
-    name: str
-    backends: tuple[str, ...]
-    paths: tuple[str, ...]
-    plain: dict[str, Callable[..., Any]]
-
-
-def identity(x: Any) -> Any:
-    return x
+# The plain equivalents.
 
 
 def plain_while_loop(cond: Any, body: Any, loop_vars: Any, constants: Any) -> Any:
@@ -82,43 +50,55 @@ def plain_slice_update(x: Any, updates: Any, index: Any, axis: int) -> Any:
     return ops.slice_update(x, tuple(start), updates)
 
 
+def plain_logsumexp(logits: Any) -> Any:
+    return ops.logsumexp(logits, axis=-1)
+
+
+def plain_lowest_of_nucleus(probabilities: Any, top_p: float) -> Any:
+    descending = -ops.sort(-probabilities, axis=-1)
+    before = ops.cumsum(descending, axis=-1) - descending
+    kept = ops.where(before < top_p, descending, float("inf"))
+    return ops.min(kept, axis=-1, keepdims=True)
+
+
 def nothing(*args: Any) -> None:
     """Replaces a function that is called for its effect."""
 
 
-OPTIMIZATIONS = (
-    Optimization(
-        "materialization_barrier",
-        ("jax",),
-        ("fit",),
-        {"layers.residual.materialization_barrier": identity},
-    ),
-    Optimization(
-        "fusion_barrier",
-        ("tensorflow",),
-        ("generate", "generate, greedy"),
-        {"layers.projection.fusion_barrier": identity},
-    ),
-    Optimization(
-        "matmul",
+class SpecialPath(NamedTuple):
+    """A part of the library that is there for speed alone.
+
+    Attributes:
+        name: its module.
+        backends: the backends on which it does anything.
+        uses: the names in `USES` of what it makes faster.
+        plain: the replacement of each attribute of a module or a class.
+    """
+
+    name: str
+    backends: tuple[str, ...]
+    uses: tuple[str, ...]
+    plain: dict[str, Any]
+
+
+SPECIAL_PATHS = (
+    SpecialPath(
+        "cross_entropy",
         ("torch",),
-        ("fit", "generate"),
-        {"backend.matmul._is_mkl_slow": lambda: False},
+        ("fit",),
+        {
+            "backend.cross_entropy._torch_logsumexp": plain_logsumexp,
+            "backend.cross_entropy._torch_gradient": cross_entropy._gradient,
+        },
     ),
-    Optimization(
-        "random_bits",
-        ("jax", "tensorflow"),
-        ("fit", "fit, XLA"),
-        {"layers.dropout.Dropout.call": keras.layers.Dropout.call},
-    ),
-    Optimization("freed_memory", ("torch",), ("fit",), {}),
-    Optimization(
+    SpecialPath("freed_memory", ("torch",), ("fit",), {}),
+    SpecialPath(
         "while_loop",
         ("torch",),
         ("generate", "generate, greedy"),
         {"decoding.loop.while_loop": plain_while_loop},
     ),
-    Optimization(
+    SpecialPath(
         "slice_update",
         ("torch",),
         ("generate", "generate, greedy"),
@@ -127,7 +107,13 @@ OPTIMIZATIONS = (
             "models.beam_caches.slice_update": plain_slice_update,
         },
     ),
-    Optimization(
+    SpecialPath(
+        "sampling",
+        ("jax", "tensorflow", "torch"),
+        ("generate, top-p",),
+        {"decoding.sampling._lowest_of_nucleus": plain_lowest_of_nucleus},
+    ),
+    SpecialPath(
         "compact_graph",
         ("tensorflow",),
         ("load",),
@@ -137,55 +123,48 @@ OPTIMIZATIONS = (
 
 
 @contextlib.contextmanager
-def replaced(optimizations: Sequence[Optimization]) -> Iterator[None]:
-    """Replaces optimizations by their plain equivalents."""
+def without(special: SpecialPath | None) -> Iterator[None]:
+    """Replaces a special path by its plain equivalent."""
     with contextlib.ExitStack() as stack:
-        for optimization in optimizations:
-            for path, plain in optimization.plain.items():
-                owner, name = resolve(path)
-                stack.callback(setattr, owner, name, getattr(owner, name))
-                setattr(owner, name, plain)
-        set_memory(all(each.name != "freed_memory" for each in optimizations))
+        for path, plain in (special.plain if special else {}).items():
+            owner, name = resolve(path)
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, plain)
+        if BACKEND == "torch":
+            set_memory(special is None or special.name != "freed_memory")
         yield
 
 
 def resolve(path: str) -> tuple[Any, str]:
-    """The module or class, and the name of the attribute."""
+    """Returns the module or class, and the name of the attribute."""
     owner, _, name = path.rpartition(".")
     module, _, kind = owner.rpartition(".")
     if kind[:1].isupper():
-        return getattr(
-            importlib.import_module(f"keras_transformer.{module}"), kind
-        ), name
+        module = importlib.import_module(f"keras_transformer.{module}")
+        return getattr(module, kind), name
     return importlib.import_module(f"keras_transformer.{owner}"), name
 
 
 def set_memory(is_kept: bool) -> None:
     """Sets glibc's thresholds as the library does, or as TensorFlow's generators do."""
-    if platform.libc_ver()[0] != "glibc" or keras.backend.backend() != "torch":
-        return
     if is_kept:
-        module = importlib.import_module("keras_transformer.backend.freed_memory")
-        module.keep_freed_memory()
-        return
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-3, 128 * 1024)  # M_MMAP_THRESHOLD
-    libc.mallopt(-1, 128 * 1024)  # M_TRIM_THRESHOLD
+        freed_memory.keep_freed_memory()
+    elif mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(-3, 128 * 1024)  # M_MMAP_THRESHOLD
+        mallopt(-1, 128 * 1024)  # M_TRIM_THRESHOLD
 
 
-def make_model(options: argparse.Namespace, **compiling: Any) -> kt.Seq2Seq:
-    depth = {"num_layers": options.layers} if options.layers else {}
+# What users do, with default arguments.
+
+
+def make_model(options: argparse.Namespace) -> kt.Seq2Seq:
     model = kt.Seq2Seq.from_preset(
-        f"transformer_{options.size}",
-        vocabulary_size=VOCABULARY_SIZE,
-        normalize_first=True,  # as `keras-transformer train`
-        **depth,
+        f"transformer_{options.size}", vocabulary_size=VOCABULARY_SIZE
     )
     model.compile(
         keras.optimizers.Adam(1e-4),
         kt.LabelSmoothedCrossEntropy(0.1),
         metrics=[kt.MaskedTokenAccuracy(), kt.Perplexity()],
-        **compiling,
     )
     return model
 
@@ -197,26 +176,20 @@ def token_ids(rows: int, length: int) -> np.ndarray:
     return ids
 
 
-def fit_path(
-    options: argparse.Namespace, jit_compile: bool | str = "auto"
-) -> Callable[[], None]:
-    rows = options.rows
-    model = make_model(options, jit_compile=jit_compile)
-    ids = token_ids(BATCHES * rows, options.length)
+def fit(options: argparse.Namespace) -> Run:
+    model, ids = make_model(options), token_ids(options.rows, options.length)
     inputs = {"encoder_token_ids": ids, "decoder_token_ids": ids[:, ::-1].copy()}
-    return lambda: model.fit(inputs, ids, batch_size=rows, verbose=0) and None
+    return lambda: model.fit(inputs, ids, batch_size=options.rows, verbose=0)
 
 
-def generate_path(search: Any) -> Callable[[argparse.Namespace], Callable[[], None]]:
-    def path(options: argparse.Namespace) -> Callable[[], None]:
-        model, source = make_model(options), token_ids(1, options.length)
-        lengths = {"max_length": STEPS, "min_length": STEPS}
-        return lambda: model.generate(source, search, **lengths) and None
-
-    return path
+def generate(
+    options: argparse.Namespace, search: Any = None, sentences: int = 1
+) -> Run:
+    model, source = make_model(options), token_ids(sentences, options.length)
+    return lambda: model.generate(source, search, max_length=STEPS, min_length=STEPS)
 
 
-def load_path(options: argparse.Namespace) -> Callable[[], None]:
+def load(options: argparse.Namespace) -> Run:
     import tensorflow as tf
 
     lines = [f"w{number}" for number in range(4, VOCABULARY_SIZE)]
@@ -228,126 +201,71 @@ def load_path(options: argparse.Namespace) -> Callable[[], None]:
     )
     folder = pathlib.Path(tempfile.mkdtemp(dir=options.folder), "model")
     model.export(folder, max_length=STEPS)
-    print(f"saved_model.pb: {(folder / 'saved_model.pb').stat().st_size:,} bytes")
-
-    def load() -> None:
-        for _ in range(LOADS):
-            tf.saved_model.load(str(folder))
-
-    return load
+    return lambda: tf.saved_model.load(str(folder))
 
 
-# The real paths, with default arguments: one sentence for `generate`.
-PATHS: dict[str, Callable[[argparse.Namespace], Callable[[], None]]] = {
-    "fit": fit_path,
-    "generate": generate_path(None),
-    "generate, greedy": generate_path(kt.GreedySearch()),
-    "load": load_path,
+USES: dict[str, Callable[[argparse.Namespace], Run]] = {
+    "fit": fit,
+    "generate": generate,
+    "generate, greedy": lambda options: generate(options, kt.GreedySearch()),
+    "generate, top-p": lambda options: generate(options, kt.Sampling(top_p=0.9), 16),
+    "load": load,
 }
-if keras.backend.backend() == "tensorflow":  # JAX always uses XLA.
-    PATHS["fit, XLA"] = functools.partial(fit_path, jit_compile=True)
 
 
-class Gain(NamedTuple):
-    """How much faster a path is; see the text at the top."""
-
-    path: str
-    name: str
-    alone: float
-    last: float
-
-
-def measure_path(
-    path: str, optimizations: list[Optimization], options: argparse.Namespace
-) -> list[Gain]:
-    """Measures each optimization of a path, and all of them."""
-    every = frozenset(each.name for each in optimizations)
-    used = {frozenset(), every}
-    for name in every:
-        used |= {frozenset({name}), every - {name}}
-    plain = {
-        names: [each for each in optimizations if each.name not in names]
-        for names in used
-    }
-    runs = {}
-    for names in used:
-        with replaced(plain[names]):
-            runs[names] = PATHS[path](options)
-            for _ in range(2):  # Compiles; PyTorch records after eight steps.
-                runs[names]()
-    turns: list[dict[frozenset[str], float]] = []
-    for _ in range(options.turns):
-        turn = {}
-        for names, run in runs.items():
-            with replaced(plain[names]):
-                gc.collect()
-                began = clock()
-                run()
-                turn[names] = clock() - began
-        turns.append(turn)
-
-    def ratio(slow: frozenset[str], fast: frozenset[str]) -> float:
-        return statistics.median(turn[slow] / turn[fast] for turn in turns)
-
-    none: frozenset[str] = frozenset()
-    gains = [
-        Gain(path, n, ratio(none, frozenset({n})), ratio(every - {n}, every))
-        for n in sorted(every)
+def measure(use: str, options: argparse.Namespace) -> dict[str, float]:
+    """Returns the gain of each special path in what a user does, by its name."""
+    sides: list[SpecialPath | None] = [
+        special
+        for special in SPECIAL_PATHS
+        if BACKEND in special.backends and use in special.uses
     ]
-    if len(every) > 1:
-        total = ratio(none, every)
-        gains.append(Gain(path, "all", total, total))
-    return gains
+    if not sides:
+        return {}
+    sides.append(None)
+    runs = []
+    for special in sides:
+        with without(special):
+            runs.append(USES[use](options))
+            runs[-1]()  # Compiles.
+    turns = []
+    for _ in range(options.turns):
+        seconds = []
+        for special, run in zip(sides, runs, strict=True):
+            with without(special):
+                gc.collect()
+                start = time.process_time()
+                run()
+                seconds.append(time.process_time() - start)
+        turns.append(seconds)
+    return {
+        special.name: statistics.median(turn[side] / turn[-1] for turn in turns)
+        for side, special in enumerate(sides)
+        if special is not None
+    }
 
 
 def main() -> None:
-    """Prints a table and, with --json, writes the figures."""
+    """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--size", default="tiny", choices=("tiny", "small", "base"))
-    parser.add_argument(
-        "--layers", type=int, help="blocks of the encoder and of the decoder"
-    )
-    parser.add_argument("--length", type=int, default=20, help="tokens of a sentence")
-    parser.add_argument("--rows", type=int, default=16, help="of a batch of `fit`")
+    parser.add_argument("--length", type=int, default=32, help="tokens of a sentence")
+    parser.add_argument("--rows", type=int, default=128, help="of a batch of `fit`")
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--paths", nargs="+", default=[*PATHS], choices=[*PATHS])
-    parser.add_argument("--all-cores", action="store_true")
+    parser.add_argument("--uses", nargs="+", default=[*USES], choices=[*USES])
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    backend = keras.backend.backend()
-    print(f"backend {backend}, Keras {keras.version()}, size {options.size}", end="")
-    print(f" with {options.layers} layers" if options.layers else "", end="")
-    print(f", length {options.length}, {options.rows} rows", end="")
-    print(", all cores" if options.all_cores else ", one core")
-    print(f"{'path':18}{'optimization':25}{'alone':>7}{'last':>7}", flush=True)
-    gains = []
-    with tempfile.TemporaryDirectory() as options.folder:
-        for path in options.paths:
-            here = [o for o in OPTIMIZATIONS if backend in o.backends]
-            here = [o for o in here if path in o.paths]
-            for gain in measure_path(path, here, options) if here else ():
-                gains.append(gain)
-                print(f"{gain.path:18}{gain.name:25}", end="")
-                print(f"{gain.alone:7.2f}{gain.last:7.2f}", flush=True)
-    if options.json:
-        rows = [gain._asdict() for gain in gains]
-        content = {"backend": backend, "size": options.size, "gains": rows}
-        pathlib.Path(options.json).write_text(json.dumps(content))
-    if options.check:
-        check(gains)
-
-
-def check(gains: list[Gain]) -> None:
-    """Fails if an optimization gains less than 5 % on all of its paths."""
+    print(f"Keras {keras.version()} on {BACKEND}, {vars(options)}\n")
+    print("| | special path | gain |\n| --- | --- | --- |", flush=True)
     best: dict[str, float] = {}
-    for gain in gains:
-        value = max(gain.alone, gain.last)
-        best[gain.name] = max(value, best.get(gain.name, 0.0))
-    lost = {name: value for name, value in best.items() if value < MIN_GAIN}
-    for name, value in sorted(lost.items()):
-        print(f"{name} gains {value - 1:.0%}, less than 5 %: remove it.")
-    sys.exit(1 if lost else 0)
+    with tempfile.TemporaryDirectory() as options.folder:
+        for use in options.uses:
+            for name, gain in measure(use, options).items():
+                print(f"| {use} | `{name}` | {gain:.2f} |", flush=True)
+                best[name] = max(gain, best.get(name, 0.0))
+    lost = sorted(name for name, gain in best.items() if gain < MIN_GAIN)
+    if options.check and lost:
+        sys.exit(f"Less than 10 %, remove: {', '.join(lost)}")
 
 
 if __name__ == "__main__":

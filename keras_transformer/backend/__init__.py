@@ -8,17 +8,14 @@
 - `freed_memory`: memory that glibc keeps for later steps
 - `sharding`: batches and variables on several devices of JAX
 - `keras_internals`: layers, builds and states of `fit` of Keras; quantized models
-- `matmul`: matrix multiplication with the fastest kernel of each backend
 - `micro_batches`: gradients accumulated over parts of a batch
 - `pipeline`: blocks of a model on several devices of JAX, one after another
 - `processes`: processes that train together, on JAX
 - `pytorch_file`: files of `torch.save`, read by PyTorch
-- `random_bits`: random integers of 16 bits for dropout
 - `ray_connection`: connections to a cluster of Ray
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache
 - `slice_update`: updates of a slice in place
 - `top_k`: the highest values, with ties in the same order on every backend
 - `while_loop`: loops whose steps PyTorch records and replays
-- `xla_barriers`: barriers against fusions of XLA that cost more than they save
 """

@@ -8,7 +8,6 @@ import keras
 
 from keras_transformer.backend.processes import values_here
 from keras_transformer.backend.while_loop import Recordings, recording
-from keras_transformer.backend.xla_barriers import under_xla
 
 
 class HasWeights(Protocol):
@@ -54,10 +53,6 @@ def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[...
     weights: Sequence[Any] = []
     traced: Any = None
 
-    def compiled_by_xla(*arguments: Any, **named: Any) -> Any:
-        with under_xla():
-            return function(*arguments, **named)
-
     def compiled(*arguments: Any, **named: Any) -> Any:
         nonlocal weights, traced
         current = model.weights
@@ -68,7 +63,7 @@ def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[...
             # TensorFlow counts the traces of a function by its code and warns if there
             # are many, but not for `functools.partial`.
             traced = tf.function(
-                functools.partial(compiled_by_xla),
+                functools.partial(function),
                 jit_compile=True,
                 reduce_retracing=True,
                 autograph=False,

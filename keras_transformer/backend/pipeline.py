@@ -1,6 +1,6 @@
-"""Loops over equal layers on JAX: on one device, or as a pipeline over several."""
+"""A pipeline of equal layers over several devices of JAX."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import keras
@@ -10,7 +10,6 @@ from keras_transformer.backend.rematerialization import (
     get_mask,
     set_masks,
     split_variables,
-    variable_values,
 )
 from keras_transformer.types import Options, Tensor
 
@@ -161,52 +160,6 @@ class Stages:
             x = jax.lax.with_sharding_constraint(x, self._layout(_STAGE))
         set_masks([x], [mask])
         return x, seeds
-
-
-def scan_layers(
-    layers: Sequence[keras.layers.Layer],
-    rematerialize: bool,
-    x: Tensor,
-    *inputs: Tensor,
-    **options: Any,
-) -> Tensor:
-    """Calls equal layers one after another in a loop over their stacked variables.
-
-    XLA compiles one layer in place of all of them.
-
-    Args:
-        layers: built layers that differ in the values of their variables only.
-        rematerialize: bool, whether the gradient recomputes the activations inside the
-            layers.
-        x: float tensor, the input of the first layer.
-        *inputs: further inputs of each layer.
-        **options: further arguments of each layer.
-
-    Returns:
-        The output of the last layer.
-    """
-    mask = get_mask(x)
-    if mask is not None and options.get("mask") is None:
-        options["mask"] = mask
-    first, *_ = layers
-    weights, seeds = (
-        [ops.stack(values) for values in zip(*map(variable_values, each), strict=True)]
-        for each in zip(*map(split_variables, layers), strict=True)
-    )
-    outputs, drawn, losses = _call_with_each(
-        lambda layer, x: layer(x, *inputs, **options),
-        first,
-        ops.cast(x, first.compute_dtype),
-        weights,
-        seeds,
-        rematerialize,
-    )
-    for number, layer in enumerate(layers):
-        layer.add_loss([loss[number] for loss in losses])
-        for seed, values in zip(split_variables(layer)[1], drawn, strict=True):
-            seed.assign(values[number])
-    set_masks([outputs], [mask])
-    return outputs
 
 
 def _call_with_each(

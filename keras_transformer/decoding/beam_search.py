@@ -9,7 +9,6 @@ from numbers import Real
 from keras import ops
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_groups import (
     check_groups,
@@ -43,7 +42,7 @@ from keras_transformer.decoding.phrases import (
     with_progress,
 )
 from keras_transformer.decoding.search import SearchInputs, SearchResult
-from keras_transformer.decoding.wide_top_k import top_candidates
+from keras_transformer.decoding.top_candidates import top_candidates
 from keras_transformer.types import Size, Tensor, TokenIds
 
 
@@ -199,7 +198,7 @@ class BeamSearch:
             attention = ops.cast(state["attention"], "float32")
             beams = beams._replace(coverage=beams.coverage + attention)
         logits = ops.cast(logits, "float32")
-        normalizer = log_normalizer(logits)
+        normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process_logits(logits, history, self.logits_processors, model, inputs)
         groups, of_group = self.num_beam_groups, self._search_of_group()

@@ -10,7 +10,7 @@ from keras_transformer.decoding.logits_processors import (
     as_logits_processors,
 )
 from keras_transformer.decoding.search import SearchInputs
-from keras_transformer.decoding.wide_top_k import argmax
+from keras_transformer.decoding.top_candidates import argmax
 from keras_transformer.types import Tensor, TokenIds
 
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.logits_processors import (
@@ -87,7 +86,7 @@ class IndependentSearch:
         before = search_state
         logits, state = model.decode_step(before.tokens, before.index, before.state)
         logits = ops.cast(logits, "float32")
-        normalizer = log_normalizer(logits)
+        normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         history = History(before.token_ids, before.index, normalizer)
         logits = process_logits(logits, history, self.logits_processors, model, inputs)
         best = self.choose(logits, before.index, inputs)

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_state import BeamState, Candidates
-from keras_transformer.decoding.wide_top_k import top_candidates
+from keras_transformer.decoding.top_candidates import top_candidates
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
 

@@ -16,7 +16,7 @@ from keras_transformer.decoding.logits_processors import (
 )
 from keras_transformer.decoding.random_numbers import combine, uniform
 from keras_transformer.decoding.search import SearchInputs
-from keras_transformer.decoding.wide_top_k import argmax
+from keras_transformer.decoding.top_candidates import argmax
 from keras_transformer.types import Tensor, TokenIds
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-6, 1e30  # in the range of float32

@@ -11,7 +11,6 @@ from keras_transformer.layers.attention import (
 )
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.decoder_stack import DecoderStack
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import ScaledEmbedding
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.encoder_stack import EncoderStack
@@ -32,7 +31,6 @@ __all__ = [
     "AttentionPattern",
     "DecoderBlock",
     "DecoderStack",
-    "Dropout",
     "EncoderBlock",
     "EncoderStack",
     "FeedForward",

@@ -6,8 +6,6 @@ import keras
 
 from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers.activations import get_activation
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.projection import Dense
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -97,13 +95,13 @@ class FeedForward(keras.layers.Layer):
         if self.gated:
             self.gate_dense = self._dense("gate", self.intermediate_dim)
             self.gate_dense.build(inputs_shape)
-        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
         self.output_dense = self._dense("output", known_size(inputs_shape))
         self.output_dense.build((*leading, self.intermediate_dim))
         freeze_new_sub_layers(self)
 
     def _dense(self, name: str, units: int) -> keras.layers.Dense:
-        return Dense(
+        return keras.layers.Dense(
             units,
             use_bias=self.use_bias,
             **clone_weight_options(**self._initializers),

@@ -1,4 +1,4 @@
-"""Dense layers that are computed as products of two matrices."""
+"""Dense layers over several axes, computed as products of two matrices."""
 
 import math
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.backend.matmul import matmul
-from keras_transformer.backend.xla_barriers import fusion_barrier
 from keras_transformer.types import Tensor
 
 
@@ -26,24 +24,12 @@ class Projection(keras.layers.EinsumDense):
         width = math.prod(self.kernel.shape[:num_summed_axes])
         tokens = ops.reshape(inputs, (-1, width))
         kernel = ops.reshape(self.kernel, (width, math.prod(output_shape)))
-        bias = None if self.bias is None else ops.reshape(self.bias, (-1,))
-        output = matmul(tokens, fusion_barrier(kernel), bias)
+        output = ops.matmul(tokens, kernel)
+        if self.bias is not None:
+            output = output + ops.reshape(self.bias, (-1,))
         if self.activation is not None:
             output = self.activation(output)
         return ops.reshape(output, (*ops.shape(inputs)[:2], *output_shape))
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        # Keras does not quantize subclasses by default.
-        super().quantize(*args, **{**kwargs, "type_check": False})
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
-class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` with the fastest matrix product of the backend."""
-
-    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        output = matmul(inputs, self.kernel, self.bias)
-        return output if self.activation is None else self.activation(output)
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         # Keras does not quantize subclasses by default.

@@ -5,8 +5,6 @@ from typing import Any
 import keras
 
 from keras_transformer.arguments import check_positive, check_rates
-from keras_transformer.backend.xla_barriers import materialization_barrier
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Shape, Tensor
 
@@ -86,8 +84,8 @@ class Residual(keras.layers.Layer):
         self.norm = make_normalization(
             normalization, layer_norm_epsilon, self.dtype_policy
         )
-        self.dropout_layer = Dropout(dropout, dtype=self.dtype_policy)
-        self.stochastic_depth_layer = Dropout(
+        self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.stochastic_depth_layer = keras.layers.Dropout(
             stochastic_depth, noise_shape=(None, 1, 1), dtype=self.dtype_policy
         )
 
@@ -118,7 +116,7 @@ class Residual(keras.layers.Layer):
             return self._normalize(inputs) if self.normalize_first else inputs
         outputs = self.dropout_layer(outputs, training=training)
         outputs = self.stochastic_depth_layer(outputs, training=training)
-        total = materialization_barrier(inputs + outputs)
+        total = inputs + outputs
         return total if self.normalize_first else self._normalize(total)
 
     def _normalize(self, x: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeAlias
 import keras
 
 from keras_transformer.arguments import check_ints
-from keras_transformer.backend.pipeline import scan_layers
 from keras_transformer.backend.rematerialization import rematerialized_call
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
@@ -36,30 +35,6 @@ def blocks_called_by(run: BlockRunner) -> Iterator[None]:
         yield
     finally:
         _runner.reset(token)
-
-
-def scan_blocks(stack: "Stack", *inputs: Tensor, **options: Any) -> Tensor:
-    """Calls the blocks of a stack in a loop over their stacked variables, on JAX.
-
-    Args:
-        stack: a built stack.
-        *inputs: inputs of each block; the first is that of the first block.
-        **options: further arguments of each block.
-
-    Returns:
-        The output of the last block.
-
-    Raises:
-        ValueError: if the blocks differ in more than the values of their variables.
-    """
-    if not stack.has_equal_blocks():
-        raise ValueError(
-            "`scan_blocks` must be `False` for a stack of different blocks; those of "
-            f"`{stack.name}` differ. Use no `stochastic_depth`, freeze all blocks of a "
-            "stack or none, and use a position scheme that acts in each self-attention "
-            "or before the stack."
-        )
-    return scan_layers(stack.blocks, stack.rematerialize, *inputs, **options)
 
 
 class Stack(BlockArguments, keras.layers.Layer):

@@ -7,11 +7,9 @@ from typing import Any, Protocol, Self, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.backend.matmul import matmul
 from keras_transformer.layers import DecoderStack, PositionScheme
 from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme
-from keras_transformer.layers.projection import Dense
 from keras_transformer.layers.residual import make_normalization
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.types import Options, Shape, Size, Tensor, TokenIds
@@ -115,7 +113,7 @@ class CachedDecoder(GenerativeModel):
         self.output_dense = None
         self.tied_output_bias = None
         if self.tie_embeddings == "none":
-            self.output_dense = Dense(
+            self.output_dense = keras.layers.Dense(
                 self.target_vocabulary_size,
                 use_bias=self.output_bias,
                 dtype=self.dtype_policy,
@@ -144,9 +142,8 @@ class CachedDecoder(GenerativeModel):
             return self.output_dense(decoded)
         kernel = self.transposed_embeddings() if kernel is None else kernel
         bias = self.tied_output_bias
-        if bias is None:
-            return matmul(decoded, kernel)
-        return matmul(decoded, kernel, ops.cast(bias, kernel.dtype))
+        logits = ops.matmul(decoded, kernel)
+        return logits if bias is None else logits + ops.cast(bias, logits.dtype)
 
     def transposed_embeddings(self) -> Tensor:
         """Returns the output layer's kernel if it shares the embedding's weights.

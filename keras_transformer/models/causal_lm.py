@@ -11,7 +11,6 @@ from keras_transformer.decoding.lengths import smaller
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import (
     DecoderStack,
-    Dropout,
     PositionalEncoding,
     PositionScheme,
     padding_mask,
@@ -247,7 +246,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         self.encoding = self._encoding(self.positions)
         self.embedding_norm = self._embedding_norm()
         positions = None if self.positions.added_to_inputs else self.positions
-        self.embedding_dropout = Dropout(self.dropout, dtype=policy)
+        self.embedding_dropout = keras.layers.Dropout(self.dropout, dtype=policy)
         self.embedding_dropout.build(shape)
         self.decoder = DecoderStack(
             self.num_layers,

@@ -14,7 +14,6 @@ from keras_transformer.inference.source_arrays import (
 )
 from keras_transformer.layers import (
     DecoderStack,
-    Dropout,
     EncoderStack,
     PositionalEncoding,
     PositionScheme,
@@ -325,7 +324,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.target_encoding = self._encoding(target)
         self.source_norm = self._embedding_norm()
         self.target_norm = self._embedding_norm()
-        self.embedding_dropout = Dropout(self.dropout, dtype=self.dtype_policy)
+        self.embedding_dropout = keras.layers.Dropout(
+            self.dropout, dtype=self.dtype_policy
+        )
         self.embedding_dropout.build(shape)
 
     def _build_stacks(self, shape: Shape) -> None:

@@ -116,20 +116,3 @@ def check_is_mean(loss: Any, micro_batches: int) -> None:
                 f"received `loss={each!r}`, `micro_batches={micro_batches}`. Use "
                 '`LabelSmoothedCrossEntropy`, or `reduction="mean_with_sample_weight"`.'
             )
-
-
-def check_scan(scan_blocks: bool) -> None:
-    """Checks that the backend has a loop over blocks.
-
-    Args:
-        scan_blocks: bool, the argument of `compile`.
-
-    Raises:
-        ValueError: if it is `True` on another backend than JAX.
-    """
-    if scan_blocks and keras.backend.backend() != "jax":
-        raise ValueError(
-            "`scan_blocks` must be `False` on the backend "
-            f"{keras.backend.backend()!r}; received `scan_blocks={scan_blocks!r}`. Set "
-            "KERAS_BACKEND=jax before Keras is imported."
-        )

@@ -1,6 +1,5 @@
 """Keras model that trains in micro-batches and with R-Drop."""
 
-import contextlib
 import functools
 import inspect
 from typing import Any, ClassVar
@@ -23,15 +22,12 @@ from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.processes import is_first_process, with_equal_batches
 from keras_transformer.backend.sharding import rows_to_add, share_rows
-from keras_transformer.backend.xla_barriers import without_xla
 from keras_transformer.distribution import check_created_within
-from keras_transformer.layers.stack import blocks_called_by, scan_blocks
 from keras_transformer.training.checkpoints.checkpoints import within_fit
 from keras_transformer.training.compile_arguments import (
     check_created_here,
     check_is_mean,
     check_padding,
-    check_scan,
     check_takes_logits,
     ignore_padding,
     reduction_of,
@@ -81,7 +77,6 @@ class TokenTrainer(ReplicatedModel):
         *args: Any,
         micro_batches: int = 1,
         r_drop: float = 0.0,
-        scan_blocks: bool = False,
         **kwargs: Any,
     ) -> None:
         """Configures the model for training, as `keras.Model.compile` does.
@@ -103,19 +98,13 @@ class TokenTrainer(ReplicatedModel):
                 both losses plus α / 2 times the divergence of the two predictions
                 (`r_drop_loss`). This is half of equation 4 of the paper. A step takes
                 twice as long.
-            scan_blocks: bool, whether a training step calls the blocks of each stack
-                in a loop over their stacked weights, so that XLA compiles one block in
-                place of all. This shortens the compilation of deep models; a step
-                takes longer. It requires JAX and stacks whose blocks differ in the
-                values of their weights only.
             **kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
-            ValueError: if an argument is out of its range, if `scan_blocks` is `True`
-                on another backend than JAX, if the loss is not a mean over the tokens
-                with `micro_batches` above 1, if the loss takes probabilities instead
-                of logits, or if the loss or a metric has another `pad_token_id` than
-                the model.
+            ValueError: if an argument is out of its range, if the loss is not a mean
+                over the tokens with `micro_batches` above 1, if the loss takes
+                probabilities instead of logits, or if the loss or a metric has another
+                `pad_token_id` than the model.
 
         Example:
 
@@ -141,7 +130,6 @@ class TokenTrainer(ReplicatedModel):
                 "`r_drop` must be a finite number of at least 0; received "
                 f"`r_drop={r_drop!r}`. The paper uses 5; 0 disables R-Drop."
             )
-        check_scan(scan_blocks)
         signature = _SIGNATURES["compile"]
         bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
         check_padding(self.pad_token_id, bound)
@@ -149,7 +137,6 @@ class TokenTrainer(ReplicatedModel):
         check_takes_logits(loss)
         self.micro_batches = micro_batches
         self.r_drop = float(r_drop)
-        self.scan_blocks = bool(scan_blocks)
         self._reduction = reduction_of(loss)
         is_mean = self._reduction == "mean_with_sample_weight"
         self._ignores_padding = is_mean and ignore_padding(bound)
@@ -404,15 +391,10 @@ class TokenTrainer(ReplicatedModel):
 
     def train_step(self, *args: Any) -> Any:
         args = _with_shared_rows(args)
-        with contextlib.ExitStack() as contexts:
-            if not self.jit_compile:
-                contexts.enter_context(without_xla())
-            if self.scan_blocks:
-                contexts.enter_context(blocks_called_by(scan_blocks))
-            in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
-            if in_parts and self.trainable_weights:
-                return train_in_micro_batches(self, *args)
-            return super().train_step(*args)
+        in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
+        if in_parts and self.trainable_weights:
+            return train_in_micro_batches(self, *args)
+        return super().train_step(*args)
 
     def _can_add_rows(self, data: Any) -> bool:
         """Returns whether rows of padding make the devices share the work equally."""
@@ -443,7 +425,6 @@ class TokenTrainer(ReplicatedModel):
         if config:
             config["micro_batches"] = self.micro_batches
             config["r_drop"] = self.r_drop
-            config["scan_blocks"] = self.scan_blocks
         return config
 
     def compile_from_config(self, config: Config) -> None:

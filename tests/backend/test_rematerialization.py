@@ -41,6 +41,16 @@ def pair(stack_class, **arguments):
     return made
 
 
+def seeded(function, *args, **options):
+    """Calls a function with the same dropout each time.
+
+    On PyTorch, Keras's dropout draws from the global generator. On the other backends
+    it draws from seeds that `pair` makes equal.
+    """
+    keras.utils.set_random_seed(3)
+    return function(*args, **options)
+
+
 def all_gradients(layer, *inputs, **options):
     """Gradients of the sum of the squared outputs by the weights and the inputs."""
     weights = layer.trainable_variables
@@ -70,8 +80,8 @@ def assert_all_close(actual, expected, rtol=1e-4):
 def test_gradients_are_those_of_the_plain_stack(stack_class, design):
     plain, layer = pair(stack_class, **DESIGNS[design]())
     options = {"training": True, MASKS[stack_class]: PADDING}
-    expected = all_gradients(plain, *INPUTS[stack_class], **options)
-    actual = all_gradients(layer, *INPUTS[stack_class], **options)
+    expected = seeded(all_gradients, plain, *INPUTS[stack_class], **options)
+    actual = seeded(all_gradients, layer, *INPUTS[stack_class], **options)
     assert_all_close(actual, expected)
     assert all(gradient.any() for gradient in expected[len(plain.weights) :])
 
@@ -97,12 +107,15 @@ def test_seeds_go_on_once(stack_class):
     plain, layer = pair(stack_class)
     before = seeds(layer)
     for _ in range(2):
-        outputs = [own(*INPUTS[stack_class], training=True) for own in (plain, layer)]
+        outputs = [
+            seeded(own, *INPUTS[stack_class], training=True) for own in (plain, layer)
+        ]
         np.testing.assert_allclose(*map(to_numpy, outputs), atol=1e-6)
     assert len(before) >= 2 * NUM_LAYERS
+    draws = 0 if keras.backend.backend() == "torch" else 2
     for old, new, expected in zip(before, seeds(layer), seeds(plain), strict=True):
         np.testing.assert_array_equal(new, expected)
-        np.testing.assert_array_equal(new - old, [0, 2])
+        np.testing.assert_array_equal(new - old, [0, draws])
 
 
 def test_blocks_are_computed_again_for_the_gradient(monkeypatch):
@@ -137,7 +150,7 @@ def test_half_precision_and_frozen_blocks():
     for own in (plain, layer):
         own.blocks[1].trainable = False
     expected, actual = (
-        all_gradients(own, *INPUTS[DecoderStack], training=True)
+        seeded(all_gradients, own, *INPUTS[DecoderStack], training=True)
         for own in (plain, layer)
     )
     assert len(expected) < len(layer.weights)
@@ -148,7 +161,7 @@ def test_parts_of_full_precision():
     whole = {"dtype": "float32"}
     options = {f"{part}_options": whole for part in ("attention", "feed_forward")}
     plain, layer = pair(EncoderStack, dtype="mixed_bfloat16", **options)
-    outputs = [to_numpy(own(SOURCE, training=True)) for own in (plain, layer)]
+    outputs = [to_numpy(seeded(own, SOURCE, training=True)) for own in (plain, layer)]
     np.testing.assert_allclose(*outputs, atol=1e-6)
 
 
@@ -158,8 +171,9 @@ def test_masks_that_inputs_carry(stack_class):
     masks = [np.arange(x.shape[1]) < [[x.shape[1]], [3], [2]] for x in arrays]
     tensors = [with_mask(x, mask) for x, mask in zip(arrays, masks, strict=True)]
     plain, layer = pair(stack_class)
-    expected = weight_gradients(plain, *tensors, training=True)
-    assert_all_close(weight_gradients(layer, *tensors, training=True), expected)
+    expected = seeded(weight_gradients, plain, *tensors, training=True)
+    actual = seeded(weight_gradients, layer, *tensors, training=True)
+    assert_all_close(actual, expected)
     output = layer(*tensors, training=True)
     np.testing.assert_array_equal(get_mask(output), masks[0])
     unmasked = plain(*arrays, training=True)
@@ -169,7 +183,8 @@ def test_masks_that_inputs_carry(stack_class):
 def test_attention_scores():
     options = {"training": True, "return_attention_scores": True}
     expected, actual = (
-        keras.tree.flatten(own(TARGET, SOURCE, **options)) for own in pair(DecoderStack)
+        keras.tree.flatten(seeded(own, TARGET, SOURCE, **options))
+        for own in pair(DecoderStack)
     )
     assert_all_close(map(to_numpy, actual), map(to_numpy, expected))
 

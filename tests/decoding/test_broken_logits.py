@@ -13,7 +13,7 @@ from keras_transformer.decoding import (
     Sampling,
     SuppressTokens,
 )
-from keras_transformer.decoding.wide_top_k import argmax, top_candidates
+from keras_transformer.decoding.top_candidates import argmax, top_candidates
 
 SEARCHES = {
     "greedy": GreedySearch(),

@@ -10,7 +10,6 @@ from keras_transformer import (
     WarmupInverseSquareRoot,
     parallel_dataset,
 )
-from keras_transformer.layers import Dropout
 from keras_transformer.training import TokenTrainer
 
 EPOCHS, BATCHES = 3, 7
@@ -52,7 +51,7 @@ def make_network():
     target = keras.Input((None,), dtype="int32", name="decoder_token_ids")
     embed = keras.layers.Embedding(4 + len(LETTERS), 6)
     pooled = keras.layers.GlobalAveragePooling1D(keepdims=True)(embed(source))
-    x = Dropout(0.3)(keras.layers.Add()([embed(target), pooled]))
+    x = keras.layers.Dropout(0.3)(keras.layers.Add()([embed(target), pooled]))
     logits = keras.layers.Dense(4 + len(LETTERS))(x)
     inputs = {"encoder_token_ids": source, "decoder_token_ids": target}
     return keras.Model(inputs, logits)

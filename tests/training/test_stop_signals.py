@@ -27,7 +27,6 @@ from keras_transformer import (
     Perplexity,
     SkipNonFinite,
 )
-from keras_transformer.layers import Dropout
 from keras_transformer.run_position import checkpoint_files
 from keras_transformer.training import TokenTrainer
 from keras_transformer.training.checkpoints import checkpoints, stop_signals, storage
@@ -116,7 +115,7 @@ class Small(TokenTrainer):
         size = 4 + len(LETTERS)
         self.embedding = keras.layers.Embedding(size, 6, dtype=self.dtype_policy)
         self.logits = keras.layers.Dense(size, dtype=self.dtype_policy)
-        self.dropout = Dropout(0.3, dtype=self.dtype_policy)
+        self.dropout = keras.layers.Dropout(0.3, dtype=self.dtype_policy)
 
     def call(self, inputs, training=None):
         source, target = (

@@ -27,7 +27,6 @@ from keras_transformer.layers.attention.validation import (
     check_three_axes,
     get_pattern,
 )
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masking import (
     attention_mask_from_padding,
     merge_masks,
@@ -257,7 +256,7 @@ class MultiHeadAttention(keras.layers.Layer):
             (heads, self.value_dim),
             self._output_shape or (width,),
         )
-        self._dropout_layer = Dropout(
+        self._dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, seed=self.seed
         )
         if self.positions is not None:
