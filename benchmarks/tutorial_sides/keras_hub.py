@@ -6,7 +6,6 @@ import keras
 import keras_nlp
 import tensorflow as tf
 from keras import ops
-
 from tutorial_sides.task import SIZE, Task, Trained, read
 
 LENGTH = 40

@@ -1,9 +1,9 @@
 """The tutorial of this library: `examples/tutorials/translation.py`."""
 
 import keras
+from tutorial_sides.task import PRESET, Task, Trained
 
 import keras_transformer as kt
-from tutorial_sides.task import PRESET, Task, Trained
 
 
 def train(task: Task) -> Trained:

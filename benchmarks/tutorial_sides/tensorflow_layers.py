@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset
-
 from tutorial_sides.task import SIZE, Task, Trained, read
 
 LENGTH = 128
