@@ -52,7 +52,7 @@ from ablation_models.tables import (
 from ablation_models.training import Recipe, Text, train
 from matplotlib.figure import Figure
 
-from keras_transformer.files import written_whole
+from keras_transformer_runtime.files import written_whole
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
-from keras_transformer.presets import PRESETS
+from keras_transformer_runtime.presets import PRESETS
 
 SOURCE_LENGTH = 14
 

@@ -46,7 +46,7 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.packages import without_garbage_collection
+from keras_transformer_runtime.packages import without_garbage_collection
 
 if TYPE_CHECKING:
     from keras_transformer.dataset import parallel_dataset, text_dataset

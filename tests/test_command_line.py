@@ -22,9 +22,9 @@ from keras_transformer.command_line import (
     model_files,
     translate,
 )
-from keras_transformer.files import write_json
 from keras_transformer.recipe import Recipe, loading
 from keras_transformer.text import CharacterTokenizer
+from keras_transformer_runtime.files import write_json
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 TEXTS = ["abc", "", "deadbeef"]

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from fork_server import forked_python
 
-from keras_transformer import files
-from keras_transformer.files import (
+from keras_transformer_runtime import files
+from keras_transformer_runtime.files import (
     check_is_file,
     checked_file,
     new_folder,
@@ -53,7 +53,7 @@ def test_the_temporary_name_has_the_same_ending(tmp_path):
 
 def in_another_process(path, text, then=""):
     code = (
-        "import os, sys; from keras_transformer.files import written_whole\n"
+        "import os, sys; from keras_transformer_runtime.files import written_whole\n"
         f"with written_whole(sys.argv[1]) as file: file.write({text!r}); {then}"
     )
     return subprocess.run([*forked_python("tensorflow"), "-c", code, path]).returncode
@@ -96,7 +96,7 @@ def test_the_target_of_a_link_is_replaced(tmp_path):
 def in_a_killed_process(code, path):
     """Runs code that must not return; the process has no chance to clean up."""
     code = (
-        "import os, signal, sys; from keras_transformer.files import *\n"
+        "import os, signal, sys; from keras_transformer_runtime.files import *\n"
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
         f"{code}"
     )

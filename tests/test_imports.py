@@ -14,7 +14,7 @@ from fork_server import forked_python
 
 import keras_transformer
 from keras_transformer import decoding
-from keras_transformer.packages import without_garbage_collection
+from keras_transformer_runtime.packages import without_garbage_collection
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

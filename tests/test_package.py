@@ -30,9 +30,10 @@ import keras_transformer
 from keras_transformer import layers
 from keras_transformer.command_line import app
 from keras_transformer.models import PRESETS
-from keras_transformer.packages import DEPENDENCIES, DISTRIBUTION, EXTRAS
-from keras_transformer.recipe import Recipe, early_checks
-from keras_transformer.recipe.option_checks import METRICS
+from keras_transformer.recipe import Recipe
+from keras_transformer_runtime.packages import DEPENDENCIES, DISTRIBUTION, EXTRAS
+from keras_transformer_runtime.runs import early_checks
+from keras_transformer_runtime.runs.option_checks import METRICS
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from keras_transformer.presets import PRESETS
+from keras_transformer_runtime.presets import PRESETS
 
 PRESET = "transformer_tiny"
 SIZE = PRESETS[PRESET]

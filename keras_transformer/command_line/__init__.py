@@ -26,7 +26,7 @@ from keras_transformer.command_line.serve import serve_command
 from keras_transformer.command_line.shortlist import shortlist_command
 from keras_transformer.command_line.train import TrainCommand, train_command
 from keras_transformer.command_line.translate import translate_command
-from keras_transformer.packages import with_advice
+from keras_transformer_runtime.packages import with_advice
 
 app = typer.Typer(
     name="keras-transformer",

@@ -9,8 +9,13 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from keras_transformer.files import check_is_file, checked_file, read_file, read_json
 from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.files import (
+    check_is_file,
+    checked_file,
+    read_file,
+    read_json,
+)
 
 # Values by name. Each entry of a list has its own line.
 Facts: TypeAlias = Mapping[str, object]

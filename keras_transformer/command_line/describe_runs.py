@@ -15,8 +15,8 @@ from keras_transformer.command_line.describe_models import (
 )
 from keras_transformer.evaluation import METRICS
 from keras_transformer.recipe import Recipe
-from keras_transformer.recipe.folder import began_recipe
-from keras_transformer.run_position import RunPosition, checkpoint_files
+from keras_transformer_runtime.runs.folder import began_recipe
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 # Logs of an epoch that are not shown, besides those of the training text.
 HIDDEN_LOGS = ("val_token_accuracy",)

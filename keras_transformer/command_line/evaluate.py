@@ -208,7 +208,7 @@ def _evaluate_language_model(
     from keras_transformer.dataset import read_pairs
     from keras_transformer.dataset.running_text import text_documents
     from keras_transformer.inference.perplexity import TextScores, score_running_text
-    from keras_transformer.recipe.folder import documents_of_run
+    from keras_transformer_runtime.runs.folder import documents_of_run
 
     if references is not None:
         options = {"documents": documents, "context": context, "stride": stride}

@@ -16,10 +16,10 @@ from keras_transformer.command_line.parameters import (
     make_search,
 )
 from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.files import check_new_folder
-from keras_transformer.hub import check_repository
-from keras_transformer.packages import EXTRAS, require_extra
 from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.files import check_new_folder
+from keras_transformer_runtime.hub import check_repository
+from keras_transformer_runtime.packages import EXTRAS, require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.decoding import Search

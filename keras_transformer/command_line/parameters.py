@@ -86,7 +86,7 @@ def make_search(
         diversity_penalty: see `BeamSearch`.
     """
     from keras_transformer.decoding import BeamSearch
-    from keras_transformer.recipe.folder import selected_search
+    from keras_transformer_runtime.runs.folder import selected_search
 
     default = selected_search(path) or BeamSearch()
     return BeamSearch(

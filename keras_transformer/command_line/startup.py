@@ -27,7 +27,11 @@ def import_keras_quietly() -> None:
     Raises:
         ModuleNotFoundError: if a package that every command requires is missing.
     """
-    from keras_transformer.packages import DEPENDENCIES, require_extra, require_modules
+    from keras_transformer_runtime.packages import (
+        DEPENDENCIES,
+        require_extra,
+        require_modules,
+    )
 
     require_modules(DEPENDENCIES, "keras_transformer")
     backend = os.environ.get("KERAS_BACKEND")

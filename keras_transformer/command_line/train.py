@@ -12,8 +12,8 @@ from typer.core import TyperCommand
 
 from keras_transformer.command_line.startup import import_keras_quietly
 from keras_transformer.recipe import Recipe, read_options
-from keras_transformer.recipe.early_checks import check_early
-from keras_transformer.recipe.option_checks import SIZES
+from keras_transformer_runtime.runs.early_checks import check_early
+from keras_transformer_runtime.runs.option_checks import SIZES
 
 # The headings of `--help`, by the first option below each.
 HEADINGS = {
@@ -98,7 +98,7 @@ def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | 
 
 def _stop_message(recipe: Recipe) -> str:
     """Returns how to continue a stopped run."""
-    from keras_transformer.recipe.folder import began_recipe, latest_position
+    from keras_transformer_runtime.runs.folder import began_recipe, latest_position
 
     position = latest_position(recipe.output)
     if position is None:

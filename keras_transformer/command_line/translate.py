@@ -20,9 +20,9 @@ from keras_transformer.command_line.parameters import (
     make_search,
 )
 from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.files import check_new_file
-from keras_transformer.packages import require_modules
 from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.files import check_new_file
+from keras_transformer_runtime.packages import require_modules
 
 DASH = pathlib.Path("-")  # standard input or standard output
 

@@ -8,7 +8,6 @@ from numbers import Real
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints, renamed_argument
 from keras_transformer.backend.cross_entropy import log_normalizer
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_groups import (
@@ -45,6 +44,7 @@ from keras_transformer.decoding.phrases import (
 from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.wide_top_k import top_candidates
 from keras_transformer.types import Size, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints, renamed_argument
 
 GROUP_OPTIONS = ("num_beam_groups", "diversity_penalty")
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from typing import ClassVar
 
-from keras_transformer.arguments import renamed_argument
 from keras_transformer.decoding.independent_search import IndependentSearch
 from keras_transformer.decoding.logits_processors import (
     LogitsProcessor,
@@ -13,6 +12,7 @@ from keras_transformer.decoding.logits_processors import (
 from keras_transformer.decoding.search import SearchInputs
 from keras_transformer.decoding.wide_top_k import argmax
 from keras_transformer.types import Tensor, TokenIds
+from keras_transformer_runtime.arguments import renamed_argument
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from keras_transformer.arguments import check_ints
-from keras_transformer.files import written_whole
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.sources import SourceRows
 from keras_transformer.inference.token_ids import Rows
 from keras_transformer.inference.translation_table import learn_translation_table
+from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.files import written_whole
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer

@@ -12,7 +12,7 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from keras_transformer.recipe.recipe import Recipe, read_options
+from keras_transformer_runtime.runs.recipe import Recipe, read_options
 
 if TYPE_CHECKING:
     from keras_transformer.recipe.result import (

@@ -5,7 +5,7 @@ import shlex
 import zipfile
 from typing import TYPE_CHECKING
 
-from keras_transformer.files import read_json
+from keras_transformer_runtime.files import read_json
 
 if TYPE_CHECKING:
     from keras_transformer.models import GenerativeModel

@@ -38,7 +38,6 @@ from keras_transformer.backend.ray_start import (  # noqa: E402
     kept_sigterm_handler,
     own_session,
 )
-from keras_transformer.packages import without_garbage_collection  # noqa: E402
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
     RequestError,
@@ -47,6 +46,7 @@ from keras_transformer.serving.rest import (  # noqa: E402
 )
 from keras_transformer.serving.server_options import ModelOptions  # noqa: E402
 from keras_transformer.serving.warm_up import Progress, WarmUp  # noqa: E402
+from keras_transformer_runtime.packages import without_garbage_collection  # noqa: E402
 
 logger = logging.getLogger(__name__)
 

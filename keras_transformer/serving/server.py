@@ -13,13 +13,13 @@ from starlette.applications import Starlette
 
 from keras_transformer.backend.ray_ports import use_loopback
 from keras_transformer.backend.ray_start import use_fast_start
-from keras_transformer.packages import without_garbage_collection
 from keras_transformer.serving.application import Application
 from keras_transformer.serving.batching import ABANDONED_SECONDS
 from keras_transformer.serving.connections import HTTPConfig, HTTPServer
 from keras_transformer.serving.served_model import ServedModel
 from keras_transformer.serving.server_options import ModelOptions, ServerOptions
 from keras_transformer.serving.versions import check_versions, selected_versions
+from keras_transformer_runtime.packages import without_garbage_collection
 
 if TYPE_CHECKING:
     from keras_transformer.serving.cluster import Cluster

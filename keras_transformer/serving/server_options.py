@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from keras_transformer.files import read_file
+from keras_transformer_runtime.files import read_file
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from keras_transformer.files import lock
+from keras_transformer_runtime.files import lock
 
 if TYPE_CHECKING:  # importing them imports TensorFlow
     from keras_transformer.export.saved_model.warmup import WarmupRequest

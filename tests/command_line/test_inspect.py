@@ -19,8 +19,8 @@ from keras_transformer import (
     command_line,
 )
 from keras_transformer.recipe import Figures
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 pytestmark = pytest.mark.once("torch")
 

@@ -2,13 +2,14 @@ import shutil
 
 import pytest
 
-from keras_transformer.recipe import Recipe, folder
-from keras_transformer.recipe.folder import (
+from keras_transformer.recipe import Recipe
+from keras_transformer_runtime.runs import folder
+from keras_transformer_runtime.runs.folder import (
     latest_position,
     next_version,
     recipe_to_resume,
 )
-from keras_transformer.recipe.recipe import PlannedRecipe
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 pytestmark = pytest.mark.once("torch")
 

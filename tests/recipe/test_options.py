@@ -8,9 +8,9 @@ import tomllib
 import pytest
 
 from keras_transformer.recipe import Recipe, read_options
-from keras_transformer.recipe.folder import selected_search
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.result import Figures
+from keras_transformer_runtime.runs.folder import selected_search
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 FILES = {"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": "runs/a"}
 

@@ -5,12 +5,15 @@ import pathlib
 import sys
 from collections.abc import Iterable
 
-from keras_transformer.arguments import check_character_coverage, normalization_rule
-from keras_transformer.packages import require_extra
-from keras_transformer.presets import PRESETS
-from keras_transformer.recipe.folder import is_complete, recipe_to_resume
 from keras_transformer.recipe.loading import find_model
-from keras_transformer.recipe.recipe import Recipe
+from keras_transformer_runtime.arguments import (
+    check_character_coverage,
+    normalization_rule,
+)
+from keras_transformer_runtime.packages import require_extra
+from keras_transformer_runtime.presets import PRESETS
+from keras_transformer_runtime.runs.folder import is_complete, recipe_to_resume
+from keras_transformer_runtime.runs.recipe import Recipe
 
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 

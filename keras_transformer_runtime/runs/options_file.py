@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.files import read_file
+from keras_transformer_runtime.files import read_file
 
 
 def to_toml(options: Mapping[str, object]) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, get_args
 
-from keras_transformer.arguments import check_ints, check_rates
+from keras_transformer_runtime.arguments import check_ints, check_rates
 
 if TYPE_CHECKING:
-    from keras_transformer.recipe.recipe import Recipe
+    from keras_transformer_runtime.runs.recipe import Recipe
 
 MODELS = ("seq2seq", "causal")
 DOCUMENTS = ("file", "line", "paragraph", "none", "pairs")

@@ -14,8 +14,8 @@ from typing import (
     get_type_hints,
 )
 
-from keras_transformer.arguments import renamed_argument
-from keras_transformer.recipe.option_checks import (
+from keras_transformer_runtime.arguments import renamed_argument
+from keras_transformer_runtime.runs.option_checks import (
     METRICS,
     POSITIONS,
     SIZES,
@@ -25,7 +25,7 @@ from keras_transformer.recipe.option_checks import (
     check_suits_model,
     check_types,
 )
-from keras_transformer.recipe.options_file import read_toml, to_toml
+from keras_transformer_runtime.runs.options_file import read_toml, to_toml
 
 OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 

@@ -63,7 +63,7 @@ def install_command(
 
     Example:
 
-    >>> from keras_transformer.packages import install_command
+    >>> from keras_transformer_runtime.packages import install_command
     >>> install_command(["yaml", "safetensors"])
     'pip install "pyyaml>=6.0" "safetensors>=0.6"'
     """

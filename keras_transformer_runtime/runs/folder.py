@@ -4,9 +4,9 @@ import pathlib
 import warnings
 from typing import NamedTuple
 
-from keras_transformer.files import read_json
-from keras_transformer.recipe.recipe import PlannedRecipe, Recipe, read_options
-from keras_transformer.run_position import RunPosition, checkpoint_files
+from keras_transformer_runtime.files import read_json
+from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 
 class SearchSettings(NamedTuple):

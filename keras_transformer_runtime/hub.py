@@ -4,7 +4,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 
 def check_repository(folder: object) -> None:
