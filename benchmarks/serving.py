@@ -10,8 +10,7 @@ r"""Measures a server under load, and tests it with failures.
 - `fuzz`: 1,000 malformed requests, with the memory before and after.
 - `soak`: 32 clients for several minutes, with the memory of all processes.
 - `start`: seconds from the start of the command until the port listens, until the model
-  is ready and until all shapes are compiled; with an empty and with a filled `--cache`,
-  alternately, `--rounds` times.
+  is ready and until all shapes are compiled, `--rounds` times.
 
     python benchmarks/serving.py
     python benchmarks/serving.py faults fuzz --model saved_models/en-de --texts test.en
@@ -247,24 +246,21 @@ def is_compiled(server: Server) -> bool:
 
 
 def start(models: pathlib.Path, rounds: int) -> None:
-    """Prints a row for starts with an empty cache and one for those with a filled."""
+    """Prints the medians of several starts."""
     print("start: medians of the seconds until")
-    print("| cache | the port listens | ready | all shapes compiled |")
-    print("| --- | ---: | ---: | ---: |")
-    seconds: dict[str, list[list[float]]] = {"empty": [], "filled": []}
+    print("| the port listens | ready | all shapes compiled |")
+    print("| ---: | ---: | ---: |")
+    found = []
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as cache:
-            for kind, found in seconds.items():
-                found.append(start_seconds(models, cache))
-                print(f"{kind}: {found[-1]}", file=sys.stderr, flush=True)
-    for kind, found in seconds.items():
-        medians = (statistics.median(column) for column in zip(*found, strict=True))
-        print(f"| {kind} | " + " | ".join(f"{m:.1f}" for m in medians) + " |")
+        found.append(start_seconds(models))
+        print(found[-1], file=sys.stderr, flush=True)
+    medians = (statistics.median(column) for column in zip(*found, strict=True))
+    print("| " + " | ".join(f"{m:.1f}" for m in medians) + " |")
 
 
-def start_seconds(models: pathlib.Path, cache: str) -> list[float]:
+def start_seconds(models: pathlib.Path) -> list[float]:
     started, seconds = time.monotonic(), []
-    with started_server(models, "--cache", cache) as server:
+    with started_server(models) as server:
         for reached in (
             lambda: is_ready(server.address + "/health"),
             lambda: is_ready(server.address + "/ready"),

@@ -4,10 +4,8 @@ The advice names packages and versions, and never this library: its name on PyPI
 belong to others.
 """
 
-import contextlib
-import gc
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 DISTRIBUTION = "keras-transformer-toolkit"
 
@@ -119,24 +117,3 @@ def with_advice(error: ModuleNotFoundError) -> str:
     if name not in REQUIREMENTS or "pip install" in str(error):
         return str(error)
     return f"{error}. To install: {install_command([name])}"
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Turns the search for garbage off, for imports and for the loading of a model.
-
-    They create hundreds of thousands of objects, almost none of which is garbage. In
-    the import of TensorFlow, the search takes a quarter of the time.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        if not gc.get_freeze_count():
-            # All objects become old ones, which are searched the least often.
-            gc.freeze()
-            gc.unfreeze()
-        gc.enable()

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import typer
 from error_box import unwrapped
-from typer.testing import CliRunner
-
-from keras_transformer import BeamSearch, Ensemble, Seq2Seq, command_line, evaluation
 from keras_transformer.command_line import (
     describe_models,
     evaluate,
     model_files,
     translate,
 )
+from typer.testing import CliRunner
+
+from keras_transformer import BeamSearch, Ensemble, Seq2Seq, command_line, evaluation
 from keras_transformer.recipe import Recipe, loading
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer_runtime.files import write_json

@@ -24,11 +24,11 @@ from documented import (
     python_blocks,
     write_toy_text,
 )
+from keras_transformer.command_line import app
 from processor import has_vnni
 
 import keras_transformer
 from keras_transformer import layers
-from keras_transformer.command_line import app
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
 from keras_transformer_runtime.packages import DEPENDENCIES, DISTRIBUTION, EXTRAS

@@ -19,7 +19,6 @@ from keras_transformer.serving.connections import HTTPConfig, HTTPServer
 from keras_transformer.serving.served_model import ServedModel
 from keras_transformer.serving.server_options import ModelOptions, ServerOptions
 from keras_transformer.serving.versions import check_versions, selected_versions
-from keras_transformer_runtime.packages import without_garbage_collection
 
 if TYPE_CHECKING:
     from keras_transformer.serving.cluster import Cluster
@@ -86,13 +85,11 @@ def _start_cluster(options: ServerOptions) -> "Cluster":
     if options.address is None:
         use_loopback()
         use_fast_start()
-    with without_garbage_collection():
-        from keras_transformer.serving.cluster import Cluster  # imports Ray
+    from keras_transformer.serving.cluster import Cluster  # imports Ray
 
     return Cluster(
         options.address,
         _cpus(options),
-        options.cache,
         options.timeout_seconds + ABANDONED_SECONDS,
     )
 

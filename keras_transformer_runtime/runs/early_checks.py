@@ -5,11 +5,11 @@ import pathlib
 import sys
 from collections.abc import Iterable
 
-from keras_transformer.recipe.loading import find_model
 from keras_transformer_runtime.arguments import (
     check_character_coverage,
     normalization_rule,
 )
+from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import require_extra
 from keras_transformer_runtime.presets import PRESETS
 from keras_transformer_runtime.runs.folder import is_complete, recipe_to_resume
@@ -37,9 +37,9 @@ def check_early(recipe: Recipe) -> None:
     normalization_rule(recipe.normalization, recipe.lowercase)
     check_character_coverage(recipe.character_coverage)
     if recipe.model == "seq2seq":
-        from keras_transformer.evaluation import check_tokenize  # imports sacreBLEU
+        from keras_transformer_runtime.bleu import bleu_metric  # imports sacreBLEU
 
-        check_tokenize(recipe.bleu_tokenize)
+        bleu_metric(False, recipe.bleu_tokenize)
     output = pathlib.Path(recipe.output)
     if output.exists() and not output.is_dir():
         raise ValueError(

@@ -40,7 +40,6 @@ class Server:
         config = folder / "serving.toml"
         config.write_text(
             f"port = {self.port}\npoll_seconds = 0.2\ntimeout_seconds = {PATIENCE}\n"
-            'cache = "what is compiled"\n'
             '[models.pronounce]\nfolder = "pronounce"\nbatch_sizes = [4]\n'
         )
         # "-P" as for the command: Python does not import from the working folder.
@@ -186,10 +185,6 @@ def test_the_log_tells_the_address_and_the_progress(server):
     assert address == f"http://127.0.0.1:{server.port}"
     assert loading == "pronounce, version 1: loading"
     assert ready.startswith("pronounce, version 1: ready in ")
-
-
-def test_the_cache_has_compiled_code(server):
-    assert list((server.models.parent / "what is compiled").iterdir())
 
 
 def test_a_killed_replica_loses_no_request(server):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keras_transformer_runtime.runs.folder import selected_search
+
 if TYPE_CHECKING:
     from keras_transformer.decoding import BeamSearch, Search
 
@@ -86,7 +88,6 @@ def make_search(
         diversity_penalty: see `BeamSearch`.
     """
     from keras_transformer.decoding import BeamSearch
-    from keras_transformer_runtime.runs.folder import selected_search
 
     default = selected_search(path) or BeamSearch()
     return BeamSearch(

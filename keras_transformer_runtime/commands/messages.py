@@ -126,8 +126,8 @@ def with_option_names(text: str, parameters: Sequence[Parameter]) -> str:
 
     Example:
 
-    >>> from keras_transformer.command_line import app
-    >>> translate = typer.main.get_command(app).commands["translate"]
+    >>> from keras_transformer_runtime.command import make_app
+    >>> translate = typer.main.get_command(make_app()).commands["translate"]
     >>> message = "`num_beams` must be ...; received `num_beams=0`."
     >>> with_option_names(message, translate.params)
     '`--num-beams` must be ...; received `--num-beams 0`.'

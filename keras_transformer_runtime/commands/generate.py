@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keras_transformer.command_line.messages import Terminated
-from keras_transformer.command_line.parameters import (
+from keras_transformer_runtime.commands.messages import Terminated, exits_on_interrupt
+from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     ModelPath,
     make_generation_search,
 )
-from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.model_paths import find_model
 
 if TYPE_CHECKING:
     from keras_transformer.decoding import Search
     from keras_transformer.models import CausalLM
 
+app = typer.Typer()
 
+
+@app.command("generate")
+@exits_on_interrupt
 def generate_command(
     model: ModelPath,
     prompt: Annotated[
@@ -88,6 +92,7 @@ def generate_command(
     find_model(model)
     import_keras_quietly()
     from keras_transformer.models import CausalLM
+    from keras_transformer.recipe.loading import load_trained_model
 
     search = make_generation_search(
         num_beams, length_penalty, num_samples, temperature, top_p

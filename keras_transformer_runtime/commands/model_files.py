@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keras_transformer.command_line.parameters import (
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.parameters import (
     LengthPenalty,
     ModelPath,
     NumBeams,
@@ -15,14 +16,16 @@ from keras_transformer.command_line.parameters import (
     make_generation_search,
     make_search,
 )
-from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.files import check_new_folder
 from keras_transformer_runtime.hub import check_repository
+from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import EXTRAS, require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.decoding import Search
+
+app = typer.Typer()
 
 
 class Format(enum.StrEnum):
@@ -43,6 +46,8 @@ OPTIONS = {
 }
 
 
+@app.command("export")
+@exits_on_interrupt
 def export_command(
     model: ModelPath,
     folder: Annotated[pathlib.Path, typer.Argument(help="New folder to write.")],
@@ -94,6 +99,7 @@ def export_command(
         require_extra(format.value, f"`format={format.value!r}`")
     import_keras_quietly()
     from keras_transformer.inference.shortlist import Shortlist
+    from keras_transformer.recipe.loading import load_trained_model
 
     if shortlist is not None:
         options["shortlist"] = Shortlist.load(shortlist)
@@ -129,6 +135,8 @@ def parse_card(lines: Sequence[str]) -> dict[str, str]:
     return card
 
 
+@app.command("import")
+@exits_on_interrupt
 def import_command(
     folder: Annotated[
         str,

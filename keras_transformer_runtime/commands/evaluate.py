@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keras_transformer.command_line.parameters import (
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     LengthPenalty,
     ModelPath,
@@ -17,12 +18,14 @@ from keras_transformer.command_line.parameters import (
     TooLongLines,
     make_search,
 )
-from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.model_paths import find_model
 
 if TYPE_CHECKING:
     from keras_transformer.inference.protocols import SequenceModel
     from keras_transformer.models import CausalLM
+
+app = typer.Typer()
 
 
 DEFAULT_TOKENIZE = "13a"
@@ -37,6 +40,8 @@ class Documents(enum.StrEnum):
     none = "none"
 
 
+@app.command("evaluate")
+@exits_on_interrupt
 def evaluate_command(
     model: ModelPath,
     source: Annotated[
@@ -97,13 +102,15 @@ def evaluate_command(
     For parallel text these are BLEU, chrF, exact match, error rates and perplexity,
     and for a language model the perplexity of a token, of a character and of a byte.
     """
-    from keras_transformer.evaluation import check_tokenize, text_scores
+    from keras_transformer_runtime.bleu import bleu_metric  # imports sacreBLEU
 
-    check_tokenize(bleu_tokenize)
+    bleu_metric(lowercase, bleu_tokenize)
     find_model(model)
     import_keras_quietly()
     from keras_transformer.dataset import read_pairs
+    from keras_transformer.evaluation import text_scores
     from keras_transformer.models import CausalLM
+    from keras_transformer.recipe.loading import load_trained_model
 
     loaded = load_trained_model(model)
     if isinstance(loaded, CausalLM):

@@ -5,9 +5,12 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.command_line.parameters import ModelPath
-from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.parameters import ModelPath
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.model_paths import find_model
+
+app = typer.Typer()
 
 Text = Annotated[
     pathlib.Path,
@@ -17,6 +20,8 @@ Text = Annotated[
 ]
 
 
+@app.command("shortlist")
+@exits_on_interrupt
 def shortlist_command(
     model: ModelPath,
     source: Text,
@@ -53,6 +58,7 @@ def shortlist_command(
         )
     import_keras_quietly()
     from keras_transformer.inference.shortlist import Shortlist
+    from keras_transformer.recipe.loading import load_trained_model
 
     shortlist = Shortlist.from_parallel_text(
         source,

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from keras_transformer.command_line.describe_models import (
+from keras_transformer_runtime.commands.describe_models import (
     Facts,
     describe_ctranslate2,
     describe_keras_model,
@@ -22,12 +22,15 @@ from keras_transformer.command_line.describe_models import (
     describe_versions,
     describe_weights,
 )
-from keras_transformer.command_line.describe_runs import (
+from keras_transformer_runtime.commands.describe_runs import (
     describe_checkpoint,
     describe_checkpoints,
     describe_run,
 )
-from keras_transformer.command_line.startup import import_keras_quietly
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+
+app = typer.Typer()
 
 FIXED_SPACE = "\u00a0"  # at which `textwrap` does not break a line
 
@@ -91,6 +94,8 @@ KINDS = (
 )
 
 
+@app.command("inspect")
+@exits_on_interrupt
 def inspect_command(
     path: Annotated[
         pathlib.Path,

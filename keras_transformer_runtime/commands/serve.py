@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.packages import require_extra
+
 if TYPE_CHECKING:
     from keras_transformer.serving import ServerOptions
+
+app = typer.Typer()
 
 
 class NamedFolder(NamedTuple):
@@ -19,6 +25,8 @@ class NamedFolder(NamedTuple):
     folder: pathlib.Path
 
 
+@app.command("serve")
+@exits_on_interrupt
 def serve_command(
     folders: Annotated[
         list[pathlib.Path] | None,
@@ -38,7 +46,7 @@ def serve_command(
         str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port of HTTP. Default: 8501.")
+        int | None, typer.Option(min=0, max=65535, help="Port of HTTP. Default: 8501.")
     ] = None,
     replicas: Annotated[
         int | None,
@@ -77,17 +85,15 @@ def serve_command(
             "this machine."
         ),
     ] = None,
-    cache: Annotated[
-        pathlib.Path | None,
-        typer.Option(help="Folder for compiled code, which makes later starts faster."),
-    ] = None,
 ) -> None:
     """Serve SavedModels over HTTP: the REST API of TensorFlow Serving, and a page."""
     if (config is None) == (not folders):
         raise typer.BadParameter("give either folders of models or --config")
+    require_extra("serve", "`serve`")
+    import_keras_quietly()
     from keras_transformer.serving import read_server_options
 
-    options = _without_none(host=host, port=port, address=address, cache=cache)
+    options = _without_none(host=host, port=port, address=address)
     model_options = _without_none(
         replicas=replicas,
         split_sentences=split_sentences,

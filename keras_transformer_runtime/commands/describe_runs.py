@@ -6,16 +6,15 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
-from keras_transformer.command_line.describe_models import (
+from keras_transformer_runtime.commands.describe_models import (
     Facts,
     command,
     describe_trained_model,
     next_commands,
     size_and_date,
 )
-from keras_transformer.evaluation import METRICS
-from keras_transformer.recipe import Recipe
 from keras_transformer_runtime.runs.folder import began_recipe
+from keras_transformer_runtime.runs.recipe import Recipe
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 # Logs of an epoch that are not shown, besides those of the training text.
@@ -73,6 +72,8 @@ def _monitored(recipe: Recipe) -> tuple[str, bool]:
     """Returns the log that chooses the best epoch, and if lower values are better."""
     if recipe.model == "causal":
         return "val_perplexity", True
+    from keras_transformer.evaluation import METRICS
+
     metric = str(recipe.metric)
     return f"val_{metric}", metric == "loss" or METRICS[metric].is_error
 

@@ -10,10 +10,14 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe import Recipe, read_options
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.runs.early_checks import check_early
+from keras_transformer_runtime.runs.folder import began_recipe, latest_position
 from keras_transformer_runtime.runs.option_checks import SIZES
+from keras_transformer_runtime.runs.recipe import Recipe, read_options
+
+app = typer.Typer()
 
 # The headings of `--help`, by the first option below each.
 HEADINGS = {
@@ -56,6 +60,8 @@ class TrainCommand(TyperCommand):
         return super().parse_args(ctx, repeated)
 
 
+@app.command("train", cls=TrainCommand)
+@exits_on_interrupt
 def train_command(**options: Any) -> None:
     """Train a model on text. The same command resumes a stopped run.
 
@@ -98,8 +104,6 @@ def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | 
 
 def _stop_message(recipe: Recipe) -> str:
     """Returns how to continue a stopped run."""
-    from keras_transformer_runtime.runs.folder import began_recipe, latest_position
-
     position = latest_position(recipe.output)
     if position is None:
         return "Stopped before the first checkpoint. Run the same command to restart."

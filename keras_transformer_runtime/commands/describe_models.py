@@ -9,13 +9,13 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from keras_transformer.recipe.loading import find_model, load_trained_model
 from keras_transformer_runtime.files import (
     check_is_file,
     checked_file,
     read_file,
     read_json,
 )
+from keras_transformer_runtime.model_paths import find_model
 
 # Values by name. Each entry of a list has its own line.
 Facts: TypeAlias = Mapping[str, object]
@@ -53,6 +53,7 @@ def describe_keras_model(path: pathlib.Path) -> Facts:
 def describe_trained_model(path: pathlib.Path) -> Facts:
     """Describes the model that `load_trained_model` finds."""
     from keras_transformer.export import describe_model
+    from keras_transformer.recipe.loading import load_trained_model
 
     return describe_model(load_trained_model(path))
 

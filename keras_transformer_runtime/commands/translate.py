@@ -7,7 +7,8 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from keras_transformer.command_line.parameters import (
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     DiversityPenalty,
     LengthPenalty,
@@ -19,10 +20,12 @@ from keras_transformer.command_line.parameters import (
     TooLongLines,
     make_search,
 )
-from keras_transformer.command_line.startup import import_keras_quietly
-from keras_transformer.recipe.loading import find_model, load_trained_model
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.files import check_new_file
+from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import require_modules
+
+app = typer.Typer()
 
 DASH = pathlib.Path("-")  # standard input or standard output
 
@@ -35,6 +38,8 @@ def _file_or_dash(path: pathlib.Path) -> pathlib.Path:
     raise typer.BadParameter(f"file {path} does not exist")
 
 
+@app.command("translate")
+@exits_on_interrupt
 def translate_command(
     model: ModelPath,
     source: Annotated[
@@ -113,6 +118,7 @@ def translate_command(
     from keras_transformer.inference.file_translation.unfinished_file import record_path
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
     from keras_transformer.inference.shortlist import Shortlist
+    from keras_transformer.recipe.loading import load_trained_model
 
     terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
     loaded_shortlist = None if shortlist is None else Shortlist.load(shortlist)
