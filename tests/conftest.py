@@ -80,7 +80,7 @@ LONGEST = (
     "test_load_marian",
     "test_load_own_marian",
     "test_keras_hub_tokenizer",
-    "test_command_line",
+    "test_command",
     "test_generation",
     "test_ensemble",
     "test_preset_folders",

@@ -20,22 +20,23 @@ from documented import (
     NAMES,
     PACKAGE,
     ROOT,
+    RUNTIME,
     TOY_MODEL,
     python_blocks,
     write_toy_text,
 )
-from keras_transformer.command_line import app
 from processor import has_vnni
 
 import keras_transformer
 from keras_transformer import layers
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import Recipe
+from keras_transformer_runtime.command import COMMANDS
 from keras_transformer_runtime.packages import DEPENDENCIES, DISTRIBUTION, EXTRAS
 from keras_transformer_runtime.runs import early_checks
 from keras_transformer_runtime.runs.option_checks import METRICS
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = sorted([*PACKAGE.rglob("*.py"), *RUNTIME.rglob("*.py")])
 
 
 def relative(path):
@@ -474,7 +475,7 @@ def test_migration_page_names_what_exists(code):
     options = {f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(Recipe)}
     first, _, further = code.partition(" ")
     if first == "keras-transformer":
-        assert further in {command.name for command in app.registered_commands}
+        assert further in COMMANDS
     elif first.startswith("--"):
         assert first in options and further in {
             *("", *PRESETS, *early_checks.DTYPES, *METRICS)
@@ -519,7 +520,7 @@ def test_pages_name_the_two_commands():
 
 SOURCES = [
     path
-    for folder in ("keras_transformer", "examples", "tests", "benchmarks", "docs")
+    for folder in (PACKAGE, RUNTIME, "examples", "tests", "benchmarks", "docs")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "_build" not in path.parts
 ]

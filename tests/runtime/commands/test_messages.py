@@ -5,8 +5,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from keras_transformer.command_line import app
-from keras_transformer.command_line.messages import (
+from keras_transformer_runtime.command import make_app
+from keras_transformer_runtime.commands.messages import (
     exits_on_interrupt,
     prints_warnings,
     with_option_names,
@@ -14,7 +14,7 @@ from keras_transformer.command_line.messages import (
 
 pytestmark = pytest.mark.once("torch")
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = typer.main.get_command(make_app()).commands
 
 
 @pytest.mark.parametrize(

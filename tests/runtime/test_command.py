@@ -13,17 +13,12 @@ import numpy as np
 import pytest
 import typer
 from error_box import unwrapped
-from keras_transformer.command_line import (
-    describe_models,
-    evaluate,
-    model_files,
-    translate,
-)
 from typer.testing import CliRunner
 
-from keras_transformer import BeamSearch, Ensemble, Seq2Seq, command_line, evaluation
+from keras_transformer import BeamSearch, Ensemble, Seq2Seq, evaluation
 from keras_transformer.recipe import Recipe, loading
 from keras_transformer.text import CharacterTokenizer
+from keras_transformer_runtime.command import main, make_app
 from keras_transformer_runtime.files import write_json
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -50,7 +45,7 @@ def original():
 
 @pytest.fixture(scope="module")
 def folder(original, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("command_line")
+    folder = tmp_path_factory.mktemp("command")
     original.save(folder / "model.keras")
     (folder / "source").write_text("\n".join(TEXTS) + "\n")
     (folder / "references").write_text("UVWX\n\nXYZ\n")
@@ -66,12 +61,12 @@ def load_once():
         path = loading.find_model(path)
         key = path.read_bytes() if path.is_file() else path
         if key not in loaded:
-            loaded[key] = loading.load_trained_model(path)
+            loaded[key] = load_trained_model(path)
         return loaded[key]
 
+    load_trained_model = loading.load_trained_model
     with pytest.MonkeyPatch.context() as patch:
-        for module in (translate, evaluate, model_files, describe_models):
-            patch.setattr(module, "load_trained_model", load)
+        patch.setattr(loading, "load_trained_model", load)
         yield load
 
 
@@ -83,7 +78,7 @@ def model(folder, load_once):
 
 def run(*arguments, pipe=None):
     arguments = [str(part) for part in arguments]
-    return CliRunner().invoke(command_line.app, arguments, input=pipe)
+    return CliRunner().invoke(make_app(arguments), arguments, input=pipe)
 
 
 @pytest.fixture
@@ -93,7 +88,7 @@ def failure(monkeypatch, capsys):
     def failure(*arguments):
         monkeypatch.setattr(sys, "argv", ["", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
-            command_line.main()
+            main()
         assert stop.value.code == 1
         return capsys.readouterr().err
 
@@ -103,7 +98,7 @@ def failure(monkeypatch, capsys):
 def outcome(*arguments):
     """Runs the command in a process: exit code, standard output and error."""
     process = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", *map(str, arguments)],
+        [sys.executable, "-m", "keras_transformer_runtime", *map(str, arguments)],
         capture_output=True,
         text=True,
     )
@@ -487,7 +482,7 @@ def test_warnings_name_options(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(typer.Typer, "__call__", warn)
     monkeypatch.setattr(sys, "argv", ["", "translate"])
-    command_line.main()
+    main()
     assert capsys.readouterr().err == "warning: `--num-beams 9` is a lot\n"
 
 

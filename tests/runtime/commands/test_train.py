@@ -7,8 +7,9 @@ import pytest
 from error_box import unwrapped
 from typer.testing import CliRunner
 
-from keras_transformer import __version__, command_line
-from keras_transformer.recipe import Figures, Recipe, TrainingResult, run
+from keras_transformer import __version__
+from keras_transformer.recipe import Figures, Recipe, TrainingResult
+from keras_transformer_runtime.command import make_app
 
 pytestmark = pytest.mark.once("torch")
 
@@ -45,7 +46,7 @@ def recipes(monkeypatch):
         recipes.append(recipe)
         return TrainingResult(None, None, FIGURES)
 
-    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr("keras_transformer.recipe.train", train)
     return recipes
 
 
@@ -54,7 +55,7 @@ def absolute(*paths):
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(command_line.app, ["train", *map(str, arguments)])
+    return CliRunner().invoke(make_app(), ["train", *map(str, arguments)])
 
 
 def test_options_become_a_recipe(recipes):
@@ -172,7 +173,6 @@ def test_an_interrupt(saved, message, monkeypatch, tmp_path):
             (tmp_path / "checkpoints" / saved).touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "train", stop)
     monkeypatch.setattr("keras_transformer.recipe.train", stop)
     (tmp_path / "checkpoints").mkdir()
     result = invoke(*FILES[:-1], tmp_path, "--epochs", 7)
@@ -210,7 +210,7 @@ def outcome(*arguments):
     """Runs the command without `TF_CPP_MIN_LOG_LEVEL`."""
     quiet = {key: value for key, value in os.environ.items() if "CPP_MIN" not in key}
     return subprocess.run(
-        [sys.executable, "-m", "keras_transformer", *arguments],
+        [sys.executable, "-m", "keras_transformer_runtime", *arguments],
         capture_output=True,
         text=True,
         env=quiet,
@@ -237,7 +237,7 @@ def test_an_error_is_printed_without_the_log_of_tensorflow(tmp_path):
 )
 def test_the_command_does_not_wait_for_keras(arguments, code, message):
     process = subprocess.run(
-        [sys.executable, "-m", "keras_transformer", *arguments],
+        [sys.executable, "-m", "keras_transformer_runtime", *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "COLUMNS": "80", "PYTHONPROFILEIMPORTTIME": "1"},
@@ -245,5 +245,5 @@ def test_the_command_does_not_wait_for_keras(arguments, code, message):
     assert process.returncode == code
     assert message in process.stdout + unwrapped(process.stderr)
     imports = re.findall(r"^import time: .*\| +(\S+)$", process.stderr, re.MULTILINE)
-    assert "keras_transformer.command_line.train" in imports
-    assert not {"keras", "tensorflow", "ray"} & set(imports)
+    assert "keras_transformer_runtime.command" in imports
+    assert not {"keras", "keras_transformer", "tensorflow", "ray"} & set(imports)

@@ -11,12 +11,13 @@ import pytest
 from error_box import unwrapped
 from typer.testing import CliRunner
 
-from keras_transformer import command_line, export
-from keras_transformer.command_line import model_files
+from keras_transformer import export
+from keras_transformer_runtime.command import make_app
+from keras_transformer_runtime.commands import model_files
 
 pytestmark = pytest.mark.once("torch")
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 TRAIN = ["train", "--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
 RESUMED = ["train", "--train", "b.tsv", "--valid", "b.tsv", "--output", "old"]
 MODEL = "model.keras"
@@ -90,30 +91,29 @@ CASES = [
     (["import", "a/b", "new.keras"], "huggingface_hub", '"huggingface_hub>=1.0"'),
     (["import", "marian", "new.keras"], "yaml", 'pip install "pyyaml>=6.0"'),
     (["inspect", "a.en"], "", "`PATH` must be of a known kind; received `a.en`"),
-    (["serve", "old"], "ray", "`keras_transformer.serving` requires the package ray. "),
+    (["serve", "old"], "ray", "`serve` requires the package ray. "),
 ]
 # Runs the command once for each case, in one process.
 CODE = """
 import contextlib, io, json, os, sys
 sys.path.insert(0, sys.argv[1])
-sys.argv[0], sys.orig_argv = "-m", ["python", "-m", "keras_transformer"]
-from keras_transformer import command_line
+from keras_transformer_runtime.command import main
 for arguments, package in json.loads(sys.argv[2]):
     os.environ["KERAS_BACKEND"] = "jax" if package == "jax" else "tensorflow"
     others = {name for name in sys.modules if name.partition(".")[0] == package}
     saved = {name: sys.modules.pop(name) for name in others}
-    for name in ("keras_transformer.evaluation",) if package else ():
+    for name in ("keras_transformer_runtime.bleu",) if package else ():
         saved[name] = sys.modules.pop(name, None)
     sys.modules[package or "none"] = None
     sys.argv = ["keras-transformer", *arguments]
     with contextlib.redirect_stderr(io.StringIO()) as stream:
         try:
-            command_line.main()
+            main()
         except SystemExit as stop:
             code = stop.code
     del sys.modules[package or "none"]
     sys.modules.update({name: module for name, module in saved.items() if module})
-    imported = {"keras", "tensorflow", "ray"} & {*sys.modules}
+    imported = {"keras", "keras_transformer", "tensorflow", "ray"} & {*sys.modules}
     print(json.dumps([code, stream.getvalue(), sorted(imported)]))
 """
 
@@ -167,7 +167,7 @@ def test_options_of_formats(tmp_path):
         assert names & {*inspect.signature(writer).parameters} == {*known}
     options = ["--format", "onnx", "--card", "a=b"]
     result = CliRunner().invoke(
-        command_line.app, ["export", __file__, str(tmp_path / "new"), *options]
+        make_app(), ["export", __file__, str(tmp_path / "new"), *options]
     )
     assert result.exit_code == 2
     assert "--card is for --format saved_model" in unwrapped(result.output)

@@ -16,10 +16,10 @@ from keras_transformer import (
     Checkpoints,
     GreedySearch,
     Seq2Seq,
-    command_line,
 )
 from keras_transformer.recipe import Figures
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
+from keras_transformer_runtime.command import make_app
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 pytestmark = pytest.mark.once("torch")
@@ -87,7 +87,7 @@ def write_run(path, saved=None, history=HISTORY, **options):
 
 def inspect(path):
     """Returns the facts by name, the lines of each joined by spaces."""
-    result = CliRunner().invoke(command_line.app, ["inspect", str(path)])
+    result = CliRunner().invoke(make_app(), ["inspect", str(path)])
     assert result.exit_code == 0, result.exception
     facts, last = {}, ""
     for line in result.output.splitlines():
@@ -280,7 +280,7 @@ def test_a_complete_run(model):
 
 def failure(path):
     """Returns the message of an error, not that of Typer for wrong usage."""
-    result = CliRunner().invoke(command_line.app, ["inspect", str(path)])
+    result = CliRunner().invoke(make_app(), ["inspect", str(path)])
     assert result.exit_code == 1
     assert isinstance(result.exception, ValueError | OSError)
     return str(result.exception)

@@ -9,17 +9,15 @@ import pytest
 from error_box import unwrapped
 from typer.testing import CliRunner
 
-from keras_transformer import BeamSearch, CausalLM, Sampling, Seq2Seq, command_line
-from keras_transformer.command_line import (
-    describe_models,
-    evaluate,
-    generate,
-    translate,
-)
+from keras_transformer import BeamSearch, CausalLM, Sampling, Seq2Seq
 from keras_transformer.inference.perplexity import TextScores
 from keras_transformer.recipe import LanguageModelFigures, Recipe
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.text import CharacterTokenizer
+from keras_transformer_runtime.command import make_app
+from keras_transformer_runtime.commands import (
+    generate,
+)
 
 pytestmark = pytest.mark.once("torch")
 
@@ -47,8 +45,7 @@ def folder(model, tmp_path_factory):
         return model if path == folder / "lm.keras" else load_trained_model(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (describe_models, evaluate, generate, translate):
-            patch.setattr(module, "load_trained_model", load)
+        patch.setattr("keras_transformer.recipe.loading.load_trained_model", load)
         yield folder
 
 
@@ -59,7 +56,7 @@ def lm(folder):
 
 def run(*arguments, pipe=None):
     arguments = [str(part) for part in arguments]
-    return CliRunner().invoke(command_line.app, arguments, input=pipe)
+    return CliRunner().invoke(make_app(), arguments, input=pipe)
 
 
 def output(*arguments, pipe=None):
