@@ -11,6 +11,7 @@ The modules, in the order of imports; each imports only those after it:
 - `commands`: their options, and what each does
 - `runs`: the options of a training run, and the files in its folder
 - `model_paths`: finds the file of a trained model
+- `bleu`: the BLEU metric of sacreBLEU, and the errors of its tokenizers
 - `arguments`: checks of arguments
 - `files`: atomic writes, locks and JSON
 - `hub`: downloads from the Hugging Face Hub

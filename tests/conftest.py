@@ -30,12 +30,6 @@ if os.environ["KERAS_BACKEND"] != "jax" or version("jaxlib").startswith("0.10.")
 os.environ.setdefault("XLA_FLAGS", XLA_FLAGS)
 
 
-# Commands keep the code that they compile there.
-if "XDG_CACHE_HOME" not in os.environ:
-    USER_CACHE = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    os.environ["XDG_CACHE_HOME"] = USER_CACHE.name
-
-
 if os.environ["KERAS_BACKEND"] == "tensorflow":
     # TensorFlow keeps, for good, the Python stack of every operation that it compiles:
     # two thirds of what thousands of small graphs take. One stack does for all.
