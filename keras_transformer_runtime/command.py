@@ -27,8 +27,8 @@ COMMANDS = {
     "generate": "generate",
     "evaluate": "evaluate",
     "export": "model_files",
-    "inspect": "inspect",
     "import": "model_files",
+    "inspect": "inspect",
     "serve": "serve",
     "shortlist": "shortlist",
 }

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from keras_transformer import BeamSearch, Ensemble, Seq2Seq, evaluation
 from keras_transformer.recipe import Recipe, loading
 from keras_transformer.text import CharacterTokenizer
-from keras_transformer_runtime.command import main, make_app
+from keras_transformer_runtime.command import COMMANDS, main, make_app
 from keras_transformer_runtime.files import write_json
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -103,6 +103,13 @@ def outcome(*arguments):
         text=True,
     )
     return process.returncode, process.stdout, process.stderr
+
+
+@pytest.mark.once("torch")
+def test_the_table_has_every_command():
+    assert [*typer.main.get_command(make_app()).commands] == [*COMMANDS]
+    for name in COMMANDS:
+        assert name in typer.main.get_command(make_app([name, "--help"])).commands
 
 
 def test_translate(original, folder, tmp_path):
