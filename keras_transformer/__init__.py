@@ -14,7 +14,6 @@ The public names:
 
 The packages, in the order of imports; each imports only those after it:
 
-- `command_line`: the command `keras-transformer`
 - `serving`: a server of SavedModels, with a page to try them
 - `recipe`: a training run, described by its options
 - `interoperability`: loaders of Marian (OPUS-MT), CTranslate2 and GPT-2 models
@@ -29,25 +28,79 @@ The packages, in the order of imports; each imports only those after it:
 - `text`: strings to token ids and back, inside the TensorFlow graph
 - `distribution`: training on several devices
 - `backend`: APIs of a single backend, and private APIs of dependencies
-- `evaluation`, `plotting`, `files`, `hub`, `arguments`, `types`: modules that import
-  none of the others
-- `packages`, `presets`, `run_position`: the packages that the library requires, named
-  sizes of models, the names of checkpoint files; they import none of the others
+- `evaluation`, `plotting`, `types`: modules that import none of the others
+- `keras_transformer_runtime`, a package of its own that needs no Keras: the command
+  `keras-transformer`, the options of a training run, files, checks of arguments, the
+  required packages, named sizes of models
 
-The import loads the layers, the models, training and decoding, which need Keras and one
-of its backends. Names that need TensorFlow (texts on any backend, evaluation, export)
-or other optional packages are imported at their first use; an error names the packages
-that are missing and the command that installs them.
+The import loads Keras, the layers, the models, training and decoding, which need Keras
+and one of its backends. Names that need TensorFlow (texts on any backend, evaluation,
+export) or other optional packages are imported at their first use; an error names the
+packages that are missing and the command that installs them.
 """
 
-import itertools
-import pathlib
-import sys
-import sysconfig
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.packages import require_extra, without_garbage_collection
+from keras_transformer.decoding import (
+    BannedSequences,
+    BannedTexts,
+    BeamSearch,
+    GNMTLengthPenalty,
+    GreedySearch,
+    LengthPenalty,
+    LogitsProcessor,
+    NoRepeatNGram,
+    PowerLengthPenalty,
+    RelativeLength,
+    RepetitionPenalty,
+    Sampling,
+    SearchResult,
+    SuppressTokens,
+)
+from keras_transformer.distribution import distribute
+from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.streaming import SearchTree
+from keras_transformer.layers import (
+    AlibiBias,
+    AttentionPattern,
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    FeedForward,
+    GlobalLocal,
+    LearnedPositionalEncoding,
+    LocalWindow,
+    MultiHeadAttention,
+    PositionalEncoding,
+    PositionScheme,
+    RelativePositionBias,
+    RotaryEmbedding,
+    Strided,
+    scaled_dot_product_attention,
+)
+from keras_transformer.models import CausalLM, Ensemble, Seq2Seq
+from keras_transformer.training import (
+    Checkpoints,
+    LabelSmoothedCrossEntropy,
+    MaskedTokenAccuracy,
+    NonFiniteLoss,
+    Perplexity,
+    Pipeline,
+    SavedCheckpoint,
+    SkipNonFinite,
+    TrainingProgress,
+    TranslationQuality,
+    WarmupInverseSquareRoot,
+    average_checkpoints,
+    freeze,
+    list_checkpoints,
+    load_checkpoint,
+)
+from keras_transformer_runtime import __version__ as __version__
+from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.dataset import parallel_dataset, text_dataset
@@ -70,85 +123,7 @@ if TYPE_CHECKING:
         WordTokenizer,
     )
 
-
-def _is_command() -> bool:
-    """Returns whether Python runs the installed command `keras-transformer`.
-
-    The command parses its arguments before it loads Keras. All names are the same.
-    """
-    # "-m" is the name of the program until Python has found the module.
-    if sys.argv[0] == "-m":
-        return ("-m", "keras_transformer") in itertools.pairwise(sys.orig_argv)
-    program = pathlib.Path(sys.argv[0])
-    scripts = pathlib.Path(sysconfig.get_path("scripts"))
-    return program.name == "keras-transformer" and (
-        program.resolve().parent == scripts.resolve()
-    )
-
-
-if TYPE_CHECKING or not _is_command():
-    with without_garbage_collection():
-        from keras_transformer.decoding import (
-            BannedSequences,
-            BannedTexts,
-            BeamSearch,
-            GNMTLengthPenalty,
-            GreedySearch,
-            LengthPenalty,
-            LogitsProcessor,
-            NoRepeatNGram,
-            PowerLengthPenalty,
-            RelativeLength,
-            RepetitionPenalty,
-            Sampling,
-            SearchResult,
-            SuppressTokens,
-        )
-        from keras_transformer.distribution import distribute
-        from keras_transformer.inference.alignment import Alignment
-        from keras_transformer.inference.scoring import ScoreResult
-        from keras_transformer.inference.streaming import SearchTree
-        from keras_transformer.layers import (
-            AlibiBias,
-            AttentionPattern,
-            DecoderBlock,
-            DecoderStack,
-            EncoderBlock,
-            EncoderStack,
-            FeedForward,
-            GlobalLocal,
-            LearnedPositionalEncoding,
-            LocalWindow,
-            MultiHeadAttention,
-            PositionalEncoding,
-            PositionScheme,
-            RelativePositionBias,
-            RotaryEmbedding,
-            Strided,
-            scaled_dot_product_attention,
-        )
-        from keras_transformer.models import CausalLM, Ensemble, Seq2Seq
-        from keras_transformer.training import (
-            Checkpoints,
-            LabelSmoothedCrossEntropy,
-            MaskedTokenAccuracy,
-            NonFiniteLoss,
-            Perplexity,
-            Pipeline,
-            SavedCheckpoint,
-            SkipNonFinite,
-            TrainingProgress,
-            TranslationQuality,
-            WarmupInverseSquareRoot,
-            average_checkpoints,
-            freeze,
-            list_checkpoints,
-            load_checkpoint,
-        )
-
-__version__ = "0.2.0"
-
-# Names that are imported at their first use, with their modules.
+# Names that need TensorFlow or an optional package, with their modules.
 _LAZY = {
     "ByteTokenizer": "text",
     "CharacterTokenizer": "text",
@@ -167,17 +142,6 @@ _LAZY = {
     "text_dataset": "dataset",
     "translate_file": "inference.file_translation",
 }
-# The modules of all other names, for the command.
-_MODULES = (
-    "decoding",
-    "distribution",
-    "inference.alignment",
-    "inference.scoring",
-    "inference.streaming",
-    "layers",
-    "models",
-    "training",
-)
 # Documented modules.
 _SUBMODULES = (
     "dataset",
@@ -194,7 +158,6 @@ _SUBMODULES = (
     "text",
     "training",
 )
-
 __all__ = [
     "AlibiBias",
     "Alignment",
@@ -274,9 +237,6 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"keras_transformer.{_LAZY[name]}"), name)
     if name in _SUBMODULES:
         return import_module(f"keras_transformer.{name}")
-    if name in __all__:  # of the command, which has imported nothing
-        modules = [import_module(f"keras_transformer.{m}") for m in _MODULES]
-        return next(getattr(m, name) for m in modules if hasattr(m, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

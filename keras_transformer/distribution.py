@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.processes import count_processes
 from keras_transformer.backend.sharding import devices_in_effect, devices_of
+from keras_transformer_runtime.arguments import check_ints
 
 _BATCH, _MODEL = "batch", "model"
 # The axis of each variable that the devices of a replica divide: the vocabulary, the

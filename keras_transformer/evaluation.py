@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
-from keras_transformer.packages import require_modules
+from keras_transformer_runtime.packages import require_modules
 
 require_modules(["rapidfuzz", "sacrebleu"], "`keras_transformer.evaluation`")
 
 from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.utils import SACREBLEU_DIR
+
+from keras_transformer_runtime.bleu import bleu_metric
 
 References: TypeAlias = Sequence[str | Sequence[str]]
 
@@ -82,7 +83,7 @@ def bleu(
           Machine Translation".
         - Post, 2018, "A Call for Clarity in Reporting BLEU Scores".
     """
-    return _sacrebleu_score(_bleu_metric(lowercase, tokenize), hypotheses, references)
+    return _sacrebleu_score(bleu_metric(lowercase, tokenize), hypotheses, references)
 
 
 def check_tokenize(tokenize: str) -> None:
@@ -103,7 +104,7 @@ def check_tokenize(tokenize: str) -> None:
     >>> from keras_transformer import evaluation
     >>> evaluation.check_tokenize("zh")
     """
-    _bleu_metric(False, tokenize)
+    bleu_metric(False, tokenize)
 
 
 def chrf(
@@ -359,28 +360,6 @@ def _sacrebleu_score(
     streams = list(zip_longest(*alternatives))
     score = metric.corpus_score(list(hypotheses), streams).score
     return CorpusScore(score, str(metric.get_signature()))
-
-
-def _bleu_metric(lowercase: bool, tokenize: str) -> BLEU:
-    """Returns the BLEU metric of sacreBLEU; see `check_tokenize` for the errors."""
-    if tokenize not in list(BLEU.TOKENIZERS):
-        raise ValueError(
-            f"`tokenize` must be one of sacreBLEU's {sorted(BLEU.TOKENIZERS)}; "
-            f"received `tokenize={tokenize!r}`. The default is '13a'."
-        )
-    try:
-        return BLEU(lowercase=lowercase, tokenize=tokenize)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: MeCab is missing.
-        raise ModuleNotFoundError(
-            f"`tokenize={tokenize!r}` requires a package that is not installed. "
-            f"sacreBLEU reports: {' '.join(str(error).split())}"
-        ) from error
-    except OSError as error:
-        raise OSError(
-            f"`tokenize={tokenize!r}` requires a file that sacreBLEU downloads to "
-            f"`{SACREBLEU_DIR}` on first use; the download failed: {error}. Use it "
-            "on a machine with a connection, and copy the folder."
-        ) from error
 
 
 class _EditDistance(NamedTuple):

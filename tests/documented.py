@@ -12,9 +12,11 @@ import keras_transformer
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_transformer"
+RUNTIME = ROOT / "keras_transformer_runtime"
 MODULES = [
     importlib.import_module(info.name)
-    for info in pkgutil.walk_packages([str(PACKAGE)], "keras_transformer.")
+    for package in (PACKAGE, RUNTIME)
+    for info in pkgutil.walk_packages([str(package)], f"{package.name}.")
 ]
 NAMES = {
     "keras": keras,

@@ -1,25 +1,25 @@
 """The order of the packages, and the packages that each one may require."""
 
 import ast
-import gc
-import os
-import pathlib
 import subprocess
 import sys
 
 import keras
 import pytest
-from documented import PACKAGE, ROOT
+from documented import PACKAGE, ROOT, RUNTIME
 
 import keras_transformer
-from keras_transformer.packages import without_garbage_collection
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+LIBRARY_FILES = sorted(PACKAGE.rglob("*.py"))
+RUNTIME_FILES = sorted(RUNTIME.rglob("*.py"))
+FILES = LIBRARY_FILES + RUNTIME_FILES
 
-# A part imports only parts of the rows after its own.
+# A part imports only parts of the rows after its own. Parts of
+# `keras_transformer_runtime` begin with "runtime.".
 ORDER = (
-    {"__main__"},
-    {"command_line"},
+    {"__main__", "runtime.__main__"},
+    {"runtime.command"},
+    {"runtime.commands"},
     {"interoperability", "recipe", "serving"},
     {"models"},
     {"export"},
@@ -29,8 +29,10 @@ ORDER = (
     {"decoding", "layers", "text"},
     {"distribution"},
     {"backend"},
-    {"arguments", "evaluation", "files", "hub", "plotting", "types"},
-    {"packages", "presets", "run_position"},
+    {"evaluation", "plotting", "types"},
+    {"runtime.runs"},
+    {"runtime.bleu", "runtime.hub", "runtime.model_paths"},
+    {"runtime.arguments", "runtime.files", "runtime.packages", "runtime.presets"},
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 
@@ -38,25 +40,18 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 REQUIRED = {
     "__init__": set(),
     "__main__": set(),
-    "arguments": set(),
     "backend": {"keras", "numpy"},
-    "command_line": {"typer"},
     "dataset": {"numpy", "tensorflow"},
     "decoding": {"keras", "numpy"},
     "distribution": {"keras"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {"ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"},
-    "files": set(),
-    "hub": set(),
     "inference": {"keras", "numpy", "ray", "sacrebleu", "tqdm"},
     "interoperability": {"keras", "numpy"},
     "layers": {"keras", "numpy"},
     "models": {"keras"},
-    "packages": set(),
     "plotting": {"matplotlib", "numpy", "seaborn"},
-    "presets": set(),
     "recipe": {"keras", "numpy", "tqdm"},
-    "run_position": set(),
     "serving": {
         *("google", "numpy", "prometheus_client", "pydantic", "ray"),
         *("sentencex", "starlette", "tensorflow", "tensorflow_text", "uvicorn"),
@@ -64,6 +59,9 @@ REQUIRED = {
     "text": {"keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"},
     "training": {"keras", "numpy"},
     "types": set(),
+    "runtime.bleu": {"sacrebleu"},
+    "runtime.command": {"typer"},
+    "runtime.commands": {"typer"},
 }
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}
 USE_A_BACKEND = {"backend", "dataset", "export", "serving", "text"}
@@ -74,9 +72,12 @@ def relative(path):
 
 
 def part_of(path):
-    """The folder of a module of the package, or its own name."""
-    first, *rest = path.relative_to(PACKAGE).parts
-    return first if rest else path.stem
+    """The folder of a module of a package, or its own name."""
+    package, prefix = (
+        (PACKAGE, "") if PACKAGE in path.parents else (RUNTIME, "runtime.")
+    )
+    first, *rest = path.relative_to(package).parts
+    return prefix + (first if rest else path.stem)
 
 
 def imported_modules(nodes):
@@ -91,16 +92,19 @@ def imported_modules(nodes):
 
 
 def imported_parts(nodes):
-    """The parts of the package that are imported, public names resolved."""
+    """The parts of the packages that are imported, public names resolved."""
     for name in imported_modules(nodes):
         package, _, rest = name.partition(".")
-        if package != "keras_transformer" or rest == "__version__":
-            continue
         part = rest.partition(".")[0]
-        if part not in RANK:
-            public = getattr(keras_transformer, part)
-            part = public.__module__.split(".")[1]
-        yield part
+        if rest == "__version__":
+            continue
+        if package == RUNTIME.name:
+            yield f"runtime.{part}"
+        elif package == PACKAGE.name:
+            if part not in RANK:
+                public = getattr(keras_transformer, part)
+                part = public.__module__.split(".")[1]
+            yield part
 
 
 def module_level(tree):
@@ -114,7 +118,8 @@ def parsed(path):
     return ast.parse(path.read_text("utf-8"))
 
 
-PARTS = [path for path in FILES if path != PACKAGE / "__init__.py"]
+ROOTS = {PACKAGE / "__init__.py", RUNTIME / "__init__.py"}
+PARTS = [path for path in FILES if path not in ROOTS]
 
 
 @pytest.mark.once
@@ -148,8 +153,8 @@ def test_packages_that_a_part_requires(path):
     part = part_of(path)
     names = imported_modules(module_level(parsed(path)))
     found = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
-    allowed = REQUIRED[part] | {"keras_transformer"}
-    assert found <= allowed
+    allowed = {RUNTIME.name} if path in RUNTIME_FILES else {PACKAGE.name, RUNTIME.name}
+    assert found <= REQUIRED.get(part, set()) | allowed
 
 
 @pytest.mark.once
@@ -204,81 +209,13 @@ def test_training_and_decoding_without_tensorflow(tmp_path):
 
 
 @pytest.mark.once
-def test_a_script_with_the_name_of_the_command_has_all_names(tmp_path):
-    script = pathlib.Path(tmp_path, "keras-transformer.py")
-    script.write_text(
-        "import keras_transformer as kt, keras\n"
-        "name = 'keras_transformer>Seq2Seq'\n"
-        "print(keras.saving.get_registered_object(name) is kt.Seq2Seq)\n"
-    )
-    process = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert process.stdout.split() == ["True"], process.stderr
-
-
-@pytest.mark.once
-def test_the_command_has_all_names():
-    """It imports nothing before it has parsed its arguments, and all names later."""
-    code = (
-        "import sys; sys.argv[0] = '-m'\n"
-        "sys.orig_argv = ['python', '-P', '-m', 'keras_transformer']\n"
-        "import keras_transformer as kt\n"
-        "print('keras' in sys.modules, kt.Seq2Seq.__name__, kt.BeamSearch.__name__,"
-        " kt.Alignment.__name__, kt.decoding.__name__)"
-    )
-    names = imported_by(code, cwd=ROOT)
-    assert names == [
-        *("False", "Seq2Seq", "BeamSearch", "Alignment"),
-        "keras_transformer.decoding",
+def test_the_runtime_imports_neither_keras_nor_the_library():
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in RUNTIME_FILES
+        if path.stem != "__init__"
     ]
-
-
-@pytest.fixture
-def collections():
-    """The numbers of objects that were young at each search for garbage."""
-    young, before, frozen = [], gc.isenabled(), gc.get_freeze_count()
-    gc.unfreeze()
-
-    def note(phase, info):
-        if phase == "start":
-            young.append(len(gc.get_objects(0)))
-
-    gc.enable()
-    gc.callbacks.append(note)
-    yield young
-    gc.callbacks.remove(note)
-    if not before:
-        gc.disable()
-    if frozen:
-        gc.freeze()
-
-
-@pytest.mark.once
-def test_imports_are_not_searched_for_garbage(collections):
-    with without_garbage_collection():
-        assert not gc.isenabled()
-        with without_garbage_collection():
-            objects = [[] for _ in range(10**5)]
-        assert not gc.isenabled() and not collections
-    assert gc.isenabled() and len(objects) == 10**5
-    gc.collect(0)
-    assert collections and max(collections) < 10**4
-
-
-@pytest.mark.once
-def test_frozen_objects_stay_frozen(collections):
-    kept = []
-    gc.freeze()
-    try:
-        with pytest.raises(ZeroDivisionError), without_garbage_collection():
-            raise ZeroDivisionError
-        assert gc.isenabled()
-        # `gc.get_objects` omits frozen objects.
-        assert not any(found is kept for found in gc.get_objects())
-    finally:
-        gc.unfreeze()
-    assert any(found is kept for found in gc.get_objects())
+    code = f"import sys, {', '.join(names)}; print(*sys.modules)"
+    loaded = {*imported_by(code, cwd=ROOT)}
+    assert {*names} <= loaded
+    assert not {"keras", "keras_transformer", "tensorflow"} & loaded

@@ -11,7 +11,7 @@ import pytest
 from documented import MODULES, ROOT
 
 import keras_transformer
-from keras_transformer.packages import (
+from keras_transformer_runtime.packages import (
     DEPENDENCIES,
     DISTRIBUTION,
     EXTRAS,

@@ -4,7 +4,7 @@ import os
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     import torch

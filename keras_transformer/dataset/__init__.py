@@ -22,7 +22,7 @@ compiles as many shapes as there are buckets.
 file, and yields windows of it, in batches of one shape.
 """
 
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 require_extra("tensorflow", "`keras_transformer.dataset`")
 

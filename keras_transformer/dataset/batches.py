@@ -9,9 +9,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.dataset.buckets import Batch, Buckets
 from keras_transformer.dataset.windows import PairWindow
+from keras_transformer_runtime.arguments import check_ints
 
 MAX_EMPTY_WINDOWS = 1000
 

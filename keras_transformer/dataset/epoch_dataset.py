@@ -8,9 +8,9 @@ from typing import Any, Generic
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.freed_memory import keep_freed_memory
 from keras_transformer.dataset.batches import BatchStream, PositionState, WindowT
+from keras_transformer_runtime.arguments import check_ints
 
 PREFETCHED_BATCHES = 16
 

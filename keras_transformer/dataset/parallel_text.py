@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.dataset.batches import BatchStream, Collator
 from keras_transformer.dataset.buckets import BatchPlan
 from keras_transformer.dataset.filters import PairFilter
@@ -22,6 +21,7 @@ from keras_transformer.dataset.token_rows import Tokenizers
 from keras_transformer.dataset.windows import Prefetcher, WindowLoader
 from keras_transformer.text import Paths, Tokenizer
 from keras_transformer.text.tokenizer import check_tokenizer
+from keras_transformer_runtime.arguments import check_ints
 
 
 def parallel_dataset(

@@ -6,11 +6,11 @@ from numbers import Real
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_state import BeamState, Candidates
 from keras_transformer.decoding.top_candidates import top_candidates
 from keras_transformer.types import Mask, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints
 
 PER_GROUP = ("done", "num_finished", "is_broken")  # (batch, num_groups) between steps
 

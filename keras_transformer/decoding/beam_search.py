@@ -8,7 +8,6 @@ from numbers import Real
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_groups import (
     check_groups,
@@ -44,6 +43,7 @@ from keras_transformer.decoding.phrases import (
 from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.decoding.top_candidates import top_candidates
 from keras_transformer.types import Size, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints
 
 
 @dataclass(frozen=True)

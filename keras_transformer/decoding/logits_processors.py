@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.decoding.decoding_model import DecodingModel
 from keras_transformer.decoding.search import SearchInputs
 from keras_transformer.types import Mask, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints
 
 
 class History(NamedTuple):

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.decoding.independent_search import IndependentSearch
 from keras_transformer.decoding.logits_processors import (
     LogitsProcessor,
@@ -18,6 +17,7 @@ from keras_transformer.decoding.random_numbers import combine, uniform
 from keras_transformer.decoding.search import SearchInputs
 from keras_transformer.decoding.top_candidates import argmax
 from keras_transformer.types import Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-6, 1e30  # in the range of float32
 _BITS_BELOW_2 = 30  # in which float32 numbers from 0 to 2 differ

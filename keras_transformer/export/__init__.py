@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.decoding.search_options import SEARCH, search_options_error
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.export.ctranslate2 import export_ctranslate2

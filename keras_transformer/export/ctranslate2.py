@@ -34,13 +34,13 @@ from keras_transformer.export.protocols import (
     tokenizers_of,
     tokenizers_to_write,
 )
-from keras_transformer.files import new_folder, write_json
 from keras_transformer.text import (
     KerasHubTokenizer,
     MarianTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
 )
+from keras_transformer_runtime.files import new_folder, write_json
 
 # Token ids of sequences.
 Rows = list[list[int]]

@@ -20,10 +20,10 @@ from keras_transformer.export.protocols import (
     check_encoder_decoder,
     tokenizers_of,
 )
-from keras_transformer.files import new_folder, write_json
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import new_folder, write_json
 
 # The length limit of a model without limits.
 DEFAULT_MAX_LENGTH = 512

@@ -30,9 +30,9 @@ from keras_transformer.export.protocols import (
     tokenizers_to_write,
 )
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
-from keras_transformer.files import new_folder
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import new_folder
 
 OPSET_VERSION = 18
 SPECIAL_IDS = ("pad_token_id", "start_token_id", "end_token_id")

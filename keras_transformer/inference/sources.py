@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
 from keras_transformer.inference.source_arrays import (
     array_rows,
@@ -23,6 +22,7 @@ from keras_transformer.inference.token_ids import (
     token_rows,
 )
 from keras_transformer.types import TokenIds
+from keras_transformer_runtime.arguments import check_ints
 
 # Lists of token ids without padding, or arrays.
 SourceRows: TypeAlias = list[Any]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from keras_transformer.arguments import check_unicode
+from keras_transformer_runtime.arguments import check_unicode
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer

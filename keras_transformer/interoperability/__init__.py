@@ -12,7 +12,7 @@ it requires.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.interoperability.ctranslate2 import load_ctranslate2

@@ -2,7 +2,6 @@
 
 import os
 
-from keras_transformer.files import checked_file, read_json
 from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
@@ -29,6 +28,7 @@ from keras_transformer.interoperability.files import find_folder
 from keras_transformer.models import CausalLM, Seq2Seq
 from keras_transformer.text import Tokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import checked_file, read_json
 
 FILES = (
     "config.json",

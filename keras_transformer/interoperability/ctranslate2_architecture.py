@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_positive
 from keras_transformer.interoperability.ctranslate2_file import DECODER_ONLY, Variables
 from keras_transformer.layers import (
     AlibiBias,
@@ -19,6 +18,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.activations import gelu_new
 from keras_transformer.types import Config, Tensor
+from keras_transformer_runtime.arguments import check_positive
 
 # Names of variables.
 SOURCE = "encoder/embeddings_0/weight"

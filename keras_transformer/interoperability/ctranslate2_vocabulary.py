@@ -4,7 +4,6 @@ import contextlib
 import pathlib
 from typing import NamedTuple
 
-from keras_transformer.files import read_json
 from keras_transformer.interoperability.added_tokens import with_padding
 from keras_transformer.interoperability.ctranslate2_architecture import (
     OUTPUT,
@@ -15,6 +14,7 @@ from keras_transformer.interoperability.ctranslate2_file import Variables
 from keras_transformer.interoperability.gpt2 import END, byte_pair_tokenizer
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import read_json
 
 # Matrices with a row for each token of a vocabulary, by the name of its file.
 MATRICES = {

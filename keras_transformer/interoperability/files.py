@@ -4,9 +4,9 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from keras_transformer import hub
 from keras_transformer.export.protocols import UNUSED_TOKEN
-from keras_transformer.files import checked_file, read_json
+from keras_transformer_runtime import hub
+from keras_transformer_runtime.files import checked_file, read_json
 
 PICKLED_WEIGHTS = "pytorch_model.bin"
 # A repository often has its weights in several formats. Only one is downloaded.

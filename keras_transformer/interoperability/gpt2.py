@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.files import checked_file, read_json
 from keras_transformer.interoperability.files import find_folder
 from keras_transformer.interoperability.tensors import Tensors, open_safetensors
 from keras_transformer.layers import DecoderBlock, LearnedPositionalEncoding
 from keras_transformer.models import CausalLM
 from keras_transformer.text import KerasHubTokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import checked_file, read_json
 
 FILES = ("config.json", "model.safetensors", "vocab.json", "merges.txt")
 END = "<|endoftext|>"

@@ -18,7 +18,6 @@ from keras_transformer.export.marian_format import (
     MappedWeight,
     mapped_weights,
 )
-from keras_transformer.files import checked_file, read_json
 from keras_transformer.interoperability.files import (
     FALLBACKS,
     PICKLED_WEIGHTS,
@@ -42,6 +41,7 @@ from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Seq2Seq
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import checked_file, read_json
 
 FILES = (
     "config.json",

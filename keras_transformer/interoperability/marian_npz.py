@@ -20,7 +20,6 @@ from keras_transformer.export.marian_format import (
     SOURCE,
     TARGET,
 )
-from keras_transformer.files import checked_file
 from keras_transformer.interoperability.added_tokens import (
     LOGIT_OF_ADDED_TOKENS,
     padded_rows,
@@ -29,9 +28,10 @@ from keras_transformer.interoperability.added_tokens import (
 from keras_transformer.interoperability.marian_vocabulary import read_vocabulary_file
 from keras_transformer.interoperability.tensors import ArrayTensors
 from keras_transformer.layers import PositionalEncoding
-from keras_transformer.packages import require_extra
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import checked_file
+from keras_transformer_runtime.packages import require_extra
 
 DECODER_FILE = "decoder.yml"
 SETTINGS = "special:model.yml"

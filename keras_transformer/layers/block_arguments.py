@@ -5,12 +5,12 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_ints, check_positive, check_rates
 from keras_transformer.distribution import check_model_sizes
 from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
 from keras_transformer.layers.sub_layers import serialize_weight_options
 from keras_transformer.types import Config, Options
+from keras_transformer_runtime.arguments import check_ints, check_positive, check_rates
 
 # Arguments that may hold layers and patterns.
 OBJECTS = (

@@ -4,7 +4,6 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
@@ -13,6 +12,7 @@ from keras_transformer.layers.sub_layers import (
     serialize_weight_options,
 )
 from keras_transformer.types import Config, Shape, Tensor
+from keras_transformer_runtime.arguments import check_ints, check_rates
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer.arguments import check_positive, check_rates
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Shape, Tensor
+from keras_transformer_runtime.arguments import check_positive, check_rates
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, TypeAlias
 
 import keras
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.rematerialization import rematerialized_call
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
@@ -15,6 +14,7 @@ from keras_transformer.layers.positions.scheme import PositionScheme
 from keras_transformer.layers.residual import make_normalization
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Options, Shape, Tensor
+from keras_transformer_runtime.arguments import check_ints
 
 # Calls the blocks of a stack: a function of the stack, its first input, and the further
 # inputs and options of a block.

@@ -6,7 +6,7 @@ from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.seq2seq import Seq2Seq
-from keras_transformer.presets import PRESETS
+from keras_transformer_runtime.presets import PRESETS
 
 __all__ = [
     "PRESETS",

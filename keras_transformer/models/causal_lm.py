@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.decoding.lengths import smaller
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import (
@@ -27,9 +26,10 @@ from keras_transformer.models.vocabularies import (
     find_sizes,
     find_special_ids,
 )
-from keras_transformer.presets import PRESETS
 from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.types import Config, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.presets import PRESETS
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer

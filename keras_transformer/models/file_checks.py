@@ -8,8 +8,8 @@ import pathlib
 import zipfile
 from typing import Any, BinaryIO, NamedTuple
 
-from keras_transformer.files import check_is_file
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import check_is_file
 
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 # Keras compresses neither the members of a `.keras` file nor its weights. Files that

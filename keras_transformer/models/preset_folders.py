@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_transformer import hub
 from keras_transformer.backend.keras_internals import check_not_quantized
-from keras_transformer.files import checked_file, new_folder, read_json, write_json
 from keras_transformer.layers.block_arguments import (
     MODEL_OBJECTS,
     deserialize_objects,
@@ -22,6 +20,13 @@ from keras_transformer.models.file_checks import (
     stored_sizes,
 )
 from keras_transformer.types import Config
+from keras_transformer_runtime import hub
+from keras_transformer_runtime.files import (
+    checked_file,
+    new_folder,
+    read_json,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer

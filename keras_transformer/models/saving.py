@@ -10,8 +10,8 @@ import keras
 
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.backend.processes import written_by_first_process
-from keras_transformer.files import written_whole
 from keras_transformer.models import preset_folders
+from keras_transformer_runtime.files import written_whole
 
 if TYPE_CHECKING:
     from keras_transformer.decoding import Search

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Self
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
@@ -39,9 +38,10 @@ from keras_transformer.models.vocabularies import (
     find_special_ids,
     find_target_size,
 )
-from keras_transformer.presets import PRESETS
 from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.types import Config, Mask, Shape, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.presets import PRESETS
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer

@@ -9,7 +9,7 @@ require. Each function is imported at its first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.plotting.attention import (

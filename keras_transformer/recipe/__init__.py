@@ -3,31 +3,19 @@
 `Recipe` contains the options, which a run saves in `options.toml`. `train` executes the
 run. The command `keras-transformer train` parses the options and calls `train`. The
 section "The whole run" of `docs/training.md` has the same steps as code to adapt.
-
-`Recipe` and `read_options` are available without Keras. `train` and its result import
-Keras when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from keras_transformer_runtime.packages import require_extra
 
-from keras_transformer.packages import require_extra
-from keras_transformer.recipe.recipe import Recipe, read_options
+require_extra("tensorflow", "`keras_transformer.recipe`")
 
-if TYPE_CHECKING:
-    from keras_transformer.recipe.result import (
-        Figures,
-        LanguageModelFigures,
-        TrainingResult,
-    )
-    from keras_transformer.recipe.run import train
-
-_MODULES = {
-    "Figures": "result",
-    "LanguageModelFigures": "result",
-    "TrainingResult": "result",
-    "train": "run",
-}
+from keras_transformer.recipe.result import (
+    Figures,
+    LanguageModelFigures,
+    TrainingResult,
+)
+from keras_transformer.recipe.run import train
+from keras_transformer_runtime.runs.recipe import Recipe, read_options
 
 __all__ = [
     "Figures",
@@ -37,12 +25,3 @@ __all__ = [
     "read_options",
     "train",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_extra("tensorflow", f"`{name}`")
-    module = import_module(f"keras_transformer.recipe.{_MODULES[name]}")
-    value: object = getattr(module, name)
-    return value

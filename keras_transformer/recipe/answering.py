@@ -10,7 +10,6 @@ from keras_transformer.models import CausalLM
 from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.model import new_causal_lm
 from keras_transformer.recipe.plan import choose_batches, choose_language_model
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.result import (
     ANSWERING,
     LanguageModelFigures,
@@ -22,6 +21,7 @@ from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import Tokenizers, make_text_tokenizer
 from keras_transformer.recipe.translation import ParallelTask
 from keras_transformer.text import PromptTokenizer, Tokenizer
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 
 class AnsweringTask(ParallelTask):

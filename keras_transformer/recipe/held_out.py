@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 from keras_transformer.dataset.running_text import text_documents, text_pieces
 from keras_transformer.dataset.text_pairs import Pair
-from keras_transformer.files import written_whole
+from keras_transformer_runtime.files import written_whole
 
 MOST_PAIRS = 1000  # held out if no fraction is given
 MOST_CHARACTERS = 500_000  # the same of running text

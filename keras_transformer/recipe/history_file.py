@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import keras
 
-from keras_transformer.files import written_whole
+from keras_transformer_runtime.files import written_whole
 
 Row: TypeAlias = dict[str, str | float]
 

@@ -18,7 +18,6 @@ from keras_transformer.recipe.held_out import (
 )
 from keras_transformer.recipe.model import new_causal_lm
 from keras_transformer.recipe.plan import Plan, choose_batches, choose_language_model
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.result import (
     SAMPLING,
     LanguageModelFigures,
@@ -32,6 +31,7 @@ from keras_transformer.recipe.tokenizers import (
     count_tokens,
     make_text_tokenizer,
 )
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 PROMPT = 20  # characters of a prompt with which an export is checked
 

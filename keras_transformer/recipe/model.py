@@ -16,10 +16,7 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 from keras_transformer.models import PRESETS, CausalLM, GenerativeModel, Seq2Seq
-from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.loading import load_trained_model
-from keras_transformer.recipe.option_checks import SIZES
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.tokenizers import Tokenizers
 from keras_transformer.training import (
     LabelSmoothedCrossEntropy,
@@ -28,6 +25,9 @@ from keras_transformer.training import (
     WarmupInverseSquareRoot,
 )
 from keras_transformer.training.token_trainer import TokenTrainer
+from keras_transformer_runtime.runs.folder import latest_position
+from keras_transformer_runtime.runs.option_checks import SIZES
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 
 def new_seq2seq(tokenizers: Tokenizers, recipe: PlannedRecipe) -> Seq2Seq:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from keras_transformer.dataset import ParallelDataset, TextDataset
 from keras_transformer.models import PRESETS
-from keras_transformer.recipe.recipe import PlannedRecipe, Recipe
 from keras_transformer.recipe.text_statistics import TextStatistics
+from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
 
 # Numbers of pairs from which a larger preset is chosen.
 SMALL_FROM, BASE_FROM = 100_000, 1_000_000

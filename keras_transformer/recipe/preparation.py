@@ -7,7 +7,6 @@ import keras
 
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.answering import AnsweringTask
-from keras_transformer.recipe.folder import recipe_to_resume, warn_of_another_cooldown
 from keras_transformer.recipe.language_modeling import LanguageModelTask
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.model import (
@@ -17,10 +16,14 @@ from keras_transformer.recipe.model import (
 )
 from keras_transformer.recipe.plan import Plan, choose_schedule
 from keras_transformer.recipe.progress import Reporter
-from keras_transformer.recipe.recipe import PlannedRecipe, Recipe
 from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.tokenizers import Tokenizers
 from keras_transformer.recipe.translation import TranslationTask
+from keras_transformer_runtime.runs.folder import (
+    recipe_to_resume,
+    warn_of_another_cooldown,
+)
+from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
 
 
 class PreparedRun(NamedTuple):

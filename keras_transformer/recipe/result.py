@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch, Sampling, Search
-from keras_transformer.files import read_json, write_json
 from keras_transformer.inference.perplexity import TextScores
 from keras_transformer.models import GenerativeModel
-from keras_transformer.recipe.folder import began_recipe, check_length_penalty
 from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.loading import load_trained_model
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.selection import Selection, is_lower_better
+from keras_transformer_runtime.files import read_json, write_json
+from keras_transformer_runtime.runs.folder import began_recipe, check_length_penalty
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 # The search of a language model, and that of answers.
 SAMPLING = Sampling(top_p=0.9)

@@ -9,13 +9,13 @@ import numpy as np
 
 from keras_transformer import evaluation
 from keras_transformer.models import GenerativeModel
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.task import Evaluator
 from keras_transformer.training import (
     average_checkpoints,
     list_checkpoints,
     load_checkpoint,
 )
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 
 class Candidate(NamedTuple):

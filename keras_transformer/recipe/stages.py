@@ -6,13 +6,10 @@ from typing import Literal
 import keras
 
 from keras_transformer.backend.processes import is_first_process
-from keras_transformer.files import written_whole
-from keras_transformer.recipe.folder import next_version
 from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.model import in_float32
 from keras_transformer.recipe.preparation import PreparedRun, prepare_run
 from keras_transformer.recipe.progress import EpochReport, Reporter
-from keras_transformer.recipe.recipe import Recipe
 from keras_transformer.recipe.result import AnyFigures, TrainingResult
 from keras_transformer.recipe.selection import select_weights
 from keras_transformer.training import (
@@ -20,6 +17,9 @@ from keras_transformer.training import (
     NonFiniteLoss,
     TrainingProgress,
 )
+from keras_transformer_runtime.files import written_whole
+from keras_transformer_runtime.runs.folder import next_version
+from keras_transformer_runtime.runs.recipe import Recipe
 
 
 def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:

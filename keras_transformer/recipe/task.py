@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import keras
 
 from keras_transformer.dataset import ParallelDataset, TextDataset
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.tokenizers import Tokenizers
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 if TYPE_CHECKING:
     from keras_transformer.recipe.result import TrainingResult

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from keras_transformer.dataset.text_pairs import Corpus
-from keras_transformer.recipe.option_checks import SUBWORDS
 from keras_transformer.recipe.plan import Plan
 from keras_transformer.recipe.text_statistics import (
     RunningTextStatistics,
@@ -22,6 +21,7 @@ from keras_transformer.text import (
     Tokenizer,
     WordTokenizer,
 )
+from keras_transformer_runtime.runs.option_checks import SUBWORDS
 
 SIDES = ("source", "target")
 VOCABULARY_SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)

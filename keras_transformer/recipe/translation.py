@@ -26,7 +26,6 @@ from keras_transformer.recipe.plan import (
     choose_metric,
     choose_model,
 )
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.result import TrainingResult, evaluate_model
 from keras_transformer.recipe.selection import Selection, is_lower_better
 from keras_transformer.recipe.task import Datasets
@@ -35,6 +34,7 @@ from keras_transformer.recipe.tokenizers import Tokenizers, make_tokenizers
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import TranslationQuality
 from keras_transformer.training.translation_quality import check_source_lengths
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 
 class ParallelTexts:

@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from keras_transformer.backend.ray_connection import connection
-from keras_transformer.recipe.folder import latest_position
 from keras_transformer.recipe.progress import Reporter
-from keras_transformer.recipe.recipe import Recipe
-from keras_transformer.run_position import RunPosition
+from keras_transformer_runtime.runs.folder import latest_position
+from keras_transformer_runtime.runs.recipe import Recipe
+from keras_transformer_runtime.runs.run_position import RunPosition
 
 ATTEMPTS = 3  # to train until the next checkpoint, if workers die
 SECONDS_BETWEEN_READS = 0.5  # of the output of the workers

@@ -22,7 +22,7 @@ starts and stops the server. The extra `serve` installs the requirements.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.serving.server import serve

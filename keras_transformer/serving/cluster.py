@@ -27,7 +27,6 @@ from ray.serve.exceptions import (  # noqa: E402
     ReplicaUnavailableError,
 )
 
-from keras_transformer.backend.compiled_code import tensorflow_flags  # noqa: E402
 from keras_transformer.backend.ray_connection import connect  # noqa: E402
 from keras_transformer.serving.rest import (  # noqa: E402
     Columns,
@@ -78,7 +77,6 @@ class SavedModelReplica:
         folder: str, folder of the version. It exists on every machine of the cluster.
         batch_sizes: ints, see `ModelOptions`.
         threads: int, number of threads of TensorFlow.
-        cache: str, folder for the code that XLA compiles. Later replicas read it.
         stuck_seconds: float, time after which a batch is stuck. Ray then replaces the
             replica.
     """
@@ -88,18 +86,15 @@ class SavedModelReplica:
         folder: str,
         batch_sizes: tuple[int, ...],
         threads: int,
-        cache: str,
         stuck_seconds: float,
     ):
         self._stuck_seconds = stuck_seconds
         self._started: dict[object, float] = {}  # when each running batch started
-        os.makedirs(cache, mode=0o700, exist_ok=True)
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-        os.environ["TF_XLA_FLAGS"] = tensorflow_flags(cache)
-        from keras_transformer.serving.replica import Replica
+        from keras_transformer.serving.replica import Replica  # imports TensorFlow
 
         self._replica = Replica(folder, batch_sizes, threads)
-        self._warm_up = WarmUp(self._replica, cache)
+        self._warm_up = WarmUp(self._replica)
         self._warm_up.compile_first()
         threading.Thread(target=self._warm_up.compile_others, daemon=True).start()
 
@@ -143,8 +138,6 @@ class Cluster:
             which `stop` ends.
         cpus: int, number of cores of a cluster on this machine. The replicas of an old
             and a new version must fit at the same time.
-        cache: path of the folder for the code that XLA compiles, on every machine.
-            `None` for a temporary folder.
         stuck_seconds: float, time after which a batch is stuck, and its replica is
             replaced. It must be longer than the time that a client waits.
     """
@@ -153,11 +146,9 @@ class Cluster:
         self,
         address: str | None = None,
         cpus: int = 1,
-        cache: Path | None = None,
         stuck_seconds: float = 120.0,
     ):
         self._temporary = tempfile.TemporaryDirectory(prefix="keras_transformer-")
-        self._cache = str(Path(cache or self._temporary.name).resolve())
         self._stuck_seconds = stuck_seconds
         folder = Path(self._temporary.name, "working_folder")
         folder.mkdir()
@@ -186,7 +177,6 @@ class Cluster:
             str(folder),
             options.batch_sizes,
             options.cpus,
-            self._cache,
             self._stuck_seconds,
         )
         target = serve.RunTarget(application, name=name, route_prefix=None)

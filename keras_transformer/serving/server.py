@@ -88,7 +88,6 @@ def _start_cluster(options: ServerOptions) -> "Cluster":
     return Cluster(
         options.address,
         _cpus(options),
-        options.cache,
         options.timeout_seconds + ABANDONED_SECONDS,
     )
 

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from keras_transformer.files import read_file
+from keras_transformer_runtime.files import read_file
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
@@ -117,9 +117,6 @@ class ServerOptions(_Options):
         port: int, port of HTTP; 0 for any free port.
         address: str, address of a Ray cluster, such as `"auto"`. `None` starts a
             cluster on this machine, which ends with the server.
-        cache: path of a folder for the code that XLA compiles, which makes later
-            starts on the same kind of machine faster. `None` for a temporary folder.
-            The code is executed: only the user of the server may write to the folder.
         poll_seconds: float, seconds between searches for new versions.
         timeout_seconds: float, seconds after which a request is answered with status
             504.
@@ -149,7 +146,6 @@ class ServerOptions(_Options):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8501
     address: str | None = None
-    cache: pathlib.Path | None = None
     poll_seconds: Seconds = 2.0
     timeout_seconds: Seconds = 60.0
     keep_alive_seconds: Seconds = 90.0
@@ -161,16 +157,6 @@ class ServerOptions(_Options):
     max_body_bytes: Count = 1_000_000
     max_texts: Count = 256
     max_characters: Count = 5_000
-
-    @field_validator("cache")
-    @classmethod
-    def _check_cache(cls, cache: pathlib.Path | None) -> pathlib.Path | None:
-        if cache is not None and "'" in str(cache):
-            raise ValueError(
-                "the path must not contain apostrophes, because XLA quotes it; "
-                f"received {str(cache)!r}"
-            )
-        return cache
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -239,8 +225,6 @@ def read_server_options(
         for name in ("folder", "dictionary") if isinstance(model, dict) else ():
             if isinstance(model.get(name), str):
                 model[name] = path.parent / model[name]
-    if isinstance(found.get("cache"), str):
-        found["cache"] = path.parent / found["cache"]
     return make_server_options(**{**found, **overrides})
 
 

@@ -1,19 +1,11 @@
 """Compiles a replica for the shapes of requests, the likeliest first."""
 
-import hashlib
-import os
-import pathlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
-
-from keras_transformer.files import lock
 
 if TYPE_CHECKING:  # importing them imports TensorFlow
     from keras_transformer.export.saved_model.warmup import WarmupRequest
     from keras_transformer.serving.replica import Replica
-
-LOCK_POLL_SECONDS = 0.1
 
 
 class Progress(NamedTuple):
@@ -62,50 +54,30 @@ class WarmUp:
     uses the smallest size from the beginning, and each other size when all requests are
     compiled for it. A SavedModel without warm-up requests is compiled for a short text.
 
-    Replicas on one machine share the work: a replica locks the shape that it compiles,
-    and the others compile different ones. They read the compiled code from the cache of
-    XLA.
-
     Args:
         replica: a `Replica`.
-        folder: path of an existing folder for the locks.
 
     Attributes:
         progress: the `Progress`.
     """
 
-    def __init__(self, replica: "Replica", folder: str | os.PathLike[str]):
+    def __init__(self, replica: "Replica"):
         self._replica = replica
-        self._folder = pathlib.Path(folder)
         self._remaining = _batches(replica)
         self.progress = Progress(0, len(self._remaining))
         replica.compiled_sizes = replica.batch_sizes[:1]
 
     def compile_first(self) -> None:
-        """Compiles the first shape, and others while a different replica compiles it.
-
-        The replica can then process requests.
-        """
-        first = self._remaining[0]
-        while first in self._remaining:
-            self._compile_next()
+        """Compiles the first shape. The replica can then process requests."""
+        self._compile(self._remaining[0])
 
     def compile_others(self) -> None:
         """Compiles all other shapes. `progress` has the error if one fails."""
         try:
             while self._remaining:
-                self._compile_next()
+                self._compile(self._remaining[0])
         except Exception as error:
             self.progress = self.progress._replace(error=str(error) or repr(error))
-
-    def _compile_next(self) -> None:
-        """Compiles the first shape that no other replica compiles at the moment."""
-        for batch in self._remaining:
-            with open(self._folder / self._lock_name(batch), "wb") as file:
-                if lock(file):
-                    self._compile(batch)
-                    return
-        time.sleep(LOCK_POLL_SECONDS)
 
     def _compile(self, batch: _Batch) -> None:
         self.progress = self.progress._replace(current=str(batch))
@@ -118,10 +90,6 @@ class WarmUp:
         compiled = (size for size in others if size not in missing)
         self._replica.compiled_sizes = (first, *compiled)
         self.progress = Progress(self.progress.compiled + 1, self.progress.shapes)
-
-    def _lock_name(self, batch: _Batch) -> str:
-        text = f"{self._replica.folder} {batch.request.signature} {batch}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16] + ".lock"
 
 
 def _batches(replica: "Replica") -> list[_Batch]:

@@ -11,7 +11,7 @@ them.
 `text_files` reads the text files of the whole library.
 """
 
-from keras_transformer.packages import require_extra
+from keras_transformer_runtime.packages import require_extra
 
 require_extra("tensorflow", "`keras_transformer.text`")
 

@@ -13,7 +13,6 @@ import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_transformer.arguments import check_character_coverage, normalization_rule
 from keras_transformer.backend.sentencepiece import keep_model
 from keras_transformer.text.invisible_characters import (
     normalization_rules,
@@ -23,6 +22,10 @@ from keras_transformer.text.invisible_characters import (
 from keras_transformer.text.text_files import Paths, sample_items, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.arguments import (
+    check_character_coverage,
+    normalization_rule,
+)
 
 
 class Subwords(NamedTuple):

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Self, TypeAlias, TypeVar, cast
 
-from keras_transformer.arguments import check_unicode
+from keras_transformer_runtime.arguments import check_unicode
 
 FilePath: TypeAlias = str | os.PathLike[str]
 Paths: TypeAlias = FilePath | Sequence[FilePath]

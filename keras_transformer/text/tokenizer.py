@@ -15,9 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.arguments import check_unicode
-from keras_transformer.files import read_file, write_json, written_whole
 from keras_transformer.types import Config, Tensor
+from keras_transformer_runtime.arguments import check_unicode
+from keras_transformer_runtime.files import read_file, write_json, written_whole
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 SHOWN_TOKENS = 7  # In descriptions; `reprlib` abbreviates lists of more than 6.

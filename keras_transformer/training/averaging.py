@@ -8,9 +8,9 @@ import warnings
 import keras
 import numpy as np
 
-from keras_transformer.arguments import check_ints
-from keras_transformer.run_position import checkpoint_files
 from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.runs.run_position import checkpoint_files
 
 
 def average_checkpoints(

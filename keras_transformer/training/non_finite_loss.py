@@ -11,11 +11,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.keras_internals import count_steps
-from keras_transformer.files import write_json
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.training_data import TrainingData
+from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.files import write_json
 
 
 class NonFiniteLoss(keras.callbacks.Callback):

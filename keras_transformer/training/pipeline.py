@@ -5,12 +5,12 @@ from typing import Any, final
 
 import keras
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.backend.pipeline import Stages
 from keras_transformer.backend.rematerialization import split_variables
 from keras_transformer.layers.stack import Stack, blocks_called_by
 from keras_transformer.types import Tensor
+from keras_transformer_runtime.arguments import check_ints
 
 
 @final

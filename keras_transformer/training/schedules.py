@@ -7,8 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.types import Config, Tensor
+from keras_transformer_runtime.arguments import check_ints
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.distribution import (
     ReplicatedModel,
     build_optimizer,
@@ -45,6 +44,7 @@ from keras_transformer.training.losses import token_weights
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.types import Config, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_ints
 
 _SIGNATURES = {
     name: inspect.signature(getattr(keras.Model, name))

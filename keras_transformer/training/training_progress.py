@@ -8,13 +8,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.keras_internals import (
     count_steps,
     learning_rate_schedule,
 )
 from keras_transformer.backend.processes import on_cpu
 from keras_transformer.types import Tensor
+from keras_transformer_runtime.arguments import check_ints
 
 # Batches that take this multiple of the shortest time are left out of the estimate.
 SLOW = 3.0

@@ -16,14 +16,13 @@ BLOCKS, MEGABYTE = 50, 2**20
 
 # A thread allocates blocks that exceed 64 MiB, the size of its own arena.
 COMMAND = """
-import os, resource, sys, sysconfig, threading
+import resource, threading
 
-# As in the command, the package does not import Keras.
-sys.argv[0] = os.path.join(sysconfig.get_path("scripts"), "keras-transformer")
-from keras_transformer.backend.freed_memory import keep_freed_memory
-from keras_transformer.command_line.startup import import_keras_quietly
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 
 import_keras_quietly()
+from keras_transformer.backend.freed_memory import keep_freed_memory
+
 keep_freed_memory()
 
 def allocate():
@@ -69,11 +68,9 @@ def test_an_epoch_leaves_freed_memory_to_be_used_again(tmp_path):
 )
 def test_commands_on_jax_use_freed_memory_of_other_threads_again():
     size = 100 * MEGABYTE
-    # With the log level 0, `import_keras_quietly` does not import Keras.
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "0"}
     found = subprocess.run(
         [sys.executable, "-c", COMMAND.replace("SIZE", str(size))],
-        env=environment,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,
         text=True,
         check=True,

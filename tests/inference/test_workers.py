@@ -16,10 +16,11 @@ import pytest
 from translating_workers import WINDOW
 from typer.testing import CliRunner
 
-from keras_transformer import Seq2Seq, command_line, translate_file
+from keras_transformer import Seq2Seq, translate_file
 from keras_transformer.backend.ray_connection import connection
 from keras_transformer.inference import file_translation
 from keras_transformer.text import CharacterTokenizer
+from keras_transformer_runtime.command import make_app
 
 pytestmark = pytest.mark.once("torch")
 
@@ -134,7 +135,7 @@ def test_a_translation_of_terminated_workers_is_resumed(folder, monkeypatch):
     command = ["translate", "model.keras", "source", "target", "--num-beams", "1"]
     command += ["--n-best", "1", "--batch-size", "16", "--too-long", "empty", "--quiet"]
     with pytest.warns(UserWarning, match="tokens: 2"):
-        result = CliRunner().invoke(command_line.app, command)
+        result = CliRunner().invoke(make_app(), command)
     assert result.exit_code == 0, result.output
     expected = pathlib.Path("target").read_bytes()
     assert len(set(expected.splitlines())) == 180  # the scores differ

@@ -16,10 +16,10 @@ import sys
 
 import psutil
 
-from keras_transformer import command_line
 from keras_transformer.backend.ray_connection import connection
 from keras_transformer.inference import file_translation
 from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
+from keras_transformer_runtime.command import main
 
 WINDOW = 40
 
@@ -58,7 +58,7 @@ def translate(windows):
     UnfinishedFile.append = append_and_terminate
     whole = file_translation.translate_file
     file_translation.translate_file = functools.partial(whole, window=WINDOW)
-    command_line.main()
+    main()
 
 
 if __name__ == "__main__":

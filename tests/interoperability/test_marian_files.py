@@ -15,9 +15,9 @@ from layer_contract import to_numpy
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
-from keras_transformer import command_line
 from keras_transformer.interoperability import load_marian, marian
 from keras_transformer.layers import PositionalEncoding
+from keras_transformer_runtime.command import make_app
 
 pytestmark = pytest.mark.once
 
@@ -356,7 +356,7 @@ def test_pickled_weights_are_downloaded_if_there_are_no_others(
         monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
         if by_command:
             arguments = ["import", "Helsinki-NLP/opus", f"{number}.keras"]
-            result = CliRunner().invoke(command_line.app, arguments)
+            result = CliRunner().invoke(make_app(), arguments)
             assert result.exit_code == 0, result.exception
         else:
             same_weights(load_marian("Helsinki-NLP/opus"), load_marian(good))
@@ -379,7 +379,7 @@ def test_on_the_command_line(good, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
-        return CliRunner().invoke(command_line.app, arguments)
+        return CliRunner().invoke(make_app(), arguments)
 
     name, revision = "Helsinki-NLP/opus-mt-en-de", "refs/pr/7"
     result = run("import", name, "1.keras", "--revision", revision)

@@ -8,7 +8,6 @@ import keras
 import pytest
 
 from keras_transformer import Seq2Seq
-from keras_transformer.arguments import check_positive
 from keras_transformer.layers import (
     AlibiBias,
     DecoderBlock,
@@ -18,6 +17,7 @@ from keras_transformer.layers import (
     Residual,
     RotaryEmbedding,
 )
+from keras_transformer_runtime.arguments import check_positive
 
 pytestmark = pytest.mark.once("torch")
 

@@ -21,13 +21,13 @@ from keras_transformer.recipe import (
     tokenizers,
     train,
 )
-from keras_transformer.recipe.folder import selected_search
 from keras_transformer.recipe.held_out import default_text_fraction, hold_out_text
 from keras_transformer.recipe.language_modeling import short_prompts
 from keras_transformer.recipe.plan import Plan, choose_language_model
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
+from keras_transformer_runtime.runs.folder import selected_search
 
 pytestmark = pytest.mark.once("torch")
 

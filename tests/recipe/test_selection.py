@@ -5,9 +5,9 @@ import pytest
 
 from keras_transformer.recipe import selection
 from keras_transformer.recipe.held_out import ParallelText
-from keras_transformer.recipe.recipe import PlannedRecipe
 from keras_transformer.recipe.selection import Candidate, select_weights
 from keras_transformer.recipe.translation import TranslationEvaluator
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 pytestmark = pytest.mark.once("torch")
 

@@ -76,10 +76,9 @@ def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_
             may_end.wait()
             return requests
 
-    for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_XLA_FLAGS"):
-        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "")
     monkeypatch.setattr("keras_transformer.serving.replica.Replica", Stuck)
-    replica = cluster.SavedModelReplica("m/1", (1,), 1, str(tmp_path), 5.0)
+    replica = cluster.SavedModelReplica("m/1", (1,), 1, 5.0)
 
     async def main():
         await replica.check_health()

@@ -172,10 +172,6 @@ def test_the_log_tells_the_address_and_the_progress(server):
     assert ready.startswith("pronounce, version 1: ready in ")
 
 
-def test_the_cache_has_compiled_code(server):
-    assert list((server.models.parent / "what is compiled").iterdir())
-
-
 def test_a_killed_replica_loses_no_request(server):
     with concurrent.futures.ThreadPoolExecutor(1) as background:
         answered = background.submit(many, server, 60)

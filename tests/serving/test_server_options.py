@@ -10,7 +10,6 @@ pytestmark = pytest.mark.once
 
 FILE = """
 port = 8080
-cache = "compiled"
 
 [models.en-de]
 folder = "here/en-de"
@@ -33,7 +32,6 @@ def write(folder, text):
 def test_a_file(folder):
     options = read_server_options(write(folder, FILE), port=8081, host="::1")
     assert (options.port, options.host, options.address) == (8081, "::1", None)
-    assert options.cache == folder / "compiled"
     model = options.models["en-de"]
     assert model.folder == (folder / "here/en-de").resolve()
     assert (model.replicas, model.versions, model.cpus) == (3, [1, 2], 1)
@@ -57,7 +55,6 @@ def test_a_file(folder):
         (("port = 8080", 'allowed_origins = ["a.com"]'), "origins such as .*'a.com'"),
         (("port = 8080", 'allowed_origins = ["https://a/"]'), "path.*'https://a/'"),
         (("port = 8080", 'allowed_origins = ["https://A"]'), "lower case.*'https://A'"),
-        (('cache = "', """cache = "it's"""), "`cache`: .*not contain apostrophes"),
         (("replicas = 3", "replica = 3"), "no option `models.en-de.replica`"),
         (("replicas = 3", "replicas = 0"), "`models.en-de.replicas`: .*or equal to 1"),
         (("replicas = 3", "replicas = 3\nmax_replicas = 2"), "at least replicas=3"),

@@ -1,7 +1,5 @@
 """The warm-up, with a replica that records its calls."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -31,9 +29,9 @@ class Replica:
         self.sizes.append(self.compiled_sizes)
 
 
-def test_the_smallest_batch_is_compiled_first_then_the_greatest(tmp_path):
+def test_the_smallest_batch_is_compiled_first_then_the_greatest():
     replica = Replica()
-    warm_up = WarmUp(replica, tmp_path)
+    warm_up = WarmUp(replica)
     assert warm_up.progress == Progress(0, 6) and not warm_up.progress.complete
     warm_up.compile_first()
     assert replica.calls == [(1, 8)] and warm_up.progress == Progress(1, 6)
@@ -42,9 +40,9 @@ def test_the_smallest_batch_is_compiled_first_then_the_greatest(tmp_path):
     assert warm_up.progress == Progress(6, 6) and warm_up.progress.complete
 
 
-def test_a_size_is_used_when_it_is_compiled_for_all_lengths(tmp_path):
+def test_a_size_is_used_when_it_is_compiled_for_all_lengths():
     replica = Replica()
-    warm_up = WarmUp(replica, tmp_path)
+    warm_up = WarmUp(replica)
     assert replica.compiled_sizes == (1,)
     warm_up.compile_first()
     warm_up.compile_others()
@@ -52,39 +50,9 @@ def test_a_size_is_used_when_it_is_compiled_for_all_lengths(tmp_path):
     assert replica.compiled_sizes == (1, 4, 8)
 
 
-def test_replicas_compile_different_shapes_at_a_time(tmp_path):
-    first, second = Replica(), Replica()
-    compiling, may_end = threading.Event(), threading.Event()
-
-    def slow(signature, inputs):
-        first.calls.append(np.shape(inputs["token_ids"]))
-        compiling.set()
-        assert may_end.wait(60)
-
-    first.call = slow
-    slow_warm_up = WarmUp(first, tmp_path)
-    thread = threading.Thread(target=slow_warm_up.compile_first)
-    thread.start()
-    assert compiling.wait(60)
-    assert slow_warm_up.progress.current == "batch 1 × length 8"
-
-    def record(signature, inputs):
-        second.calls.append(np.shape(inputs["token_ids"]))
-        if len(second.calls) == 5:  # all except the shape of the first replica
-            may_end.set()
-
-    second.call = record
-    warm_up = WarmUp(second, tmp_path)
-    warm_up.compile_first()
-    thread.join()
-    assert first.calls == [(1, 8)]
-    assert second.calls[0] == (1, 16) and second.calls[-1] == (1, 8)
-    assert len(second.calls) == 6
-
-
-def test_an_error_is_in_the_progress(tmp_path):
+def test_an_error_is_in_the_progress():
     replica = Replica()
-    warm_up = WarmUp(replica, tmp_path)
+    warm_up = WarmUp(replica)
     warm_up.compile_first()
 
     def fail(signature, inputs):
@@ -97,10 +65,10 @@ def test_an_error_is_in_the_progress(tmp_path):
     assert replica.compiled_sizes == (1,)
 
 
-def test_one_batch_size(tmp_path):
+def test_one_batch_size():
     replica = Replica()
     replica.batch_sizes = (4,)
-    warm_up = WarmUp(replica, tmp_path)
+    warm_up = WarmUp(replica)
     warm_up.compile_first()
     warm_up.compile_others()
     assert replica.calls == [(4, 8), (4, 16)] and replica.compiled_sizes == (4,)

@@ -17,8 +17,9 @@ import keras
 import numpy as np
 from small_run import EPOCHS, LossLog, make_data, make_model
 
-from keras_transformer import Checkpoints, files
+from keras_transformer import Checkpoints
 from keras_transformer.training.checkpoints import storage
+from keras_transformer_runtime import files
 
 SEED = 3
 

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from keras_transformer import average_checkpoints
-from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints import run_state
 from keras_transformer.training.checkpoints.storage import write_checkpoint
+from keras_transformer_runtime.runs.run_position import RunPosition
 
 EPOCHS = 4
 

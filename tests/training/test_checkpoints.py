@@ -30,13 +30,13 @@ from keras_transformer import (
     Perplexity,
     parallel_dataset,
 )
-from keras_transformer.run_position import RunPosition, checkpoint_files
 from keras_transformer.training.checkpoints import (
     checkpoints,
     run_files,
     run_state,
     storage,
 )
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 
 class Stop(Exception):

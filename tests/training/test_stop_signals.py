@@ -27,9 +27,9 @@ from keras_transformer import (
     Perplexity,
     SkipNonFinite,
 )
-from keras_transformer.run_position import checkpoint_files
 from keras_transformer.training import TokenTrainer
 from keras_transformer.training.checkpoints import checkpoints, stop_signals, storage
+from keras_transformer_runtime.runs.run_position import checkpoint_files
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DEFAULT = (signal.default_int_handler, signal.SIG_DFL)

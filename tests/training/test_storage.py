@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.run_position import RunPosition, checkpoint_files
 from keras_transformer.training.checkpoints.storage import (
     DamagedCheckpoint,
     acquire_lock,
@@ -21,6 +20,7 @@ from keras_transformer.training.checkpoints.storage import (
     remove_unfinished,
     write_checkpoint,
 )
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 # Only NumPy reads and writes the files.
 pytestmark = pytest.mark.once("torch")

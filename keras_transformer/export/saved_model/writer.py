@@ -47,9 +47,9 @@ from keras_transformer.export.saved_model.warmup import (
     write_warmup,
 )
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
-from keras_transformer.files import new_folder
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
+from keras_transformer_runtime.files import new_folder
 
 DEFAULT_WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
 

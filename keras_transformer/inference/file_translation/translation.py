@@ -16,11 +16,9 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.search_options import explains_search_options
-from keras_transformer.files import check_new_file, written_whole
 from keras_transformer.inference.file_translation.line_windows import (
     FileLines,
     LineWindow,
@@ -31,7 +29,9 @@ from keras_transformer.inference.file_translation.unfinished_file import Unfinis
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request, check_request, check_seed
-from keras_transformer.packages import require_modules
+from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.files import check_new_file, written_whole
+from keras_transformer_runtime.packages import require_modules
 
 
 class Hypothesis(NamedTuple):

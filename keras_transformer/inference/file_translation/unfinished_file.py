@@ -10,7 +10,7 @@ import zlib
 from types import TracebackType
 from typing import IO, Any, Self, cast
 
-from keras_transformer.files import lock, read_json, write_json
+from keras_transformer_runtime.files import lock, read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.layers.attention.axes import Masks, call_over_axes
 from keras_transformer.layers.attention.implementations import are_same_tokens, attend
 from keras_transformer.layers.attention.key_values import (
@@ -46,6 +45,7 @@ from keras_transformer.layers.sub_layers import (
     serialize_weight_options,
 )
 from keras_transformer.types import Config, Mask, Shape, Size, Tensor
+from keras_transformer_runtime.arguments import check_ints
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

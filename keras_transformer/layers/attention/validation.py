@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_transformer.arguments import check_ints, check_rates
 from keras_transformer.layers.attention.key_values import Cache, KeyValues
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
 from keras_transformer.layers.positions.scheme import PositionScheme, check_scheme
 from keras_transformer.types import Shape, Size
+from keras_transformer_runtime.arguments import check_ints, check_rates
 
 
 def check_dropout(dropout: float, flash_attention: bool | None) -> None:

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     add_bias,
@@ -15,6 +14,7 @@ from keras_transformer.layers.positions.scheme import (
 )
 from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Shape, Tensor
+from keras_transformer_runtime.arguments import check_positive
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

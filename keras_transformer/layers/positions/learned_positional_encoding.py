@@ -5,13 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
 from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Shape, Size, Tensor
+from keras_transformer_runtime.arguments import check_ints
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions.scheme import PositionScheme, position_angles
 from keras_transformer.types import Config, Tensor
+from keras_transformer_runtime.arguments import check_positive
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -5,13 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_positive
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     position_angles,
     sequence_positions,
 )
 from keras_transformer.types import Config, Size, Tensor
+from keras_transformer_runtime.arguments import check_positive
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import keras
 
-from keras_transformer.arguments import check_ints, check_positive
 from keras_transformer.backend.keras_internals import set_initial_epoch
 from keras_transformer.backend.processes import (
     count_processes,
@@ -18,7 +17,6 @@ from keras_transformer.backend.processes import (
     greatest,
     is_first_process,
 )
-from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints import callback_state, run_state, storage
 from keras_transformer.training.checkpoints.best_epoch import BestEpoch, Mode
 from keras_transformer.training.checkpoints.run_files import RunFiles
@@ -31,6 +29,8 @@ from keras_transformer.training.training_data import (
     check_steps,
     data_size,
 )
+from keras_transformer_runtime.arguments import check_ints, check_positive
+from keras_transformer_runtime.runs.run_position import RunPosition
 
 # A value of `stop_training`, which callbacks set to `True`: the resumed epoch is
 # complete, and the run continues. Keras ends the epoch if the value is true.

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from keras_transformer.run_position import RunPosition, checkpoint_files
 from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer.training.checkpoints.best_epoch import BestEpoch
 from keras_transformer.training.checkpoints.run_state import RunState
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 
 class RunFiles:

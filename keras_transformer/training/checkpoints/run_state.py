@@ -14,9 +14,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.processes import whole_value
-from keras_transformer.run_position import RunPosition
 from keras_transformer.training.checkpoints.callback_state import SavedCallback
 from keras_transformer.training.checkpoints.storage import BEST
+from keras_transformer_runtime.runs.run_position import RunPosition
 
 
 class SavedVariable(TypedDict):

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import keras
 
-from keras_transformer.run_position import RunPosition, checkpoint_files
 from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 
 @dataclasses.dataclass(frozen=True)

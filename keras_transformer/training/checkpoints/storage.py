@@ -20,8 +20,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.files import UNFINISHED, check_is_file, lock, written_whole
-from keras_transformer.run_position import RunPosition, checkpoint_files
+from keras_transformer_runtime.files import (
+    UNFINISHED,
+    check_is_file,
+    lock,
+    written_whole,
+)
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 LOCK = ".lock"
 BEST = "best.npz"

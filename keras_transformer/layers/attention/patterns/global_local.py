@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import keras
 from keras import ops
 
-from keras_transformer.arguments import check_ints
 from keras_transformer.layers.attention.patterns import blockwise
 from keras_transformer.layers.attention.patterns.attention_pattern import (
     AttentionPattern,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
 from keras_transformer.types import Mask, Tensor
+from keras_transformer_runtime.arguments import check_ints
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

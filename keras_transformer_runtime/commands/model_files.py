@@ -1,0 +1,181 @@
+"""The commands `export` and `import`: files of models, in all formats."""
+
+import enum
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.parameters import (
+    LengthPenalty,
+    ModelPath,
+    NumBeams,
+    make_generation_search,
+    make_search,
+)
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.files import check_new_folder
+from keras_transformer_runtime.hub import check_repository
+from keras_transformer_runtime.model_paths import find_model
+from keras_transformer_runtime.packages import EXTRAS, require_extra
+
+if TYPE_CHECKING:
+    from keras_transformer.decoding import Search
+
+app = typer.Typer()
+
+
+class Format(enum.StrEnum):
+    """Formats that `export` writes."""
+
+    saved_model = "saved_model"
+    ctranslate2 = "ctranslate2"
+    onnx = "onnx"
+    marian = "marian"
+
+
+# The options of each format, those of the function that writes it.
+OPTIONS = {
+    Format.saved_model: ("quantization", "card", "constraints"),
+    Format.ctranslate2: ("quantization",),
+    Format.onnx: (),
+    Format.marian: (),
+}
+
+
+@app.command("export")
+@exits_on_interrupt
+def export_command(
+    model: ModelPath,
+    folder: Annotated[pathlib.Path, typer.Argument(help="New folder to write.")],
+    format: Annotated[
+        Format, typer.Option(help="Format to write.")
+    ] = Format.saved_model,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
+    num_hypotheses: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of hypotheses per text in the signature nbest."
+        ),
+    ] = 1,
+    quantization: Annotated[
+        str | None, typer.Option(help="Data type of the weights: int8, float16, …")
+    ] = None,
+    card: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Section of the model card of a SavedModel, as NAME=TEXT; can be "
+            "repeated."
+        ),
+    ] = None,
+    constraints: Annotated[
+        bool,
+        typer.Option(
+            "--constraints",
+            help="Add the signature of a SavedModel that takes phrases which must "
+            "occur in the outputs.",
+        ),
+    ] = False,
+) -> None:
+    """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian."""
+    options: dict[str, object] = {}
+    if quantization is not None:
+        options["quantization"] = quantization
+    if card:
+        options["card"] = parse_card(card)
+    if constraints:
+        options["constraints"] = True
+    _check_options(format, options)
+    find_model(model)
+    check_new_folder(folder)
+    extra = "hub" if format.value == "marian" else format.value
+    if extra in EXTRAS:
+        require_extra(extra, f"`format={format.value!r}`")
+    import_keras_quietly()
+    from keras_transformer.recipe.loading import load_trained_model
+
+    loaded = load_trained_model(model)
+    search: Search = make_search(model, num_beams, length_penalty, num_hypotheses)
+    if format == Format.saved_model and not loaded.has_cross_attention:
+        search = make_generation_search(
+            num_beams, length_penalty, num_hypotheses, temperature=None, top_p=None
+        )
+    loaded.export(folder, search, format=format.value, **options)
+    typer.echo(f"{format.value}: {folder}")
+
+
+def _check_options(format: Format, options: Iterable[str]) -> None:
+    """Raises an error for an option that a format does not have."""
+    for name in options:
+        if name not in OPTIONS[format]:
+            formats = [each.value for each in Format if name in OPTIONS[each]]
+            raise typer.BadParameter(
+                f"--{name} is for --format {' or '.join(formats)}; received --format "
+                f"{format.value}"
+            )
+
+
+def parse_card(lines: Sequence[str]) -> dict[str, str]:
+    """Returns the texts of `--card NAME=TEXT` by name."""
+    card = {}
+    for line in lines:
+        name, equals, text = line.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"--card must be NAME=TEXT; received {line}")
+        card[name] = text
+    return card
+
+
+@app.command("import")
+@exits_on_interrupt
+def import_command(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a Marian or CTranslate2 model, or the name of a repository "
+            "on the Hugging Face Hub."
+        ),
+    ],
+    model: Annotated[pathlib.Path, typer.Argument(help="The .keras file to write.")],
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit on the Hub, such as refs/pr/1."),
+    ] = None,
+) -> None:
+    """Convert a model of Marian or CTranslate2 to a .keras file."""
+    if model.suffix != ".keras":
+        raise typer.BadParameter("the file to write must end in .keras")
+    if model.exists():
+        raise typer.BadParameter(f"{model} exists")
+    if revision is not None and pathlib.Path(folder).exists():
+        raise typer.BadParameter(
+            f"--revision requires a name on the Hub; {folder} is a folder"
+        )
+    _check_source(folder)
+    import_keras_quietly()
+    from keras_transformer.interoperability import ctranslate2, marian
+    from keras_transformer.interoperability.files import FALLBACKS, find_folder
+
+    files = [*ctranslate2.FILES, *marian.FILES]
+    found = find_folder(folder, files, revision, FALLBACKS)
+    if (found / "model.bin").exists():
+        ctranslate2.load_ctranslate2(found).save(model)
+        typer.echo(f"ctranslate2: {model}")
+    else:
+        marian.load_marian(found).save(model)
+        typer.echo(f"marian: {model}")
+
+
+def _check_source(folder: str) -> None:
+    """Raises an error if a model cannot be read, or its format needs a package."""
+    path = pathlib.Path(folder)
+    if path.is_dir():
+        is_marian = (path / "decoder.yml").exists() or any(path.glob("*.safetensors"))
+        if is_marian and not (path / "model.bin").exists():
+            require_extra("hub", f"`folder={folder!r}`")
+        return
+    check_repository(folder)
+    require_extra("hub", f"the repository {folder} on the Hugging Face Hub")

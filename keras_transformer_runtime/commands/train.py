@@ -1,0 +1,201 @@
+"""The command `train`: makes a `Recipe` from options and a file, and trains."""
+
+import contextlib
+import dataclasses
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.runs.early_checks import check_early
+from keras_transformer_runtime.runs.folder import began_recipe, latest_position
+from keras_transformer_runtime.runs.option_checks import SIZES
+from keras_transformer_runtime.runs.recipe import Recipe, read_options
+
+app = typer.Typer()
+
+# The headings of `--help`, by the first option below each.
+HEADINGS = {
+    "train": "Data",
+    "documents": "Running text, with --model causal",
+    "tokenizer": "Vocabulary",
+    "model": "Model",
+    "epochs": "Training",
+    "num_beams": "Search",
+}
+# Options whose default `None` is not a choice from the text.
+_METAVARS = {name: "FILE..." for name in ("train", "valid", "test")}
+_METAVARS["user_defined_symbols"] = "TEXT..."
+_DEFAULTS = {
+    **dict.fromkeys(SIZES, "that of the preset"),
+    "positions": "sinusoidal; causal: rotary",
+    "blocks": "plain; causal: modern",
+    "label_smoothing": "0.1; causal: 0",
+}
+_OFF = {"test", "init", "subword_sampling", "patience", "verbose", "tokenizer"}
+
+
+class TrainCommand(TyperCommand):
+    """A command without arguments whose options may have several values in a row."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = [option for option in self.params if option.multiple]
+        names = {name for option in options for name in option.opts}
+        repeated: list[str] = []
+        option, values = "", 0
+        for arg in args:
+            if arg.startswith("--"):
+                option, equals, _ = arg.partition("=")
+                values = len(equals)
+            else:
+                values += 1
+                if option in names and values > 1:
+                    repeated.append(option)
+            repeated.append(arg)
+        return super().parse_args(ctx, repeated)
+
+
+@app.command("train", cls=TrainCommand)
+@exits_on_interrupt
+def train_command(**options: Any) -> None:
+    """Train a model on text. The same command resumes a stopped run.
+
+    A text consists of two files, source and target, whose lines correspond, or
+    of one file with a tab between source and target; plain or .gz. With --model
+    causal, it consists of any number of files of running text. Options with the
+    value auto are chosen from the text and printed. The folder --output contains
+    model.keras, figures.json, and options.toml to repeat the run.
+    """
+    del options["config"]
+    for name in ("valid", "test"):
+        options[name] = _files_or_fraction(options[name])
+    recipe = Recipe(**options)
+    check_early(recipe)
+    import_keras_quietly()
+    from keras_transformer.recipe import train
+
+    try:
+        figures = train(recipe).figures
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(f"\n{_stop_message(recipe)}") from None
+    if recipe.verbose == 0:
+        for line in figures.lines():
+            typer.echo(line)
+    typer.echo(f"{'weights':12}{figures.weights}")
+    typer.echo(f"{'model':12}{pathlib.Path(recipe.output, 'model.keras')}")
+    if recipe.model == "seq2seq":
+        penalty = f"--length-penalty {figures.length_penalty}"
+        typer.echo(f"{'search':12}--num-beams {recipe.num_beams} {penalty}")
+
+
+def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:
+    """Returns a text of the command: paths, or a number that is not a file."""
+    if isinstance(values, list) and len(values) == 1:
+        with contextlib.suppress(ValueError):
+            fraction = float(values[0])
+            return values if pathlib.Path(values[0]).exists() else fraction
+    return values or None
+
+
+def _stop_message(recipe: Recipe) -> str:
+    """Returns how to continue a stopped run."""
+    position = latest_position(recipe.output)
+    if position is None:
+        return "Stopped before the first checkpoint. Run the same command to restart."
+    epochs = recipe.epochs or began_recipe(pathlib.Path(recipe.output)).epochs
+    if position.epochs >= epochs:
+        return (
+            "Stopped after the last epoch. Run the same command to evaluate the model."
+        )
+    return f"Stopped. Run the same command to resume at {position.resumes_at}."
+
+
+def _read_config(
+    context: typer.Context, config: pathlib.Path | None
+) -> pathlib.Path | None:
+    """Makes the options of a file the defaults of the command."""
+    if config is not None:
+        context.default_map = read_options(config)
+    return config
+
+
+def _parameters() -> list[inspect.Parameter]:
+    """Returns the parameters of the command: `config`, and the fields of `Recipe`."""
+    config = typer.Option(
+        exists=True,
+        dir_okay=False,
+        is_eager=True,
+        callback=_read_config,
+        help="TOML file of options, such as options.toml of a run. Options on the "
+        "command line override it.",
+    )
+    parameters = [_parameter("config", pathlib.Path | None, config, None)]
+    hints = get_type_hints(Recipe, include_extras=True)
+    heading = ""
+    for field in dataclasses.fields(Recipe):
+        heading = HEADINGS.get(field.name, heading)
+        kind, help = get_args(hints[field.name])
+        is_text = field.name in ("train", "valid", "test")
+        if is_text and field.name != "train":
+            kind = list[str] | None
+        is_chosen = _default_label(field) == "auto"
+        option = typer.Option(
+            help=help,
+            metavar=_METAVARS.get(field.name),
+            rich_help_panel=heading,
+            show_default=_default_label(field),
+        )
+        if is_chosen and not is_text:
+            option.metavar = f"<{get_args(kind)[0].__name__}>"
+            option.parser = _auto_or(get_args(kind)[0])
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        parameters.append(_parameter(field.name, kind, option, default))
+    return parameters
+
+
+def _default_label(field: dataclasses.Field[Any]) -> str | bool:
+    """Returns what `--help` shows as the default of an option."""
+    if field.name in _DEFAULTS:
+        return _DEFAULTS[field.name]
+    return "auto" if field.default is None and field.name not in _OFF else True
+
+
+def _auto_or(kind: type) -> Callable[[str], object]:
+    """Returns a parser of `auto`, which is `None`, or a value."""
+
+    def parse(value: str) -> object:
+        if value == "auto":
+            return None
+        try:
+            return kind(value)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{value!r} is neither 'auto' nor of type {kind.__name__}."
+            ) from None
+
+    return parse
+
+
+def _parameter(
+    name: str, kind: object, option: object, default: object
+) -> inspect.Parameter:
+    if default is dataclasses.MISSING:
+        default = inspect.Parameter.empty
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, option],
+    )
+
+
+train_command.__signature__ = (  # type: ignore[attr-defined]
+    inspect.Signature(_parameters())
+)

@@ -1,0 +1,128 @@
+"""The packages that the library requires: their import, and advice to install them.
+
+The advice names packages and versions, and never this library: its name on PyPI may
+belong to others.
+"""
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+
+DISTRIBUTION = "keras-transformer-toolkit"
+
+# The requirements of pyproject.toml, with the names under which they are imported.
+DEPENDENCIES = {
+    "keras": "keras>=3.15,<3.16",
+    "numpy": "numpy>=2.0",
+    "typer": "typer>=0.20",
+}
+EXTRAS = {
+    "tensorflow": {
+        "keras_nlp": "keras-nlp>=0.32",
+        "rapidfuzz": "rapidfuzz>=3.14",
+        "sacrebleu": "sacrebleu>=2.6",
+        "sentencepiece": "sentencepiece>=0.2.1",
+        "tensorflow": "tensorflow>=2.21",
+        "tensorflow_text": "tensorflow-text>=2.21",
+        "tqdm": "tqdm>=4.67",
+    },
+    "jax": {"jax": "jax>=0.10"},
+    "torch": {"torch": "torch>=2.13"},
+    "distributed": {"pyarrow": "pyarrow>=17.0", "ray": "ray[train]>=2.60"},
+    "serve": {
+        "httptools": "httptools>=0.9",
+        "prometheus_client": "prometheus-client>=0.26",
+        "ray": "ray[serve]>=2.60",
+        "sentencex": "sentencex>=1.0.32",
+        "starlette": "starlette>=1.10",
+        "uvicorn": "uvicorn>=0.54",
+    },
+    "ctranslate2": {"ctranslate2": "ctranslate2>=4.8"},
+    "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
+    "hub": {
+        "huggingface_hub": "huggingface_hub>=1.0",
+        "yaml": "pyyaml>=6.0",
+        "safetensors": "safetensors>=0.6",
+    },
+    "plots": {"matplotlib": "matplotlib>=3.11", "seaborn": "seaborn>=0.13.2"},
+}
+# The extras that include the extra `tensorflow`.
+WITH_TENSORFLOW = ("ctranslate2", "distributed", "onnx", "serve")
+REQUIREMENTS = {
+    module: requirement
+    for packages in (DEPENDENCIES, *EXTRAS.values())
+    for module, requirement in packages.items()
+}
+
+
+def install_command(
+    modules: Iterable[str], requirements: Mapping[str, str] = REQUIREMENTS
+) -> str:
+    """Returns the command that installs packages.
+
+    Args:
+        modules: names under which the packages are imported.
+        requirements: dictionary of the requirement of each module.
+
+    Returns:
+        str, a shell command.
+
+    Example:
+
+    >>> from keras_transformer_runtime.packages import install_command
+    >>> install_command(["yaml", "safetensors"])
+    'pip install "pyyaml>=6.0" "safetensors>=0.6"'
+    """
+    return " ".join(["pip install", *(f'"{requirements[name]}"' for name in modules)])
+
+
+def require_extra(extra: str, needed_for: str) -> None:
+    """Checks that the packages of an extra are installed, without importing them.
+
+    Args:
+        extra: name of an extra in pyproject.toml.
+        needed_for: the feature that requires them, as the subject of the error message.
+
+    Raises:
+        ModuleNotFoundError: if one is missing. The message has the command that
+            installs it.
+    """
+    included = EXTRAS["tensorflow"] if extra in WITH_TENSORFLOW else {}
+    packages = {**included, **EXTRAS[extra]}
+    require_modules(packages, needed_for, packages)
+
+
+def require_modules(
+    modules: Iterable[str],
+    needed_for: str,
+    requirements: Mapping[str, str] = REQUIREMENTS,
+) -> None:
+    """Checks that packages are installed, without importing them.
+
+    Args:
+        modules: names under which the packages are imported.
+        needed_for: the feature that requires them, as the subject of the error message.
+        requirements: dictionary of the requirement of each module.
+
+    Raises:
+        ModuleNotFoundError: if one is missing.
+    """
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        packages = "package" if len(missing) == 1 else "packages"
+        raise ModuleNotFoundError(
+            f"{needed_for} requires the {packages} {', '.join(missing)}. To install: "
+            f"{install_command(missing, requirements)}",
+            name=missing[0],
+        )
+
+
+def with_advice(error: ModuleNotFoundError) -> str:
+    """Returns the message of an error, with the command that installs the package.
+
+    Args:
+        error: the error of an import.
+    """
+    name = (error.name or "").partition(".")[0]
+    if name not in REQUIREMENTS or "pip install" in str(error):
+        return str(error)
+    return f"{error}. To install: {install_command([name])}"

@@ -1,0 +1,96 @@
+"""Checks of a recipe that require neither Keras nor the content of its texts."""
+
+import os
+import pathlib
+import sys
+from collections.abc import Iterable
+
+from keras_transformer_runtime.arguments import (
+    check_character_coverage,
+    normalization_rule,
+)
+from keras_transformer_runtime.model_paths import find_model
+from keras_transformer_runtime.packages import require_extra
+from keras_transformer_runtime.presets import PRESETS
+from keras_transformer_runtime.runs.folder import is_complete, recipe_to_resume
+from keras_transformer_runtime.runs.recipe import Recipe
+
+DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def check_early(recipe: Recipe) -> None:
+    """Checks a recipe before the first slow import.
+
+    Args:
+        recipe: the options.
+
+    Raises:
+        ValueError: if an option has an invalid value, or if the folder of the run
+            contains a run that cannot be resumed with these options.
+        FileNotFoundError: if a text or the initial model does not exist.
+        ModuleNotFoundError: if an option requires a package that is not installed.
+        OSError: if `bleu_tokenize` requires a file that sacreBLEU fails to download.
+    """
+    require_extra("tensorflow", "`train`")
+    _check_one_of("preset", recipe.preset, PRESETS)
+    _check_one_of("dtype", recipe.dtype, DTYPES)
+    _check_backend(devices=recipe.devices, workers=recipe.workers)
+    normalization_rule(recipe.normalization, recipe.lowercase)
+    check_character_coverage(recipe.character_coverage)
+    if recipe.model == "seq2seq":
+        from keras_transformer_runtime.bleu import bleu_metric  # imports sacreBLEU
+
+        bleu_metric(False, recipe.bleu_tokenize)
+    output = pathlib.Path(recipe.output)
+    if output.exists() and not output.is_dir():
+        raise ValueError(
+            f"`output` must be a folder; received `output={recipe.output!r}`, which is "
+            "a file."
+        )
+    if is_complete(recipe):
+        return
+    for name in ("train", "valid", "test"):
+        _check_files(name, vars(recipe)[name])
+    if recipe_to_resume(recipe) is None and recipe.init:
+        _check_init(recipe.init)
+
+
+def _check_one_of(name: str, value: str | None, values: Iterable[str]) -> None:
+    if value is not None and value not in values:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(values)}; received `{name}={value!r}`."
+        )
+
+
+def _check_backend(**numbers: int) -> None:
+    """Raises an error if the backend does not train on several devices or workers."""
+    keras = sys.modules.get("keras")
+    backend = keras.backend.backend() if keras else os.environ.get("KERAS_BACKEND")
+    for name, number in numbers.items():
+        if number > 1 and backend != "jax":
+            raise ValueError(
+                f"`{name}` above 1 must be used on JAX; received `{name}={number}` and "
+                f"the backend {backend or 'tensorflow'!r}. Set KERAS_BACKEND=jax."
+            )
+    if numbers["workers"] > 1:
+        require_extra("distributed", "`workers` above 1")
+
+
+def _check_files(name: str, files: object) -> None:
+    """Raises `FileNotFoundError` if one of the files of a text does not exist."""
+    for file in files if isinstance(files, list) else []:
+        path = pathlib.Path(file)
+        if not path.is_file():
+            problem = "is a folder" if path.is_dir() else "does not exist"
+            raise FileNotFoundError(
+                f"`{name}` must be files that exist; received `{name}={files!r}`, "
+                f"where {file} {problem}."
+            )
+
+
+def _check_init(init: str) -> None:
+    """Raises an error if the initial model does not exist, or cannot be downloaded."""
+    if "://" not in init:
+        find_model(pathlib.Path(init))
+    elif init.startswith("hf://"):
+        require_extra("hub", f"`init={init!r}`")

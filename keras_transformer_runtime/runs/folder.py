@@ -1,0 +1,196 @@
+"""The folder of a run: its progress, its result, and the next version to export."""
+
+import pathlib
+import warnings
+from typing import NamedTuple
+
+from keras_transformer_runtime.files import read_json
+from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
+from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
+
+
+class SearchSettings(NamedTuple):
+    """Settings of the `BeamSearch` that a run has selected.
+
+    Attributes:
+        num_beams: int.
+        length_penalty: float.
+    """
+
+    num_beams: int
+    length_penalty: float
+
+
+def is_complete(recipe: Recipe) -> bool:
+    """Returns whether a run with these options is complete.
+
+    Args:
+        recipe: the options. `verbose` may differ from that of the run.
+
+    Returns:
+        Whether the folder `recipe.output` contains all results of `train`.
+    """
+    output = pathlib.Path(recipe.output)
+    results = [
+        output / name for name in ("options.toml", "model.keras", "figures.json")
+    ]
+    if not all(path.exists() for path in results):
+        return False
+    began = began_recipe(output)
+    free = {"output": recipe.output, "verbose": recipe.verbose}
+    return recipe.completed_by(began).values() == {**began.values(), **free}
+
+
+def selected_search(path: pathlib.Path) -> SearchSettings | None:
+    """Returns the settings of the search that a run has selected for its model.
+
+    Args:
+        path: the folder of a complete run, or another path.
+
+    Returns:
+        The settings; `None` if `path` is not the folder of a complete run, or its model
+        is a language model.
+    """
+    options, figures = path / "options.toml", path / "figures.json"
+    if not (options.is_file() and figures.is_file()):
+        return None
+    recipe = Recipe.from_toml(options)
+    if recipe.model == "causal":
+        return None
+    penalty = read_json(figures).get("length_penalty")
+    try:
+        check_length_penalty(penalty)
+    except ValueError as error:
+        raise ValueError(
+            f"{figures} must have the figures of a run; it is damaged: {error}"
+        ) from error
+    return SearchSettings(recipe.num_beams, float(penalty))
+
+
+def documents_of_run(path: pathlib.Path) -> str | None:
+    """Returns what a document of the training text of a run is.
+
+    Args:
+        path: the folder of a run of a language model, or another path.
+
+    Returns:
+        The option `documents`; `None` if `path` is not the folder of a run.
+    """
+    options = path / "options.toml"
+    if not options.is_file():
+        return None
+    documents = Recipe.from_toml(options).documents
+    return None if documents == "pairs" else documents
+
+
+def began_recipe(output: pathlib.Path) -> PlannedRecipe:
+    """Reads the options of a run from its folder.
+
+    Args:
+        output: the folder.
+
+    Raises:
+        ValueError: if the file is not TOML, or has a wrong option or lacks one.
+    """
+    path = output / "options.toml"
+    values = read_options(path)
+    try:
+        return PlannedRecipe.of(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def check_length_penalty(value: object) -> None:
+    """Checks that a length penalty of a file is a finite number.
+
+    Args:
+        value: the value in the file.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and abs(value) < 1e9):  # type: ignore[arg-type]
+        raise ValueError(f"`length_penalty` is {value!r:.80}")
+
+
+def latest_position(output: str) -> RunPosition | None:
+    """Returns the position of the latest checkpoint of a run.
+
+    Args:
+        output: the folder of the run.
+
+    Returns:
+        A `RunPosition`; `None` if there is no checkpoint.
+    """
+    positions = [*checkpoint_files(pathlib.Path(output, "checkpoints"))]
+    return positions[-1] if positions else None
+
+
+def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
+    """Returns the options with which the run in `recipe.output` is resumed.
+
+    Args:
+        recipe: the options. Those of the run complete them.
+
+    Returns:
+        The complete options; `None` if the folder has no run to resume.
+
+    Raises:
+        ValueError: if an option differs on which the weights depend, if the run has
+            more complete epochs than `recipe.epochs`, or if files of the run are
+            missing.
+    """
+    output = pathlib.Path(recipe.output)
+    options = output / "options.toml"
+    position = latest_position(recipe.output)
+    if position is None and not (output / "model.keras").exists():
+        return None
+    if position is None or not options.exists():
+        missing = "checkpoints" if position is None else options.name
+        raise ValueError(
+            f"`output` must be the folder of a run that can be resumed, or a new "
+            f"folder; received {output}, whose {missing} are missing. Choose another "
+            "folder, or remove this one."
+        )
+    began = began_recipe(output)
+    completed = PlannedRecipe.of(recipe.completed_by(began).values())
+    completed.check_resumes(began, options)
+    if completed.epochs < position.epochs:
+        raise ValueError(
+            f"`epochs` must be at least {position.epochs}, the number of complete "
+            f"epochs in {recipe.output}; received `epochs={completed.epochs}`. Choose "
+            "another `output` for a run of fewer epochs."
+        )
+    return completed
+
+
+def warn_of_another_cooldown(recipe: PlannedRecipe) -> None:
+    """Warns if the end of a run changes after the learning rate began to fall.
+
+    Args:
+        recipe: the options with which the run in `recipe.output` is resumed.
+    """
+    position = latest_position(recipe.output)
+    assert position is not None
+    epochs = began_recipe(pathlib.Path(recipe.output)).epochs
+    begun = position.epochs + bool(position.batches)
+    is_cooling = begun > min(recipe.epochs, epochs) - recipe.cooldown
+    if begun < recipe.epochs != epochs and is_cooling:
+        warnings.warn(
+            f"`epochs={recipe.epochs}` replaces `epochs={epochs}` in epoch {begun}, "
+            "where the learning rate falls with one of them. The learning rate may "
+            f"jump, and the model differs from that of a run with {recipe.epochs} "
+            "epochs from the start.",
+            stacklevel=2,
+        )
+
+
+def next_version(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the folder of the next version of a SavedModel.
+
+    Args:
+        folder: contains the versions in folders 1, 2, …; it need not exist.
+    """
+    versions = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    return folder / str(max(versions, default=0) + 1)

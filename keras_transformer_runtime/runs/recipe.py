@@ -1,0 +1,469 @@
+"""The options of a training run."""
+
+import dataclasses
+import difflib
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import (
+    Annotated,
+    Any,
+    Self,
+    TypeAlias,
+    cast,
+    get_type_hints,
+)
+
+from keras_transformer_runtime.runs.option_checks import (
+    METRICS,
+    POSITIONS,
+    SIZES,
+    TOKENIZERS,
+    check_names,
+    check_numbers,
+    check_suits_model,
+    check_types,
+)
+from keras_transformer_runtime.runs.options_file import read_toml, to_toml
+
+OptionValue: TypeAlias = str | int | float | Sequence[str] | None
+
+# Options that may differ when a run is resumed: the weights do not depend on them,
+# except on `epochs` once the learning rate falls.
+_CHANGEABLE = {
+    *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
+    *("metric", "metric_every", "bleu_tokenize", "patience", "save_every"),
+    *("num_beams", "verbose", "tensorboard", "devices", "model_parallel", "workers"),
+}
+# Options that `init` takes from the trained model.
+_OPTIONS_OF_INIT = (
+    *("preset", *SIZES, "positions", "blocks", "tokenizer", "source_tokenizer"),
+    *("target_tokenizer", "vocabularies", "vocabulary_size"),
+    *("source_vocabulary_size", "target_vocabulary_size", "normalization"),
+    *("character_coverage", "byte_fallback", "user_defined_symbols"),
+)
+# Options whose default depends on the model.
+_DEFAULTS_OF_MODELS: dict[str, dict[str, OptionValue]] = {
+    "seq2seq": {"label_smoothing": 0.1, "positions": "sinusoidal"},
+    "causal": {"label_smoothing": 0.0, "positions": "rotary", "metric": "loss"},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The options of a training run.
+
+    `keras-transformer train` has the same options. The text in the annotation of an
+    option describes it and is its help in `--help`; `docs/training.md` recommends
+    values. Options that are `None` are chosen from the training text, or are off. The
+    run prints what it has chosen and why, and writes the values to `options.toml`. Text
+    files contain one sentence per line and may be compressed with gzip (`.gz`). A text
+    is a source file and a target file whose lines correspond, or one file with a tab
+    between source and target. For a language model, `model="causal"`, it is any number
+    of files of running text; options that such a model does not have must not be given.
+
+    Raises:
+        ValueError: if `train`, `valid` or `test` is not a list of one or two files, if
+            a number is out of range, if an option does not suit the model, or if `init`
+            is given together with an option that the trained model determines. `train`
+            checks the other options.
+
+    Example:
+
+    >>> from keras_transformer.recipe import Recipe
+    >>> recipe = Recipe(train=["train.tsv"], valid=0.02, output="runs/en-de")
+    >>> recipe.num_beams
+    5
+    """
+
+    train: Annotated[
+        list[str],
+        "Training text: source and target file, or one tab-separated file; with "
+        "--model causal, files of running text.",
+    ]
+    valid: Annotated[
+        list[str] | float | None,
+        "Validation text, in the same form, or the fraction of the training text to "
+        "hold out, such as 0.02.",
+    ] = None
+    test: Annotated[
+        list[str] | float | None, "Test text, in the same form, or a fraction."
+    ] = None
+    output: Annotated[str, "Folder of the run. A stopped run in it is resumed."]
+    lowercase: Annotated[bool, "Ignore letter case."] = False
+    byte_fallback: Annotated[
+        bool, "Split characters that the vocabulary lacks into bytes."
+    ] = False
+    max_length: Annotated[int, "Maximum length of a sentence in tokens."] = 256
+    export: Annotated[bool, "Export a SavedModel."] = True
+
+    documents: Annotated[
+        str | None,
+        "Unit of a document: file, line or paragraph; none: text without documents; "
+        "pairs: prompts and answers, in the form of parallel text.",
+    ] = None
+    separate_documents: Annotated[
+        bool, "Limit the attention of a token to its document."
+    ] = False
+    length: Annotated[
+        int | None, "Context: length of a window of running text in tokens."
+    ] = None
+
+    tokenizer: Annotated[
+        str | None, f"Tokenizer of both sides: {', '.join(TOKENIZERS)}."
+    ] = None
+    source_tokenizer: Annotated[str | None, "Tokenizer of the source."] = None
+    target_tokenizer: Annotated[str | None, "Tokenizer of the target."] = None
+    vocabularies: Annotated[
+        str | None, "joint: source and target share one vocabulary; or separate."
+    ] = None
+    vocabulary_size: Annotated[
+        int | None, "Size of the joint vocabulary, or of each vocabulary."
+    ] = None
+    source_vocabulary_size: Annotated[int | None, "Source vocabulary size."] = None
+    target_vocabulary_size: Annotated[int | None, "Target vocabulary size."] = None
+    normalization: Annotated[
+        str, "Unicode normalization of subwords: nmt_nfkc, nfkc, or identity (none)."
+    ] = "nmt_nfkc"
+    character_coverage: Annotated[
+        float, "Fraction of the characters that the subwords cover, 0.98 to 1."
+    ] = 1.0
+    user_defined_symbols: Annotated[
+        list[str], "Texts that are always one subword token, such as <name>."
+    ] = dataclasses.field(default_factory=list)
+
+    model: Annotated[
+        str,
+        "seq2seq: from text to text; causal: a decoder-only language model.",
+    ] = "seq2seq"
+    preset: Annotated[
+        str | None,
+        "Size of the model: transformer_tiny, transformer_small, transformer_base or "
+        "transformer_big.",
+    ] = None
+    num_layers: Annotated[int | None, "Number of encoder and decoder blocks."] = None
+    hidden_dim: Annotated[int | None, "Width of the model."] = None
+    intermediate_dim: Annotated[int | None, "Width of the feed-forward layers."] = None
+    num_heads: Annotated[int | None, "Number of attention heads."] = None
+    positions: Annotated[str | None, f"Position encoding: {', '.join(POSITIONS)}."] = (
+        None
+    )
+    blocks: Annotated[
+        str | None,
+        "plain: ReLU, LayerNorm and biases; modern: SwiGLU, RMSNorm and no biases.",
+    ] = None
+    init: Annotated[
+        str | None,
+        "Trained model to start from: a .keras file, or the folder of a run or preset.",
+    ] = None
+    dropout: Annotated[float | None, "Dropout rate of embeddings and sub-layers."] = (
+        None
+    )
+    attention_dropout: Annotated[float, "Dropout rate of the attention scores."] = 0.0
+    dtype: Annotated[
+        str, "Dtype policy of training: float32, mixed_bfloat16 or mixed_float16."
+    ] = "float32"
+
+    epochs: Annotated[int | None, "Number of passes over the training text."] = None
+    tokens_per_batch: Annotated[
+        int | None, "Number of source or target tokens in a batch, padding included."
+    ] = None
+    learning_rate: Annotated[
+        float | None, "Peak learning rate, reached after warm-up."
+    ] = None
+    warmup_steps: Annotated[
+        int | None, "Number of batches in which the learning rate rises."
+    ] = None
+    cooldown: Annotated[
+        int | None, "Number of final epochs in which the learning rate falls to 0."
+    ] = None
+    label_smoothing: Annotated[
+        float | None, "Probability that is distributed over the whole vocabulary."
+    ] = None
+    r_drop: Annotated[
+        float, "Weight of the R-Drop loss, which doubles the training time; 0: none."
+    ] = 0.0
+    subword_sampling: Annotated[
+        float | None, "BPE-dropout: probability of skipping a merge; unigram: exponent."
+    ] = None
+    micro_batches: Annotated[
+        int, "Number of parts of a batch, to save memory; the updates stay the same."
+    ] = 1
+    devices: Annotated[
+        int, "Number of devices of a machine that share the rows of a batch, on JAX."
+    ] = 1
+    model_parallel: Annotated[
+        int, "Number of these devices that share the weights of a model."
+    ] = 1
+    workers: Annotated[
+        int, "Number of workers of a Ray cluster, of --devices each, on JAX."
+    ] = 1
+    average: Annotated[
+        int | None, "Number of final epochs whose weights are averaged."
+    ] = None
+    metric: Annotated[
+        str | None, f"Metric that selects the model: {', '.join(METRICS)}."
+    ] = None
+    metric_every: Annotated[
+        int, "Number of epochs between translations of the validation text."
+    ] = 1
+    patience: Annotated[
+        int | None, "Stop after this number of epochs without a better --metric."
+    ] = None
+    bleu_tokenize: Annotated[
+        str, "Tokenizer of sacreBLEU: 13a, zh, ja-mecab, ko-mecab, char, ..."
+    ] = "13a"
+    save_every: Annotated[int | None, "Number of batches between checkpoints."] = None
+    seed: Annotated[int, "Random seed."] = 1
+    verbose: Annotated[
+        int | None,
+        "0: silent; 1: progress bar, the default in a terminal; 2: one line per epoch.",
+    ] = None
+    tensorboard: Annotated[bool, "Write logs for TensorBoard."] = False
+
+    num_beams: Annotated[int, "Number of beams for the evaluation."] = 5
+
+    def __post_init__(self) -> None:
+        check_types(self.values(), get_type_hints(Recipe))
+        check_names(self)
+        for name, value in _DEFAULTS_OF_MODELS[self.model].items():
+            if vars(self)[name] is None:
+                object.__setattr__(self, name, value)
+        self._check_files()
+        check_numbers(self)
+        check_suits_model(self, self._given())
+        if self.init is not None:
+            self._check_options_of_init()
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a recipe from a TOML file, such as `options.toml` of a run.
+
+        Args:
+            path: the file. It must have `train` and `output`; other options have their
+                defaults if they are missing.
+
+        Returns:
+            A `Recipe`.
+
+        Raises:
+            ValueError: if the file is not TOML or has an invalid option.
+        """
+        options = read_options(path)
+        try:
+            return cls(**options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from error
+
+    def to_toml(self) -> str:
+        """Writes all options as TOML, which `read_options` reads.
+
+        Returns:
+            The content of a file: one line per option. Options that are `None` are
+            left out.
+        """
+        return to_toml(self.values())
+
+    def values(self) -> dict[str, OptionValue]:
+        """Returns the options by name."""
+        return {name: vars(self)[name] for name in option_names()}
+
+    def completed_by(self, began: "Recipe") -> Self:
+        """Returns the recipe with the values of a run in place of `None`.
+
+        Args:
+            began: the options of the run.
+        """
+        values = began.values()
+        missing: dict[str, Any] = {
+            name: values[name]
+            for name, value in self.values().items()
+            if value is None and name not in ("test", "patience", "verbose")
+        }
+        return dataclasses.replace(self, **missing)
+
+    def check_resumes(self, began: "Recipe", path: pathlib.Path) -> None:
+        """Checks that a run of other options can be resumed with these.
+
+        Args:
+            began: the options of the run.
+            path: their file, for the error message.
+
+        Raises:
+            ValueError: if an option differs on which the weights depend.
+        """
+        former = began.values()
+        for name, value in self.values().items():
+            is_part_of_train = any(
+                isinstance(each, float)
+                for each in (value, former[name])
+                if name in ("valid", "test")
+            )
+            is_free = name in _CHANGEABLE and not is_part_of_train
+            if value != former[name] and not is_free:
+                raise ValueError(
+                    f"`{name}` must be that of the run to resume, {former[name]!r} in "
+                    f"{path}; received `{name}={value!r}`. Choose another `output` for "
+                    "a new run, or edit that file to resume with another value."
+                )
+
+    def _check_files(self) -> None:
+        """Checks the paths and makes them absolute."""
+        self._set_files("train", self.train)
+        for name in ("valid", "test"):
+            value = vars(self)[name]
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                if not 0.0 < value < 1.0:
+                    raise ValueError(
+                        f"`{name}` must be files, or a fraction of the training text "
+                        f"between 0 and 1; received `{name}={value!r}`."
+                    )
+            elif value or name == "valid" and value is not None:
+                self._set_files(name, value)
+            else:
+                object.__setattr__(self, name, None)
+        shares = (x for x in (self.valid, self.test) if isinstance(x, int | float))
+        if sum(shares) > 0.9:
+            raise ValueError(
+                "`valid` and `test` must leave at least a tenth of the training text; "
+                f"received `valid={self.valid}`, `test={self.test}`."
+            )
+        object.__setattr__(self, "output", os.fspath(self.output))
+        if self.init is not None:
+            init = os.fspath(self.init)
+            path = init if "://" in init else os.path.abspath(init)
+            object.__setattr__(self, "init", path)
+
+    @property
+    def has_running_text(self) -> bool:
+        """Whether the texts are running text, not parallel text."""
+        return self.model == "causal" and self.documents != "pairs"
+
+    def _given(self) -> dict[str, OptionValue]:
+        """Returns the options that differ from their defaults."""
+        return {
+            name: value
+            for name, value in self.values().items()
+            if value != _default(name, self.model)
+        }
+
+    def _set_files(self, name: str, files: list[str]) -> None:
+        if self.has_running_text:
+            if not (isinstance(files, list | tuple) and files):
+                raise ValueError(
+                    f"`{name}` must be a list of files; received `{name}={files!r}`."
+                )
+        elif not (isinstance(files, list | tuple) and len(files) in (1, 2)):
+            raise ValueError(
+                f"`{name}` must be a list of two files, source and target, or of one "
+                f"with a tab between the sides; received `{name}={files!r}`."
+            )
+        if not all(isinstance(file, str | os.PathLike) for file in files):
+            raise ValueError(
+                f"`{name}` must be a list of paths; received `{name}={files!r}`."
+            )
+        object.__setattr__(self, name, [os.path.abspath(file) for file in files])
+
+    def _check_options_of_init(self) -> None:
+        for name, value in self._given().items():
+            if name in _OPTIONS_OF_INIT:
+                raise ValueError(
+                    f"`{name}` must not be given with `init`, whose model "
+                    f"determines it; received `{name}={value!r}`, "
+                    f"`init={self.init!r}`. Remove one of them, also from a file of "
+                    "options."
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedRecipe(Recipe):
+    """The options of a run, with a value for each option that the text determines.
+
+    `options.toml` of a run contains them.
+    """
+
+    valid: list[str] | float = dataclasses.field()
+    dropout: float = dataclasses.field()
+    epochs: int = dataclasses.field()
+    tokens_per_batch: int = dataclasses.field()
+    learning_rate: float = dataclasses.field()
+    warmup_steps: int = dataclasses.field()
+    cooldown: int = dataclasses.field()
+    average: int = dataclasses.field()
+    save_every: int = dataclasses.field()
+    metric: str = dataclasses.field()
+    # Of the model, if they are missing in a file.
+    label_smoothing: float = None  # type: ignore[assignment]
+    positions: str = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Creates the options of a run.
+
+        Args:
+            values: options by name.
+
+        Raises:
+            ValueError: if an option is missing or wrong.
+        """
+        fields = (field for field in dataclasses.fields(cls) if field.init)
+        required = {f.name for f in fields if _has_no_default(f)}
+        missing = [name for name in sorted(required) if values.get(name) is None]
+        if missing:
+            raise ValueError(f"the options {missing} are missing")
+        return cls(**values)
+
+
+def option_names() -> list[str]:
+    """Returns the names of the options of a `Recipe`, in their order."""
+    return [field.name for field in dataclasses.fields(Recipe)]
+
+
+def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads options of a `Recipe` from a TOML file, such as `options.toml` of a run.
+
+    Args:
+        path: the file, with a line `name = value` for each option. Options may be
+            missing.
+
+    Returns:
+        A dictionary of the options by name.
+
+    Raises:
+        ValueError: if the file is not TOML, has a section or an unknown option, or
+            gives a file that is not in a list.
+
+    Example:
+
+    ```python
+    from keras_transformer.recipe import Recipe, read_options, train
+
+    options = read_options("runs/en-de/options.toml")
+    train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
+    ```
+    """
+    options = read_toml(pathlib.Path(path))
+    names = option_names()
+    for name in options.keys() - set(names):
+        similar = difflib.get_close_matches(name, names, 1)
+        hint = f" Did you mean `{similar[0]}`?" if similar else ""
+        raise ValueError(
+            f"{path} must only have options of `keras_transformer.recipe.Recipe`; "
+            f"received `{name}`.{hint}"
+        )
+    return options
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _default(name: str, model: str) -> OptionValue:
+    """Returns the default of an option with a model."""
+    if name in _DEFAULTS_OF_MODELS[model]:
+        return _DEFAULTS_OF_MODELS[model][name]
+    field = next(field for field in dataclasses.fields(Recipe) if field.name == name)
+    factory = field.default_factory
+    value: Any = field.default if factory is dataclasses.MISSING else factory()
+    return cast(OptionValue, value)

@@ -1,0 +1,174 @@
+"""Errors that the commands print before they import Keras and TensorFlow."""
+
+import inspect
+import json
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from error_box import unwrapped
+from typer.testing import CliRunner
+
+from keras_transformer import export
+from keras_transformer_runtime.command import make_app
+from keras_transformer_runtime.commands import model_files
+
+pytestmark = pytest.mark.once("torch")
+
+ROOT = pathlib.Path(__file__).parents[3]
+TRAIN = ["train", "--train", "a.en", "a.de", "--valid", "b.tsv", "--output", "runs/a"]
+RESUMED = ["train", "--train", "b.tsv", "--valid", "b.tsv", "--output", "old"]
+MODEL = "model.keras"
+# The arguments of a command, a package that is not installed, and the error.
+CASES = [
+    (["train", *TRAIN[1:3], "a.ru", *TRAIN[4:]], "", "a.ru does not exist."),
+    ([*TRAIN[:5], ".", *TRAIN[6:]], "", "is a folder."),
+    ([*TRAIN, "--test", "none.tsv"], "", "`--test` must be files that exist; received"),
+    ([*TRAIN, "--init", "none.keras"], "", "none.keras does not exist."),
+    (
+        [*TRAIN[:-1], "a.en"],
+        "",
+        "`--output` must be a folder; received `--output a.en`",
+    ),
+    ([*TRAIN, "--preset", "tiny"], "", "`--preset` must be one of transformer_tiny,"),
+    ([*TRAIN, "--devices", "2"], "", "`--devices` above 1 must be used on JAX; re"),
+    ([*TRAIN, "--workers", "2"], "", "`--workers` above 1 must be used on JAX; re"),
+    ([*TRAIN, "--dtype", "float8"], "", "`--dtype` must be one of float32, mixed_"),
+    ([*TRAIN, "--bleu-tokenize", "14a"], "", "`--bleu-tokenize` must be one of sacre"),
+    ([*TRAIN, "--normalization", "nfc"], "", '`--normalization` must be "nmt_nfkc", '),
+    (
+        [*TRAIN, "--character-coverage", "0.9"],
+        "",
+        "`--character-coverage` must be from",
+    ),
+    (
+        [*RESUMED, "--seed", "2"],
+        "",
+        "`--seed` must be that of the run to res",
+    ),
+    (TRAIN, "sacrebleu", 'install: pip install "sacrebleu>=2.6"'),
+    (TRAIN, "rapidfuzz", 'install: pip install "rapidfuzz>=3.14"'),
+    (TRAIN, "tensorflow_text", 'install: pip install "tensorflow-text>=2.21"'),
+    (TRAIN, "jax", "KERAS_BACKEND=jax requires the package jax. To install: pip insta"),
+    ([*TRAIN, "--init", "hf://a/b"], "huggingface_hub", '"huggingface_hub>=1.0"'),
+    (["translate", MODEL, "--workers", "2"], "", "`--workers` must be 1 to read or "),
+    (
+        ["translate", MODEL, "a.en", "c.de", "--workers", "2"],
+        "ray",
+        'requires the package ray. To install: pip install "ray[serve]>=2.60"',
+    ),
+    (
+        ["evaluate", "a.en", "a.en", "a.de"],
+        "",
+        "a.en must be a .keras file, the folder",
+    ),
+    (
+        ["evaluate", MODEL, "a.en", "a.de", "--bleu-tokenize", "14a"],
+        "",
+        "`--bleu-tokenize` must be one of sacreBLEU's",
+    ),
+    (["translate", "a.en", "a.en", "new"], "", "a.en must be a .keras file"),
+    (["translate", MODEL, "a.en", "a.de"], "", "`TARGET` must not exist; received"),
+    (["translate", MODEL, "a.en", "a.en"], "", "must not be the file `SOURCE`"),
+    (["translate", MODEL, "-", "a.en"], "", "or replace the file with `--overwrite`."),
+    (["export", "a.en", "new"], "", "a.en must be a .keras file"),
+    (["export", MODEL, "old"], "", "`FOLDER` must be a new or an empty folder"),
+    *(
+        (["export", MODEL, "new", "--format", name], package, f'install "{package}>=')
+        for name, package in {
+            "ctranslate2": "ctranslate2",
+            "onnx": "tf2onnx",
+            "marian": "safetensors",
+        }.items()
+    ),
+    (
+        ["import", "none", "new.keras"],
+        "",
+        "`FOLDER` must be a folder, or a name on the",
+    ),
+    (["import", "a/b", "new.keras"], "huggingface_hub", '"huggingface_hub>=1.0"'),
+    (["import", "marian", "new.keras"], "yaml", 'pip install "pyyaml>=6.0"'),
+    (["inspect", "a.en"], "", "`PATH` must be of a known kind; received `a.en`"),
+    (["serve", "old"], "ray", "`serve` requires the package ray. "),
+]
+# Runs the command once for each case, in one process.
+CODE = """
+import contextlib, io, json, os, sys
+sys.path.insert(0, sys.argv[1])
+from keras_transformer_runtime.command import main
+for arguments, package in json.loads(sys.argv[2]):
+    os.environ["KERAS_BACKEND"] = "jax" if package == "jax" else "tensorflow"
+    others = {name for name in sys.modules if name.partition(".")[0] == package}
+    saved = {name: sys.modules.pop(name) for name in others}
+    for name in ("keras_transformer_runtime.bleu",) if package else ():
+        saved[name] = sys.modules.pop(name, None)
+    sys.modules[package or "none"] = None
+    sys.argv = ["keras-transformer", *arguments]
+    with contextlib.redirect_stderr(io.StringIO()) as stream:
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+    del sys.modules[package or "none"]
+    sys.modules.update({name: module for name, module in saved.items() if module})
+    imported = {"keras", "keras_transformer", "tensorflow", "ray"} & {*sys.modules}
+    print(json.dumps([code, stream.getvalue(), sorted(imported)]))
+"""
+
+
+# The options that every run has.
+PLANNED = [
+    *("epochs = 9", "dropout = 0.3", "tokens_per_batch = 4096", "average = 1"),
+    *("learning_rate = 0.1", "warmup_steps = 5", "cooldown = 0", "save_every = 5"),
+    "metric = 'bleu'",
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("early")
+    for name in ("a.en", "a.de", "b.tsv", "old/checkpoints/epoch-0001.npz"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    files = [f'{name} = ["{folder}/b.tsv"]' for name in ("train", "valid")]
+    lines = [*files, 'output = "old"', *PLANNED]
+    (folder / "old/options.toml").write_text("\n".join(lines))
+    for name in ("marian/decoder.yml", "marian/model.npz"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    with zipfile.ZipFile(folder / MODEL, "w") as file:
+        file.writestr("config.json", "{}")
+    cases = [[arguments, package] for arguments, package, _ in CASES]
+    process = subprocess.run(
+        [sys.executable, "-c", CODE, str(ROOT), json.dumps(cases)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_an_error_does_not_wait_for_keras(number, outcomes):
+    _, _, message = CASES[number]
+    code, error, imported = outcomes[number]
+    assert code == 1 and not imported
+    assert error.startswith("error: ") and message in error
+    assert error.count("\n") == 1
+
+
+def test_options_of_formats(tmp_path):
+    """The command knows the options before it imports the functions that write."""
+    names = {name for known in model_files.OPTIONS.values() for name in known}
+    for format, known in model_files.OPTIONS.items():
+        writer = getattr(export, f"export_{format.value}")
+        assert names & {*inspect.signature(writer).parameters} == {*known}
+    options = ["--format", "onnx", "--card", "a=b"]
+    result = CliRunner().invoke(
+        make_app(), ["export", __file__, str(tmp_path / "new"), *options]
+    )
+    assert result.exit_code == 2
+    assert "--card is for --format saved_model" in unwrapped(result.output)
