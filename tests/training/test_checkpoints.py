@@ -687,6 +687,7 @@ def test_data_are_required_to_resume_within_an_epoch(tmp_path):
         "epoch": 1,
         "batch": 3,
         "data_size": None,
+        "learning_rates": [],
         "data": None,
         "random": run_state.save_random_state(),
         "history": {"epoch": [0], "history": {}},
