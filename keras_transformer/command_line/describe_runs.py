@@ -13,7 +13,6 @@ from keras_transformer.command_line.describe_models import (
     next_commands,
     size_and_date,
 )
-from keras_transformer.evaluation import METRICS
 from keras_transformer.recipe import Recipe
 from keras_transformer.recipe.folder import began_recipe
 from keras_transformer.run_position import RunPosition, checkpoint_files
@@ -73,6 +72,9 @@ def _monitored(recipe: Recipe) -> tuple[str, bool]:
     """Returns the log that chooses the best epoch, and if lower values are better."""
     if recipe.model == "causal":
         return "val_perplexity", True
+    # The module requires packages that the other commands do not.
+    from keras_transformer.evaluation import METRICS
+
     metric = str(recipe.metric)
     return f"val_{metric}", metric == "loss" or METRICS[metric].is_error
 
