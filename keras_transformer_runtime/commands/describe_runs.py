@@ -72,6 +72,7 @@ def _monitored(recipe: Recipe) -> tuple[str, bool]:
     """Returns the log that chooses the best epoch, and if lower values are better."""
     if recipe.model == "causal":
         return "val_perplexity", True
+    # The module requires packages that the other commands do not.
     from keras_transformer.evaluation import METRICS
 
     metric = str(recipe.metric)

@@ -31,7 +31,7 @@ def check_early(recipe: Recipe) -> None:
         ModuleNotFoundError: if an option requires a package that is not installed.
         OSError: if `bleu_tokenize` requires a file that sacreBLEU fails to download.
     """
-    require_extra("tensorflow", "`train`")
+    require_extra("tensorflow", "A training run")
     _check_one_of("preset", recipe.preset, PRESETS)
     _check_one_of("dtype", recipe.dtype, DTYPES)
     _check_backend(devices=recipe.devices, workers=recipe.workers)
