@@ -29,6 +29,8 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.backend import cross_entropy, freed_memory
+from keras_transformer.backend.top_k import top_k
+from keras_transformer.decoding.top_candidates import TopCandidates
 
 MIN_GAIN = 1.1
 VOCABULARY_SIZE = 8000
@@ -48,6 +50,14 @@ def plain_slice_update(x: Any, updates: Any, index: Any, axis: int) -> Any:
     start: list[Any] = [0] * len(x.shape)
     start[axis] = index
     return ops.slice_update(x, tuple(start), updates)
+
+
+def plain_top_candidates(offsets: Any, values: Any, k: int) -> TopCandidates:
+    batch, rows, columns = ops.shape(values)
+    sums = ops.reshape(values + offsets[:, :, None], (batch, rows * columns))
+    sums = ops.where(ops.isnan(sums), -float("inf"), sums)
+    sums, places = top_k(sums, k)
+    return TopCandidates(sums, places // columns, places % columns)
 
 
 def plain_logsumexp(logits: Any) -> Any:
@@ -106,6 +116,18 @@ SPECIAL_PATHS = (
             "layers.attention.key_values.slice_update": plain_slice_update,
             "models.beam_caches.slice_update": plain_slice_update,
         },
+    ),
+    SpecialPath(
+        "top_candidates",
+        ("jax", "tensorflow", "torch"),
+        ("generate, 64",),
+        {"decoding.beam_search.top_candidates": plain_top_candidates},
+    ),
+    SpecialPath(
+        "scaled_dot_product_attention",
+        ("torch",),
+        ("generate, 64",),
+        {"layers.attention.scaled_dot_product_attention.FEW_QUERIES": 0},
     ),
     SpecialPath(
         "sampling",
@@ -208,6 +230,7 @@ USES: dict[str, Callable[[argparse.Namespace], Run]] = {
     "fit": fit,
     "generate": generate,
     "generate, greedy": lambda options: generate(options, kt.GreedySearch()),
+    "generate, 64": lambda options: generate(options, sentences=64),
     "generate, top-p": lambda options: generate(options, kt.Sampling(top_p=0.9), 16),
     "load": load,
 }

@@ -1,4 +1,4 @@
-"""The best candidates among all continuations of a step."""
+"""The best candidates in a large vocabulary, found by blocks."""
 
 from typing import NamedTuple
 
@@ -6,6 +6,8 @@ from keras import ops
 
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.types import Tensor
+
+BLOCK = 32
 
 
 class TopCandidates(NamedTuple):
@@ -19,11 +21,13 @@ class TopCandidates(NamedTuple):
 def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
     """Returns the highest sums of the offset of a row and a value of the row.
 
-    Equal sums are ordered by row, then by column. NaN counts as `-inf`, since each
-    backend orders NaN in its own way.
+    The `k` highest sums are in the `k` blocks of values with the highest maxima, so
+    only these blocks are sorted. Equal sums are ordered by row, then by column. The
+    sums of a row whose offset is NaN count as `-inf`, since each backend orders NaN in
+    its own way.
 
     Args:
-        offsets: float tensor `(batch, rows)`.
+        offsets: float tensor `(batch, rows)`, NaN for each row that holds NaN.
         values: float tensor `(batch, rows, columns)`.
         k: int, at most `rows * columns`.
 
@@ -39,8 +43,24 @@ def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
     [[[6.0, 5.0]], [[1, 0]], [[1, 2]]]
     """
     batch, rows, columns = ops.shape(values)
-    sums = ops.reshape(values + offsets[:, :, None], (batch, rows * columns))
-    sums, places = top_k(_without_nan(sums), k)
+    maxima = _maxima_of_blocks(values)
+    blocks = maxima.shape[-1]
+    maxima = ops.reshape(maxima + offsets[:, :, None], (batch, rows * blocks))
+    _, best = top_k(_without_nan(maxima), min(k, rows * blocks))
+    best = ops.sort(best, axis=-1)  # orders equal sums
+    row = best // blocks
+    column = (best % blocks * BLOCK)[:, :, None] + ops.arange(BLOCK, dtype="int32")
+    exists = column < columns
+    places = row[:, :, None] * columns + ops.minimum(column, columns - 1)
+    candidates = best.shape[1] * BLOCK
+    places = ops.reshape(places, (batch, candidates))
+    values = ops.reshape(values, (batch, rows * columns))
+    sums = ops.take_along_axis(values, places, axis=1)
+    added = ops.repeat(ops.take_along_axis(offsets, row, axis=1), BLOCK, axis=1)
+    exists = ops.reshape(exists, (batch, candidates))
+    sums = ops.where(exists, _without_nan(sums + added), -float("inf"))
+    sums, chosen = top_k(sums, k)
+    places = ops.take_along_axis(places, chosen, axis=1)
     return TopCandidates(sums, places // columns, places % columns)
 
 
@@ -70,3 +90,16 @@ def argmax(values: Tensor) -> Tensor:
 
 def _without_nan(values: Tensor) -> Tensor:
     return ops.where(ops.isnan(values), -float("inf"), values)
+
+
+def _maxima_of_blocks(values: Tensor) -> Tensor:
+    """Returns the maxima of every `BLOCK` columns; the last block may be shorter."""
+    batch, rows, columns = ops.shape(values)
+    whole = columns // BLOCK * BLOCK
+    maxima = []
+    if whole:
+        shape = (batch, rows, whole // BLOCK, BLOCK)
+        maxima.append(ops.max(ops.reshape(values[:, :, :whole], shape), axis=-1))
+    if whole < columns:
+        maxima.append(ops.max(values[:, :, whole:], axis=-1, keepdims=True))
+    return ops.concatenate(maxima, axis=-1) if len(maxima) > 1 else maxima[0]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding.top_candidates import argmax, top_candidates
+from keras_transformer.decoding.top_candidates import BLOCK, argmax, top_candidates
 
 RNG = np.random.default_rng(7)
 
@@ -15,7 +15,8 @@ def sorted_by_numpy(offsets, values, k):
     return np.take_along_axis(sums, best, axis=1), best // columns, best % columns
 
 
-@pytest.mark.parametrize("columns", [101, 3, 1])
+# Whole blocks, a part of one, less than one, fewer blocks than candidates.
+@pytest.mark.parametrize("columns", [4 * BLOCK, 3 * BLOCK + 5, BLOCK, 3, 1])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("kind", ["distinct", "equal"])
 def test_equals_the_first_values_of_a_sort(columns, rows, kind):
@@ -33,8 +34,8 @@ def test_equals_the_first_values_of_a_sort(columns, rows, kind):
 
 
 def test_banned_values_come_last():
-    values = np.full((1, 2, 33), -np.inf, "float32")
-    values[0, 1, 32] = -5.0
+    values = np.full((1, 2, BLOCK + 1), -np.inf, "float32")
+    values[0, 1, BLOCK] = -5.0
     values[0, 0, 3] = -7.0
     offsets = np.array([[0.0, -1.0]], "float32")
     sums, rows, columns = top_candidates(
@@ -42,7 +43,7 @@ def test_banned_values_come_last():
     )
     assert ops.convert_to_numpy(sums).tolist() == [[-6.0, -7.0, -np.inf, -np.inf]]
     assert ops.convert_to_numpy(rows)[:, :2].tolist() == [[1, 0]]
-    assert ops.convert_to_numpy(columns)[:, :2].tolist() == [[32, 3]]
+    assert ops.convert_to_numpy(columns)[:, :2].tolist() == [[BLOCK, 3]]
 
 
 @pytest.mark.parametrize("columns", [101, 4])

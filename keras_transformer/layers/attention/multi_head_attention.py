@@ -36,7 +36,6 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     sequence_positions,
 )
-from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -269,9 +268,9 @@ class MultiHeadAttention(keras.layers.Layer):
         input_shape: Sequence[int],
         output_shape: Sequence[int],
         activation: str | None = None,
-    ) -> Projection:
+    ) -> keras.layers.EinsumDense:
         bound, free = "hd"[-len(input_shape) :], "uvwxyz"[: len(output_shape)]
-        layer = Projection(
+        layer = keras.layers.EinsumDense(
             f"bt{bound},{bound}{free}->bt{free}",
             output_shape=(None, *output_shape),
             activation=activation,
