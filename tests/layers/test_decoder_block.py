@@ -7,6 +7,7 @@ from designs import DESIGNS
 from keras import ops
 from layer_contract import (
     check_layer,
+    on_torch,
     to_numpy,
     weight_gradients,
     with_mask,
@@ -53,7 +54,7 @@ TOLERANCE = {"float32": 1e-5, "mixed_float16": 2e-2, "mixed_bfloat16": 0.15}
 
 each_norm_and_source = pytest.mark.parametrize(
     ("normalize_first", "source"),
-    [(True, SOURCE), (False, None)],
+    [(True, SOURCE), on_torch(False, None)],
     ids=["cross", "self"],
 )
 
@@ -127,9 +128,9 @@ def test_contract(normalize_first, source):
     ("normalize_first", "dtype"),
     [
         (False, "float32"),
-        (True, "float32"),
-        (False, "mixed_bfloat16"),
         (True, "mixed_float16"),
+        on_torch(True, "float32"),
+        on_torch(False, "mixed_bfloat16"),
     ],
 )
 def test_equals_the_reference(normalize_first, dtype):
@@ -207,7 +208,7 @@ class TestAgainstKerasHub:
 
 class TestCaches:
     @pytest.mark.parametrize(
-        ("chunks", "normalize_first"), [([1] * 5, False), ([3, 2], True)]
+        ("chunks", "normalize_first"), [([3, 2], True), on_torch([1] * 5, False)]
     )
     def test_cached_equals_uncached(self, chunks, normalize_first):
         layer = decoder(normalize_first=normalize_first)
@@ -270,10 +271,10 @@ class TestDesign:
     @pytest.mark.parametrize(
         ("design", "one_tensor", "has_source"),
         [
-            ("learned", True, True),
-            ("grouped", True, False),
-            ("global", False, True),
             ("modern", True, True),
+            on_torch("learned", True, True),
+            on_torch("grouped", True, False),
+            on_torch("global", False, True),
         ],
     )
     def test_cached_equals_uncached(self, design, one_tensor, has_source):
@@ -342,7 +343,7 @@ class TestDesign:
             layer(np.pad(TARGET, ((0, 0), (0, 1), (0, 0))), SOURCE)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", on_torch("float32")])
 def test_rows_of_padding_alone_stay_finite(dtype):
     layer = decoder(dtype=dtype)
     masks = {name: mask & [[False], [True]] for name, mask in PADDING_MASKS.items()}

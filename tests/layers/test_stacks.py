@@ -6,6 +6,7 @@ from keras import ops
 from layer_contract import (
     HALF_POLICIES,
     check_layer,
+    on_torch,
     to_numpy,
     weight_gradients,
     with_random_weights,
@@ -51,7 +52,7 @@ def assert_close(actual, expected, atol=2e-5):
 
 
 class TestEncoder:
-    @pytest.mark.parametrize("design", ["relative", "modern"])
+    @pytest.mark.parametrize("design", ["modern", on_torch("relative")])
     def test_is_its_blocks_in_a_row(self, design):
         layer = stack(EncoderStack, **{"normalize_first": False, **DESIGNS[design]()})
         x, expected_scores = SOURCE, []
@@ -69,7 +70,7 @@ class TestEncoder:
         for one, other in zip(scores, expected_scores, strict=True):
             assert_close(one, other)
 
-    @pytest.mark.parametrize("design", ["learned", "global"])
+    @pytest.mark.parametrize("design", ["global", on_torch("learned")])
     def test_padding_changes_nothing(self, design):
         layer = stack(EncoderStack, **DESIGNS[design]())
         expected = to_numpy(layer(SOURCE, padding_mask=PADDING))
@@ -103,7 +104,7 @@ class TestDecoder:
             )
             yield to_numpy(output)
 
-    @pytest.mark.parametrize("design", ["learned", "global"])
+    @pytest.mark.parametrize("design", ["global", on_torch("learned")])
     def test_is_its_blocks_in_a_row(self, design):
         layer = stack(DecoderStack, **{"normalize_first": False, **DESIGNS[design]()})
         x, expected_scores = TARGET, []
@@ -123,7 +124,8 @@ class TestDecoder:
             assert_close(one["cross_attention"], other["cross_attention"])
 
     @pytest.mark.parametrize(
-        "design", ["learned", "relative", "grouped", "global", "modern"]
+        "design",
+        ["modern", "relative", *map(on_torch, ("learned", "grouped", "global"))],
     )
     def test_steps_of_beams_are_whole_calls(self, design):
         num_beams, rng = 3, np.random.default_rng(5)
@@ -142,7 +144,7 @@ class TestDecoder:
             whole = to_numpy(layer(inputs, *sources))
             assert_close(output.reshape(-1, HIDDEN_DIM), whole[:, step], atol=5e-5)
 
-    @pytest.mark.parametrize("design", ["global", "modern"])
+    @pytest.mark.parametrize("design", ["modern", on_torch("global")])
     def test_the_future_does_not_leak(self, design):
         layer = stack(DecoderStack, **DESIGNS[design]())
         other = TARGET.copy()
@@ -166,7 +168,8 @@ class TestDecoder:
 
 
 @pytest.mark.parametrize(
-    ("stack_class", "design"), [(EncoderStack, "relative"), (DecoderStack, "modern")]
+    ("stack_class", "design"),
+    [(DecoderStack, "modern"), on_torch(EncoderStack, "relative")],
 )
 def test_a_model_is_saved_whole(stack_class, design, tmp_path):
     inputs = inputs_of(stack_class)
@@ -181,7 +184,11 @@ def test_a_model_is_saved_whole(stack_class, design, tmp_path):
 
 @pytest.mark.parametrize(
     ("stack_class", "design"),
-    [(EncoderStack, "learned"), (DecoderStack, "relative"), (DecoderStack, "modern")],
+    [
+        (DecoderStack, "modern"),
+        on_torch(EncoderStack, "learned"),
+        on_torch(DecoderStack, "relative"),
+    ],
 )
 def test_every_weight_is_trained(stack_class, design):
     layer = stack(stack_class, **DESIGNS[design]())

@@ -1,10 +1,12 @@
 """`MultiHeadAttention` over other axes than the second."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import reference
-from layer_contract import get_mask, to_numpy, with_mask, with_random_weights
+from layer_contract import get_mask, on_torch, to_numpy, with_mask, with_random_weights
 
 from keras_transformer.layers import LocalWindow, MultiHeadAttention, RotaryEmbedding
 
@@ -13,16 +15,17 @@ BATCH, NUM_HEADS, KEY_DIM, VALUE_DIM, HIDDEN_DIM = 2, 3, 4, 13, 7
 
 # Attention axes; axes of queries and keys between the batch and the features; axes
 # of a mask.
-CASES = {
-    "last of 2, mask by other": (-2, (5, 3), (5, 7), (BATCH, 5, 3, 7)),
-    "last of 2, mask by head": (2, (5, 3), (5, 7), (1, 5, NUM_HEADS, 3, 7)),
-    "first of 2": (1, (5, 3), (11, 3), (5, 11)),
-    "all of 2": (None, (5, 3), (2, 7), (5, 3, 2, 7)),
-    "2 apart of 3": ((1, 3), (2, 3, 5), (1, 3, 7), (BATCH, 3, NUM_HEADS, 2, 5, 1, 7)),
-    "all of 3": ((1, 2, 3), (2, 3, 5), (1, 2, 7), None),
-}
+CASES = [
+    (2, (5, 3), (5, 7), (1, 5, NUM_HEADS, 3, 7)),
+    (-2, (5, 3), (5, 7), (BATCH, 5, 3, 7)),
+    (1, (5, 3), (11, 3), (5, 11)),
+    (None, (5, 3), (2, 7), (5, 3, 2, 7)),
+    ((1, 3), (2, 3, 5), (1, 3, 7), (BATCH, 3, NUM_HEADS, 2, 5, 1, 7)),
+    ((1, 2, 3), (2, 3, 5), (1, 2, 7), None),
+]
 each_case = pytest.mark.parametrize(
-    ("axes", "query_axes", "key_axes", "mask_shape"), CASES.values(), ids=CASES.keys()
+    ("axes", "query_axes", "key_axes", "mask_shape"),
+    [CASES[0], *itertools.starmap(on_torch, CASES[1:])],
 )
 
 
@@ -67,6 +70,7 @@ def test_equals_keras(axes, query_axes, key_axes, mask_shape):
     np.testing.assert_allclose(plain, to_numpy(expected), atol=2e-5)
 
 
+@pytest.mark.once("torch")
 def test_output_shape():
     query, value = random(BATCH, 5, 3, HIDDEN_DIM), random(BATCH, 5, 7, HIDDEN_DIM)
     arguments = {"attention_axes": 2, "output_shape": (2, 5)}
@@ -78,6 +82,7 @@ def test_output_shape():
     np.testing.assert_allclose(to_numpy(output), expected, atol=2e-5)
 
 
+@pytest.mark.once("torch")
 class TestOverTheLastOfTwo:
     """Each of the 5 other positions is a separate sequence."""
 
@@ -126,6 +131,7 @@ class TestOverTheLastOfTwo:
         np.testing.assert_array_equal(get_mask(output), self.QUERY_MASK)
 
 
+@pytest.mark.once("torch")
 def test_over_the_last_of_three():
     x, mask = random(BATCH, 3, 5, 11, HIDDEN_DIM), RNG.random((BATCH, 3, 1, 11, 11))
     layer = attention(x, x, attention_axes=3)
@@ -139,6 +145,7 @@ def test_over_the_last_of_three():
     )
 
 
+@pytest.mark.once("torch")
 def test_over_all_of_two_equals_the_reference():
     query, value = random(BATCH, 5, 3, HIDDEN_DIM), random(BATCH, 2, 7, HIDDEN_DIM)
     key_mask = RNG.random((BATCH, 2, 7)) < 0.7

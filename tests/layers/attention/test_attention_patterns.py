@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference
 from keras import ops
-from layer_contract import gradients, to_numpy
+from layer_contract import gradients, on_torch, to_numpy
 
 from keras_transformer.layers import (
     GlobalLocal,
@@ -111,9 +111,17 @@ class TestBlocks:
     @pytest.mark.parametrize(
         ("pattern", "length"),
         [
-            *zip(PATTERNS, [71, 70, 71, 70, 71, 32, 71, 70], strict=True),
-            *[(pattern, 1) for pattern in (LocalWindow(3), Strided(3, 7))],
-            (GlobalLocal(2, 3), 2),
+            (LocalWindow(3), 70),
+            (Strided(3, 7), 71),
+            (GlobalLocal(2, 3), 70),
+            on_torch(LocalWindow(0), 71),
+            on_torch(LocalWindow(19), 71),
+            on_torch(Strided(2, 41), 71),
+            on_torch(Strided(5, 4), 32),
+            on_torch(GlobalLocal(17, 1), 70),
+            on_torch(LocalWindow(3), 1),
+            on_torch(Strided(3, 7), 1),
+            on_torch(GlobalLocal(2, 3), 2),
         ],
     )
     def test_equal_the_reference(self, pattern, length):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 from keras import ops
-from layer_contract import to_numpy, weight_gradients, with_random_weights
+from layer_contract import on_torch, to_numpy, weight_gradients, with_random_weights
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.layers import (
@@ -44,10 +44,10 @@ SCHEMES = {
 each_pair = pytest.mark.parametrize(
     ("scheme", "pattern"),
     [
-        ("none", GlobalLocal(2, 3)),
         ("rotary", LocalWindow(3)),
-        ("alibi", Strided(3, 7)),
         ("relative", None),
+        on_torch("none", GlobalLocal(2, 3)),
+        on_torch("alibi", Strided(3, 7)),
     ],
 )
 
@@ -163,6 +163,7 @@ class TestDensely:
         output = self_attention(layer, SHORT, use_causal_mask=True)
         assert_close(output, expected, TOLERANCE[dtype])
 
+    @pytest.mark.once("torch")
     def test_fewer_queries_than_keys(self):
         """As in Keras, the first query has the position of the first key."""
         layer = attention(sliding_window=3)
@@ -194,7 +195,9 @@ class TestPositions:
             )
             assert_close(output, np.take_along_axis(expected, order[..., None], axis=1))
 
-    @pytest.mark.parametrize("scheme", ["rotary", "alibi", "relative"])
+    @pytest.mark.parametrize(
+        "scheme", ["rotary", on_torch("alibi"), on_torch("relative")]
+    )
     def test_only_distances_count(self, scheme):
         layer = attention(positions=SCHEMES[scheme](), pattern=LocalWindow(3))
         expected = to_numpy(layer(SHORT, SHORT))
@@ -232,9 +235,9 @@ class TestInBlocks:
         ("pattern", "scheme", "causal", "padded", "options"),
         [
             (LocalWindow(3), "rotary", True, True, {}),
-            (LocalWindow(3), "none", False, False, {"num_key_value_heads": 1}),
-            (Strided(3, 7), "relative", False, True, {"value_dim": VALUE_DIM}),
             (Strided(3, 7), "alibi", True, False, {"dtype": "mixed_float16"}),
+            on_torch(LocalWindow(3), "none", False, False, {"num_key_value_heads": 1}),
+            on_torch(Strided(3, 7), "relative", False, True, {"value_dim": VALUE_DIM}),
             (
                 GlobalLocal(2, 3),
                 "relative",
@@ -242,7 +245,9 @@ class TestInBlocks:
                 True,
                 {"num_key_value_heads": 2, "value_dim": VALUE_DIM},
             ),
-            (GlobalLocal(2, 3), "alibi", False, True, {"dtype": "mixed_bfloat16"}),
+            on_torch(
+                GlobalLocal(2, 3), "alibi", False, True, {"dtype": "mixed_bfloat16"}
+            ),
         ],
     )
     def test_equals_the_reference(self, pattern, scheme, causal, padded, options):
@@ -259,7 +264,10 @@ class TestInBlocks:
 
     @pytest.mark.parametrize(
         ("pattern", "scheme", "causal"),
-        [(Strided(3, 7), "rotary", True), (GlobalLocal(2, 3), "relative", False)],
+        [
+            (GlobalLocal(2, 3), "relative", False),
+            on_torch(Strided(3, 7), "rotary", True),
+        ],
     )
     def test_gradients_are_those_under_a_mask(self, pattern, scheme, causal):
         in_blocks, densely = (
@@ -277,6 +285,7 @@ class TestInBlocks:
             assert np.isfinite(one).all()
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=2e-3)
 
+    @pytest.mark.once("torch")
     @pytest.mark.parametrize(
         ("causal", "masks"), [(True, {}), (False, {"value_mask": PADDING})]
     )
@@ -338,6 +347,7 @@ class RecordingWindow(LocalWindow):
         return super().attend(*arguments, **options)
 
 
+@pytest.mark.once("torch")
 class TestChoiceOfTheRoute:
     @pytest.mark.parametrize(
         "options",
@@ -358,7 +368,6 @@ class TestChoiceOfTheRoute:
         assert pattern.calls == [1]
         assert_close(output, dense)
 
-    @pytest.mark.once("torch")
     def test_densely_where_they_can_not(self):
         pattern = RecordingWindow(3)
         layer = attention(pattern=pattern)

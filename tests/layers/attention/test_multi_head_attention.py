@@ -8,6 +8,7 @@ from keras import ops
 from layer_contract import (
     check_layer,
     get_mask,
+    on_torch,
     to_numpy,
     with_mask,
     with_random_weights,
@@ -87,14 +88,16 @@ class TestAgainstKeras:
         ("arguments", "call"),
         [
             ({"value_dim": VALUE_DIM, "use_bias": False}, {"attention_mask": HOLES}),
-            ({"output_shape": (2, 13)}, {"value_mask": KEY_MASK}),
-            ({"output_shape": 17}, {"key_mask": KEY_MASK, "use_causal_mask": True}),
+            on_torch({"output_shape": (2, 13)}, {"value_mask": KEY_MASK}),
+            on_torch(
+                {"output_shape": 17}, {"key_mask": KEY_MASK, "use_causal_mask": True}
+            ),
             (
                 {"use_gate": True, "value_dim": VALUE_DIM, "dropout": 0.5},
                 {"query_mask": QUERY_MASK},
             ),
-            ({"sliding_window": 2}, {"use_causal_mask": True}),
-            ({"sliding_window": 3}, {"attention_mask": HOLES}),
+            on_torch({"sliding_window": 2}, {"use_causal_mask": True}),
+            on_torch({"sliding_window": 3}, {"attention_mask": HOLES}),
         ],
     )
     def test_with_weights_carried_both_ways(self, arguments, call):
@@ -118,6 +121,7 @@ class TestAgainstKeras:
         )
         assert_close(*by_query)
 
+    @pytest.mark.once("torch")
     def test_with_a_key_of_its_own(self):
         key = RNG.normal(size=(BATCH, KEY_LENGTH, 13)).astype("float32")
         ours = MultiHeadAttention(NUM_HEADS, KEY_DIM)
@@ -130,9 +134,9 @@ class TestAgainstKeras:
     @pytest.mark.parametrize(
         ("key_value_heads", "use_gate", "call"),
         [
-            (2, False, {"value_mask": KEY_MASK}),
-            (1, True, {"use_causal_mask": True}),
             (2, True, {"attention_mask": HOLES}),
+            on_torch(2, False, {"value_mask": KEY_MASK}),
+            on_torch(1, True, {"use_causal_mask": True}),
         ],
     )
     def test_with_fewer_heads_of_keys_and_values(self, key_value_heads, use_gate, call):
@@ -207,9 +211,9 @@ class TestCache:
     @pytest.mark.parametrize(
         ("chunks", "as_tensor", "options"),
         [
-            ([1] * 5, False, {"num_key_value_heads": 1}),
             ([3, 1, 1], True, {"sliding_window": 3}),
-            ([5], True, {}),
+            on_torch([1] * 5, False, {"num_key_value_heads": 1}),
+            on_torch([5], True, {}),
         ],
     )
     def test_cached_equals_uncached(self, chunks, as_tensor, options):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import reference
 from keras import ops
-from layer_contract import gradients, to_numpy
+from layer_contract import gradients, on_torch, to_numpy
 
 from keras_transformer.layers import scaled_dot_product_attention
 
@@ -18,7 +18,12 @@ BATCH, KEY_LENGTH, NUM_HEADS, KEY_DIM, VALUE_DIM = 2, 7, 6, 11, 13
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 # Heads of keys and values, queries, whether the causal mask is used.
-SETTINGS = [(6, FEW, False), (2, FEW, True), (1, MANY, False), (6, MANY, True)]
+SETTINGS = [
+    (6, FEW, False),
+    (2, FEW, True),
+    on_torch(1, MANY, False),
+    on_torch(6, MANY, True),
+]
 each_setting = pytest.mark.parametrize(
     ("key_value_heads", "num_queries", "causal"), SETTINGS
 )
@@ -120,7 +125,9 @@ def test_masks(key_value_heads, num_queries, causal):
         check(inputs, mask, causal=causal, name=name)
 
 
-@pytest.mark.parametrize(("key_value_heads", "num_queries"), [(6, MANY), (2, FEW)])
+@pytest.mark.parametrize(
+    ("key_value_heads", "num_queries"), [(2, FEW), on_torch(6, MANY)]
+)
 def test_biases(key_value_heads, num_queries):
     inputs = query_key_value(key_value_heads, num_queries)
     for name, bias in biases(num_queries).items():
@@ -129,7 +136,9 @@ def test_biases(key_value_heads, num_queries):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("key_value_heads", "num_queries"), [(6, FEW), (2, MANY)])
+@pytest.mark.parametrize(
+    ("key_value_heads", "num_queries"), [(6, FEW), on_torch(2, MANY)]
+)
 def test_mask_bias_and_value_dim_in_every_precision(
     key_value_heads, num_queries, dtype
 ):
@@ -139,7 +148,9 @@ def test_mask_bias_and_value_dim_in_every_precision(
     check(inputs, mask, bias, causal=True)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 7), (MANY, 1), (1, 1)])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 1), on_torch(1, 7), on_torch(MANY, 1)]
+)
 def test_length_one(queries, keys):
     inputs = (
         heads(queries, NUM_HEADS, KEY_DIM),
@@ -156,9 +167,9 @@ def test_length_one(queries, keys):
     ("num_queries", "dtype", "key_value_heads", "has_bias"),
     [
         (FEW, "float32", 2, False),
-        (MANY, "float32", 6, True),
-        (FEW, "bfloat16", 6, False),
-        (MANY, "float16", 2, True),
+        (FEW, "float16", 6, True),
+        on_torch(MANY, "float32", 6, True),
+        on_torch(MANY, "bfloat16", 2, False),
     ],
 )
 def test_nothing_to_attend_to(num_queries, dtype, key_value_heads, has_bias):
@@ -185,6 +196,7 @@ def test_nothing_to_attend_to(num_queries, dtype, key_value_heads, has_bias):
     assert all(np.isfinite(g).all() and g.any() for g in (of_query, *others))
 
 
+@pytest.mark.once("torch")
 @each_setting
 def test_gradients_without_the_fused_kernel_are_the_same(
     key_value_heads, num_queries, causal
@@ -202,7 +214,9 @@ def test_gradients_without_the_fused_kernel_are_the_same(
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize(("key_value_heads", "num_queries"), [(6, MANY), (2, FEW)])
+@pytest.mark.parametrize(
+    ("key_value_heads", "num_queries"), [(2, FEW), on_torch(6, MANY)]
+)
 def test_gradient_by_the_bias(key_value_heads, num_queries):
     """By the mean value theorem: central differences of the float64 reference."""
     inputs = query_key_value(key_value_heads, num_queries)
@@ -233,7 +247,7 @@ def test_large_logits_stay_finite_in_half_precision():
     assert to_numpy(scores).ravel().tolist() == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", ["float16", on_torch("bfloat16")])
 def test_a_large_bias_stays_finite(dtype):
     """A bias as large as that of ALiBi at a distance of 20,000 tokens."""
     for num_queries in (FEW, MANY):
@@ -258,8 +272,8 @@ def test_symbolic_inputs(length):
     ("of_query", "of_others", "has_bias"),
     [
         ("float16", "float32", False),
-        ("bfloat16", "float16", True),
-        ("float32", "bfloat16", False),
+        on_torch("bfloat16", "float16", True),
+        on_torch("float32", "bfloat16", False),
     ],
 )
 def test_the_outputs_have_the_dtype_of_the_query(of_query, of_others, has_bias):

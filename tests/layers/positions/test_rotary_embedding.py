@@ -36,8 +36,7 @@ def test_by_hand():
     np.testing.assert_allclose(output, [[3.0, 4.0], turned], atol=1e-6)
 
 
-@pytest.mark.parametrize("max_wavelength", [10000, 50.0])
-@pytest.mark.parametrize("key_dim", [2, 6])
+@pytest.mark.parametrize(("max_wavelength", "key_dim"), [(10000, 2), (50.0, 6)])
 def test_equals_the_reference(max_wavelength, key_dim):
     heads = RNG.normal(size=(2, 5, 3, key_dim)).astype("float32")
     layer = RotaryEmbedding(max_wavelength)
@@ -48,6 +47,7 @@ def test_equals_the_reference(max_wavelength, key_dim):
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("arguments", [{}, {"start_index": 3}, {"positions": ROWS}])
 def test_equals_keras_hub(arguments):
     theirs = keras_hub.layers.RotaryEmbedding(max_wavelength=300)(HEADS, **arguments)
@@ -63,6 +63,7 @@ def test_start_index_shifts_the_positions(as_tensor):
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
+@pytest.mark.once("torch")
 def test_products_depend_on_the_difference_of_positions_alone():
     layer = RotaryEmbedding(max_wavelength=100)
     query, key = RNG.normal(size=(2, 1, 1, 3, 8)).astype("float32")
@@ -81,6 +82,7 @@ def test_products_depend_on_the_difference_of_positions_alone():
     assert np.ptp(near[:, 0], axis=1).min() > 0.1
 
 
+@pytest.mark.once("torch")
 def test_keeps_lengths_and_the_first_position():
     output = to_numpy(RotaryEmbedding()(HEADS))
     np.testing.assert_array_equal(output[:, 0], HEADS[:, 0])
@@ -88,8 +90,9 @@ def test_keeps_lengths_and_the_first_position():
     np.testing.assert_allclose(np.linalg.norm(output, axis=-1), lengths, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("policy", ["mixed_{}", "{}"])
+@pytest.mark.parametrize(
+    ("dtype", "policy"), [("float16", "{}"), ("bfloat16", "mixed_{}")]
+)
 def test_half_precision_rounds_once(dtype, policy):
     heads = to_numpy(ops.cast(HEADS, dtype))
     layer = RotaryEmbedding(dtype=policy.format(dtype))
@@ -111,6 +114,7 @@ def test_positions_in_a_functional_model():
     np.testing.assert_allclose(output, rotate(HEADS, rows), atol=1e-5)
 
 
+@pytest.mark.once("torch")
 def test_odd_key_dim():
     with pytest.raises(ValueError, match="`key_dim` must be even.*`key_dim=5`. Choose"):
         RotaryEmbedding()(np.zeros((1, 2, 3, 5), "float32"))
