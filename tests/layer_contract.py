@@ -19,19 +19,22 @@ def check_layer(
     init_kwargs: dict[str, Any],
     inputs: Sequence[np.ndarray],
     weight_shapes: Sequence[tuple[int, ...]],
+    symbolic_shapes: Sequence[tuple[int | None, ...]] | None = None,
 ) -> None:
     """Checks the contract of a layer.
 
     Args:
         layer_class: class of the layer.
         init_kwargs: arguments of its constructor.
-        inputs: float32 arrays `(batch, length, dim)` to call it with; its output
-            has the shape of the first.
+        inputs: float32 arrays to call it with; its output has the shape of the first.
         weight_shapes: shapes of the weights, in order.
+        symbolic_shapes: shapes of `keras.Input` for them, without the batch. Defaults
+            to `(None, dim)`.
     """
+    symbolic_shapes = symbolic_shapes or [(None, x.shape[-1]) for x in inputs]
     _check_config(layer_class, init_kwargs)
     _check_weights_and_gradients(layer_class(**init_kwargs), inputs, weight_shapes)
-    _check_functional_model(layer_class(**init_kwargs), inputs)
+    _check_functional_model(layer_class(**init_kwargs), inputs, symbolic_shapes)
     _check_half_precision(layer_class, init_kwargs, inputs)
     _check_mask_is_passed_on(layer_class(**init_kwargs), inputs)
 
@@ -61,10 +64,10 @@ def _check_weights_and_gradients(layer, inputs, weight_shapes) -> None:
         assert np.isfinite(gradient).all(), weight.path
 
 
-def _check_functional_model(layer, inputs) -> None:
-    symbolic = [keras.Input((None, x.shape[-1])) for x in inputs]
+def _check_functional_model(layer, inputs, symbolic_shapes) -> None:
+    symbolic = [keras.Input(shape) for shape in symbolic_shapes]
     output = layer(*symbolic)
-    assert output.shape == (None, None, inputs[0].shape[-1])
+    assert output.shape == (None, *symbolic_shapes[0])
     assert output.dtype == "float32"
     model = keras.Model(symbolic, output)
     with_random_weights(layer)

@@ -3,8 +3,6 @@ import keras_hub
 import numpy as np
 import pytest
 import reference
-from designs import DESIGNS
-from keras import ops
 from layer_contract import (
     check_layer,
     on_torch,
@@ -21,7 +19,6 @@ from keras_transformer.layers import (
     PositionalEncoding,
     RotaryEmbedding,
 )
-from keras_transformer.layers.attention.key_values import KeyValues
 
 RNG = np.random.default_rng(19)
 BATCH, TARGET_LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM = 2, 5, 7, 3, 4
@@ -207,38 +204,6 @@ class TestAgainstKerasHub:
 
 
 class TestCaches:
-    @pytest.mark.parametrize(
-        ("chunks", "normalize_first"), [([3, 2], True), on_torch([1] * 5, False)]
-    )
-    def test_cached_equals_uncached(self, chunks, normalize_first):
-        layer = decoder(normalize_first=normalize_first)
-        options = {"encoder_padding_mask": SOURCE_PADDING}
-        expected, expected_scores = layer(
-            TARGET, SOURCE, return_attention_scores=True, **options
-        )
-        expected = to_numpy(expected)
-        expected_scores = {name: to_numpy(x) for name, x in expected_scores.items()}
-        cross_cache = layer.compute_cross_attention_cache(SOURCE)
-        cache, index = empty_cache(length=11), 0
-        for length in chunks:
-            rows = slice(index, index + length)
-            output, cache, same, scores = layer(
-                TARGET[:, rows],
-                self_attention_cache=cache,
-                self_attention_cache_update_index=ops.convert_to_tensor(index, "int32"),
-                cross_attention_cache=cross_cache,
-                return_attention_scores=True,
-                **options,
-            )
-            assert same is cross_cache
-            assert_close(output, expected[:, rows])
-            seen = expected_scores["self_attention"][:, :, rows]
-            padded = np.pad(seen, ((0, 0), (0, 0), (0, 0), (0, 6)))
-            assert_close(scores["self_attention"], padded)
-            cross = expected_scores["cross_attention"][:, :, rows]
-            assert_close(scores["cross_attention"], cross)
-            index += length
-
     def test_a_mask_over_the_cache(self):
         layer = decoder(source=None)
         mask = np.array([[[1, 0, 1, 1, 1, 1, 1]], [[0, 1, 1, 1, 1, 1, 1]]], bool)
@@ -268,51 +233,6 @@ def test_a_call_that_fills_the_cache_leaves_out_the_source_s_padding():
 
 
 class TestDesign:
-    @pytest.mark.parametrize(
-        ("design", "one_tensor", "has_source"),
-        [
-            ("modern", True, True),
-            on_torch("learned", True, True),
-            on_torch("grouped", True, False),
-            on_torch("global", False, True),
-        ],
-    )
-    def test_cached_equals_uncached(self, design, one_tensor, has_source):
-        source = SOURCE if has_source else None
-        arguments = {"normalize_first": True, **DESIGNS[design]()}
-        layer = decoder(source=source, **arguments)
-        expected = to_numpy(layer(TARGET, source))
-        attention, index = layer.self_attention, 0
-        num_heads, value_dim = attention.num_key_value_heads, attention.value_dim
-        if one_tensor:
-            cache = empty_cache(length=11)[..., :num_heads, :]
-        else:
-            cache = KeyValues.of(
-                *(
-                    np.full((BATCH, 11, num_heads, dim), 7.0, "float32")
-                    for dim in (KEY_DIM, value_dim)
-                )
-            )
-        options = {}
-        if source is not None:
-            cross = layer.cross_attention
-            compute = cross.compute_cache if one_tensor else cross.compute_key_values
-            options["cross_attention_cache"] = compute(source)
-        for length in (2, 1, 1, 1):
-            rows = slice(index, index + length)
-            output, cache, *_ = layer(
-                TARGET[:, rows],
-                self_attention_cache=cache,
-                self_attention_cache_update_index=index,
-                **options,
-            )
-            assert_close(output, expected[:, rows], atol=3e-5)
-            index += length
-        if one_tensor:
-            assert tuple(cache.shape) == (BATCH, 2, 11, num_heads, KEY_DIM)
-        else:
-            assert tuple(cache.values.shape) == (BATCH, num_heads, 11, value_dim)
-
     def test_an_encoding_is_added_at_the_given_positions(self):
         layer, plain = decoder(positions=PositionalEncoding()), decoder()
         positions = [3, 7, 11, 2, 0]

@@ -98,33 +98,6 @@ def test_padding_changes_nothing():
 
 
 # `test_stacks.py` takes the steps of every design, with an encoder.
-@pytest.mark.parametrize("design", ["learned", on_torch("modern")])
-def test_steps_of_beams_are_whole_calls(design):
-    num_beams, rng = 3, np.random.default_rng(5)
-    layer = stack(**DESIGNS[design]())
-    entries = np.arange(LENGTH * num_beams)
-    caches = layer.empty_caches(None, len(entries), batch_size=BATCH)
-    assert all(len(cache) == 1 for cache in caches)
-    ancestors = np.zeros((BATCH, num_beams, len(entries)), bool)
-    histories = np.zeros((BATCH, num_beams, LENGTH, HIDDEN_DIM), "float32")
-    for step in range(LENGTH):
-        parents = rng.integers(0, num_beams, (BATCH, num_beams))
-        newest = rng.normal(size=(BATCH, num_beams, HIDDEN_DIM)).astype("float32")
-        ancestors = np.take_along_axis(ancestors, parents[..., None], axis=1)
-        ancestors |= entries == step * num_beams + np.arange(num_beams)[:, None]
-        histories = np.take_along_axis(histories, parents[..., None, None], axis=1)
-        histories[:, :, step] = newest
-        output, caches = layer.step(
-            newest,
-            caches,
-            step * num_beams,
-            attention_mask=ancestors,
-            positions=np.full(num_beams, step),
-            cache_positions=entries // num_beams,
-        )
-        output = to_numpy(output).reshape(-1, HIDDEN_DIM)
-        whole = to_numpy(layer(histories.reshape(-1, LENGTH, HIDDEN_DIM)))
-        assert_close(output, whole[:, step], atol=5e-5)
 
 
 @pytest.mark.parametrize(

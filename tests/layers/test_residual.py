@@ -92,18 +92,6 @@ def test_prepared_inputs_keep_their_mask(normalization, normalize_first):
     np.testing.assert_array_equal(get_mask(prepared), mask)
 
 
-@pytest.mark.once("torch")
-@each_norm
-def test_prepare_may_come_before_any_call(normalize_first):
-    layer = Residual(normalize_first=normalize_first, name="residual")
-    prepared = layer.prepare(INPUTS)
-    layer(INPUTS, prepared)
-    assert [w.path for w in layer.weights] == [
-        "residual/norm/gamma",
-        "residual/norm/beta",
-    ]
-
-
 @pytest.mark.parametrize(
     ("normalization", "normalize_first"), [("layer", True), ("rms", False)]
 )

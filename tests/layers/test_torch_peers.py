@@ -12,7 +12,6 @@ from layer_contract import gradients, on_torch, to_numpy
 
 from keras_transformer.layers import (
     DecoderBlock,
-    DecoderStack,
     EncoderBlock,
     MultiHeadAttention,
 )
@@ -20,7 +19,6 @@ from keras_transformer.layers import (
 RNG = np.random.default_rng(29)
 BATCH, LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM, INTERMEDIATE_DIM = 2, 5, 7, 3, 2, 11
 HIDDEN_DIM, SOURCE_KEY_DIM, SOURCE_VALUE_DIM = NUM_HEADS * KEY_DIM, 13, 10
-NUM_LAYERS = 2
 
 
 def random(*shape):
@@ -244,83 +242,3 @@ def test_decoder_block(normalize_first, activation, causal):
     }
     module = with_random_parameters(module)
     ours_by_torch(layer, decoder_weights, call, module, [INPUTS, SOURCE], options)
-
-
-def stack_weights(state, block_weights):
-    """Weights of a pre-norm stack whose state has `layers.<number>.` and `norm`."""
-    weights = []
-    for number in range(NUM_LAYERS):
-        prefix = f"layers.{number}."
-        own = {
-            name.removeprefix(prefix): value
-            for name, value in state.items()
-            if name.startswith(prefix)
-        }
-        weights += block_weights(own)
-    return [*weights, *norm_weights(state, "norm")]
-
-
-def torch_stack(kind):
-    layer_class = getattr(torch.nn, f"Transformer{kind}Layer")
-    layer = layer_class(
-        HIDDEN_DIM,
-        NUM_HEADS,
-        INTERMEDIATE_DIM,
-        dropout=0.0,
-        batch_first=True,
-        norm_first=True,
-    )
-    options = {"enable_nested_tensor": False} if kind == "Encoder" else {}
-    stack_class = getattr(torch.nn, f"Transformer{kind}")
-    norm = torch.nn.LayerNorm(HIDDEN_DIM)
-    return with_random_parameters(stack_class(layer, NUM_LAYERS, norm, **options))
-
-
-def test_decoder_stack_without_cross_attention():
-    layer = DecoderStack(NUM_LAYERS, INTERMEDIATE_DIM, NUM_HEADS, normalize_first=True)
-    layer.build(INPUTS.shape)
-    module = torch_stack("Encoder")
-
-    def call(x):
-        return module(
-            x,
-            mask=not_causal(LENGTH, LENGTH, causal=True),
-            src_key_padding_mask=torch_mask(PADDING),
-        )
-
-    def convert(state):
-        return stack_weights(state, decoder_only_weights)
-
-    options = {"decoder_padding_mask": PADDING}
-    ours_by_torch(layer, convert, call, module, [INPUTS], options)
-
-
-def decoder_only_weights(state):
-    """The normalisation before the feed-forward network comes after it in our order."""
-    weights = encoder_weights(state)
-    return [*weights[:10], *weights[12:], *weights[10:12]]
-
-
-def test_decoder_stack():
-    layer = DecoderStack(NUM_LAYERS, INTERMEDIATE_DIM, NUM_HEADS, normalize_first=True)
-    layer.build(INPUTS.shape, SOURCE.shape)
-    module = torch_stack("Decoder")
-
-    def call(x, memory):
-        return module(
-            x,
-            memory,
-            tgt_mask=not_causal(LENGTH, LENGTH, causal=True),
-            tgt_key_padding_mask=torch_mask(PADDING),
-            memory_key_padding_mask=torch_mask(SOURCE_PADDING),
-        )
-
-    options = {
-        "decoder_padding_mask": PADDING,
-        "encoder_padding_mask": SOURCE_PADDING,
-    }
-
-    def convert(state):
-        return stack_weights(state, decoder_weights)
-
-    ours_by_torch(layer, convert, call, module, [INPUTS, SOURCE], options)

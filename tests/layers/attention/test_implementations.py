@@ -152,17 +152,6 @@ class TestDensely:
         assert_close(output, expected)
         assert_close(scores, expected_scores)
 
-    @pytest.mark.parametrize(
-        ("scheme", "dtype"),
-        [("rotary", "mixed_float16"), ("relative", "mixed_bfloat16")],
-    )
-    def test_in_half_precision(self, scheme, dtype):
-        layer = attention(positions=SCHEMES[scheme](), dtype=dtype)
-        mask = definition(None, range(LENGTH), range(LENGTH), causal=True)
-        expected, _ = reference_attention(layer, scheme, SHORT, mask)
-        output = self_attention(layer, SHORT, use_causal_mask=True)
-        assert_close(output, expected, TOLERANCE[dtype])
-
     @pytest.mark.once("torch")
     def test_fewer_queries_than_keys(self):
         """As in Keras, the first query has the position of the first key."""
@@ -208,26 +197,7 @@ class TestPositions:
         output = layer(SHORT, SHORT, query_positions=far, key_positions=far)
         assert np.abs(to_numpy(output) - expected).max() > 1e-2
 
-    @each_pair
-    def test_step_by_step_is_the_whole_call(self, pattern, scheme):
-        layer = attention(
-            pattern=pattern, positions=SCHEMES[scheme](), num_key_value_heads=2
-        )
-        cache = np.full((BATCH, 2, 11, 2, KEY_DIM), 7.0, "float32")
-        outputs, index = [], 0
-        for length in (2, 3, 1, 1):
-            x = SHORT[:, index : index + length]
-            output, cache = layer(
-                x, x, use_causal_mask=True, cache=cache, cache_update_index=index
-            )
-            outputs.append(to_numpy(output))
-            index += length
-        expected = layer(SHORT, SHORT, use_causal_mask=True)
-        assert_close(np.concatenate(outputs, 1), expected)
-        filled = layer.compute_cache(SHORT)
-        assert_close(to_numpy(cache)[:, :, :LENGTH], filled)
-
-    # The steps of beams: `test_stacks.py` and `test_decoder_only.py`.
+    # Caches and beams: `test_decoder_block.py` and `test_stacks.py`.
 
 
 class TestInBlocks:
@@ -286,21 +256,17 @@ class TestInBlocks:
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=2e-3)
 
     @pytest.mark.once("torch")
-    @pytest.mark.parametrize(
-        ("causal", "masks"), [(True, {}), (False, {"value_mask": PADDING})]
-    )
-    def test_keras_s_sliding_window(self, causal, masks):
+    def test_keras_s_sliding_window(self):
         ours = attention(sliding_window=4)
         theirs = attention(keras.layers.MultiHeadAttention, sliding_window=4)
         theirs.set_weights([1.2 * weight for weight in ours.get_weights()])
         ours.set_weights(theirs.get_weights())
-        options = {"use_causal_mask": causal, **masks}
+        options = {"value_mask": PADDING}
         output = to_numpy(self_attention(ours, INPUTS, **options))
         expected = to_numpy(self_attention(theirs, INPUTS, **options))
         # Keras takes the average of all values where a query sees nothing.
-        seen = definition(LocalWindow(3), range(LONG), range(LONG), causal)
-        if masks:
-            seen = seen & PADDING[:, None]
+        seen = definition(LocalWindow(3), range(LONG), range(LONG))
+        seen = seen & PADDING[:, None]
         seen = np.broadcast_to(seen.any(-1), PADDING.shape)
         assert seen.sum() > 200
         assert_close(output[seen], expected[seen])

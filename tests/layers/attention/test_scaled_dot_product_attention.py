@@ -262,12 +262,6 @@ def test_a_large_bias_stays_finite(dtype):
             np.testing.assert_allclose(output[row, query], value[row], atol=1e-6)
 
 
-@pytest.mark.parametrize("length", [FEW, MANY])
-def test_symbolic_inputs(length):
-    x = keras.Input((length, 2, 4))
-    assert scaled_dot_product_attention(x, x, x).shape == (None, length, 2, 4)
-
-
 @pytest.mark.parametrize(
     ("of_query", "of_others", "has_bias"),
     [

@@ -1,8 +1,7 @@
 import keras_hub
 import numpy as np
 import pytest
-from four_axes_contract import check_scheme
-from layer_contract import to_numpy
+from layer_contract import check_layer, to_numpy
 
 from keras_transformer.layers import AlibiBias
 
@@ -22,7 +21,7 @@ def masked_softmax(logits, mask):
 
 
 def test_contract():
-    check_scheme(AlibiBias, {"max_bias": 5}, LOGITS, (3, None, None), [])
+    check_layer(AlibiBias, {"max_bias": 5}, [LOGITS], [], [(3, None, None)])
 
 
 def test_by_hand():
@@ -73,11 +72,3 @@ def test_distances_of_explicit_positions():
         distance = abs(queries[row][query] - keys[row][key])
         expected[row, head, query, key] = -[2**-4, 2**-8, 2**-2][head] * distance
     np.testing.assert_allclose(bias(3, queries, keys), expected, rtol=1e-6)
-
-
-@pytest.mark.once("torch")
-def test_is_symmetric_and_depends_on_the_difference_of_positions_alone():
-    positions = np.arange(13)
-    near = bias(5, positions, positions)
-    np.testing.assert_array_equal(near, np.swapaxes(near, 1, 2))
-    np.testing.assert_array_equal(bias(5, positions + 500, positions + 500), near)

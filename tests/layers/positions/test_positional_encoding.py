@@ -1,5 +1,3 @@
-import keras
-import keras_hub
 import numpy as np
 import pytest
 import reference
@@ -89,36 +87,3 @@ def test_half_precision_table_is_the_reference_rounded_once(dtype, policy):
     one_step = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     np.testing.assert_allclose(encoded, rounded, rtol=2 * one_step, atol=1e-4)
     assert np.mean(encoded == rounded) > 0.99
-
-
-def test_positions_in_a_functional_model():
-    inputs = keras.Input((None, 6))
-    positions = keras.Input((None,), dtype="int32")
-    output = PositionalEncoding()(inputs, positions=positions)
-    assert output.shape == (None, None, 6)
-    model = keras.Model([inputs, positions], output)
-    rows = np.array([[2, 5, 3]], "int32")
-    encoded = to_numpy(model([np.zeros((1, 3, 6), "float32"), rows]))
-    np.testing.assert_allclose(encoded[0], encode(6, 6)[rows[0]], atol=1e-6)
-
-
-@pytest.mark.once("torch")
-def test_equals_keras_hub():
-    peer = keras_hub.layers.SinePositionEncoding(max_wavelength=300)
-    theirs = to_numpy(peer(np.zeros((1, 13, 6), "float32"), start_index=2))[0]
-    layer = PositionalEncoding(max_wavelength=300)
-    ours = layer(np.zeros((1, 13, 6), "float32"), start_index=2)
-    np.testing.assert_allclose(to_numpy(ours)[0], theirs, atol=1e-5)
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("offset", [1, 100])
-def test_a_shift_is_a_linear_function_of_the_encoding(offset):
-    length, hidden_dim = 17, 8
-    shift = np.zeros((hidden_dim, hidden_dim))
-    for i in range(0, hidden_dim, 2):
-        angle = offset / 10000 ** (i / hidden_dim)
-        sin, cos = np.sin(angle), np.cos(angle)
-        shift[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
-    table = encode(offset + length, hidden_dim)
-    np.testing.assert_allclose(table[:length] @ shift.T, table[offset:], atol=1e-5)

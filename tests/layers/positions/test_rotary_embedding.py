@@ -1,10 +1,8 @@
 import keras
-import keras_hub
 import numpy as np
 import pytest
-from four_axes_contract import check_scheme
 from keras import ops
-from layer_contract import to_numpy
+from layer_contract import check_layer, to_numpy
 
 from keras_transformer.layers import RotaryEmbedding
 
@@ -26,7 +24,7 @@ def rotate(heads, positions, max_wavelength=10000.0):
 
 
 def test_contract():
-    check_scheme(RotaryEmbedding, {"max_wavelength": 300}, HEADS, (None, 3, 4), [])
+    check_layer(RotaryEmbedding, {"max_wavelength": 300}, [HEADS], [], [(None, 3, 4)])
 
 
 def test_by_hand():
@@ -45,14 +43,6 @@ def test_equals_the_reference(max_wavelength, key_dim):
     output = to_numpy(layer(heads, positions=ROWS[0]))
     expected = rotate(heads, ROWS[[0, 0]], max_wavelength)
     np.testing.assert_allclose(output, expected, atol=1e-5)
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("arguments", [{}, {"start_index": 3}, {"positions": ROWS}])
-def test_equals_keras_hub(arguments):
-    theirs = keras_hub.layers.RotaryEmbedding(max_wavelength=300)(HEADS, **arguments)
-    ours = RotaryEmbedding(max_wavelength=300)(HEADS, **arguments)
-    np.testing.assert_allclose(to_numpy(ours), to_numpy(theirs), atol=1e-4)
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])
@@ -82,14 +72,6 @@ def test_products_depend_on_the_difference_of_positions_alone():
     assert np.ptp(near[:, 0], axis=1).min() > 0.1
 
 
-@pytest.mark.once("torch")
-def test_keeps_lengths_and_the_first_position():
-    output = to_numpy(RotaryEmbedding()(HEADS))
-    np.testing.assert_array_equal(output[:, 0], HEADS[:, 0])
-    lengths = np.linalg.norm(HEADS, axis=-1)
-    np.testing.assert_allclose(np.linalg.norm(output, axis=-1), lengths, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("dtype", "policy"), [("float16", "{}"), ("bfloat16", "mixed_{}")]
 )
@@ -101,17 +83,6 @@ def test_half_precision_rounds_once(dtype, policy):
     one_step = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     expected = rotate(heads, [range(700, 705)] * 2)
     np.testing.assert_allclose(to_numpy(output), expected, rtol=one_step, atol=2e-4)
-
-
-def test_positions_in_a_functional_model():
-    heads = keras.Input((None, 3, 4))
-    positions = keras.Input((None,), dtype="int32")
-    output = RotaryEmbedding()(heads, positions=positions)
-    assert output.shape == (None, None, 3, 4)
-    model = keras.Model([heads, positions], output)
-    rows = np.array([[2, 5, 3, 0, 1], [6, 6, 0, 2, 9]], "int32")
-    output = to_numpy(model([HEADS, rows]))
-    np.testing.assert_allclose(output, rotate(HEADS, rows), atol=1e-5)
 
 
 @pytest.mark.once("torch")
