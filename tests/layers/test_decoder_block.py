@@ -203,18 +203,17 @@ class TestAgainstKerasHub:
             assert_close(one, other)
 
 
-class TestCaches:
-    def test_a_mask_over_the_cache(self):
-        layer = decoder(source=None)
-        mask = np.array([[[1, 0, 1, 1, 1, 1, 1]], [[0, 1, 1, 1, 1, 1, 1]]], bool)
-        output, _ = layer(
-            TARGET,
-            decoder_attention_mask=mask,
-            self_attention_cache=empty_cache(length=7),
-            self_attention_cache_update_index=0,
-        )
-        expected = layer(TARGET, decoder_attention_mask=mask[:, :, :TARGET_LENGTH])
-        assert_close(output, expected)
+def test_a_mask_over_the_cache():
+    layer = decoder(source=None)
+    mask = np.array([[[1, 0, 1, 1, 1, 1, 1]], [[0, 1, 1, 1, 1, 1, 1]]], bool)
+    output, _ = layer(
+        TARGET,
+        decoder_attention_mask=mask,
+        self_attention_cache=empty_cache(length=7),
+        self_attention_cache_update_index=0,
+    )
+    expected = layer(TARGET, decoder_attention_mask=mask[:, :, :TARGET_LENGTH])
+    assert_close(output, expected)
 
 
 def test_a_call_that_fills_the_cache_leaves_out_the_source_s_padding():

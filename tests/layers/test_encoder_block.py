@@ -21,7 +21,7 @@ from keras_transformer.layers import (
 )
 
 RNG = np.random.default_rng(17)
-BATCH, LENGTH, NUM_HEADS, HIDDEN_DIM, INTERMEDIATE_DIM = 2, 5, 3, 6, 11
+BATCH, LENGTH, NUM_HEADS, HIDDEN_DIM, INTERMEDIATE_DIM = 2, 5, 3, 12, 13
 INPUTS = RNG.normal(size=(BATCH, LENGTH, HIDDEN_DIM)).astype("float32")
 PADDING = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
 HOLES = RNG.random((BATCH, LENGTH, LENGTH)) < 0.6
@@ -51,18 +51,18 @@ def joined(padding_mask=None, attention_mask=True):
 
 def test_contract():
     arguments = {
-        "intermediate_dim": 11,
+        "intermediate_dim": 13,
         "num_heads": 3,
         "dropout": 0.2,
         "activation": "gelu",
         "layer_norm_epsilon": 1e-3,
         "normalize_first": True,
     }
-    projection = [(6, 3, 2), (3, 2)]
-    attention = [*projection * 3, (3, 2, 6), (6,)]
-    feed_forward = [(6, 11), (11,), (11, 6), (6,)]
+    projection = [(12, 3, 4), (3, 4)]
+    attention = [*projection * 3, (3, 4, 12), (12,)]
+    feed_forward = [(12, 13), (13,), (13, 12), (12,)]
     check_layer(
-        EncoderBlock, arguments, [INPUTS], [*attention, *[(6,)] * 4, *feed_forward]
+        EncoderBlock, arguments, [INPUTS], [*attention, *[(12,)] * 4, *feed_forward]
     )
 
 
@@ -198,6 +198,6 @@ class TestDesign:
 
 @pytest.mark.once("torch")
 def test_hidden_dim_that_the_heads_do_not_divide_is_an_error():
-    message = "`hidden_dim` must be divisible .*`hidden_dim=6`, `num_heads=4`"
+    message = "`hidden_dim` must be divisible .*`hidden_dim=12`, `num_heads=5`"
     with pytest.raises(ValueError, match=message):
-        EncoderBlock(INTERMEDIATE_DIM, num_heads=4)(INPUTS)
+        EncoderBlock(INTERMEDIATE_DIM, num_heads=5)(INPUTS)

@@ -10,13 +10,13 @@ from layer_contract import to_numpy, with_random_weights
 from keras_transformer.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
 
 RNG = np.random.default_rng(31)
-BATCH, LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM = 2, 5, 7, 2, 4
+BATCH, LENGTH, SOURCE_LENGTH, NUM_HEADS, KEY_DIM = 2, 5, 7, 3, 4
 HIDDEN_DIM = NUM_HEADS * KEY_DIM
 INPUTS = RNG.normal(size=(BATCH, LENGTH, HIDDEN_DIM)).astype("float32")
 SOURCE = RNG.normal(size=(BATCH, SOURCE_LENGTH, HIDDEN_DIM)).astype("float32")
 LAYERS = {
-    EncoderBlock: (11, NUM_HEADS),
-    DecoderBlock: (11, NUM_HEADS),
+    EncoderBlock: (13, NUM_HEADS),
+    DecoderBlock: (13, NUM_HEADS),
     MultiHeadAttention: (NUM_HEADS, KEY_DIM),
 }
 
@@ -101,7 +101,7 @@ def test_caches_in_a_while_loop():
         SOURCE,
         self_attention_cache=empty,
         self_attention_cache_update_index=0,
-        cross_attention_cache=np.zeros_like(empty, shape=(BATCH, 2, 7, 2, 4)),
+        cross_attention_cache=np.zeros_like(empty, shape=(BATCH, 2, 7, 3, 4)),
         cross_attention_cache_update_index=0,
     )
 

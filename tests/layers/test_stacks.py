@@ -20,8 +20,8 @@ from keras_transformer.layers import (
 )
 
 RNG = np.random.default_rng(53)
-BATCH, LENGTH, SOURCE_LENGTH, NUM_LAYERS, NUM_HEADS, KEY_DIM = 2, 5, 7, 2, 2, 4
-HIDDEN_DIM, INTERMEDIATE_DIM = NUM_HEADS * KEY_DIM, 11
+BATCH, LENGTH, SOURCE_LENGTH, NUM_LAYERS, NUM_HEADS, KEY_DIM = 2, 5, 7, 2, 3, 4
+HIDDEN_DIM, INTERMEDIATE_DIM = NUM_HEADS * KEY_DIM, 13
 SIZES = {
     "num_layers": NUM_LAYERS,
     "intermediate_dim": INTERMEDIATE_DIM,
@@ -116,15 +116,13 @@ class TestDecoder:
             assert_close(output.reshape(-1, HIDDEN_DIM), whole[:, step], atol=5e-5)
 
     def test_empty_caches(self):
-        key_value_heads = 1
-        options = {"num_key_value_heads": key_value_heads}
-        layer = stack(DecoderStack, attention_options=options)
+        layer = stack(DecoderStack, attention_options={"num_key_value_heads": 1})
         caches = layer.empty_caches(ops.convert_to_tensor(SOURCE), cache_length=13)
         assert len(caches) == NUM_LAYERS
         for own, cross in caches:
             for cache, length in (own, 13), (cross, SOURCE_LENGTH):
-                assert cache.keys.shape == (BATCH, key_value_heads, KEY_DIM, length)
-                assert cache.values.shape == (BATCH, key_value_heads, length, KEY_DIM)
+                assert cache.keys.shape == (BATCH, 1, KEY_DIM, length)
+                assert cache.values.shape == (BATCH, 1, length, KEY_DIM)
             assert not any(to_numpy(x).any() for x in own)
             assert all(to_numpy(x).all() for x in cross)
 
@@ -207,8 +205,8 @@ class TestDesign:
             "rematerialize": True,
         }
         inputs = inputs_of(stack_class)
-        attention = [(8, 2, 4), (2, 4), *[(8, 1, 4), (1, 4)] * 2, (2, 4, 8), (8,)]
-        norm, feed_forward = [(8,), (8,)], [(8, 11), (11,), (11, 8), (8,)]
+        attention = [(12, 3, 4), (3, 4), *[(12, 1, 4), (1, 4)] * 2, (3, 4, 12), (12,)]
+        norm, feed_forward = [(12,), (12,)], [(12, 13), (13,), (13, 12), (12,)]
         if stack_class is EncoderStack:
             block = [*attention, *norm, *norm, *feed_forward]
         else:

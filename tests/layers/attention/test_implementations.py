@@ -288,6 +288,7 @@ class TestInBlocks:
         assert abs(sums.mean() - 1) < 5 / np.sqrt(sums.size)
         assert_close(self_attention(layer, INPUTS), np.ones_like(sums))
 
+    @pytest.mark.once
     def test_in_a_model_of_any_length(self):
         inputs = keras.Input((None, HIDDEN_DIM))
         layer = MultiHeadAttention(
