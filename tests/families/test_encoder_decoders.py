@@ -142,6 +142,7 @@ def sources(family):
     return token_ids, {"input_ids": torch.tensor(token_ids), "attention_mask": mask}
 
 
+@pytest.mark.once("torch")  # `test_beams` runs on all
 def test_logits(family, tmp_path):
     given, arguments = sources(family)
     inputs = {"encoder_token_ids": given, "decoder_token_ids": TARGETS}
@@ -152,7 +153,8 @@ def test_logits(family, tmp_path):
         np.testing.assert_allclose(found, numpy(logits.logits), atol=1e-5)
 
 
-def test_beams(family, monkeypatch):
+@pytest.mark.slow
+def test_beams(family):
     given, arguments = sources(family)
     # Whisper's own `generate` decodes speech of 30 s in its languages.
     expected = GenerationMixin.generate(
@@ -166,7 +168,7 @@ def test_beams(family, monkeypatch):
         **{"return_dict_in_generate": True, "output_scores": True},
     )
     search = BeamSearch(4, num_hypotheses=2, length_penalty=0.0)
-    monkeypatch.setattr(family.ours, "forces_end_token", False)
+    family.ours.forces_end_token = False
     found = family.ours.generate(given, search, max_length=20)
     scores = numpy(expected.sequences_scores).reshape(3, 2)
     np.testing.assert_allclose(found.scores, scores, atol=1e-4)

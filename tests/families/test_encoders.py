@@ -25,6 +25,7 @@ SIZES = {
 }
 
 
+@pytest.mark.once("torch")
 def test_bert(tmp_path):
     config = BertConfig(vocab_size=50, max_position_embeddings=20, **SIZES)
     theirs, ours = randomized(BertModel(config)), documented_model("BERT")["bert"]
@@ -62,6 +63,7 @@ def test_bert(tmp_path):
         np.testing.assert_allclose(pooled, numpy(expected.pooler_output), atol=1e-5)
 
 
+@pytest.mark.once("torch")
 def test_vit(tmp_path):
     config = ViTConfig(image_size=16, patch_size=4, **SIZES)
     theirs = randomized(ViTModel(config, add_pooling_layer=False))

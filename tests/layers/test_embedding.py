@@ -1,5 +1,6 @@
 import keras
 import numpy as np
+import pytest
 from layer_contract import get_mask, to_numpy
 
 from keras_transformer.layers import PositionalEncoding, ScaledEmbedding
@@ -22,6 +23,7 @@ def test_is_a_scaled_keras_embedding(tmp_path):
     np.testing.assert_array_equal(to_numpy(restored(TOKEN_IDS)), to_numpy(output))
 
 
+@pytest.mark.once("torch")
 def test_in_half_precision():
     output = ScaledEmbedding(7, 9, dtype="mixed_bfloat16")(TOKEN_IDS)
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
@@ -37,6 +39,7 @@ def test_quantized_and_with_lora():
     assert 0 < np.abs(output - expected).max() < 0.01 * np.abs(expected).max()
 
 
+@pytest.mark.once("torch")
 def test_tokens_are_visible_beside_the_encoding():
     """The embeddings are not much smaller than the encoding."""
     keras.utils.set_random_seed(3)

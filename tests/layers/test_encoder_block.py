@@ -1,15 +1,11 @@
-import itertools
-import json
-
 import keras
 import keras_hub
 import numpy as np
 import pytest
 import reference
-from designs import DESIGNS
 from layer_contract import (
     check_layer,
-    get_mask,
+    on_torch,
     to_numpy,
     weight_gradients,
     with_mask,
@@ -25,7 +21,7 @@ from keras_transformer.layers import (
 )
 
 RNG = np.random.default_rng(17)
-BATCH, LENGTH, NUM_HEADS, HIDDEN_DIM, INTERMEDIATE_DIM = 2, 5, 3, 6, 11
+BATCH, LENGTH, NUM_HEADS, HIDDEN_DIM, INTERMEDIATE_DIM = 2, 5, 3, 12, 13
 INPUTS = RNG.normal(size=(BATCH, LENGTH, HIDDEN_DIM)).astype("float32")
 PADDING = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
 HOLES = RNG.random((BATCH, LENGTH, LENGTH)) < 0.6
@@ -39,7 +35,7 @@ MASKS = {
 }
 TOLERANCE = {"float32": 1e-5, "mixed_float16": 2e-2, "mixed_bfloat16": 0.15}
 
-each_norm = pytest.mark.parametrize("normalize_first", [False, True])
+each_norm = pytest.mark.parametrize("normalize_first", [False, on_torch(True)])
 
 
 def encoder(cls=EncoderBlock, **arguments):
@@ -55,23 +51,30 @@ def joined(padding_mask=None, attention_mask=True):
 
 def test_contract():
     arguments = {
-        "intermediate_dim": 11,
+        "intermediate_dim": 13,
         "num_heads": 3,
         "dropout": 0.2,
         "activation": "gelu",
         "layer_norm_epsilon": 1e-3,
         "normalize_first": True,
     }
-    projection = [(6, 3, 2), (3, 2)]
-    attention = [*projection * 3, (3, 2, 6), (6,)]
-    feed_forward = [(6, 11), (11,), (11, 6), (6,)]
+    projection = [(12, 3, 4), (3, 4)]
+    attention = [*projection * 3, (3, 4, 12), (12,)]
+    feed_forward = [(12, 13), (13,), (13, 12), (12,)]
     check_layer(
-        EncoderBlock, arguments, [INPUTS], [*attention, *[(6,)] * 4, *feed_forward]
+        EncoderBlock, arguments, [INPUTS], [*attention, *[(12,)] * 4, *feed_forward]
     )
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@each_norm
+@pytest.mark.parametrize(
+    ("normalize_first", "dtype"),
+    [
+        (False, "float32"),
+        (True, "mixed_bfloat16"),
+        on_torch(True, "float32"),
+        on_torch(False, "mixed_float16"),
+    ],
+)
 def test_equals_the_reference(normalize_first, dtype):
     layer = encoder(normalize_first=normalize_first, dtype=dtype)
     weights, atol = layer.get_weights(), TOLERANCE[dtype]
@@ -98,9 +101,8 @@ def test_equals_keras_hub(normalize_first):
     theirs = encoder(keras_hub.layers.TransformerEncoder, **arguments)
     theirs.set_weights([1.2 * weight for weight in ours.get_weights()])
     ours.set_weights(theirs.get_weights())
-    for inputs, masks in itertools.product(
-        (INPUTS, with_mask(INPUTS, PADDING)), MASKS.values()
-    ):
+    implicit = with_mask(INPUTS, PADDING)
+    for inputs, masks in (INPUTS, MASKS["both"]), (implicit, MASKS["attention"]):
         output, scores = ours(inputs, return_attention_scores=True, **masks)
         expected, expected_scores = theirs(
             inputs, return_attention_scores=True, **masks
@@ -117,44 +119,7 @@ def test_equals_keras_hub(normalize_first):
         np.testing.assert_allclose(by_query, expected_by_query, atol=1e-5)
 
 
-@each_norm
-def test_embedding_masks_in_a_functional_model(normalize_first):
-    token_ids = np.array([[3, 1, 4, 0, 0], [1, 5, 2, 6, 1]])
-    mask = token_ids != 0
-    inputs = keras.Input((None,), dtype="int32")
-    embedding = keras.layers.Embedding(7, HIDDEN_DIM, mask_zero=True)
-    layers = [
-        EncoderBlock(INTERMEDIATE_DIM, NUM_HEADS, normalize_first=normalize_first)
-        for _ in range(2)
-    ]
-    model = keras.Model(inputs, layers[1](layers[0](embedding(inputs))))
-    for layer in layers:
-        with_random_weights(layer)
-    output = model(token_ids)
-    np.testing.assert_array_equal(get_mask(output), mask)
-    expected = to_numpy(embedding(token_ids))
-    for layer in layers:
-        expected, _ = reference.encoder_block(
-            layer.get_weights(),
-            expected,
-            mask[:, None] & mask[:, :, None],
-            normalize_first,
-        )
-    np.testing.assert_allclose(to_numpy(output), expected, atol=2e-5)
-
-
-@each_norm
-def test_padding_and_batch_mates_change_nothing(normalize_first):
-    layer = encoder(normalize_first=normalize_first)
-    expected = to_numpy(layer(INPUTS, padding_mask=PADDING))
-    wider = np.pad(INPUTS, ((0, 0), (0, 2), (0, 0)), constant_values=9.0)
-    output = layer(wider, padding_mask=np.pad(PADDING, ((0, 0), (0, 2))))
-    np.testing.assert_allclose(to_numpy(output)[:, :LENGTH], expected, atol=1e-5)
-    alone = to_numpy(layer(INPUTS[:1, :3]))
-    np.testing.assert_allclose(alone[0], expected[0, :3], atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", ["mixed_float16", on_torch("float32")])
 def test_a_row_of_padding_alone_stays_finite(dtype):
     layer = encoder(dtype=dtype)
     masks = {"padding_mask": PADDING & [[False], [True]]}
@@ -163,15 +128,6 @@ def test_a_row_of_padding_alone_stays_finite(dtype):
     assert (to_numpy(scores)[0] == 0).all()
     gradients = weight_gradients(layer, INPUTS, **masks)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-
-
-def test_dropout_is_for_training_alone():
-    layer = encoder(dropout=0.5)
-    plain = to_numpy(encoder()(INPUTS))
-    np.testing.assert_array_equal(to_numpy(layer(INPUTS)), plain)
-    assert np.abs(to_numpy(layer(INPUTS, training=True)) - plain).max() > 0.01
-    residuals = layer.self_attention_residual, layer.feed_forward_residual
-    assert {x.dropout for x in (layer.self_attention, *residuals)} == {0.5}
 
 
 def test_length_one():
@@ -191,24 +147,9 @@ def test_symbolic_shape_of_the_scores():
 
 
 class TestDesign:
-    @pytest.mark.parametrize("design", DESIGNS)
-    def test_comes_back_from_its_config(self, design):
-        layer = EncoderBlock(INTERMEDIATE_DIM, NUM_HEADS, **DESIGNS[design]())
-        stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
-        restored = keras.saving.deserialize_keras_object(stored)
-        assert restored.get_config() == layer.get_config()
-        layer.build(INPUTS.shape)
-        restored.build(INPUTS.shape)
-        with_random_weights(layer)
-        restored.set_weights(layer.get_weights())
-        np.testing.assert_array_equal(
-            to_numpy(restored(INPUTS)), to_numpy(layer(INPUTS))
-        )
-
-    @each_norm
-    def test_an_encoding_is_added_to_the_inputs(self, normalize_first):
-        layer = encoder(positions=PositionalEncoding(), normalize_first=normalize_first)
-        expected = encoder(normalize_first=normalize_first)(
+    def test_an_encoding_is_added_to_the_inputs(self):
+        layer = encoder(positions=PositionalEncoding(), normalize_first=True)
+        expected = encoder(normalize_first=True)(
             INPUTS + reference.positional_encoding(range(LENGTH), HIDDEN_DIM)
         )
         np.testing.assert_allclose(
@@ -245,6 +186,7 @@ class TestDesign:
         output = layer(INPUTS, padding_mask=PADDING)
         np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
 
+    @pytest.mark.once("torch")
     @pytest.mark.parametrize("part", ["attention", "feed_forward", "residual"])
     def test_an_unknown_option_is_named(self, part):
         layer = EncoderBlock(
@@ -254,19 +196,8 @@ class TestDesign:
             layer(INPUTS)
 
 
-def test_over_an_axis_more():
-    inputs = keras.Input((4, None, HIDDEN_DIM))
-    block = EncoderBlock(INTERMEDIATE_DIM, NUM_HEADS)
-    model = keras.Model(inputs, keras.layers.TimeDistributed(block)(inputs))
-    with_random_weights(block)
-    batch = RNG.normal(size=(BATCH, 4, LENGTH, HIDDEN_DIM)).astype("float32")
-    expected = [to_numpy(block(batch[:, i])) for i in range(4)]
-    np.testing.assert_allclose(
-        to_numpy(model(batch)), np.stack(expected, axis=1), atol=1e-5
-    )
-
-
+@pytest.mark.once("torch")
 def test_hidden_dim_that_the_heads_do_not_divide_is_an_error():
-    message = "`hidden_dim` must be divisible .*`hidden_dim=6`, `num_heads=4`"
+    message = "`hidden_dim` must be divisible .*`hidden_dim=12`, `num_heads=5`"
     with pytest.raises(ValueError, match=message):
-        EncoderBlock(INTERMEDIATE_DIM, num_heads=4)(INPUTS)
+        EncoderBlock(INTERMEDIATE_DIM, num_heads=5)(INPUTS)

@@ -28,22 +28,18 @@ MODEL |= {"source_vocabulary_size": 9, "target_vocabulary_size": 9}
 WRONG = [math.nan, math.inf, -math.inf, 0, -1e-5, 1e-46, 1e39, 10**400, "1e-5", True]
 
 
-@pytest.mark.parametrize("number", [*WRONG, None, [1e-5]], ids=lambda x: f"{x!r:.9}")
-def test_not_positive(number):
-    with pytest.raises(ValueError, match="`epsilon` must be a finite number above 0"):
+def test_a_number_above_0():
+    for number in (1e-12, 1, 2.0**-126, 3.4e38):
         check_positive(epsilon=number)
-
-
-@pytest.mark.parametrize("number", [1e-12, 1, 2.0**-126, 3.4e38])
-def test_positive(number):
-    check_positive(epsilon=number)
+    for number in (*WRONG, None, [1e-5]):
+        with pytest.raises(ValueError, match="`epsilon` must be a finite number above"):
+            check_positive(epsilon=number)
 
 
 @pytest.mark.parametrize(
     ("layer", "name", "arguments"),
     [
         (Residual, "layer_norm_epsilon", {}),
-        (Residual, "layer_norm_epsilon", {"normalization": None}),
         (EncoderBlock, "layer_norm_epsilon", SIZES),
         (DecoderBlock, "layer_norm_epsilon", SIZES),
         (EncoderStack, "layer_norm_epsilon", {"num_layers": 1, **SIZES}),
@@ -59,8 +55,7 @@ def test_layers(layer, name, arguments):
             layer(**arguments, **{name: number})
 
 
-@pytest.mark.parametrize("number", ["NaN", "0.0", "1e400"])
-def test_a_file(number, tmp_path):
+def test_a_file(tmp_path):
     good, bad = tmp_path / "good.keras", tmp_path / "bad.keras"
     Seq2Seq(**MODEL, layer_norm_epsilon=0.015625).save(good)
     with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as target:
@@ -68,7 +63,7 @@ def test_a_file(number, tmp_path):
             content = source.read(name)
             if name == "config.json":
                 assert json.loads(content)
-                content = content.replace(b"0.015625", number.encode())
+                content = content.replace(b"0.015625", b"NaN")
             target.writestr(name, content)
     with pytest.raises((ValueError, TypeError), match="layer_norm_epsilon.* must be a"):
         keras.saving.load_model(bad, compile=False)

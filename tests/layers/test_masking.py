@@ -32,13 +32,10 @@ def test_causal_mask_by_hand():
     assert to_ints(causal_mask(1, 1)) == [[[1]]]
 
 
-@pytest.mark.parametrize("offset", [0, 1, 4])
-def test_causal_mask_takes_tensors(offset):
-    tensor = ops.convert_to_tensor(offset, "int32")
-    np.testing.assert_array_equal(
-        ops.convert_to_numpy(causal_mask(3, 7, tensor)),
-        reference.causal_mask(3, 7, offset),
-    )
+def test_causal_mask_takes_tensors():
+    mask = causal_mask(3, 7, ops.convert_to_tensor(4, "int32"))
+    expected = reference.causal_mask(3, 7, 4)
+    np.testing.assert_array_equal(ops.convert_to_numpy(mask), expected)
 
 
 def test_merge_masks_is_their_logical_and():

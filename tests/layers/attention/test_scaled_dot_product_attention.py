@@ -5,54 +5,64 @@ import numpy as np
 import pytest
 import reference
 from keras import ops
-from layer_contract import gradients, to_numpy
+from layer_contract import gradients, on_torch, to_numpy
 
 from keras_transformer.layers import scaled_dot_product_attention
 
 MODULE = sys.modules[scaled_dot_product_attention.__module__]
 
 RNG = np.random.default_rng(13)
-BATCH, QUERY_LENGTH, KEY_LENGTH, NUM_HEADS, KEY_DIM, VALUE_DIM = 2, 5, 7, 6, 11, 13
-PAIRS = QUERY_LENGTH, KEY_LENGTH
-
-PADDING = np.arange(KEY_LENGTH) < [[KEY_LENGTH], [4]]
-HOLES = RNG.random((BATCH, *PAIRS)) < 0.6
-HOLES[:, :, 0] = True
-NOTHING_SEEN = HOLES.copy()
-NOTHING_SEEN[0, 2] = NOTHING_SEEN[1, :2] = False
-PER_HEAD = RNG.random((BATCH, NUM_HEADS, *PAIRS)) < 0.3
-CAUSAL = reference.causal_mask(*PAIRS)
-
-MASKS = {
-    "none": None,
-    "keys": PADDING[:, None],
-    "one for all": HOLES[0],
-    "queries and keys": HOLES,
-    "fully masked rows": NOTHING_SEEN,
-    "per head": PER_HEAD,
-    "per head, for all": PER_HEAD[:1],
-    "nothing": np.zeros((1, 1, 1), bool),
-}
-BIASES = {
-    "none": None,
-    "one for all": RNG.normal(size=(1, *PAIRS)).astype("float32"),
-    "per head": RNG.normal(size=(NUM_HEADS, *PAIRS)).astype("float32"),
-    "per row": RNG.normal(size=(BATCH, 1, *PAIRS)).astype("float32"),
-    "per row and head": RNG.normal(size=(BATCH, NUM_HEADS, *PAIRS)).astype("float32"),
-}
+# PyTorch computes few queries by matrix products, and more by its fused kernel.
+FEW, MANY = 5, MODULE.FEW_QUERIES + 3
+BATCH, KEY_LENGTH, NUM_HEADS, KEY_DIM, VALUE_DIM = 2, 7, 6, 11, 13
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
-each_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-each_bias = pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES.keys())
-each_dtype = pytest.mark.parametrize("dtype", TOLERANCE)
-each_path = pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
-each_group = pytest.mark.parametrize("key_value_heads", [NUM_HEADS, 2, 1])
-some_masks = pytest.mark.parametrize(
-    "mask", [None, PADDING[:, None], NOTHING_SEEN, PER_HEAD]
+# Heads of keys and values, queries, whether the causal mask is used.
+SETTINGS = [
+    (6, FEW, False),
+    (2, FEW, True),
+    on_torch(1, MANY, False),
+    on_torch(6, MANY, True),
+]
+each_setting = pytest.mark.parametrize(
+    ("key_value_heads", "num_queries", "causal"), SETTINGS
 )
-causal_or_not = pytest.mark.parametrize(
-    "causal", [False, True], ids=["both ways", "causal"]
-)
+
+
+def random_mask(*shape):
+    mask = RNG.random((*shape, KEY_LENGTH)) < 0.6
+    mask[..., 0] = True
+    return mask
+
+
+def masks(num_queries):
+    padding = np.arange(KEY_LENGTH) < [[KEY_LENGTH], [4]]
+    per_head = RNG.random((BATCH, NUM_HEADS, num_queries, KEY_LENGTH)) < 0.3
+    return {
+        "none": None,
+        "keys": padding[:, None],
+        "one for all": random_mask(num_queries),
+        "fully masked rows": with_empty_rows(num_queries),
+        "per head": per_head,
+        "per head, for all": per_head[:1],
+        "nothing": np.zeros((1, 1, 1), bool),
+    }
+
+
+def with_empty_rows(num_queries):
+    mask = random_mask(BATCH, num_queries)
+    mask[0, 2] = mask[1, :2] = False
+    return mask
+
+
+def biases(num_queries):
+    pairs = num_queries, KEY_LENGTH
+    return {
+        "one for all": RNG.normal(size=(1, *pairs)).astype("float32"),
+        "per head": RNG.normal(size=(NUM_HEADS, *pairs)).astype("float32"),
+        "per row": RNG.normal(size=(BATCH, 1, *pairs)).astype("float32"),
+        "both": RNG.normal(size=(BATCH, NUM_HEADS, *pairs)).astype("float32"),
+    }
 
 
 def heads(length, num_heads, dim, dtype="float32"):
@@ -60,31 +70,37 @@ def heads(length, num_heads, dim, dtype="float32"):
     return ops.cast(values, dtype)
 
 
-def query_key_value(dtype="float32", key_value_heads=NUM_HEADS, value_dim=KEY_DIM):
+def query_key_value(
+    key_value_heads=NUM_HEADS, num_queries=FEW, dtype="float32", value_dim=KEY_DIM
+):
     return (
-        heads(QUERY_LENGTH, NUM_HEADS, KEY_DIM, dtype),
+        heads(num_queries, NUM_HEADS, KEY_DIM, dtype),
         heads(KEY_LENGTH, key_value_heads, KEY_DIM, dtype),
         heads(KEY_LENGTH, key_value_heads, value_dim, dtype),
     )
 
 
-def with_causal(mask, causal):
-    """The mask with four axes, merged with the causal mask."""
-    if mask is None:
-        mask = np.ones(PAIRS, bool)
-    mask = np.expand_dims(mask, 1) if mask.ndim == 3 else mask
-    return np.broadcast_to(
-        mask & CAUSAL if causal else mask, (BATCH, NUM_HEADS, *PAIRS)
+def check(inputs, mask=None, bias=None, causal=False, name=""):
+    """Compares the outputs of both routes, and the scores, with the reference."""
+    whole = np.ones((1, 1, 1), bool) if mask is None else mask
+    whole = np.expand_dims(whole, -3) if whole.ndim < 4 else whole
+    if causal:
+        whole = whole & reference.causal_mask(inputs[0].shape[1], KEY_LENGTH)
+    expected, expected_scores = reference.scaled_dot_product_attention(
+        *map(to_numpy, inputs), whole, bias
     )
-
-
-def attend(*inputs, fused, **options):
-    """The output, computed with or without the fused kernel."""
-    if fused:
-        return scaled_dot_product_attention(*inputs, **options)
-    return scaled_dot_product_attention(
+    options = {"attention_mask": mask, "bias": bias, "use_causal_mask": causal}
+    plain = scaled_dot_product_attention(*inputs, **options)
+    output, scores = scaled_dot_product_attention(
         *inputs, return_attention_scores=True, **options
-    )[0]
+    )
+    dtype = keras.backend.standardize_dtype(inputs[0].dtype)
+    pairs = (plain, expected), (output, expected), (scores, expected_scores)
+    for actual, wanted in pairs:
+        assert keras.backend.standardize_dtype(actual.dtype) == dtype
+        np.testing.assert_allclose(
+            to_numpy(actual), wanted, atol=TOLERANCE[dtype], err_msg=name
+        )
 
 
 def test_by_hand():
@@ -102,126 +118,113 @@ def test_by_hand():
     np.testing.assert_allclose(to_numpy(output), [[[[5.0]]]], atol=1e-5)
 
 
-class TestAgainstTheReference:
-    def check(self, inputs, mask=None, bias=None, causal=False):
-        expected, expected_scores = reference.scaled_dot_product_attention(
-            *map(to_numpy, inputs), with_causal(mask, causal), bias
-        )
-        options = {"attention_mask": mask, "bias": bias, "use_causal_mask": causal}
-        plain = scaled_dot_product_attention(*inputs, **options)
-        output, scores = scaled_dot_product_attention(
-            *inputs, return_attention_scores=True, **options
-        )
-        dtype = keras.backend.standardize_dtype(inputs[0].dtype)
-        for actual, wanted in (
-            (plain, expected),
-            (output, expected),
-            (scores, expected_scores),
-        ):
-            assert keras.backend.standardize_dtype(actual.dtype) == dtype
-            np.testing.assert_allclose(to_numpy(actual), wanted, atol=TOLERANCE[dtype])
-
-    @each_group
-    @each_mask
-    @causal_or_not
-    def test_masks(self, mask, key_value_heads, causal):
-        inputs = query_key_value(key_value_heads=key_value_heads)
-        self.check(inputs, mask, causal=causal)
-
-    @each_group
-    @each_bias
-    @pytest.mark.parametrize("mask", [None, NOTHING_SEEN, PER_HEAD])
-    def test_biases(self, mask, bias, key_value_heads):
-        inputs = query_key_value(key_value_heads=key_value_heads)
-        self.check(inputs, mask, bias, causal=bias is not None)
-
-    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-    @pytest.mark.parametrize("key_value_heads", [NUM_HEADS, 2])
-    @some_masks
-    def test_half_precision(self, mask, key_value_heads, dtype):
-        self.check(query_key_value(dtype, key_value_heads), mask)
-
-    @each_dtype
-    @each_group
-    def test_all_at_once(self, key_value_heads, dtype):
-        inputs = query_key_value(dtype, key_value_heads, VALUE_DIM)
-        self.check(inputs, PER_HEAD, BIASES["per head"], causal=True)
-
-    @pytest.mark.parametrize(("queries", "keys"), [(1, 7), (5, 1), (1, 1)])
-    @each_group
-    def test_length_one(self, queries, keys, key_value_heads):
-        inputs = (
-            heads(queries, NUM_HEADS, KEY_DIM),
-            heads(keys, key_value_heads, KEY_DIM),
-            heads(keys, key_value_heads, VALUE_DIM),
-        )
-        expected, _ = reference.scaled_dot_product_attention(*inputs)
-        for fused in (True, False):
-            output = attend(*inputs, fused=fused)
-            np.testing.assert_allclose(to_numpy(output), expected, atol=1e-5)
+@each_setting
+def test_masks(key_value_heads, num_queries, causal):
+    inputs = query_key_value(key_value_heads, num_queries)
+    for name, mask in masks(num_queries).items():
+        check(inputs, mask, causal=causal, name=name)
 
 
-@each_path
-@each_dtype
 @pytest.mark.parametrize(
-    ("key_value_heads", "bias"), [(NUM_HEADS, None), (2, BIASES["per head"])]
+    ("key_value_heads", "num_queries"), [(2, FEW), on_torch(6, MANY)]
 )
-class TestNothingToAttendTo:
-    EMPTY = ~NOTHING_SEEN.any(-1)
-
-    def test_gives_exact_zeros(self, fused, dtype, key_value_heads, bias):
-        attended = scaled_dot_product_attention(
-            *query_key_value(dtype, key_value_heads),
-            NOTHING_SEEN,
-            return_attention_scores=not fused,
-            bias=bias,
-        )
-        output, *scores = (attended,) if fused else attended
-        output = to_numpy(output)
-        assert (output[self.EMPTY] == 0).all() and (output[~self.EMPTY] != 0).all()
-        for score in map(to_numpy, scores):
-            by_query = score.transpose(0, 2, 1, 3)
-            assert (by_query[self.EMPTY] == 0).all()
-            np.testing.assert_allclose(by_query[~self.EMPTY].sum(-1), 1, atol=1e-2)
-
-    def test_has_finite_gradients(self, fused, dtype, key_value_heads, bias):
-        def loss(*inputs):
-            options = {"attention_mask": NOTHING_SEEN, "bias": bias}
-            output = attend(*inputs, fused=fused, **options)
-            return ops.sum(ops.square(ops.cast(output, "float32")))
-
-        of_query, *others = gradients(loss, *query_key_value(dtype, key_value_heads))
-        assert (of_query[self.EMPTY] == 0).all()
-        assert all(np.isfinite(g).all() and g.any() for g in (of_query, *others))
+def test_biases(key_value_heads, num_queries):
+    inputs = query_key_value(key_value_heads, num_queries)
+    for name, bias in biases(num_queries).items():
+        check(inputs, with_empty_rows(num_queries), bias, name=name)
+    check(inputs, None, bias, causal=True)
 
 
-@some_masks
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(
-    ("key_value_heads", "causal"), [(NUM_HEADS, False), (NUM_HEADS, True), (2, True)]
+    ("key_value_heads", "num_queries"), [(6, FEW), on_torch(2, MANY)]
 )
-def test_fused_and_unfused_gradients_agree(mask, key_value_heads, causal):
+def test_mask_bias_and_value_dim_in_every_precision(
+    key_value_heads, num_queries, dtype
+):
+    inputs = query_key_value(key_value_heads, num_queries, dtype, VALUE_DIM)
+    check(inputs)
+    mask, bias = masks(num_queries)["per head"], biases(num_queries)["per head"]
+    check(inputs, mask, bias, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 1), on_torch(1, 7), on_torch(MANY, 1)]
+)
+def test_length_one(queries, keys):
+    inputs = (
+        heads(queries, NUM_HEADS, KEY_DIM),
+        heads(keys, 2, KEY_DIM),
+        heads(keys, 2, VALUE_DIM),
+    )
+    expected, _ = reference.scaled_dot_product_attention(*inputs)
+    output, _ = scaled_dot_product_attention(*inputs, return_attention_scores=True)
+    for actual in (scaled_dot_product_attention(*inputs), output):
+        np.testing.assert_allclose(to_numpy(actual), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "dtype", "key_value_heads", "has_bias"),
+    [
+        (FEW, "float32", 2, False),
+        (FEW, "float16", 6, True),
+        on_torch(MANY, "float32", 6, True),
+        on_torch(MANY, "bfloat16", 2, False),
+    ],
+)
+def test_nothing_to_attend_to(num_queries, dtype, key_value_heads, has_bias):
+    """Gives outputs, scores and gradients of exactly zero."""
+    mask = with_empty_rows(num_queries)
+    bias = biases(num_queries)["per head"] if has_bias else None
+    inputs = query_key_value(key_value_heads, num_queries, dtype)
+    options = {"attention_mask": mask, "bias": bias}
+    _, scores = scaled_dot_product_attention(
+        *inputs, return_attention_scores=True, **options
+    )
+    empty, scores = ~mask.any(-1), to_numpy(scores).transpose(0, 2, 1, 3)
+    assert (scores[empty] == 0).all()
+    np.testing.assert_allclose(scores[~empty].sum(-1), 1, atol=1e-2)
+
+    def loss(*inputs):
+        output = scaled_dot_product_attention(*inputs, **options)
+        return ops.sum(ops.square(ops.cast(output, "float32")))
+
+    output = to_numpy(scaled_dot_product_attention(*inputs, **options))
+    assert (output[empty] == 0).all() and (output[~empty] != 0).all()
+    of_query, *others = gradients(loss, *inputs)
+    assert (of_query[empty] == 0).all()
+    assert all(np.isfinite(g).all() and g.any() for g in (of_query, *others))
+
+
+@pytest.mark.once("torch")
+@each_setting
+def test_gradients_without_the_fused_kernel_are_the_same(
+    key_value_heads, num_queries, causal
+):
+    mask = with_empty_rows(num_queries)
+
     def loss(*inputs, **options):
         options |= {"attention_mask": mask, "use_causal_mask": causal}
         return ops.sum(ops.sin(scaled_dot_product_attention(*inputs, **options)))
 
-    inputs = query_key_value(key_value_heads=key_value_heads)
+    inputs = query_key_value(key_value_heads, num_queries)
     fused = gradients(loss, *inputs)
     unfused = gradients(lambda *x: loss(*x, dropout=lambda scores: scores), *inputs)
     for one, other in zip(fused, unfused, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@each_path
 @pytest.mark.parametrize(
-    ("key_value_heads", "mask"), [(NUM_HEADS, NOTHING_SEEN), (2, None)]
+    ("key_value_heads", "num_queries"), [(2, FEW), on_torch(6, MANY)]
 )
-def test_gradient_by_the_bias(mask, key_value_heads, fused):
+def test_gradient_by_the_bias(key_value_heads, num_queries):
     """By the mean value theorem: central differences of the float64 reference."""
-    inputs = query_key_value(key_value_heads=key_value_heads)
-    bias, direction = RNG.normal(size=(2, NUM_HEADS, *PAIRS))
+    inputs = query_key_value(key_value_heads, num_queries)
+    mask = with_empty_rows(num_queries)
+    bias, direction = RNG.normal(size=(2, NUM_HEADS, num_queries, KEY_LENGTH))
 
     def loss(bias):
-        output = attend(*inputs, fused=fused, attention_mask=mask, bias=bias)
+        output = scaled_dot_product_attention(*inputs, attention_mask=mask, bias=bias)
         return ops.sum(ops.sin(output))
 
     def reference_loss(bias):
@@ -234,21 +237,6 @@ def test_gradient_by_the_bias(mask, key_value_heads, fused):
     np.testing.assert_allclose((gradient * direction).sum(), difference / 2e-4, 1e-3)
 
 
-@pytest.mark.parametrize("key_value_heads", [2, 1])
-@each_path
-def test_consecutive_heads_share_keys_and_values(key_value_heads, fused):
-    query, key, value = query_key_value(key_value_heads=key_value_heads)
-    group = NUM_HEADS // key_value_heads
-    output = to_numpy(attend(query, key, value, fused=fused))
-    for head in range(NUM_HEADS):
-        own = slice(head, head + 1)
-        shared = slice(head // group, head // group + 1)
-        alone = attend(
-            query[:, :, own], key[:, :, shared], value[:, :, shared], fused=fused
-        )
-        np.testing.assert_allclose(to_numpy(alone), output[:, :, own], atol=1e-5)
-
-
 def test_large_logits_stay_finite_in_half_precision():
     query = np.full((1, 1, 1, 64), 60.0)
     key = np.stack([np.full((1, 1, 64), 60.0), np.full((1, 1, 64), -60.0)], axis=1)
@@ -259,50 +247,45 @@ def test_large_logits_stay_finite_in_half_precision():
     assert to_numpy(scores).ravel().tolist() == [1.0, 0.0]
 
 
-@each_path
-@each_dtype
-def test_a_large_bias_stays_finite(dtype, fused):
+@pytest.mark.parametrize("dtype", ["float16", on_torch("bfloat16")])
+def test_a_large_bias_stays_finite(dtype):
     """A bias as large as that of ALiBi at a distance of 20,000 tokens."""
-    inputs = query_key_value(dtype)
-    bias = np.full((1, *PAIRS), -1e4, "float32")
-    bias[..., 3] = 0.0
-    output = to_numpy(attend(*inputs, fused=fused, attention_mask=HOLES, bias=bias))
-    assert np.isfinite(output).all()
-    value = to_numpy(inputs[2])[:, 3]
-    for row, query in zip(*np.nonzero(HOLES[:, :, 3]), strict=True):
-        np.testing.assert_allclose(output[row, query], value[row], atol=1e-6)
+    for num_queries in (FEW, MANY):
+        inputs = query_key_value(6, num_queries, dtype)
+        bias = np.full((1, num_queries, KEY_LENGTH), -1e4, "float32")
+        bias[..., 3] = 0.0
+        mask = random_mask(BATCH, num_queries)
+        output = scaled_dot_product_attention(*inputs, attention_mask=mask, bias=bias)
+        output, value = to_numpy(output), to_numpy(inputs[2])[:, 3]
+        assert np.isfinite(output).all()
+        for row, query in zip(*np.nonzero(mask[:, :, 3]), strict=True):
+            np.testing.assert_allclose(output[row, query], value[row], atol=1e-6)
 
 
-@pytest.mark.parametrize("length", [3, 31])
-def test_symbolic_inputs(length):
-    x = keras.Input((length, 2, 4))
-    assert scaled_dot_product_attention(x, x, x).shape == (None, length, 2, 4)
-
-
-@pytest.mark.parametrize("options", [{}, {"flash_attention": False}, {"bias": 0}])
 @pytest.mark.parametrize(
-    "dtypes", [("float16", "float32"), ("bfloat16", "float16"), ("float32", "bfloat16")]
+    ("of_query", "of_others", "has_bias"),
+    [
+        ("float16", "float32", False),
+        on_torch("bfloat16", "float16", True),
+        on_torch("float32", "bfloat16", False),
+    ],
 )
-def test_the_outputs_have_the_dtype_of_the_query(dtypes, options):
-    arrays = [to_numpy(x) for x in query_key_value()]
-    of_query, of_others = dtypes
-    inputs = [
-        ops.cast(x, dtype)
-        for x, dtype in zip(arrays, (of_query, of_others, of_others), strict=True)
-    ]
-    if "bias" in options:
-        options = {"bias": np.zeros((NUM_HEADS, *PAIRS), "float32")}
-    output = scaled_dot_product_attention(*inputs, attention_mask=HOLES, **options)
+def test_the_outputs_have_the_dtype_of_the_query(of_query, of_others, has_bias):
+    arrays = [to_numpy(x) for x in query_key_value(num_queries=MANY)]
+    dtypes = of_query, of_others, of_others
+    inputs = [ops.cast(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
+    mask = random_mask(BATCH, MANY)
+    options = {"bias": np.zeros((1, 1, 1), "float32")} if has_bias else {}
+    output = scaled_dot_product_attention(*inputs, attention_mask=mask, **options)
     with_scores, scores = scaled_dot_product_attention(
-        *inputs, attention_mask=HOLES, return_attention_scores=True, **options
+        *inputs, attention_mask=mask, return_attention_scores=True, **options
     )
-    expected, expected_scores = reference.scaled_dot_product_attention(*arrays, HOLES)
-    tolerance = max(TOLERANCE[dtype] for dtype in dtypes)
-    for x, right in ((output, expected), (with_scores, expected)):
-        assert keras.backend.standardize_dtype(x.dtype) == of_query
-        np.testing.assert_allclose(to_numpy(x), right, atol=tolerance)
-    assert keras.backend.standardize_dtype(scores.dtype) == of_query
-    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=tolerance)
+    expected, expected_scores = reference.scaled_dot_product_attention(*arrays, mask)
+    pairs = (output, expected), (with_scores, expected), (scores, expected_scores)
+    for actual, wanted in pairs:
+        assert keras.backend.standardize_dtype(actual.dtype) == of_query
+        tolerance = max(TOLERANCE[dtype] for dtype in dtypes)
+        np.testing.assert_allclose(to_numpy(actual), wanted, atol=tolerance)
 
 
 def test_dropout_weighs_the_values_but_not_the_scores():
@@ -315,6 +298,7 @@ def test_dropout_weighs_the_values_but_not_the_scores():
     np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-5)
 
 
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
@@ -331,69 +315,42 @@ def test_shapes_that_do_not_fit_are_named(shapes, message):
     assert all(str(shape) in str(error.value) for shape in shapes)
 
 
-@pytest.fixture
-def kernel_calls(monkeypatch):
-    """Calls of the fused kernel, as on a machine with a GPU."""
+@pytest.mark.once("jax")
+def test_layouts_for_the_kernel_of_jax_on_a_gpu(monkeypatch):
+    """The rules of the kernel are tested without a GPU: its calls are recorded."""
     calls = []
-    kernel = ops.dot_product_attention
 
-    def recorded(*inputs, **options):
+    def recorded(query, *inputs, **options):
         calls.append(options)
-        return kernel(*inputs, **options)
+        return query
 
     monkeypatch.setattr(MODULE, "_is_on_gpu", lambda: True)
     monkeypatch.setattr(MODULE.ops, "dot_product_attention", recorded)
-    return calls
 
+    def ones(length, dtype="bfloat16", heads=2, dim=8):
+        return ops.ones((1, length, heads, dim), dtype)
 
-def ones(length, dtype="bfloat16", heads=2, dim=8):
-    return ops.ones((1, length, heads, dim), dtype)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="rules of JAX's kernel")
-class TestKernelOfJaxOnAGpu:
-    def test_is_used_in_half_precision_for_many_keys(self, kernel_calls):
-        for dtype in ("bfloat16", "float16"):
-            x = ones(128, dtype)
-            scaled_dot_product_attention(x, x, x, use_causal_mask=True)
-        assert [options["is_causal"] for options in kernel_calls] == [True, True]
-
-    @pytest.mark.parametrize(
-        ("query", "key", "value"),
-        [
-            (ones(128, "float32"), ones(128, "float32"), ones(128, "float32")),
-            (ones(128), ones(126), ones(126)),
-            (ones(16), ones(128), ones(128)),
-            (ones(128), ones(128), ones(128, dim=6)),
-        ],
-        ids=["float32", "few keys", "few queries", "other value_dim"],
-    )
-    def test_is_not_used_otherwise(self, kernel_calls, query, key, value):
-        scaled_dot_product_attention(query, key, value)
-        assert not kernel_calls
-
-    @pytest.mark.parametrize("length", [128, 129])
-    @pytest.mark.parametrize("heads", [1, 2])
-    def test_takes_even_lengths_only_with_a_mask(self, kernel_calls, length, heads):
-        query, key = ones(length), ones(length, heads=heads)
-        mask = np.arange(length)[None, None] < 100
-        scaled_dot_product_attention(query, key, key)
-        scaled_dot_product_attention(query, key, key, mask)
-        scaled_dot_product_attention(query, key, key, use_causal_mask=True)
-        masks = [options["mask"] is not None for options in kernel_calls]
-        is_masked_if_causal = heads == 1  # The query heads are folded to queries.
-        if length % 2 == 0:
-            assert masks == [False, True, is_masked_if_causal]
-        else:
-            assert masks == [False] + [False] * (not is_masked_if_causal)
-
-    def test_gets_masks_and_biases_for_all_queries(self, kernel_calls):
-        """Its layout has an axis for the queries; those of the rows may have size 1."""
-        x = ones(128)
-        mask, bias = np.arange(128)[None, None] < 100, ops.ones((2, 1, 128))
-        scaled_dot_product_attention(x, x, x, mask)
-        scaled_dot_product_attention(x, x, x, bias=bias)
-        scaled_dot_product_attention(x, x, x, mask, bias=bias)
-        first, *others = kernel_calls
-        assert first["mask"].shape == (1, 1, 128, 128)
-        assert [options["bias"].shape for options in others] == 2 * [(1, 2, 128, 128)]
+    x, odd = ones(128), ones(129)
+    mask, bias = np.arange(128)[None, None] < 100, ops.ones((2, 1, 128))
+    # Not in float32, for few keys, few queries, another `value_dim`, or odd lengths
+    # with a mask.
+    scaled_dot_product_attention(*[ones(128, "float32")] * 3)
+    scaled_dot_product_attention(x, ones(126), ones(126))
+    scaled_dot_product_attention(ones(16), x, x)
+    scaled_dot_product_attention(x, x, ones(128, dim=6))
+    scaled_dot_product_attention(odd, odd, odd, np.arange(129)[None, None] < 100)
+    assert not calls
+    scaled_dot_product_attention(odd, odd, odd)
+    scaled_dot_product_attention(x, x, x, use_causal_mask=True)
+    # The heads of the queries are folded to queries, which takes a mask.
+    scaled_dot_product_attention(x, *[ones(128, heads=1)] * 2, use_causal_mask=True)
+    assert [call["is_causal"] for call in calls] == [False, True, False]
+    assert [call["mask"] is not None for call in calls] == [False, False, True]
+    calls.clear()
+    # Masks and biases have an axis for the queries; that of the rows may have size 1.
+    scaled_dot_product_attention(x, x, x, mask)
+    scaled_dot_product_attention(x, x, x, bias=bias)
+    scaled_dot_product_attention(x, x, x, mask, bias=bias)
+    first, *others = calls
+    assert first["mask"].shape == (1, 1, 128, 128)
+    assert [call["bias"].shape for call in others] == 2 * [(1, 2, 128, 128)]

@@ -1,8 +1,7 @@
 import keras_hub
 import numpy as np
 import pytest
-from four_axes_contract import check_scheme
-from layer_contract import to_numpy
+from layer_contract import check_layer, to_numpy
 
 from keras_transformer.layers import AlibiBias
 
@@ -22,7 +21,7 @@ def masked_softmax(logits, mask):
 
 
 def test_contract():
-    check_scheme(AlibiBias, {"max_bias": 5}, LOGITS, (3, None, None), [])
+    check_layer(AlibiBias, {"max_bias": 5}, [LOGITS], [], [(3, None, None)])
 
 
 def test_by_hand():
@@ -35,6 +34,7 @@ def test_by_hand():
 
 # Section 3 gives the first; the published code the others: slopes of 4 (8) heads,
 # then the first, third, … of 8 (16).
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "exponents",
     [
@@ -50,7 +50,8 @@ def test_slopes(exponents):
     np.testing.assert_allclose(slopes, 2.0 ** -np.array(exponents), rtol=1e-6)
 
 
-@pytest.mark.parametrize("num_heads", [1, 5, 8, 12])
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("num_heads", [1, 12])
 def test_equals_keras_hub_under_a_causal_softmax(num_heads):
     logits = RNG.normal(size=(2, num_heads, 11, 11)).astype("float32")
     ours = to_numpy(AlibiBias()(logits))
@@ -71,10 +72,3 @@ def test_distances_of_explicit_positions():
         distance = abs(queries[row][query] - keys[row][key])
         expected[row, head, query, key] = -[2**-4, 2**-8, 2**-2][head] * distance
     np.testing.assert_allclose(bias(3, queries, keys), expected, rtol=1e-6)
-
-
-def test_is_symmetric_and_depends_on_the_difference_of_positions_alone():
-    positions = np.arange(13)
-    near = bias(5, positions, positions)
-    np.testing.assert_array_equal(near, np.swapaxes(near, 1, 2))
-    np.testing.assert_array_equal(bias(5, positions + 500, positions + 500), near)

@@ -13,6 +13,8 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
+
 VOCABULARY_SIZE, LENGTH, HIDDEN_DIM, STEPS, BATCH = 7, 11, 32, 100, 61
 SCHEMES = {
     "none": None,
@@ -43,7 +45,7 @@ def accuracies():
     model.compile(
         optimizer=keras.optimizers.Adam(1e-2),
         loss=dict.fromkeys(SCHEMES, loss),
-        jit_compile=keras.backend.backend() == "jax",
+        jit_compile=False,
     )
     tokens = rng.integers(0, VOCABULARY_SIZE, (STEPS * BATCH, LENGTH))
     model.fit(
