@@ -77,7 +77,9 @@ def test_a_search_of_one_model_twice_and_of_two_models(ensemble, members):
 @pytest.mark.once("torch")
 def test_prefixes_streams_coverage_trees_and_files(ensemble, tmp_path):
     search = BeamSearch(2, coverage_penalty=0.2)
-    for text in ensemble.generate(TEXTS[:2], search, prefix=["a t", "to"], max_length=6):
+    for text in ensemble.generate(
+        TEXTS[:2], search, prefix=["a t", "to"], max_length=6
+    ):
         assert text.startswith(("a t", "to"))
     for options in ({}, {"search": GreedySearch()}):
         pieces = "".join(ensemble.stream("a toy", **options, max_length=6))
