@@ -122,6 +122,18 @@ def hypotheses(result, row):
 
 
 @pytest.mark.once("torch")
+def test_a_large_penalty_has_no_effect_on_the_scores():
+    """The prefix gives all groups the same token, which the second is penalised for."""
+    script = {(): {3: 0.6, 4: 0.4}, (3,): {3: 0.9, 4: 0.1}, (3, 4): {4: 1.0}}
+    options = {"num_beam_groups": 2, "diversity_penalty": 1e8}
+    search = BeamSearch(2, 0.0, 2, **options)
+    result = written_step(script).search(search, 4, prefixes=[[3]])
+    assert hypotheses(result, 0) == [(3, 3, END), (3, 4, 4, END)]
+    expected = np.log([0.6 * 0.9, 0.6 * 0.1])
+    np.testing.assert_allclose(result.scores[0], expected, atol=1e-4)
+
+
+@pytest.mark.once("torch")
 def test_a_finished_group_has_no_effect():
     """The first group ends after two steps, but its beam continues with 2 and 4."""
     script = {

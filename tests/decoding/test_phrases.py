@@ -139,6 +139,14 @@ def test_the_first_output_with_a_phrase_does_not_end_the_search():
 
 
 @pytest.mark.once("torch")
+def test_phrases_without_room_find_nothing():
+    result = STEP.search(BeamSearch(3), 3, phrases=[[(3, 4, 3)]] * 5)
+    assert (result.scores == -np.inf).all()
+    assert (result.lengths == 0).all()
+    assert (result.token_ids == PAD).all()
+
+
+@pytest.mark.once("torch")
 def test_rows_continue_in_smaller_batches():
     step = random_step(16, max_length=6, seed=31)
     phrases = [[(2, 3), (4,)] if row % 3 else [] for row in range(16)]

@@ -21,8 +21,8 @@ TARGETS = np.array([[2, 7, 9, 4], [2, 5, 5, 6]])
 INPUTS = {"encoder_token_ids": SOURCES, "decoder_token_ids": TARGETS}
 
 
-def model_of(name):
-    model = Seq2Seq(**{**SIZES, **DESIGNS[name]()})
+def model_of(name, **options):
+    model = Seq2Seq(**{**SIZES, **DESIGNS[name](), **options})
     rng = np.random.default_rng(3)
     model.set_weights([w + rng.normal(0, 0.2, w.shape) for w in model.get_weights()])
     return model
@@ -49,9 +49,12 @@ def test_config_and_file_restore_the_model(name, tmp_path):
     np.testing.assert_array_equal(logits(reloaded), logits(model))
 
 
-@pytest.mark.parametrize("name", ["sinusoidal", "relative", "global", "modern"])
-def test_steps_with_reordered_beams_equal_whole_calls(name):
-    model, num_beams = model_of(name), 3
+@pytest.mark.parametrize(
+    ("name", "normalize_first"),
+    [("sinusoidal", False), ("relative", True), ("global", False), ("modern", True)],
+)
+def test_steps_with_reordered_beams_equal_whole_calls(name, normalize_first):
+    model, num_beams = model_of(name, normalize_first=normalize_first), 3
     beams = np.random.default_rng(1).integers(4, 11, size=(2, num_beams, 4))
     beams[..., 0] = model.start_token_id
     parents = np.array([[2, 0, 1], [1, 2, 0]])

@@ -124,6 +124,12 @@ def test_later_target_tokens_do_not_leak(model):
 
 
 @pytest.mark.once("torch")
+def test_symbolic_shape(model):
+    symbolic = {name: keras.Input((None,), dtype="int32") for name in INPUTS}
+    assert model(symbolic).shape == (None, None, VOCABULARY_SIZE)
+
+
+@pytest.mark.once("torch")
 def test_the_padding_id_is_a_setting():
     model = seq2seq(pad_token_id=12)
     source = np.where(SOURCE == 0, 12, SOURCE)
@@ -202,7 +208,8 @@ def test_positions_are_added_or_part_of_the_blocks():
 
 def test_generate_equals_a_search_step_by_step_and_has_the_scores_of_the_call():
     """Also after another one with other weights, which compiled it."""
-    model, search = seq2seq(num_layers=1), BeamSearch(3, 0.0, num_hypotheses=2)
+    model = seq2seq(num_layers=1, output_bias=True)
+    search = BeamSearch(3, 0.0, num_hypotheses=2)
     limits = {"max_length": SOURCE_LENGTH + 11}  # no room for so many at first
     limits["min_length"] = limits["max_length"] - 1
     weights = model.get_weights()

@@ -33,6 +33,13 @@ def test_training_is_deterministic(model_type):
     assert train(3).vocabulary_size == 41
 
 
+def test_training_with_long_lines():
+    lines = ["a short line"] * 50 + ["Ж" * 4193] * 50
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=16)
+    (ids,) = tokenizer.tokenize(["Ж"]).to_list()
+    assert tokenizer.unknown_token_id not in ids
+
+
 def test_sample_depends_on_the_seed():
     lines = ["".join(word) for word in itertools.product("stkb", "aeiou", "nmrldfg")]
     options = {"lines": lines, "vocabulary_size": 37, "max_sentences": 97}
