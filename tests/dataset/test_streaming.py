@@ -110,7 +110,7 @@ def test_restore_at_any_position(files):
         epochs.append(read(data))
         states.append([data.state(n) for n in range(8)])
     assert states[0][7]["epoch"] == 1
-    for epoch, batch in [(0, 3), (1, 0), (2, 6), (2, 7)]:
+    for epoch, batch in [(0, 3), (2, 7)]:
         other = make_stream(*files, **kwargs)
         other.restore(states[epoch][batch])
         if batch < 7:
@@ -126,9 +126,9 @@ def test_workers_share_the_windows():
     kwargs = {"batches_per_epoch": 1, "tokens_per_batch": 10**5, "max_shapes": 1}
     whole = make_stream(**kwargs)
     shards = [make_stream(shard=(index, 2), **kwargs) for index in range(2)]
-    batches = [epoch_batches(whole) for _ in range(6)]
+    batches = [epoch_batches(whole) for _ in range(4)]
     for index, shard in enumerate(shards):
-        assert [epoch_batches(shard) for _ in range(3)] == batches[index::2]
+        assert [epoch_batches(shard) for _ in range(2)] == batches[index::2]
     assert shards[0].shapes == shards[1].shapes
 
 

@@ -51,7 +51,12 @@ def test_config_and_file_restore_the_model(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "normalize_first"),
-    [("sinusoidal", False), ("relative", True), ("global", False), ("modern", True)],
+    [
+        ("sinusoidal", False),
+        ("relative", True),
+        ("modern", True),
+        pytest.param("global", False, marks=pytest.mark.once("torch")),
+    ],
 )
 def test_steps_with_reordered_beams_equal_whole_calls(name, normalize_first):
     model, num_beams = model_of(name, normalize_first=normalize_first), 3

@@ -81,16 +81,14 @@ def test_prefixes_streams_coverage_trees_and_files(ensemble, tmp_path):
         TEXTS[:2], search, prefix=["a t", "to"], max_length=6
     ):
         assert text.startswith(("a t", "to"))
-    for options in ({}, {"search": GreedySearch()}):
-        pieces = "".join(ensemble.stream("a toy", **options, max_length=6))
-        assert pieces == ensemble.generate("a toy", **options, max_length=6)
+    greedy = {"search": GreedySearch(), "max_length": 6}
+    expected = ensemble.generate(TEXTS, **greedy)
+    assert "".join(ensemble.stream(TEXTS[0], **greedy)) == expected[0]
     tree = ensemble.search_tree("a toy", max_length=4)
     assert len(tree.best) == 1
     ensemble.save(tmp_path / "both.keras")
     restored = keras.saving.load_model(tmp_path / "both.keras")
-    assert restored.generate(TEXTS, max_length=6) == ensemble.generate(
-        TEXTS, max_length=6
-    )
+    assert restored.generate(TEXTS, **greedy) == expected
     total = sum(model.count_params() for model in ensemble.models)
     printed = []
     ensemble.summary(print_fn=printed.append)
