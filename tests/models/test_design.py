@@ -78,6 +78,7 @@ def test_steps_with_reordered_beams_equal_whole_calls(name, normalize_first):
         np.testing.assert_allclose(stepped_beam, whole, atol=2e-5)
 
 
+@pytest.mark.once("torch")
 def test_beam_search_scores_are_those_of_whole_calls(modern):
     found = modern.generate([[5, 6, 7, 8, 3]], BeamSearch(3), max_length=4)
     length, score = int(found.lengths[0, 0]), found.scores[0, 0]
