@@ -16,8 +16,9 @@ from processor import has_vnni
 import keras_transformer
 from keras_transformer import layers
 from keras_transformer.models import PRESETS
-from keras_transformer.recipe import Recipe, early_checks
+from keras_transformer.recipe import Recipe
 from keras_transformer_runtime.command import COMMANDS
+from keras_transformer_runtime.runs import early_checks
 from keras_transformer_runtime.runs.option_checks import METRICS
 
 pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]

@@ -11,8 +11,6 @@ import numpy as np
 
 from keras_transformer.dataset.text_pairs import Pair
 
-_CHUNK = 1 << 18  # Pairs that are compared at a time, a multiple of 8.
-
 
 class MaxLengths(NamedTuple):
     """Maximum lengths of source and target, in tokens with the end token.
@@ -157,19 +155,22 @@ class PackedFlags:
         return bits[start - 8 * first : stop - 8 * first].astype(bool)
 
 
-def find_duplicates(corpora: Iterable[Iterable[Pair]]) -> list[PackedFlags]:
+def find_duplicates(
+    corpora: Iterable[Iterable[Pair]], chunk: int = 1 << 18
+) -> list[PackedFlags]:
     """Flags, for each corpus, the pairs that occur earlier in it or in a corpus before.
 
     Pairs are compared by hashes of 64 bits. They take 8 bytes per distinct pair, and 16
     bytes while new ones are added. Among ten million distinct pairs, the probability
-    that any two have the same hash is 1 in 370,000.
+    that any two have the same hash is 1 in 370,000. `chunk`, a multiple of 8, is how
+    many pairs are compared at a time.
     """
     seen = np.empty(0, np.uint64)
     flags = []
     for corpus in corpora:
         packed = [np.empty(0, np.uint8)]
         pairs = iter(corpus)
-        while len(hashes := _hashes(itertools.islice(pairs, _CHUNK))):
+        while len(hashes := _hashes(itertools.islice(pairs, chunk))):
             distinct, first = np.unique(hashes, return_index=True)
             new = ~_is_in(distinct, seen)
             duplicate = np.ones(len(hashes), bool)

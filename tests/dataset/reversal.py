@@ -38,14 +38,9 @@ def batch_texts(batch):
     return list(zip(sources, spell(TARGET, target_token_ids), strict=True))
 
 
-def dataset_batches(data):
-    """Returns the texts of the next epoch of the `tf.data.Dataset`, batch by batch."""
-    return [batch_texts(batch) for batch in data.dataset.as_numpy_iterator()]
-
-
 def epoch_arrays(data):
-    """Returns the batches of the next epoch without the overhead of `tf.data`."""
-    return [data._collate(*each) for each in data._stream.epoch()]
+    """Returns the batches of the next epoch."""
+    return list(data.dataset.as_numpy_iterator())
 
 
 def epoch_batches(data):

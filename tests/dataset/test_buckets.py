@@ -12,8 +12,7 @@ def random_lengths(count):
     return np.random.default_rng(3).integers([2, 3], [23, 31], [count, 2])
 
 
-@pytest.mark.parametrize("count", [1, 13, 97, 499])
-@pytest.mark.parametrize("max_shapes", [1, 3, 7])
+@pytest.mark.parametrize(("count", "max_shapes"), [(1, 3), (97, 1), (499, 7)])
 def test_each_pair_is_in_one_batch_that_holds_it(count, max_shapes):
     lengths = random_lengths(count)
     buckets = Buckets.choose(lengths, 101, max_shapes)
@@ -32,23 +31,6 @@ def test_each_pair_is_in_one_batch_that_holds_it(count, max_shapes):
         assert (batches[:-1] >= 0).all()
 
 
-def test_nearly_all_pairs_stay_in_their_own_bucket():
-    lengths = random_lengths(499)
-    buckets = Buckets.choose(lengths, 101, 5)
-    for limits, batches in zip(buckets.lengths, buckets.fill(lengths), strict=True):
-        narrower = buckets.lengths[buckets.lengths.sum(axis=1) < limits.sum()]
-        held = (lengths[batches.ravel(), None] <= narrower).all(axis=-1).any(axis=-1)
-        assert held.sum() < len(buckets.rows) * 13
-
-
-def test_surplus_pairs_move_to_a_later_bucket():
-    lengths = np.array([[2, 2], [3, 3], [2, 3], [5, 5]])
-    buckets = Buckets(np.array([[3, 3], [5, 5]]), [2, 2])
-    narrow, wide = buckets.fill(lengths)
-    assert narrow.tolist() == [[0, 2]]
-    assert wide.tolist() == [[1, 3]]
-
-
 @pytest.mark.parametrize("length, moves", [(6, True), (7, False)])
 def test_padding_rows_fill_a_batch_if_moving_needs_more_padding(length, moves):
     """Moving two pairs adds 2 * (2 * length - 9) ids, one row of padding adds 9."""
@@ -59,14 +41,6 @@ def test_padding_rows_fill_a_batch_if_moving_needs_more_padding(length, moves):
     assert wide.tolist() == ([[0, 1, 2]] if moves else [[2, -1, -1]])
 
 
-def test_other_pairs_in_the_same_buckets():
-    buckets = Buckets(np.array([[3, 3], [5, 4]]), [2, 3])
-    assert [batches.tolist() for batches in buckets.fill(np.array([[2, 2]]))] == [
-        [],
-        [[0, -1, -1]],
-    ]
-
-
 def test_last_bucket_is_kept_without_pairs():
     lengths = np.array([[3, 5]] * 7 + [[2, 11]] * 3)
     buckets = Buckets.choose(lengths, 13, 8)
@@ -75,8 +49,7 @@ def test_last_bucket_is_kept_without_pairs():
     assert last.size == 0
 
 
-@pytest.mark.parametrize("multiple", [2, 8])
-@pytest.mark.parametrize("longest", [None, np.array([40, 40])])
+@pytest.mark.parametrize(("multiple", "longest"), [(8, None), (2, np.array([40, 40]))])
 def test_rows_are_a_multiple_of_a_number(multiple, longest):
     lengths = random_lengths(499)
     buckets = Buckets.choose(lengths, 240, 5, longest, multiple)
@@ -96,7 +69,7 @@ def size(lengths, shapes):
     return np.where(fits, shapes.sum(axis=1), 10**6).min(axis=1).sum()
 
 
-@pytest.mark.parametrize("max_shapes", [1, 2, 3, 4])
+@pytest.mark.parametrize("max_shapes", [1, 2, 3])
 def test_lengths_have_the_least_padding_of_all_choices(max_shapes):
     lengths = np.random.default_rng(5).integers([2, 3], [7, 8], [151, 2])
     lengths[:97, 1] = lengths[:97, 0] + 1
@@ -111,21 +84,3 @@ def test_lengths_have_the_least_padding_of_all_choices(max_shapes):
     assert found[-1].tolist() == whole.tolist()
     widths = found.sum(axis=1).tolist()
     assert widths == sorted(widths)
-
-
-def test_lengths_of_both_sides_are_chosen_independently():
-    lengths = np.array([[3, 17]] * 5 + [[19, 5]] * 7 + [[19, 17]])
-    assert choose_lengths(lengths, 3).tolist() == [[3, 17], [19, 5], [19, 17]]
-
-
-def test_no_more_shapes_than_reduce_padding():
-    lengths = np.array([[3, 5]] * 7 + [[2, 11]])
-    assert choose_lengths(lengths, 8).tolist() == [[3, 5], [2, 11], [3, 11]]
-
-
-def test_many_distinct_lengths():
-    lengths = np.stack([np.arange(2, 2003), np.arange(2003, 2, -1)], axis=1)
-    found = choose_lengths(lengths, 5)
-    assert len(found) == 5
-    assert found[-1].tolist() == [2002, 2003]
-    assert size(lengths, found) < 0.8 * size(lengths, found[-1:])

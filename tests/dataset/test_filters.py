@@ -3,10 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from keras_transformer.dataset import filters
 from keras_transformer.dataset.filters import (
-    DroppedPairs,
-    FilterStatistics,
     PackedFlags,
     PairFilter,
     find_duplicates,
@@ -51,39 +48,11 @@ def test_length_ratio_without_end_tokens():
     assert dropped(max_length_ratio=7 / 3)["max_length_ratio"] == [3, 4]
 
 
-def test_no_limits():
-    found = dropped()
-    assert [name for name, pairs in found.items() if pairs] == ["empty", "duplicate"]
-
-
-def masks(**reasons):
-    (count,) = set(map(len, reasons.values()))
-    return DroppedPairs(
-        *(np.array(reasons.get(n, [0] * count), bool) for n in DroppedPairs._fields)
-    )
-
-
-def test_statistics():
-    statistics = FilterStatistics()
-    for _ in range(2):
-        statistics.add(masks(empty=[0, 1, 0], duplicate=[1, 0, 0]))
-    assert statistics.pairs_read == 6
-    counts = {name: n for name, n in statistics.dropped.items() if n}
-    assert counts == {"empty": 2, "duplicate": 2}
-
-
-def test_all_pairs_dropped():
-    message = "all 2 pairs were dropped: {'empty': 1, .*'duplicate': 1}"
-    with pytest.raises(ValueError, match=message):
-        FilterStatistics().add(masks(empty=[0, 1], duplicate=[1, 0]))
-
-
 # Duplicates.
 
 
-@pytest.mark.parametrize("chunk", [8, 64, 1 << 18])
-def test_duplicates_against_a_set(chunk, monkeypatch):
-    monkeypatch.setattr(filters, "_CHUNK", chunk)
+@pytest.mark.parametrize("chunk", [8, 1 << 18])
+def test_duplicates_against_a_set(chunk):
     numbers = np.random.default_rng(3).integers(0, 97, 211)
     pairs = [(str(n), str(n % 89)) for n in numbers]
     corpora = [pairs[:97], pairs[97:97], pairs[97:]]
@@ -93,7 +62,7 @@ def test_duplicates_against_a_set(chunk, monkeypatch):
         seen.add(pair)
     found = [
         flag
-        for flags, corpus in zip(find_duplicates(corpora), corpora, strict=True)
+        for flags, corpus in zip(find_duplicates(corpora, chunk), corpora, strict=True)
         for flag in flags.between(0, len(corpus)).tolist()
     ]
     assert found == expected
@@ -103,9 +72,6 @@ def test_duplicates_against_a_set(chunk, monkeypatch):
 def test_duplicates_have_equal_source_and_target():
     (flags,) = find_duplicates([[("ab", "c"), ("a", "bc"), ("ab", "c"), ("c", "ab")]])
     assert flags.between(0, 4).tolist() == [False, False, True, False]
-
-
-def test_line_breaks_separate_no_sides():
     (flags,) = find_duplicates([[("lion\nbear", "cat"), ("lion", "bear\ncat")]])
     assert not flags.between(0, 2).any()
 
@@ -118,12 +84,11 @@ def test_packed_flags():
     assert not PackedFlags.unset(61).between(3, 61).any()
 
 
-def test_memory_of_duplicates(monkeypatch):
+def test_memory_of_duplicates():
     """At most 16 bytes per distinct pair, and one bit per pair."""
-    monkeypatch.setattr(filters, "_CHUNK", 256)
     count = 20_011
     tracemalloc.start()
-    find_duplicates([((str(n), "") for n in range(count))])
+    find_duplicates([((str(n), "") for n in range(count))], chunk=256)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * count + count / 8 + 200 * 256

@@ -2,7 +2,7 @@
 
 import keras
 import tensorflow as tf
-from reversal import SOURCE, TARGET, dataset_batches, make_dataset, make_pairs
+from reversal import SOURCE, TARGET, epoch_batches, make_dataset, make_pairs
 
 
 def test_fit():
@@ -27,7 +27,7 @@ def test_fit():
 
 def test_dataset_after_clear_session():
     data = make_dataset(pairs=make_pairs(13), shuffle=False)
-    expected = dataset_batches(data)
+    expected = epoch_batches(data)
     tf.random.set_seed(3)
     keras.utils.clear_session()
-    assert dataset_batches(data) == expected
+    assert epoch_batches(data) == expected

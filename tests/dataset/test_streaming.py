@@ -52,15 +52,6 @@ def test_each_repetition_contains_each_pair_once():
     assert sum(abs(count - 4) for count in counts.values()) <= 2 * 23
 
 
-def test_windows_are_read_in_order_and_are_shuffled():
-    data = make_stream(batches_per_epoch=1, tokens_per_batch=10**5, max_shapes=1)
-    for number in range(3):
-        found = list(filter(any, epoch_pairs(data)))
-        window = PAIRS[23 * number : 23 * (number + 1)]
-        assert found != window
-        assert sorted(found) == sorted(window)
-
-
 def test_shapes_are_few_and_fixed():
     data = make_stream(max_shapes=3)
     shapes = [
@@ -119,7 +110,7 @@ def test_restore_at_any_position(files):
         epochs.append(read(data))
         states.append([data.state(n) for n in range(8)])
     assert states[0][7]["epoch"] == 1
-    for epoch, batch in [(0, 3), (1, 0), (2, 6), (2, 7)]:
+    for epoch, batch in [(0, 3), (2, 7)]:
         other = make_stream(*files, **kwargs)
         other.restore(states[epoch][batch])
         if batch < 7:
@@ -130,30 +121,14 @@ def test_restore_at_any_position(files):
     assert data.batch(states[1][4])[1].tolist() == epochs[1][4][1]
 
 
-def test_lines_of_a_batch(files):
-    data = make_stream(*files)
-    epochs = [epoch_batches(data) for _ in range(3)]
-    data.start_epoch(1)
-    assert data.lines({"epoch": 2, "batch": 4}) == epochs[2][4]
-    assert data.lines({"epoch": 0, "batch": 0}) == epochs[0][0]
-    assert epoch_batches(data) == epochs[1]
-
-
-def test_weights(files):
-    data = make_stream(*files, weights=[1, 3], window=40, batches_per_epoch=61)
-    pairs = read_pairs_of(data, 400)[:400]
-    second = [pair for pair in pairs if pair in PAIRS[61:]]
-    assert abs(len(second) - 300) < 40
-
-
 def test_workers_share_the_windows():
     """The first of two workers has the windows with even numbers."""
     kwargs = {"batches_per_epoch": 1, "tokens_per_batch": 10**5, "max_shapes": 1}
     whole = make_stream(**kwargs)
     shards = [make_stream(shard=(index, 2), **kwargs) for index in range(2)]
-    batches = [epoch_batches(whole) for _ in range(6)]
+    batches = [epoch_batches(whole) for _ in range(4)]
     for index, shard in enumerate(shards):
-        assert [epoch_batches(shard) for _ in range(3)] == batches[index::2]
+        assert [epoch_batches(shard) for _ in range(2)] == batches[index::2]
     assert shards[0].shapes == shards[1].shapes
 
 
@@ -175,13 +150,6 @@ def test_statistics_count_what_is_read():
         assert data.dropped[reason] > 1
 
 
-def test_without_shuffling():
-    data = make_stream(shuffle=False, batches_per_epoch=1, window=5, max_shapes=1)
-    first = epoch_pairs(data)
-    data.start_epoch(0)
-    assert epoch_pairs(data) == first
-
-
 def test_all_pairs_of_the_first_window_dropped():
     pairs = [("", "x")] * 23 + PAIRS
     with pytest.raises(ValueError, match="all 23 pairs were dropped: {'empty': 23"):
@@ -189,12 +157,6 @@ def test_all_pairs_of_the_first_window_dropped():
 
 
 def test_all_pairs_of_a_later_window_dropped():
-    pairs = PAIRS[:23] + [("", "x")] * 46
-    data = make_stream(pairs=pairs, batches_per_epoch=31)
-    assert len(read_pairs_of(data, 100)) >= 100
-
-
-def test_all_pairs_of_a_later_window_dropped_before_sampling():
     pairs = PAIRS[:23] + [("", "x")] * 46
     kwargs = {**ALL, "weights": None, "batches_per_epoch": 31}
     data = make_stream(pairs=pairs, **kwargs)
@@ -215,10 +177,3 @@ def test_minimum_size_of_a_window(files):
     with pytest.raises(ValueError, match=message):
         make_stream(*files, window=1)
     assert read_pairs_of(make_stream(*files, window=2), 9)
-
-
-def test_unequal_files_are_reported_before_training(tmp_path):
-    source, target = write_pairs(tmp_path, "pairs", PAIRS)
-    target.write_text(target.read_text("utf-8") + "x\n", "utf-8")
-    with pytest.raises(ValueError, match=r"received 97 in `.*pairs\.a` and 98 in"):
-        make_stream(source, target)

@@ -1,6 +1,5 @@
 import gzip
 
-import numpy as np
 import pytest
 
 from keras_transformer.dataset import read_pairs
@@ -40,13 +39,6 @@ def test_corpus(corpus):
     assert corpus.reader()(3, 4) == PAIRS[3:4]
 
 
-def test_count_checks_the_columns(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("a\tx\nb\tx\tx\n", "utf-8")
-    with pytest.raises(ValueError, match=r"line 2 of `.*pairs\.tsv` has 3\."):
-        TwoColumnFile(path).count()
-
-
 @pytest.mark.parametrize("count", [ParallelFiles.count, list])
 def test_unequal_line_counts(tmp_path, count):
     short, long = tmp_path / "short.txt", tmp_path / "long.txt"
@@ -63,19 +55,6 @@ def test_read_pairs(tmp_path):
     path.write_text("a\tx\nb\ty\n", "utf-8")
     assert read_pairs([path, path]) == [("a", "x"), ("b", "y")] * 2
     assert read_pairs(pairs=iter(PAIRS)) == PAIRS
-
-
-@pytest.mark.parametrize("pair", [None, 5, "ab", ("a",), ("a", b"x"), ("a\ud800", "x")])
-def test_bad_pair_is_named(pair):
-    with pytest.raises(ValueError, match=r"`pairs` must .*`pairs\[1\]="):
-        ListedPairs([("a", "x"), pair])
-
-
-def test_strings_of_numpy():
-    assert list(ListedPairs(zip(*np.array([["a", "b"], ["x", "y"]]), strict=True))) == [
-        ("a", "x"),
-        ("b", "y"),
-    ]
 
 
 @pytest.mark.parametrize("arguments", [([],), ([], [])])

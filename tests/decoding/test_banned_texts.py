@@ -11,7 +11,7 @@ import sentencepiece
 from keras import ops
 from layer_contract import with_random_weights
 
-from keras_transformer import BannedTexts, BeamSearch, GreedySearch, Sampling, Seq2Seq
+from keras_transformer import BannedTexts, BeamSearch, GreedySearch, Seq2Seq
 from keras_transformer.decoding.logits_processors import History
 from keras_transformer.text import (
     CharacterTokenizer,
@@ -43,9 +43,6 @@ def marian():
 
 TOKENIZERS = {
     "bpe": lambda: SentencePieceTokenizer.train(lines=LINES * 2, vocabulary_size=45),
-    "unigram": lambda: SentencePieceTokenizer.train(
-        lines=LINES * 2, vocabulary_size=23, model_type="unigram", lowercase=True
-    ),
     "bytes": lambda: SentencePieceTokenizer(
         sentence_pieces(vocab_size=300, byte_fallback=True, character_coverage=0.98)
     ),
@@ -84,7 +81,7 @@ def test_the_tokens_that_complete_a_text_are_banned(tokenizer):
     texts = [text for text, row in rows if tokenizer.unknown_token_id not in row]
     assert texts
     random, found, tokens = np.random.default_rng(3), 0, []
-    for _ in range(150):
+    for _ in range(60):
         every = [[*tokens, token] for token in range(size)]
         outputs = [text.decode() for text in tokenizer.detokenize(every).numpy()]
         expected = [any(text in output for text in texts) for output in outputs]
@@ -100,7 +97,7 @@ def test_the_tokens_that_complete_a_text_are_banned(tokenizer):
         allowed = begun if begun and random.random() < 0.7 else range(4, size)
         token = int(random.choice(list(allowed)))
         tokens = [] if expected[token] or len(tokens) > 12 else [*tokens, token]
-    assert found > 5
+    assert found > 3
 
 
 @pytest.mark.once("torch")
@@ -116,14 +113,9 @@ def test_the_texts_of_tokens_are_those_of_an_output(tokenizer):
         assert found[0].strip() == found[1].strip()
 
 
-@pytest.mark.parametrize(
-    "kind, options",
-    [
-        (BeamSearch, {"num_beams": 3, "num_hypotheses": 3}),
-        (Sampling, {"num_samples": 3}),
-    ],
-)
-def test_no_output_has_a_banned_text(kind, options):
+@pytest.mark.once("torch")
+def test_no_output_has_a_banned_text():
+    kind, options = BeamSearch, {"num_beams": 3, "num_hypotheses": 3}
     tokenizer = TOKENIZERS["bpe"]()
     model = Seq2Seq(
         num_layers=1,

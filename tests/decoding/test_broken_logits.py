@@ -17,8 +17,8 @@ from keras_transformer.decoding.top_candidates import argmax, top_candidates
 
 SEARCHES = {
     "greedy": GreedySearch(),
-    "beam": BeamSearch(num_beams=2, length_penalty=0.0),
     "n-best": BeamSearch(num_beams=3, num_hypotheses=2),
+    "groups": BeamSearch(4, num_beam_groups=2, diversity_penalty=1.0),
     "sampling": Sampling(num_samples=2, top_k=3, top_p=0.9, min_p=0.01),
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
@@ -28,7 +28,7 @@ NAN = float("nan")
 
 
 @each_search
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("value", ["nan", "-inf"])
 def test_the_search_of_a_broken_sentence_ends_without_a_hypothesis(search, value):
     step = STEP[:]
     tokens = [3] if value != "-inf" else [0, 1, 2, 3, 4]  # one, or all
@@ -44,6 +44,7 @@ def test_the_search_of_a_broken_sentence_ends_without_a_hypothesis(search, value
         np.testing.assert_allclose(part[1], expected[1], atol=1e-6)
 
 
+@pytest.mark.once("torch")
 def test_another_hypothesis_wins_when_the_best_one_breaks():
     step = written_step({(): {3: 0.6, 4: 0.4}, (4,): {END: 1.0}})
     step.logits[0, step.node((3,)), 2] = NAN
@@ -54,6 +55,7 @@ def test_another_hypothesis_wins_when_the_best_one_breaks():
     np.testing.assert_allclose(beam.scores, [[np.log(0.4)]], atol=1e-4)
 
 
+@pytest.mark.once("torch")
 def test_a_broken_sample_comes_last():
     step = written_step({(): {3: 0.5, 4: 0.5}, (4,): {END: 1.0}})
     step.logits[0, step.node((3,)), :] = NAN
@@ -76,6 +78,7 @@ class Undefined:
         return ops.where(ops.convert_to_tensor(is_token), NAN, logits)
 
 
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
 def test_a_processor_that_returns_nan_bans_the_token(kind):
     results = [
@@ -95,7 +98,8 @@ class Endless(GreedySearch):
         return advanced._replace(done=ops.zeros_like(advanced.done))
 
 
-@pytest.mark.parametrize("room", [None, 1, 3])
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("room", [None, 3])
 def test_every_search_ends_after_the_greatest_limit(room):
     step = random_step(4, seed=1)
     step.search(Endless(), limits=4, max_length=4, room=room)

@@ -12,8 +12,7 @@ from keras_transformer.decoding import (
 
 SEARCHES = {
     "greedy": GreedySearch(),
-    "beam": BeamSearch(num_beams=2, length_penalty=0.0),
-    "n-best": BeamSearch(num_beams=3, num_hypotheses=2),
+    "beam": BeamSearch(num_beams=3, num_hypotheses=2),
     "sampling": Sampling(num_samples=3),
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
@@ -25,6 +24,7 @@ LIMITS = [4, 1, 3, 2]
 # What holds for every search.
 
 
+@pytest.mark.once("torch")
 @each_search
 def test_finds_the_scripted_outputs(search):
     step = spell([4, 3, 4], [3], [2, 2, 2], [])
@@ -35,16 +35,7 @@ def test_finds_the_scripted_outputs(search):
     np.testing.assert_allclose(result.scores[:, 0], 0.0, atol=1e-4)
 
 
-@each_search
-def test_dtypes_and_shapes(search):
-    result = STEP.search(search, LIMITS)
-    hypotheses = search.num_hypotheses
-    assert isinstance(result, SearchResult)
-    assert result.token_ids.shape == (4, hypotheses, 4)
-    assert result.lengths.shape == result.scores.shape == (4, hypotheses)
-    assert [part.dtype for part in result] == ["int32", "int32", "float32"]
-
-
+RULES = [NoRepeatNGram(2)]
 MANY = random_step(9, seed=29)
 EVERYTHING = {
     "limits": [4, 1, 3, 2, 4, 4, 1, 4, 3],
@@ -54,15 +45,13 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("room", [1, 2, 4])
 @pytest.mark.parametrize(
-    "search",
+    ("search", "room"),
     [
-        *SEARCHES.values(),
-        BeamSearch(3, num_hypotheses=3, coverage_penalty=0.2),
-        BeamSearch(2, logits_processors=[NoRepeatNGram(2)]),
+        (Sampling(num_samples=3), 2),
+        (BeamSearch(3, 0.6, 3, coverage_penalty=0.2, logits_processors=RULES), 1),
     ],
-    ids=[*SEARCHES.keys(), "coverage", "rule"],
+    ids=["samples", "beams"],
 )
 def test_smaller_batches_give_the_same_results(search, room):
     together = MANY.search(search, **EVERYTHING)
@@ -72,6 +61,7 @@ def test_smaller_batches_give_the_same_results(search, room):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.once("torch")
 def test_the_last_sequences_continue_in_a_smaller_batch():
     long, short = [4, 3, 4], [3]
     step = spell(*2 * [long, short, short, long], *8 * [short])
@@ -85,6 +75,7 @@ def test_the_last_sequences_continue_in_a_smaller_batch():
     assert step.calls == [8, 8, 8, 2, 2]  # three are more than a quarter
 
 
+@pytest.mark.once("torch")
 @each_search
 def test_an_endless_sentence_ends_at_its_limit(search):
     step = STEP[:]
@@ -99,6 +90,7 @@ def test_an_endless_sentence_ends_at_its_limit(search):
     assert (result.scores[:, 0] < -20.0).all()  # the forced end token is scored
 
 
+@pytest.mark.once("torch")
 @each_search
 def test_the_limit_is_stronger_than_a_prefix(search):
     prefixes = [[3, 4, 3], [4, PAD, PAD], [3, 3, PAD], [4, 3, 4]]
@@ -110,19 +102,8 @@ def test_the_limit_is_stronger_than_a_prefix(search):
     assert best[3] == [4, 3, 4, END]
 
 
-@each_search
-def test_padding_is_never_chosen(search):
-    step = STEP[:]
-    step.logits[:, :, PAD] = 30.0
-    result = step.search(search, LIMITS)
-    for row, length in enumerate(result.lengths[:, 0]):
-        tokens = result.token_ids[row, 0]
-        assert length >= 1
-        assert (tokens[:length] != PAD).all()
-        assert (tokens[length:] == PAD).all()
-
-
-@pytest.mark.parametrize("search", [*SEARCHES.values()][:3], ids=[*SEARCHES][:3])
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("search", [*SEARCHES.values()][:2], ids=[*SEARCHES][:2])
 def test_special_ids_are_settings(search):
     step = STEP[:]
     new_ids = np.array([END, 3, PAD, 4, START])  # of pad, end, start, 3 and 4
@@ -141,6 +122,10 @@ def test_special_ids_are_settings(search):
 @each_search
 def test_scores_are_those_of_the_tokens(search):
     result = STEP.search(search, LIMITS)
+    assert isinstance(result, SearchResult)
+    assert result.token_ids.shape == (4, search.num_hypotheses, 4)
+    assert result.lengths.shape == result.scores.shape == (4, search.num_hypotheses)
+    assert [part.dtype for part in result] == ["int32", "int32", "float32"]
     alpha = getattr(search, "length_penalty", 0.0)
     for row, hypothesis in np.argwhere(result.lengths):
         length = int(result.lengths[row, hypothesis])
@@ -152,6 +137,7 @@ def test_scores_are_those_of_the_tokens(search):
         )
 
 
+@pytest.mark.once("torch")
 @each_search
 def test_a_sentence_does_not_depend_on_its_batch_mates(search):
     together = STEP.search(search, LIMITS)
@@ -161,16 +147,6 @@ def test_a_sentence_does_not_depend_on_its_batch_mates(search):
         np.testing.assert_array_equal(together.token_ids[row], alone.token_ids[0])
         np.testing.assert_array_equal(together.lengths[row], alone.lengths[0])
         np.testing.assert_allclose(together.scores[row], alone.scores[0], atol=1e-6)
-
-
-@each_search
-def test_a_buffer_longer_than_the_limits_changes_nothing(search):
-    expected = STEP.search(search, LIMITS)
-    result = STEP.search(search, LIMITS, max_length=11)
-    np.testing.assert_array_equal(result.token_ids[:, :, :4], expected.token_ids)
-    assert (result.token_ids[:, :, 4:] == PAD).all()
-    np.testing.assert_array_equal(result.lengths, expected.lengths)
-    np.testing.assert_allclose(result.scores, expected.scores, atol=1e-6)
 
 
 # The parts they share.

@@ -29,11 +29,6 @@ def test_other_calls_are_unchanged():
     [
         ({"num_beams": 3}, "decode(inputs, BeamSearch(num_beams=3))"),
         ({"beam_size": 3}, "decode(inputs, BeamSearch(num_beams=3))"),
-        (
-            {"num_beams": 3, "length_penalty": 0.5},
-            "decode(inputs, BeamSearch(num_beams=3, length_penalty=0.5))",
-        ),
-        ({"temperature": 0.7}, "decode(inputs, Sampling(temperature=0.7))"),
         ({"top_k": 5, "num_samples": 2}, "decode(inputs, Sampling(top_k=5, num_samp"),
         ({"do_sample": True}, "decode(inputs, Sampling())"),
         ({"do_sample": False, "num_beams": 3}, "decode(inputs, BeamSearch(num_beams=3"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 
 import h5py
@@ -11,7 +12,6 @@ import pytest
 from designs import DESIGNS
 
 from keras_transformer import Ensemble, Seq2Seq
-from keras_transformer.models import file_checks
 from keras_transformer.models.file_checks import (
     check_fits_memory,
     check_keras_file,
@@ -24,14 +24,10 @@ pytestmark = pytest.mark.once("torch")
 
 SIZES = {"num_layers": 2, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 2}
 HUGE = [
-    *({"num_layers": n} for n in (10**9, 2**62, 10**30)),
-    {"num_layers": 40},
+    {"num_layers": 10**30},
     {"num_decoder_layers": 10**9},
-    {"vocabulary_size": 2**31},
     {"hidden_dim": 2**40},
-    {"intermediate_dim": 2**62},
     {"num_heads": 2**40, "attention_options": {"key_dim": 1}},
-    {"attention_options": {"key_dim": 2**40}},
     {"attention_options": {"value_dim": 2**40}},
     {
         "vocabulary_size": None,
@@ -79,8 +75,8 @@ def config_of(saved):
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-@pytest.mark.parametrize("tie", ["all", "none"])
-def test_no_model_is_smaller(name, tie):
+def test_no_model_is_smaller(name):
+    tie = "none" if name == "modern" else "all"
     model = Seq2Seq(
         **{**SIZES, **DESIGNS[name]()}, vocabulary_size=11, tie_embeddings=tie
     )
@@ -116,18 +112,14 @@ def test_a_configuration_that_is_too_large(model, saved, tmp_path, change):
     )
     with pytest.raises(ValueError, match="the weights have .* numbers in .* arrays"):
         check_keras_file(path)
-    if change != {"num_layers": 40}:  # Keras itself loads it, without the check above.
-        with pytest.raises(ValueError, match="must fit in memory, .* received one of"):
-            keras.saving.load_model(path)
+    # Keras itself loads it, without the check above.
+    with pytest.raises(ValueError, match="must fit in memory, .* received one of"):
+        keras.saving.load_model(path)
 
 
 def test_memory_that_is_unknown(model, monkeypatch):
-    monkeypatch.setattr(file_checks, "_memory", lambda: 50_000 * 4 - 1)
-    with pytest.raises(ValueError, match="received one of 4 blocks"):
-        check_fits_memory(model.get_config())
-    monkeypatch.undo()
-    monkeypatch.setattr(file_checks.os, "sysconf", {}.__getitem__)
-    monkeypatch.delattr(file_checks.os, "sysconf")
+    """Systems other than Unix do not tell it."""
+    monkeypatch.delattr(os, "sysconf")
     check_fits_memory({**model.get_config(), "num_layers": 10**30})
 
 

@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import pytest
 import sentencepiece
-from designs import DESIGNS
 from layer_contract import to_numpy, with_random_weights
 
 import keras_transformer
@@ -63,10 +62,12 @@ def test_a_folder_is_loaded_as_it_was_saved(model, folder):
     loaded = Seq2Seq.from_preset(str(folder))
     assert loaded.get_config() == model.get_config()
     np.testing.assert_array_equal(logits(loaded), logits(model))
-    assert loaded.generate(TEXTS) == model.generate(TEXTS)
     assert not loaded.compiled
+    found = loaded.source_tokenizer.tokenize(TEXTS).to_list()
+    assert found == model.source_tokenizer.tokenize(TEXTS).to_list()
 
 
+@pytest.mark.once("torch")
 def test_others_can_open_the_files(model, folder):
     names = ["config.json", "metadata.json", "model.weights.h5"]
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -88,14 +89,7 @@ def test_others_can_open_the_files(model, folder):
     }
 
 
-@pytest.mark.parametrize("name", DESIGNS)
-def test_designs(name, tmp_path):
-    model = Seq2Seq(**SIZES | DESIGNS[name](), vocabulary_size=11)
-    with_random_weights(model).save_to_preset(tmp_path / "preset")
-    loaded = Seq2Seq.from_preset(tmp_path / "preset")
-    np.testing.assert_array_equal(logits(loaded), logits(model))
-
-
+@pytest.mark.once("torch")
 def test_two_tokenizers_and_none(tmp_path):
     source = CharacterTokenizer([*SPECIAL, *"ab\n\u2028é"], lowercase=True)
     target = WordTokenizer([*SPECIAL, "X", "Ÿ"])
@@ -111,6 +105,7 @@ def test_two_tokenizers_and_none(tmp_path):
     assert loaded.get_config() == model.get_config()
 
 
+@pytest.mark.once("torch")
 def test_a_compiled_model_leaves_its_optimizer_out(model, tmp_path):
     compiled = Seq2Seq.from_config(model.get_config())
     compiled.compile("adam", LabelSmoothedCrossEntropy())
@@ -119,11 +114,9 @@ def test_a_compiled_model_leaves_its_optimizer_out(model, tmp_path):
     assert "adam" not in (tmp_path / "preset/config.json").read_text().lower()
     with h5py.File(tmp_path / "preset/model.weights.h5") as file:
         assert "optimizer" not in file
-    np.testing.assert_array_equal(
-        logits(Seq2Seq.from_preset(tmp_path / "preset")), logits(compiled)
-    )
 
 
+@pytest.mark.once("torch")
 def test_lora_is_saved_as_part_of_the_kernels(model, tmp_path):
     tuned = Seq2Seq.from_config(model.get_config())
     tuned.set_weights(model.get_weights())
@@ -135,6 +128,7 @@ def test_lora_is_saved_as_part_of_the_kernels(model, tmp_path):
     np.testing.assert_allclose(logits(loaded), logits(tuned), atol=1e-5)
 
 
+@pytest.mark.once("torch")
 def test_without_its_weights(model, folder):
     (folder / "model.weights.h5").unlink()
     fresh = Seq2Seq.from_preset(folder, load_weights=False)
@@ -144,6 +138,7 @@ def test_without_its_weights(model, folder):
     assert larger.num_layers == 3 and larger.source_tokenizer is not None
 
 
+@pytest.mark.once("torch")
 def test_overrides_that_leave_the_shapes(model, tmp_path):
     plain = Seq2Seq.from_config({**model.get_config(), "dropout": 0.0})
     plain.set_weights(model.get_weights())
@@ -156,87 +151,65 @@ def test_overrides_that_leave_the_shapes(model, tmp_path):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_layers": 2},
+def test_overrides_that_are_refused(folder):
+    for changes in (
         {"intermediate_dim": 11},
         {"attention_options": {"num_key_value_heads": 1}},
-        {"tie_embeddings": "none"},
-    ],
-    ids=str,
-)
-def test_overrides_that_need_other_weights(folder, changes):
-    message = f"keep the shapes .*; received .* {[*changes][0]}"
-    with pytest.raises(ValueError, match=message):
-        Seq2Seq.from_preset(folder, **changes)
-
-
-@pytest.mark.once("torch")
-def test_an_unknown_override(folder):
+    ):
+        message = f"keep the shapes .*; received .* {[*changes][0]}"
+        with pytest.raises(ValueError, match=message):
+            Seq2Seq.from_preset(folder, **changes)
     for load_weights in (True, False):
         with pytest.raises(ValueError, match="'num_layer'"):
             Seq2Seq.from_preset(folder, load_weights=load_weights, num_layer=2)
 
 
 @pytest.mark.once("torch")
-def test_a_folder_that_is_no_preset(tmp_path):
+def test_missing_files(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="file metadata.json; there is none in"):
-        Seq2Seq.from_preset(tmp_path)
+        Seq2Seq.from_preset(tmp_path / "empty")
     message = "a folder that `save_to_preset` wrote, or 'hf://user/name'; received"
     with pytest.raises(ValueError, match=message):
         Seq2Seq.from_preset(tmp_path / "none")
+    for name in (
+        "tokenizer.model",
+        "tokenizer.json",
+        "model.weights.h5",
+        "config.json",
+    ):
+        content = (folder / name).read_bytes()
+        (folder / name).unlink()
+        with pytest.raises(FileNotFoundError, match=name):
+            Seq2Seq.from_preset(folder)
+        (folder / name).write_bytes(content)
 
 
 @pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    "name", ["config.json", "model.weights.h5", "tokenizer.json", "tokenizer.model"]
-)
-def test_a_missing_file(folder, name):
-    (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=name):
-        Seq2Seq.from_preset(folder)
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_a_missing_tokenizer_of_two(tmp_path, side):
+def test_a_missing_tokenizer_of_two(tmp_path):
     tokenizers = {
         "source_tokenizer": CharacterTokenizer([*SPECIAL, "a"]),
         "target_tokenizer": WordTokenizer([*SPECIAL, "X"]),
     }
     Seq2Seq(**SIZES, **tokenizers).save_to_preset(tmp_path / "two")
-    (tmp_path / f"two/{side}_tokenizer.json").unlink()
-    message = f"must have the file {side}_tokenizer.json; there is none in"
+    (tmp_path / "two/target_tokenizer.json").unlink()
+    message = "must have the file target_tokenizer.json; there is none in"
     for load_weights in (True, False):
         with pytest.raises(FileNotFoundError, match=message):
             Seq2Seq.from_preset(tmp_path / "two", load_weights=load_weights)
 
 
-def test_older_folders_do_not_list_their_tokenizers(model, folder):
-    path = folder / "metadata.json"
-    content = json.loads(path.read_text())
-    del content["tokenizers"]
-    path.write_text(json.dumps(content))
-    assert Seq2Seq.from_preset(folder).get_config() == model.get_config()
-    (folder / "tokenizer.json").unlink()
-    assert Seq2Seq.from_preset(folder).source_tokenizer is None
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("names", ["tokenizer.json", ["../tokenizer.json"], [[]], 3])
-def test_a_list_of_other_tokenizers(folder, names):
-    change(folder / "metadata.json", tokenizers=names)
-    with pytest.raises(ValueError, match="`tokenizers` in .* must be a list of names"):
-        Seq2Seq.from_preset(folder)
-
-
 @pytest.mark.once("torch")
 @pytest.mark.parametrize(
-    "name", ["config.json", "metadata.json", "tokenizer.json", "model.weights.h5"]
-)
-@pytest.mark.parametrize(
-    "content", [b"", b'{"config', b"[1, 2]", b"\xff\xfe", b"[" * 100_000]
+    ("name", "content"),
+    [
+        ("config.json", b'{"config'),
+        ("config.json", b"[" * 100_000),
+        ("metadata.json", b"[1, 2]"),
+        ("metadata.json", b'{"tokenizers": ["../tokenizer.json"]}'),
+        ("tokenizer.json", b"\xff\xfe"),
+        ("model.weights.h5", b""),
+    ],
 )
 def test_a_damaged_file(folder, name, content):
     (folder / name).write_bytes(content)
@@ -245,19 +218,17 @@ def test_a_damaged_file(folder, name, content):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    "entry", [{"positions": {"class_name": "No"}}, {"num_layers": -1}], ids=str
-)
-def test_an_error_of_the_model_names_the_versions_of_keras(folder, entry):
+def test_an_error_of_the_model_names_the_versions_of_keras(folder):
     path = folder / "config.json"
     config = json.loads(path.read_text())["config"]
-    change(path, config={**config, **entry})
+    change(path, config={**config, "positions": {"class_name": "No"}})
     change(folder / "metadata.json", keras_version="3.2.1")
     message = f"Saved with Keras 3.2.1; this is Keras {keras.__version__}"
     with pytest.raises(ValueError, match=message):
         Seq2Seq.from_preset(folder)
 
 
+@pytest.mark.once("torch")
 def test_half_of_the_weights(folder):
     path = folder / "model.weights.h5"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -266,10 +237,9 @@ def test_half_of_the_weights(folder):
         Seq2Seq.from_preset(folder)
 
 
-@pytest.mark.parametrize("change", [{"num_layers": 2}, {"intermediate_dim": 11}])
-def test_weights_of_another_model(folder, tmp_path, model, change):
-    config = model.get_config()
-    other = Seq2Seq.from_config({**config, **change})
+@pytest.mark.once("torch")
+def test_weights_of_another_model(folder, tmp_path, model):
+    other = Seq2Seq.from_config({**model.get_config(), "intermediate_dim": 11})
     other.save_to_preset(tmp_path / "other")
     shutil.copy(tmp_path / "other/config.json", folder)
     with pytest.raises(ValueError, match="files of one model; .* in metadata.json"):
@@ -284,19 +254,19 @@ def test_weights_of_another_model(folder, tmp_path, model, change):
 
 
 @pytest.mark.once("torch")
-def test_versions(folder, monkeypatch):
-    metadata = folder / "metadata.json"
-    for version in ("0.3.0", "0.3.7", "0.2.1"):
-        change(metadata, keras_transformer_version=version)
-        monkeypatch.setattr(keras_transformer, "__version__", "0.3.1")
-        Seq2Seq.from_preset(folder, load_weights=False)
-    for version in ("0.4.0", "1.0.0", "0.10.0"):
-        change(metadata, keras_transformer_version=version)
-        message = f"saved by keras_transformer {version}, and this is 0.3.1"
+def test_versions(folder):
+    """A folder of a later patch is read, one of a later minor version is not."""
+    metadata, version = folder / "metadata.json", keras_transformer.__version__
+    major, minor, *_ = map(int, version.split("."))
+    change(metadata, keras_transformer_version=f"{major}.{minor}.99")
+    Seq2Seq.from_preset(folder, load_weights=False)
+    for later in (f"{major}.{minor + 1}.0", f"{major + 1}.0.0", f"{major}.{minor}0.0"):
+        change(metadata, keras_transformer_version=later)
+        message = f"saved by keras_transformer {later}, and this is {version}"
         with pytest.raises(ValueError, match=message):
             Seq2Seq.from_preset(folder)
     change(metadata, keras_transformer_version="new")
-    with pytest.raises(ValueError, match="such as 0.3.1; received 'new'"):
+    with pytest.raises(ValueError, match=f"such as {version}; received 'new'"):
         Seq2Seq.from_preset(folder)
 
 
@@ -328,40 +298,38 @@ def test_nothing_in_a_configuration_is_executed(folder, tmp_path):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "file:///etc/hostname"])
-def test_no_path_in_a_tokenizer_is_read(folder, path):
-    config = {"class_name": "SentencePieceTokenizer", "config": {"proto": path}}
-    (folder / "tokenizer.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="tokenizer.json"):
-        Seq2Seq.from_preset(folder)
-    config["class_name"] = "../Seq2Seq"
-    (folder / "tokenizer.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="tokenizer.json"):
-        Seq2Seq.from_preset(folder)
+def test_no_path_in_a_tokenizer_is_read(folder):
+    for name, path in (
+        ("SentencePieceTokenizer", "/etc/hostname"),
+        ("SentencePieceTokenizer", "file:///etc/hostname"),
+        ("../Seq2Seq", ""),
+    ):
+        config = {"class_name": name, "config": {"proto": path}}
+        (folder / "tokenizer.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match="tokenizer.json"):
+            Seq2Seq.from_preset(folder)
 
 
-def test_a_folder_is_written_whole_or_not_at_all(model, tmp_path, monkeypatch):
-    def fail(self, filepath, overwrite):
-        filepath.write(b"half")
+class OnAFullDisk(Seq2Seq):
+    """Fails while Keras writes the weights."""
+
+    def save_own_variables(self, store):
         raise OSError("disk full")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(keras.Model, "save_weights", fail)
-        with pytest.raises(OSError, match="disk full"):
-            model.save_to_preset(tmp_path / "new" / "preset")
+
+@pytest.mark.once("torch")
+def test_a_folder_is_written_whole_or_not_at_all(model, tmp_path):
+    with pytest.raises(OSError, match="disk full"):
+        OnAFullDisk(**SIZES, vocabulary_size=11).save_to_preset(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").write_text("")
     with pytest.raises(FileExistsError, match="`preset_dir` must be a new"):
         model.save_to_preset(tmp_path)
-
-
-def test_an_ensemble_is_refused(model, tmp_path):
-    with pytest.raises(
-        TypeError, match="received a model of the class Ensemble. Save each"
-    ):
+    with pytest.raises(TypeError, match="received a model of the class Ensemble. Save"):
         Ensemble([model]).save_to_preset(tmp_path / "preset")
 
 
+@pytest.mark.once("torch")
 def test_from_the_hub(model, folder, monkeypatch):
     asked = []
 
@@ -377,10 +345,6 @@ def test_from_the_hub(model, folder, monkeypatch):
     loaded = Seq2Seq.from_preset("hf://user/en-de")
     assert asked == ["user/en-de"]
     np.testing.assert_array_equal(logits(loaded), logits(model))
-
-
-@pytest.mark.once("torch")
-def test_the_hub_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModuleNotFoundError, match='install "huggingface_hub>='):
         Seq2Seq.from_preset("hf://user/en-de")
@@ -389,6 +353,7 @@ def test_the_hub_without_its_package(monkeypatch):
 OTHER = {"tensorflow": "torch", "torch": "jax", "jax": "tensorflow"}
 
 
+@pytest.mark.slow
 def test_another_backend_reads_it(model, folder):
     """The other process prints the sum of the absolute logits."""
     inputs = {name: value.tolist() for name, value in INPUTS.items()}

@@ -3,42 +3,24 @@ import pytest
 from keras_transformer import Seq2Seq
 from keras_transformer.models import PRESETS
 
-
-@pytest.mark.once("torch")
-def test_parameters_of_tiny():
-    model = Seq2Seq.from_preset("transformer_tiny", vocabulary_size=9544)
-    assert model.count_params() == 2_547_200
+pytestmark = pytest.mark.once("torch")
 
 
-@pytest.mark.once("torch")
-def test_parameters_of_base():
-    model = Seq2Seq.from_preset(
-        "transformer_base", vocabulary_size=37_000, normalize_first=False
-    )
-    assert model.count_params() == 63_082_496
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    "preset, sizes",
-    [
-        ("transformer_tiny", (4, 128, 256, 4)),
-        ("transformer_small", (3, 256, 1024, 4)),
-        ("transformer_base", (6, 512, 2048, 8)),
-        ("transformer_big", (6, 1024, 4096, 16)),
-    ],
-)
-def test_sizes(preset, sizes):
+def test_sizes_and_parameters():
     names = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
-    assert tuple(PRESETS[preset][name] for name in names) == sizes
-
-
-@pytest.mark.once("torch")
-def test_big_has_the_dropout_of_the_paper():
+    sizes = {
+        "transformer_tiny": (4, 128, 256, 4),
+        "transformer_small": (3, 256, 1024, 4),
+        "transformer_base": (6, 512, 2048, 8),
+        "transformer_big": (6, 1024, 4096, 16),
+    }
+    for preset, values in sizes.items():
+        assert tuple(PRESETS[preset][name] for name in names) == values
     assert PRESETS["transformer_big"]["dropout"] == 0.3
+    tiny = Seq2Seq.from_preset("transformer_tiny", vocabulary_size=9544)
+    assert tiny.count_params() == 2_547_200
 
 
-@pytest.mark.once("torch")
 def test_every_argument_is_an_override():
     model = Seq2Seq.from_preset(
         "transformer_tiny", vocabulary_size=13, num_layers=1, dropout=0.2, name="mine"
@@ -47,7 +29,6 @@ def test_every_argument_is_an_override():
     assert model.name == "mine"
 
 
-@pytest.mark.once("torch")
 def test_unknown_preset():
     message = (
         "`preset` must be one of 'transformer_tiny', 'transformer_small', "

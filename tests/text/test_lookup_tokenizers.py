@@ -42,13 +42,12 @@ def test_characters_are_code_points():
         (["<pad>", "<unk>", "<s>", "</s>", "a", "b", "a"], r"repeats \['a'\]"),
     ],
 )
-@pytest.mark.parametrize("cls", [CharacterTokenizer, WordTokenizer])
-def test_bad_vocabulary(cls, vocabulary, message):
+def test_bad_vocabulary(vocabulary, message):
     with pytest.raises(ValueError, match=message):
-        cls(vocabulary)
+        WordTokenizer(vocabulary)
 
 
-@pytest.mark.parametrize("text", ["", "a", "é語😀 x\t", "</s>"])
+@pytest.mark.parametrize("text", ["", "é語😀 x\t", "</s>"])
 def test_bytes_are_those_of_utf_8(text, tmp_path):
     tokenizer = ByteTokenizer()
     expected = [byte + 4 for byte in text.encode()]

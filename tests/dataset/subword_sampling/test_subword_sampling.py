@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sampling_rows import LINES, as_tuples, make_rows
 
-from keras_transformer.dataset.subword_sampling import SubwordSampling, subword_sampling
+from keras_transformer.dataset.subword_sampling import SubwordSampling
 from keras_transformer.dataset.token_rows import TokenPairs
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
 
@@ -54,14 +54,6 @@ def test_splits_depend_on_seed_repetition_corpus_and_line():
     assert sample((0.3, None), moved)[0] != first
 
 
-def test_splits_of_both_sides_are_independent():
-    rows = make_rows(SOURCES)
-    sampling = SubwordSampling(TOKENIZERS[:1] * 2, (0.3, 0.3), 5)
-    pairs = make_pairs()._replace(source=rows, target=rows)
-    sampled = sampling.sample(pairs, np.zeros(COUNT), (99, 99))
-    assert as_tuples(sampled.source) != as_tuples(sampled.target)
-
-
 def test_longer_splits_are_replaced_by_those_of_the_tokenizer():
     sides = sample((0.5, 0))
     longest = [int(np.median([len(row) for row in side])) for side in sides]
@@ -77,10 +69,12 @@ def test_longer_splits_are_replaced_by_those_of_the_tokenizer():
         assert found not in (free, list(map(tuple, plain)))
 
 
-def test_chunks_do_not_change_the_splits(monkeypatch):
-    expected = sample((0.3, 0.2))
-    monkeypatch.setattr(subword_sampling, "_CHUNK", 4)
-    assert sample((0.3, 0.2)) == expected
+def test_chunks_do_not_change_the_splits():
+    """1024 texts are split at a time."""
+    repeated = np.arange(1100) % COUNT
+    pairs = make_pairs().take(repeated)
+    first, _ = sample((0.3, None))
+    assert sample((0.3, None), pairs)[0] == [first[number] for number in repeated]
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
