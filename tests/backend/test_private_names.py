@@ -215,6 +215,7 @@ print(keras.backend.backend())
 """
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_without_private_names():
     names = [path.stem for path in (PACKAGE / "backend").glob("[!_]*.py")]
     code = WITHOUT_PRIVATE_NAMES % (PRIVATE_MODULES, names)

@@ -16,10 +16,12 @@ from error_box import unwrapped
 from typer.testing import CliRunner
 
 from keras_transformer import BeamSearch, Ensemble, Seq2Seq, evaluation
-from keras_transformer.recipe import Recipe, loading
+from keras_transformer.recipe import Recipe
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer_runtime.command import COMMANDS, main, make_app
 from keras_transformer_runtime.files import write_json
+
+pytestmark = pytest.mark.once("torch")
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 TEXTS = ["abc", "", "deadbeef"]
@@ -52,28 +54,10 @@ def folder(original, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def load_once():
-    """Loads equal files once, so that the commands compile each search once."""
-    loaded = {}
-
-    def load(path):
-        path = loading.find_model(path)
-        key = path.read_bytes() if path.is_file() else path
-        if key not in loaded:
-            loaded[key] = load_trained_model(path)
-        return loaded[key]
-
-    load_trained_model = loading.load_trained_model
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "load_trained_model", load)
-        yield load
-
-
 @pytest.fixture(scope="module")
-def model(folder, load_once):
+def model(folder):
     """The model that the commands load."""
-    return load_once(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
 
 
 def run(*arguments, pipe=None):
@@ -105,7 +89,6 @@ def outcome(*arguments):
     return process.returncode, process.stdout, process.stderr
 
 
-@pytest.mark.once("torch")
 def test_the_table_has_every_command():
     assert [*typer.main.get_command(make_app()).commands] == [*COMMANDS]
     for name in COMMANDS:
@@ -123,7 +106,6 @@ def test_translate(original, folder, tmp_path):
         assert lines.read().splitlines() == expected
 
 
-@pytest.mark.once("torch")
 def test_translate_n_best(model, folder, tmp_path):
     target = tmp_path / "target"
     files = folder / "model.keras", folder / "source", target
@@ -134,7 +116,6 @@ def test_translate_n_best(model, folder, tmp_path):
     assert found[0] == expected[0] and found[2] == expected[2]
 
 
-@pytest.mark.once("torch")
 def test_translate_with_groups_of_beams(model, folder, failure):
     options = ["--n-best", 2, "--num-beam-groups", 2, "--diversity-penalty", 3]
     result = run("translate", folder / "model.keras", *options, pipe="abc\n")
@@ -149,7 +130,6 @@ def test_translate_with_groups_of_beams(model, folder, failure):
     assert "must be a positive number for several groups" in message
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("arguments", [(), ("-",), ("-", "-")])
 def test_translate_standard_input(arguments, model, folder):
     lines = "".join(f"{text}\n" for text in TEXTS)
@@ -159,7 +139,6 @@ def test_translate_standard_input(arguments, model, folder):
     assert result.stderr == ""  # no progress bar without a terminal
 
 
-@pytest.mark.once("torch")
 def test_translate_between_files_and_pipes(model, folder, tmp_path):
     path, target = folder / "model.keras", tmp_path / "target.gz"
     options = ["--n-best", 2, "--num-beams", 3, "--quiet"]
@@ -178,7 +157,6 @@ def test_translate_between_files_and_pipes(model, folder, tmp_path):
     assert gzip.decompress(target.read_bytes()) == b""
 
 
-@pytest.mark.once("torch")
 def test_translate_with_a_dictionary(folder, failure, tmp_path):
     (tmp_path / "terms.tsv").write_text("abc\tZY\nf\tX\n")
     options = ["--dictionary", tmp_path / "terms.tsv", "--quiet"]
@@ -197,7 +175,6 @@ def test_translate_with_a_dictionary(folder, failure, tmp_path):
     assert "line 1 of" in message
 
 
-@pytest.mark.once("torch")
 def test_translate_too_long_lines(folder):
     path, long = folder / "model.keras", "abc\nabcdefabc\n"
     result = run("translate", path, "--quiet", pipe=long)
@@ -209,7 +186,6 @@ def test_translate_too_long_lines(folder):
     assert result.exit_code == 0 and result.stdout.endswith("\n\n")
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("pipes", [True, False])
 def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
     def stop(*arguments, **options):
@@ -228,7 +204,6 @@ def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
     assert result.stderr == line
 
 
-@pytest.mark.once("torch")
 def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
     shutil.copy(folder / "model.keras", tmp_path)
     recipe = Recipe(train=["a"], valid=["b"], output=str(tmp_path))
@@ -237,14 +212,12 @@ def test_the_folder_of_a_run_is_a_model(model, folder, tmp_path):
     assert result.stdout == model.generate("abc") + "\n"
 
 
-@pytest.mark.once("torch")
 def test_translate_refuses_a_named_pipe(folder, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     files = folder / "model.keras", tmp_path / "pipe", tmp_path / "target"
     assert "named pipe; redirect it to -" in refusal("translate", *files)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -285,7 +258,6 @@ def test_evaluate(model, folder):
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
 
 
-@pytest.mark.once("torch")
 def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     outputs = model.generate(TEXTS, BeamSearch(2))
     (tmp_path / "references").write_text("\n".join(outputs).lower())
@@ -299,7 +271,6 @@ def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):
     assert bleu_line.split() == ["bleu", "100.00"]
 
 
-@pytest.mark.once("torch")
 def test_evaluate_too_long_lines(model, folder, tmp_path):
     files = [folder / "model.keras", tmp_path / "source", tmp_path / "references"]
     sources, references = ["abc", "abcdefabc", "d"], ["UVWX", "X", "UVWXYZ"]
@@ -319,7 +290,6 @@ def test_evaluate_too_long_lines(model, folder, tmp_path):
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
 
 
-@pytest.mark.once("torch")
 def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
     model, source = folder / "model.keras", folder / "source"
     error = failure("evaluate", model, source, source, "--bleu-tokenize", "14a")
@@ -334,7 +304,7 @@ def test_evaluate_checks_its_arguments_first(folder, tmp_path, failure):
     assert f"in line 3 of `{tmp_path}/long`" in error and "`--too-long empty`" in error
 
 
-@pytest.mark.once("torch")
+@pytest.mark.slow
 def test_export_and_inspect(folder, tmp_path):
     options = ["--num-beams", 2, "--card", "training_data=a=b", "--constraints"]
     result = run("export", folder / "model.keras", tmp_path / "1", *options)
@@ -352,7 +322,6 @@ def test_export_and_inspect(folder, tmp_path):
     assert facts_of(tmp_path) == facts
 
 
-@pytest.mark.once("torch")
 def test_import_an_exported_model(model, folder, tmp_path, monkeypatch, failure):
     new = tmp_path / "1"
     options = ["--format", "ctranslate2"]
@@ -403,7 +372,6 @@ def test_inspect_a_model(model, folder):
     assert facts["source vocabulary"] == "10, CharacterTokenizer"
 
 
-@pytest.mark.once("torch")
 def test_the_folder_of_a_preset_is_a_model(model, folder, tmp_path):
     model.save_to_preset(tmp_path / "preset")
     facts = facts_of(tmp_path / "preset")
@@ -414,7 +382,6 @@ def test_the_folder_of_a_preset_is_a_model(model, folder, tmp_path):
     assert files[2].read_text().splitlines() == model.generate(TEXTS)
 
 
-@pytest.mark.once("torch")
 def test_inspect_an_ensemble(model, tmp_path):
     Ensemble([model, model.__class__.from_config(model.get_config())]).save(
         tmp_path / "both.keras"
@@ -429,7 +396,6 @@ def refusal(*arguments):
     return unwrapped(result.output)
 
 
-@pytest.mark.once("torch")
 def test_wrong_usage(folder, tmp_path):
     model = folder / "model.keras"
     assert "not exist" in refusal("inspect", tmp_path / "none.keras")
@@ -445,7 +411,6 @@ def test_wrong_usage(folder, tmp_path):
     assert "greater than or equal to 1" in message or "x>=1" in message
 
 
-@pytest.mark.once("torch")
 def test_errors_have_no_traceback(folder, tmp_path):
     target = tmp_path / "target"
     target.write_text("mine")
@@ -457,7 +422,6 @@ def test_errors_have_no_traceback(folder, tmp_path):
     assert target.read_text() == "mine"
 
 
-@pytest.mark.once("torch")
 def test_warnings_name_options(folder, monkeypatch, capsys):
     def warn(app):
         warnings.simplefilter("default")
@@ -469,7 +433,6 @@ def test_warnings_name_options(folder, monkeypatch, capsys):
     assert capsys.readouterr().err == "warning: `--num-beams 9` is a lot\n"
 
 
-@pytest.mark.once("torch")
 def test_other_models_are_refused(tmp_path, failure):
     layers = [keras.layers.Input((1,)), keras.layers.Dense(1)]
     keras.Sequential(layers).save(tmp_path / "other.keras")
@@ -486,7 +449,6 @@ def test_other_models_are_refused(tmp_path, failure):
         assert message in failure("inspect", tmp_path / f"{name}.keras")
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("content", [b"", b"\xff" * 99])
 def test_inspect_a_damaged_saved_model(content, tmp_path, failure):
     (tmp_path / "saved_model.pb").write_bytes(content)
@@ -494,7 +456,6 @@ def test_inspect_a_damaged_saved_model(content, tmp_path, failure):
     assert "saved_model.pb must be a SavedModel; it is damaged" in error
 
 
-@pytest.mark.once("torch")
 def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
     content = bytearray((folder / "model.keras").read_bytes())
     middle = slice(len(content) // 2, len(content) // 2 + 200)
@@ -504,7 +465,6 @@ def test_a_damaged_model_has_no_traceback(folder, tmp_path, failure):
     assert error.splitlines()[-1].startswith("error: ")
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -534,7 +494,6 @@ def test_errors_are_printed(error, line, failure, monkeypatch):
     assert failure() == line
 
 
-@pytest.mark.once("torch")
 def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     served = []
     monkeypatch.setattr("keras_transformer.serving.serve", served.append)
@@ -557,7 +516,6 @@ def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     assert len(served) == 1
 
 
-@pytest.mark.once("torch")
 def test_serve_errors(tmp_path, failure):
     version = tmp_path / "runs/en-de/saved_model/1"
     version.mkdir(parents=True)
@@ -579,7 +537,6 @@ def test_serve_errors(tmp_path, failure):
     assert "'--port'" in refusal("serve", version.parent, "--port", -1)
 
 
-@pytest.mark.once("torch")
 def test_the_search_of_a_run(model, folder, tmp_path):
     """The folder of a run selects the search, unless options do; a file does not."""
     shutil.copy(folder / "model.keras", tmp_path)

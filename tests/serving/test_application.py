@@ -30,7 +30,7 @@ class Replicas:
         if "fail" in texts:
             raise OSError("a secret of the server")
         if "sleep" in texts:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         if signature == "constrained":
             return [self._constrained(**request) for request in requests]
         return [self._answer(request["text"]) for request in requests]
@@ -66,7 +66,7 @@ class Writer(Replicas):
     async def _piece(self, request):
         (text,), (state,), (seed,) = request["text"], request["state"], request["seed"]
         if text == "sleep":
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         if text == "refuse" or (text == "refuse later" and state):
             return "`text` must be nice"
         if text == "fail later" and state:
@@ -90,7 +90,7 @@ def make_model(name, options):
 
 
 @pytest.fixture
-def client(tmp_path):
+def client(tmp_path, request):
     folder = {"folder": tmp_path}
     options = make_server_options(
         models={
@@ -101,7 +101,7 @@ def client(tmp_path):
             "busy": {**folder, "max_waiting": 1},
         },
         max_body_bytes=300,
-        timeout_seconds=0.3,
+        timeout_seconds=getattr(request, "param", 60),
     )
     models = {name: make_model(name, found) for name, found in options.models.items()}
     models["empty"].versions.clear()
@@ -195,7 +195,6 @@ def test_a_disconnect_cancels_the_computation(client):
         (PREDICT, b"{", 400, "must be JSON"),
         (PREDICT, b'{"instances": ["refuse"]}', 400, "`text` must be nice"),
         (PREDICT, b'{"instances": ["' + b"a" * 300 + b'"]}', 413, "300 bytes"),
-        (PREDICT, b'{"instances": ["sleep"]}', 504, "no response within 0.3 s"),
         (PREDICT, b'{"instances": ["fail"]}', 500, "see the log"),
         (PREDICT, b'{"instances": ["broken"]}', 500, "the model computes NaN"),
         ("/v1/models/none:predict", b"", 404, "model 'none' does not exist; models: "),
@@ -423,4 +422,11 @@ def test_failures_of_a_stream(client):
     response = client.post(STREAM, json={"prompt": "fail later"})
     assert events(response)[-1] == ("error", {"error": "the model failed"})
     assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("client", [0.3], indirect=True)
+def test_an_answer_that_takes_too_long(client):
+    response = client.post(PREDICT, json={"instances": ["sleep"]})
+    assert response.status_code == 504
+    assert "no response within 0.3 s" in response.json()["error"]
     assert client.post(STREAM, json={"prompt": "sleep"}).status_code == 504

@@ -10,7 +10,7 @@ from keras_transformer.export.saved_model.warmup import WarmupRequest
 pytest.importorskip("ray")
 from keras_transformer.serving import cluster
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
 def test_a_cancelled_call_is_awaited():

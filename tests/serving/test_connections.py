@@ -22,7 +22,7 @@ from keras_transformer.serving.rest import Signature, TensorSpec
 from keras_transformer.serving.served_model import ModelVersion, ServedModel
 from keras_transformer.serving.server_options import make_server_options
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 PATIENCE_SECONDS = 20
 DOCUMENTATION = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
@@ -55,9 +55,8 @@ class Server:
         options = make_server_options(
             **{
                 "models": {"en-de": {"folder": folder}},
-                "header_seconds": HEADER_SECONDS,
-                "timeout_seconds": TIMEOUT_SECONDS,
-                "keep_alive_seconds": 1,
+                "header_seconds": PATIENCE_SECONDS,
+                "timeout_seconds": PATIENCE_SECONDS,
                 "max_body_bytes": 1009,
                 **options,
             }
@@ -267,8 +266,9 @@ def test_the_python_example_of_the_documentation(start, capsys):
     ],
 )
 def test_a_slow_header(begin, drop, status, start):
+    server = start(header_seconds=HEADER_SECONDS)
     started = time.monotonic()
-    with start().connect(begin) as connection:
+    with server.connect(begin) as connection:
         response = send_slowly(connection, drop)
     assert time.monotonic() - started >= HEADER_SECONDS
     if status is None:
@@ -288,25 +288,14 @@ def test_a_slow_header(begin, drop, status, start):
 )
 def test_a_slow_body(length, drop, start, monkeypatch):
     monkeypatch.setattr(protection, "UNREAD_BODY_SECONDS", 0.1)
-    with start().connect(POST + length + b"\r\n\r\n") as connection:
+    server = start(timeout_seconds=TIMEOUT_SECONDS)
+    with server.connect(POST + length + b"\r\n\r\n") as connection:
         status, message = error_of(send_slowly(connection, drop))
     assert status == 504 and "within 0.6 s" in message
 
 
-def test_an_idle_connection_is_kept_alive(start):
-    connection = http.client.HTTPConnection("127.0.0.1", start().port)
-    connection.request("GET", "/health")
-    connection.getresponse().read()
-    time.sleep(2 * HEADER_SECONDS)
-    client = connection.sock
-    connection.request("GET", "/health")
-    assert connection.getresponse().read() and connection.sock is client
-    assert read_all(client) == b""  # closed after `keep_alive_seconds`
-    connection.close()
-
-
 def test_a_client_that_does_not_read(start):
-    server = start()
+    server = start(timeout_seconds=TIMEOUT_SECONDS)
     page = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
     server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with socket.socket() as client:
@@ -368,7 +357,7 @@ def test_a_large_body_is_not_asked_for(start, monkeypatch):
 
 
 def test_connections_per_client(start):
-    server = start(max_connections_per_client=3, header_seconds=PATIENCE_SECONDS)
+    server = start(max_connections_per_client=3)
     waiting = [server.connect() for _ in range(3)]
     response = server.exchange(b"")
     status, message = error_of(response)
@@ -383,7 +372,9 @@ def test_connections_per_client(start):
 
 def test_all_connections(start, monkeypatch):
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
-    server = start(max_connections_per_client=1, behind_proxy=True)
+    server = start(
+        max_connections_per_client=1, behind_proxy=True, header_seconds=HEADER_SECONDS
+    )
     waiting = [server.connect() for _ in range(3)]
     status, message = error_of(server.exchange(b""))
     assert status == 503 and "too many connections" in message

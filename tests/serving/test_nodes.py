@@ -20,7 +20,7 @@ SAVED_MODEL = pathlib.Path(__file__).parents[2] / "saved_models" / "pronounce" /
 ADDRESS = r" INFO (http://127\.0\.0\.1:\d+)\n"
 PATIENCE = 900  # seconds, for a machine under load
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from keras_transformer.serving.rest import Signature, TensorSpec
 from keras_transformer.serving.served_model import ModelVersion, ServedModel
 from keras_transformer.serving.server_options import ModelOptions, ServerOptions
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STRING = TensorSpec("string", 1)

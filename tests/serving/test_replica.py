@@ -12,7 +12,7 @@ from keras_transformer.serving.rest import Failure, TensorSpec
 FOLDER = pathlib.Path(__file__).parents[2] / "saved_models" / "pronounce" / "1"
 TOO_LONG = "a" * 70
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ ADDRESS = r" INFO http://127\.0\.0\.1:(\d+)\n"
 WORDS = {"knight": "N AY T", "": "", "attention": "AH T EH N SH AH N"}
 PATIENCE = 900  # seconds, for a machine under load
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
 def copy_model(folder):

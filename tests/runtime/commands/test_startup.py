@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer_runtime.commands import startup
 
-pytestmark = pytest.mark.once("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
 
 LINES = [
     "WARNING: All log messages before absl::InitializeLog() is called are written",
