@@ -156,9 +156,27 @@ def _tensorflow(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
     return _log(model, total_loss, total, rows)
 
 
+def _check_one_process(micro_batches: int) -> None:
+    """Raises an error if PyTorch trains in several processes.
+
+    Keras 3.16 adds their gradients in hooks of `backward`, which do not run here.
+    """
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if (count := distributed.get_world_size()) > 1:
+        raise ValueError(
+            "`micro_batches` must be 1 in several processes of PyTorch, since their "
+            "gradients are not added; received "
+            f"`micro_batches={micro_batches}` in {count} processes. Use one process."
+        )
+
+
 def _torch(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
     import torch
 
+    _check_one_process(model.micro_batches)
     weights = model.trainable_weights
     values = [variable.value for variable in weights]
     gradients = [torch.zeros_like(value, dtype=torch.float32) for value in values]
