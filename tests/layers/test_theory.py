@@ -104,6 +104,7 @@ class TestProjections:
             to_numpy(ours(*inputs)), to_numpy(theirs(*inputs)), atol=1e-5, rtol=1e-5
         )
 
+    @pytest.mark.once("torch")
     def test_int8(self, pair):
         *layers, inputs = pair
         before = layers[0](*inputs)
