@@ -51,7 +51,8 @@ def assert_close(actual, expected, atol=2e-5):
 
 
 class TestEncoder:
-    @pytest.mark.parametrize("design", ["modern", on_torch("relative")])
+    @pytest.mark.once("torch")
+    @pytest.mark.parametrize("design", ["modern", "relative"])
     def test_is_its_blocks_in_a_row(self, design):
         layer = stack(EncoderStack, **{"normalize_first": False, **DESIGNS[design]()})
         x, expected_scores = SOURCE, []
@@ -96,7 +97,7 @@ class TestDecoder:
 
     @pytest.mark.parametrize(
         "design",
-        ["modern", "relative", *map(on_torch, ("learned", "grouped", "global"))],
+        ["modern", *map(on_torch, ("learned", "relative", "grouped", "global"))],
     )
     def test_steps_of_beams_are_whole_calls(self, design):
         num_beams, rng = 3, np.random.default_rng(5)
@@ -127,9 +128,9 @@ class TestDecoder:
             assert all(to_numpy(x).all() for x in cross)
 
 
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
-    ("stack_class", "design"),
-    [(DecoderStack, "modern"), on_torch(EncoderStack, "relative")],
+    ("stack_class", "design"), [(DecoderStack, "modern"), (EncoderStack, "relative")]
 )
 def test_a_model_is_saved_whole(stack_class, design, tmp_path):
     inputs = inputs_of(stack_class)
@@ -163,7 +164,7 @@ def test_every_weight_is_trained(stack_class, design):
     ("stack_class", "design", "policy"),
     [
         (EncoderStack, "modern", "mixed_float16"),
-        (DecoderStack, "relative", "mixed_bfloat16"),
+        on_torch(DecoderStack, "relative", "mixed_bfloat16"),
     ],
 )
 def test_half_precision(stack_class, design, policy):

@@ -48,6 +48,7 @@ def test_a_decoder_s_output_depends_on_the_tokens_so_far():
     assert (np.abs(by_source).max(axis=-1) > 1e-6).all()
 
 
+@pytest.mark.once("torch")
 def test_positions_beyond_the_training_length():
     model = Seq2Seq(hidden_dim=HIDDEN_DIM, vocabulary_size=13, **STACK)
     source, target = (
@@ -103,6 +104,7 @@ class TestProjections:
             to_numpy(ours(*inputs)), to_numpy(theirs(*inputs)), atol=1e-5, rtol=1e-5
         )
 
+    @pytest.mark.once("torch")
     def test_int8(self, pair):
         *layers, inputs = pair
         before = layers[0](*inputs)
