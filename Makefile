@@ -73,6 +73,7 @@ check: $(VENV)/.installed-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/zizmor --offline --quiet .github/workflows
 	@$(SITE)
 	@$(MAKE) --no-print-directory test
 
