@@ -110,6 +110,7 @@ print(json.dumps([keras.backend.backend(), logits.tolist(), texts, scores.tolist
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", OTHERS)
 def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
     inputs = inputs_of(model)
@@ -139,16 +140,14 @@ def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
     )
 
 
+@pytest.mark.once
 def test_saved_model_gives_the_same_strings(model, tmp_path):
-    if keras.backend.backend() == "tensorflow":  # For the others see test_export.py.
-        import tensorflow as tf
+    import tensorflow as tf
 
-        model.export(tmp_path / "1", SEARCH, check_texts=UNSEEN)
-        serve = tf.saved_model.load(tmp_path / "1").signatures["serving_default"]
-        served = serve(text=tf.constant([*UNSEEN, ""]))["text"].numpy()
-        assert [text.decode() for text in served] == model.generate(
-            [*UNSEEN, ""], SEARCH
-        )
+    model.export(tmp_path / "1", SEARCH, check_texts=UNSEEN)
+    serve = tf.saved_model.load(tmp_path / "1").signatures["serving_default"]
+    served = serve(text=tf.constant([*UNSEEN, ""]))["text"].numpy()
+    assert [text.decode() for text in served] == model.generate([*UNSEEN, ""], SEARCH)
 
 
 # Errors a user will make: each names the argument and the remedy.
@@ -161,6 +160,7 @@ def dataset_of(source, target):
     )
 
 
+@pytest.mark.once("torch")
 def test_width_that_heads_do_not_divide():
     with pytest.raises(ValueError, match=r"`hidden_dim` must be .*`num_heads`.*; rec"):
         Seq2Seq(
@@ -172,6 +172,7 @@ def test_width_that_heads_do_not_divide():
         )
 
 
+@pytest.mark.once("torch")
 def test_files_of_unequal_length(files, tmp_path):
     shorter = tmp_path / "shorter"
     shorter.write_text("a\nb\n", "utf-8")
@@ -183,6 +184,7 @@ def test_files_of_unequal_length(files, tmp_path):
         dataset_of(files[0], shorter)
 
 
+@pytest.mark.once("torch")
 def test_empty_file(files, tmp_path):
     empty = tmp_path / "empty"
     empty.touch()
@@ -192,6 +194,7 @@ def test_empty_file(files, tmp_path):
         CharacterTokenizer.train(empty)
 
 
+@pytest.mark.once("torch")
 def test_invalid_utf8(files, tmp_path):
     latin = tmp_path / "latin"
     latin.write_bytes(files[0].read_bytes().replace(b"\n", b"\n\xe9", 2))
@@ -202,6 +205,7 @@ def test_invalid_utf8(files, tmp_path):
         dataset_of(latin, files[1])
 
 
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("token_id", [-1, 9])
 def test_token_id_outside_the_vocabulary(token_id):
     model = make_model(CharacterTokenizer.train(lines=[LETTERS]))
@@ -212,6 +216,7 @@ def test_token_id_outside_the_vocabulary(token_id):
         model.generate([[4, 3], [token_id, 3]])
 
 
+@pytest.mark.once("torch")
 def test_source_that_is_too_long():
     model = make_model(CharacterTokenizer.train(lines=[LETTERS]))
     with pytest.raises(
@@ -221,6 +226,7 @@ def test_source_that_is_too_long():
         model.generate(["ab", "abcdeabcdea"])
 
 
+@pytest.mark.once("torch")
 def test_truncated_model_file(keras_file, tmp_path):
     part = tmp_path / "part.keras"
     content = keras_file.read_bytes()
@@ -231,6 +237,7 @@ def test_truncated_model_file(keras_file, tmp_path):
         keras.saving.load_model(part)
 
 
+@pytest.mark.once("torch")
 def test_export_to_a_folder_that_is_not_empty(tmp_path):
     model = make_model(CharacterTokenizer.train(lines=[LETTERS]))
     kept = tmp_path / "kept"

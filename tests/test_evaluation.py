@@ -4,7 +4,6 @@ import random
 import numpy as np
 import pytest
 
-from keras_transformer import evaluation
 from keras_transformer.evaluation import (
     METRICS,
     bleu,
@@ -16,6 +15,7 @@ from keras_transformer.evaluation import (
     token_error_rate,
     translation_scores,
 )
+from keras_transformer_runtime import bleu as bleu_metric
 
 pytestmark = pytest.mark.once("torch")
 
@@ -92,12 +92,12 @@ def test_unknown_tokenizer():
 )
 def test_unavailable_tokenizer(monkeypatch, failure, error, message):
     class Failing:
-        TOKENIZERS = evaluation.BLEU.TOKENIZERS
+        TOKENIZERS = bleu_metric.BLEU.TOKENIZERS
 
         def __init__(self, **options):
             raise failure
 
-    monkeypatch.setattr(evaluation, "BLEU", Failing)
+    monkeypatch.setattr(bleu_metric, "BLEU", Failing)
     with pytest.raises(error, match=message):
         check_tokenize("ja-mecab")
 

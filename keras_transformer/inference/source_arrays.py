@@ -107,6 +107,10 @@ def embed_arrays(
 class _MaskOfInputs(keras.layers.Layer):
     """Returns the Keras mask of its inputs, which Keras passes to layers alone."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.supports_masking = True
+
     def call(self, inputs: Tensor, mask: Mask | None = None) -> Mask | None:
         return mask
 

@@ -367,4 +367,4 @@ def test_normalized_embeddings_are_saved():
     assert len(again.weights) == len(model.weights)
     plain = CausalLM(**options)
     assert len(plain.weights) == len(model.weights) - 2
-    assert "normalize_embeddings" not in plain.get_config()
+    assert plain.get_config()["normalize_embeddings"] is False

@@ -320,7 +320,7 @@ class OnAFullDisk(Seq2Seq):
 @pytest.mark.once("torch")
 def test_a_folder_is_written_whole_or_not_at_all(model, tmp_path):
     with pytest.raises(OSError, match="disk full"):
-        OnAFullDisk(**SIZES, vocabulary_size=11).save_to_preset(tmp_path / "a" / "b")
+        OnAFullDisk(**SIZES, vocabulary_size=11).save_to_preset(tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").write_text("")
     with pytest.raises(FileExistsError, match="`preset_dir` must be a new"):
