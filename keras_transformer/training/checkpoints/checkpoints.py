@@ -388,8 +388,6 @@ class Checkpoints(keras.callbacks.Callback):
             # Creating the iterator may have used the random generators.
             run_state.restore_random_state(self._random_state)
         self._save_or_stop(self._first_batch + batch)
-        if batch == self._first_batch == 0 and self.data is not None:
-            run_state.seed_epoch()
 
     def _save_or_stop(self, batches: int) -> None:
         """Saves after a number of batches of the epoch, and stops after a signal."""

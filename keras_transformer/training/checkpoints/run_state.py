@@ -334,17 +334,3 @@ def restore_random_state(state: dict[str, Any]) -> None:
     if (torch := sys.modules.get("torch")) and "torch" in state:
         torch.set_rng_state(torch.from_numpy(state["torch"]))
         torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])
-
-
-def seed_epoch() -> None:
-    """Gives the global generator of PyTorch a new seed, derived from its last one.
-
-    `Dropout` of Keras uses this generator on PyTorch, and so does each iterator that
-    `fit` creates; a resumed `fit` creates fewer. With a seed for each epoch, resumed
-    epochs have the dropout of those without an interruption.
-    """
-    if keras.backend.backend() == "torch":
-        torch = sys.modules["torch"]
-        # The constants are those of Knuth's MMIX generator.
-        seed = torch.initial_seed() * 6364136223846793005 + 1442695040888963407
-        torch.manual_seed(seed % 2**63)
