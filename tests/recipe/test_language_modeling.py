@@ -156,6 +156,7 @@ def test_a_complete_run_is_read(run, folder, capsys):
     assert again.figures == run[0].figures and again.search == run[0].search
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_losses(run, folder):
     for epochs in (1, 2):
         train(recipe(folder, "resumed", documents="none", epochs=epochs))
@@ -167,6 +168,7 @@ def test_a_resumed_run_has_the_same_losses(run, folder):
         train(recipe(folder, "resumed", documents="none", epochs=2, length=32))
 
 
+@pytest.mark.slow
 def test_blocks(folder):
     options = {"documents": "none", "epochs": 1, "intermediate_dim": None}
     config = train(recipe(folder, "modern", **options)).model.get_config()
@@ -180,6 +182,7 @@ def test_blocks(folder):
         assert 0 <= 3 * 8 * -(-plain // 24) - plain < 24
 
 
+@pytest.mark.slow
 def test_documents_of_a_line_begin_with_the_start_token(tmp_path, monkeypatch):
     exported = {}
 
@@ -212,6 +215,7 @@ def test_prompts_that_check_an_export_fit_in_the_context():
     assert len(model.generate(prompts, max_length=1)) == 2
 
 
+@pytest.mark.slow
 def test_init_continues_a_language_model(run, folder, tmp_path):
     write_lines(tmp_path / "text.txt", TEXT[:60])
     sizes = dict.fromkeys(SIZES)
@@ -432,6 +436,7 @@ def test_wrong_figures(tmp_path, content):
 # Prompts and answers.
 
 
+@pytest.mark.slow
 def test_prompts_and_answers(tmp_path):
     answers = [line.upper() for line in TEXT[:80]]
     prompts = write_lines(tmp_path / "prompts.txt", TEXT[:80])

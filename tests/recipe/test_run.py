@@ -115,6 +115,7 @@ def test_a_run_writes_its_files_and_is_resumed(options, tmp_path, monkeypatch):
         train(Recipe(**options, label_smoothing=0.2))
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 def test_a_complete_run_is_read(options, tmp_path, monkeypatch):
     results = tmp_path / "results"
@@ -163,6 +164,7 @@ def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
     assert len(read_history(results)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_init_starts_from_a_trained_model(options, tmp_path):
@@ -226,6 +228,7 @@ def test_warns_of_a_long_warmup(options):
     train(Recipe(**options))  # No warning: the learning rate has been used.
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkeypatch):
@@ -270,6 +273,7 @@ def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monke
         assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == size
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_history_of_metrics_of_every_second_epoch(options, tmp_path):
@@ -336,6 +340,7 @@ HALF_PRECISIONS = {"tensorflow": ["mixed_float16"], "jax": ["mixed_bfloat16"]}.g
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALF_PRECISIONS)
 @pytest.mark.usefixtures("without_search")
 def test_half_precision_gives_a_float32_model(options, tmp_path, dtype):
@@ -398,6 +403,7 @@ def test_unequal_line_counts_are_refused_before_training(options, tmp_path):
 # Options that the text determines.
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 @pytest.mark.usefixtures("without_search")
 def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
@@ -442,6 +448,7 @@ def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 def test_sizes_positions_and_tokenizers(options, monkeypatch):
     del options["tokenizer"], options["vocabulary_size"]
@@ -465,6 +472,7 @@ def test_sizes_positions_and_tokenizers(options, monkeypatch):
     assert again.generate(["ka"]) == model.generate(["ka"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="`devices` needs JAX")
 def test_a_run_on_several_devices(options, monkeypatch, capsys):
     """The process of the tests has one device, which takes the place of four."""

@@ -97,6 +97,7 @@ def _environment(process):
         return ""
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_changes_nothing(tmp_path, text, monkeypatch):
     monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     several = tmp_path / "several"

@@ -57,6 +57,7 @@ def assert_best(folder, epoch, weights):
     return best
 
 
+@pytest.mark.once("torch")
 def test_the_weights_of_the_best_epoch_are_kept(tmp_path):
     scores = Scores()
     model = fit(tmp_path, scores)

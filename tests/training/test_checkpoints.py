@@ -125,6 +125,7 @@ def test_a_stopped_run_resumes_exactly(whole, tmp_path, capsys):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+@pytest.mark.once("torch")
 def test_a_model_of_keras_resumes_exactly_with_its_callbacks(tmp_path):
     """`fit` of Keras does not give its callbacks to one of them."""
 
@@ -246,6 +247,7 @@ def test_checkpoints_of_another_model(whole):
         fit(whole[0], model=other)
 
 
+@pytest.mark.once("torch")
 def test_a_run_resumes_for_more_epochs_without_data(tmp_path):
     """Arrays, float16 with its loss scale, and Keras's own dropout."""
     keras.config.set_dtype_policy("mixed_float16")
@@ -299,11 +301,13 @@ class EndEpoch(keras.callbacks.Callback):
         self.model.stop_training = batch == 3
 
 
+@pytest.mark.once("torch")
 def test_an_epoch_that_is_cut_short_is_not_saved_as_complete(tmp_path):
     fit(tmp_path, [EndEpoch()])
     assert list(checkpoint_files(tmp_path)) == [RunPosition(0, 2)]
 
 
+@pytest.mark.once("torch")
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
     with pytest.warns(
@@ -396,6 +400,7 @@ def halving():
     return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
 
 
+@pytest.mark.once("torch")
 def test_callbacks_that_change_the_state_when_an_epoch_begins(tmp_path):
     keras.utils.set_random_seed(5)
     whole = fit(tmp_path / "whole", [halving()], model=make_adam())
@@ -408,6 +413,7 @@ def test_callbacks_that_change_the_state_when_an_epoch_begins(tmp_path):
     np.testing.assert_allclose(rates[0], [5e-3, 2.5e-3, 1.25e-3])
 
 
+@pytest.mark.once("torch")
 def test_moving_averages_of_a_run_with_more_epochs(whole, tmp_path):
     """Keras overwrites the weights with the averages at the end of the last epoch."""
     _, *longer_from_the_start, _ = whole
@@ -430,6 +436,7 @@ def test_moving_averages_of_a_run_with_more_epochs(whole, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.once("torch")
 @pytest.mark.parametrize("saved, now", [(1, 2), (2, 1), (1, 0)])
 def test_other_metrics_within_an_epoch(stopped, tmp_path, saved, now):
     def model(count):
@@ -494,6 +501,7 @@ def test_a_learning_rate_that_is_set_while_training(tmp_path):
     )  # Like a notebook cell that runs again.
 
 
+@pytest.mark.once("torch")
 def test_logs_of_tensors(tmp_path):
     class Tensors(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -507,6 +515,7 @@ def test_logs_of_tensors(tmp_path):
     assert {type(value) for value in history["rate"] + history["half"]} == {float}
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 def test_a_folder_is_locked_against_other_processes(tmp_path):
     code = (
@@ -563,6 +572,7 @@ def test_a_folder_that_was_removed_is_locked_again(tmp_path):
     storage.release_lock(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 def test_forked_processes_do_not_have_the_lock(tmp_path):
     code = """if True:
@@ -623,6 +633,7 @@ def test_a_subclass(tmp_path):
 
 
 # Keras warns at the end of data of unknown size.
+@pytest.mark.once("torch")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_an_epoch_of_unknown_size_that_is_cut_short_is_not_saved(tmp_path):
     data = make_data()

@@ -28,21 +28,25 @@ def figures():
     return json.loads(found.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["to_one", "to_four", "micro_batches", "causal"])
 def test_devices_train_as_one_device(figures, name):
     """Also a run that is resumed on another number of devices."""
     assert figures[name] < 1e-6
 
 
+@pytest.mark.slow
 def test_generated_ids_do_not_depend_on_the_devices(figures):
     on_one, on_four = figures["generated"]
     assert on_one == on_four
 
 
+@pytest.mark.slow
 def test_rows_are_added_until_the_devices_divide_them(figures):
     assert figures["rows_to_add"] == [0, 3, 1, 0]
 
 
+@pytest.mark.slow
 def test_devices_share_the_weights_and_the_moments(figures):
     layouts = figures["layouts"]
     block = "decoder/block_0/"
@@ -67,6 +71,7 @@ def test_devices_share_the_weights_and_the_moments(figures):
     assert figures["moments"] == moments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -85,6 +90,7 @@ def test_errors_and_warnings(figures, name, message):
     assert message in figures["errors"][name]
 
 
+@pytest.mark.slow
 def test_the_documented_code_trains(figures):
     assert 0 < figures["documented"] < 10
 

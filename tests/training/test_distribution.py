@@ -44,6 +44,7 @@ def figures():
     return json.loads(found.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loss", "r_drop_micro_batches"])
 def test_two_replicas_train_as_one_device(figures, name):
     weights, logs = figures[name]
@@ -51,25 +52,30 @@ def test_two_replicas_train_as_one_device(figures, name):
     assert logs < 1e-4
 
 
+@pytest.mark.slow
 def test_two_replicas_evaluate_as_one_device(figures):
     one, two = figures["evaluate"]
     assert two == pytest.approx(one, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_an_update_is_skipped_on_both_replicas(figures):
     assert figures["steps"] == [2, 2]
     assert figures["skip"] < 1e-5
 
 
+@pytest.mark.slow
 def test_checkpoints_resume_on_replicas(figures):
     assert figures["resumed_steps"] == 6
     assert figures["resumed"] < 1e-6
 
 
+@pytest.mark.slow
 def test_each_iterator_of_the_data_is_used(figures):
     assert figures["epochs"] == 2  # One of `fit`, one of `evaluate`.
 
 
+@pytest.mark.slow
 def test_clipping_of_each_replica_is_refused(figures):
     assert "`global_clipnorm` must be None" in figures["clipping"]
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from small_run import BATCHES, EPOCHS
 
+pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
+
 SCRIPT = pathlib.Path(__file__).with_name("killed_runs.py")
 KILLED = -9
 

@@ -69,6 +69,7 @@ def fit(model, data, callbacks, **options):
 # Stopping.
 
 
+@pytest.mark.once("torch")
 def test_stops_and_saves_the_batch(tmp_path):
     data = make_data()
     epoch = next(e for e in range(1, 99) if place_of_x(data, e) > 0)
@@ -248,6 +249,7 @@ def test_gradients_that_are_not_finite_are_counted():
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.once("torch")
 def test_too_many_skipped_in_a_row_stop():
     model = make_model(SkipNonFinite(keras.optimizers.SGD()), FaultyGradient())
     skip = NonFiniteLoss("skip", patience=BATCHES + 2)
@@ -269,6 +271,7 @@ def compiled(optimizer, loss, steps_per_execution):
     return model
 
 
+@pytest.mark.once
 def test_executions_of_several_batches_of_data_of_unknown_size():
     data = make_data()
     unknown = data.dataset.filter(lambda *batch: True)
@@ -291,6 +294,7 @@ def test_one_batch_of_an_execution_does_not_exhaust_the_patience():
     assert history["skipped_batches"] == [1]
 
 
+@pytest.mark.once("torch")
 def test_batches_skipped_before_a_resume_are_reported(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):

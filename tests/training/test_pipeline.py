@@ -28,6 +28,7 @@ def figures():
     return json.loads(found.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_gradients_and_seeds_are_those_of_the_model(figures):
     """With dropout, rematerialization and padding.
 
@@ -42,6 +43,7 @@ def test_gradients_and_seeds_are_those_of_the_model(figures):
     assert figures["drawn"] == 2  # a seed goes on by one for each part
 
 
+@pytest.mark.slow
 def test_the_devices_divide_the_blocks(figures):
     encoder_block, decoder_block = 16, 26
     assert figures["divided"] == encoder_block + decoder_block
@@ -49,11 +51,13 @@ def test_the_devices_divide_the_blocks(figures):
     assert figures["bubble"] == 3 / 5
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_model(figures):
     """With two blocks on a device, and positions in the attention."""
     assert figures["outputs"] < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -69,6 +73,7 @@ def test_errors(figures, name, message):
     assert message in figures["errors"][name]
 
 
+@pytest.mark.slow
 def test_the_documented_code_trains(figures):
     before, after = figures["documented"]
     assert after < before

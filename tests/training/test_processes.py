@@ -38,6 +38,7 @@ def figures():
     return json.loads(found.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS)
 def test_two_processes_train_as_one_device(figures, grid):
     compared = figures["compared"][grid]
@@ -45,6 +46,7 @@ def test_two_processes_train_as_one_device(figures, grid):
     assert compared["resumed by one"] < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS)
 def test_the_first_process_writes_whole_files(figures, grid):
     compared = figures["compared"][grid]
@@ -53,10 +55,12 @@ def test_the_first_process_writes_whole_files(figures, grid):
     assert one_process == two_processes == saved
 
 
+@pytest.mark.slow
 def test_two_processes_resume_the_run_of_one(figures):
     assert figures["resumed by two"] < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -70,12 +74,14 @@ def test_errors_are_those_of_all_processes(figures, name, message):
         assert errors[name].startswith(message)
 
 
+@pytest.mark.slow
 def test_processes_fail_together(figures):
     other, failed = (errors["fails_in_one"] for errors in figures["errors"])
     assert other == "RuntimeError: Another process has failed. See its error."
     assert failed == "OSError: a full disk"
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_both(figures):
     for code, files in figures["stopped"]:
         assert (code, files) == (143, ["epoch-0001.npz"])

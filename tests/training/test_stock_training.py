@@ -113,6 +113,7 @@ def test_clipping_and_moving_averages():
     assert np.abs(mean[0] - others[-1][0]).max() > 1e-4
 
 
+@pytest.mark.once("torch")
 def test_early_stopping_and_the_best_file(tmp_path):
     model = seq2seq(keras.optimizers.SGD(0.5), dropout=0.0)
     worse = keras.callbacks.LearningRateScheduler(lambda epoch: (0.5, 50.0)[epoch > 1])
@@ -135,6 +136,7 @@ def test_early_stopping_and_the_best_file(tmp_path):
         np.testing.assert_allclose(value, history[f"val_{name}"][1], rtol=1e-5)
 
 
+@pytest.mark.once("torch")
 def test_tensorboard(tmp_path):
     model = seq2seq("adam")
     board = keras.callbacks.TensorBoard(tmp_path)
@@ -146,6 +148,7 @@ def test_tensorboard(tmp_path):
         assert f"epoch_{name}".encode() in written
 
 
+@pytest.mark.slow
 def test_validation_with_moving_averages():
     optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)
     model = seq2seq(optimizer, dropout=0.0)

@@ -409,6 +409,7 @@ class Forks(keras.callbacks.Callback):
                 os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.once("torch")
 def test_a_forked_process_has_the_handlers_before(tmp_path):
     forks = Forks()

@@ -292,6 +292,7 @@ def test_data_of_unknown_rank():
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.once("torch")
 def test_fit_in_micro_batches_counts_each_batch_once():
     model = compiled(keras.optimizers.Adam(1e-2), micro_batches=2, dropout=0.1)
     history = model.fit(INPUTS, TARGET, batch_size=4, epochs=12, verbose=0)
@@ -332,6 +333,7 @@ def test_evaluation_is_without_r_drop():
     np.testing.assert_allclose(logs["loss"], expected["loss"], rtol=1e-6)
 
 
+@pytest.mark.once("torch")
 def test_r_drop_with_micro_batches():
     model = compiled(
         keras.optimizers.Adam(1e-2), dropout=0.2, r_drop=1.0, micro_batches=3

@@ -69,6 +69,7 @@ def test_learning_rate_with_gradient_accumulation():
     np.testing.assert_allclose(history["learning_rate"], expected[5::6], rtol=1e-6)
 
 
+@pytest.mark.once("torch")
 def test_several_optimizers_have_no_learning_rate():
     optimizers = keras.optimizers
     rates = optimizers.OptimizerMap(optimizers.SGD(0.1), {".*bias": optimizers.SGD()})
@@ -77,6 +78,7 @@ def test_several_optimizers_have_no_learning_rate():
     assert all("minutes_left" in logs for logs in seen.batches)
 
 
+@pytest.mark.once("torch")
 def test_learning_rate_that_another_callback_changes():
     halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
@@ -89,6 +91,7 @@ def test_learning_rate_that_another_callback_changes():
     assert "tokens_per_second" not in seen.epochs[0]
 
 
+@pytest.mark.once("torch")
 def test_the_progress_bar_has_the_figures(capsys):
     seen, _ = fit("sgd", verbose=2)
     shown = capsys.readouterr().out
@@ -216,6 +219,7 @@ def test_a_resumed_epoch(monkeypatch):
     np.testing.assert_allclose(values(logs, "minutes_left")[0], 3 * 3 / 60)
 
 
+@pytest.mark.once("torch")
 def test_an_epoch_that_checkpoints_resume(tmp_path):
     """`Checkpoints` begins the epoch after `TrainingProgress`."""
 

@@ -260,6 +260,7 @@ def test_generates_with_the_current_weights(model):
         assert (searches, model.searches) == (1, 1)
 
 
+@pytest.mark.once("torch")
 def test_generates_with_moving_averages(model):
     """With this momentum they do not change after the first update."""
     optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=1.0)
