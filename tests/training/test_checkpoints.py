@@ -701,6 +701,7 @@ def test_data_are_required_to_resume_within_an_epoch(tmp_path):
         "learning_rates": [],
         "data": None,
         "random": run_state.save_random_state(),
+        "seed": None,
         "history": {"epoch": [0], "history": {}},
     }
     storage.write_checkpoint(tmp_path / RunPosition(1, 3).file_name, state)
