@@ -24,7 +24,7 @@ def write_pairs(path, count, seed):
     """Writes parallel text; the target has the words reversed and in upper case."""
     random = np.random.default_rng(seed)
     words = ["ka", "lo", "mi", "nu", "pe", "so"]
-    rows = [[str(word) for word in random.choice(words, 5)] for _ in range(count)]
+    rows = [[str(word) for word in random.choice(words, 3)] for _ in range(count)]
     pairs = [(" ".join(row), " ".join(row[::-1]).upper()) for row in rows]
     path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
     for suffix, side in {".source": 0, ".target": 1}.items():
@@ -44,7 +44,7 @@ def make_options(folder):
         "epochs": 1,
         "vocabulary_size": 37,
         "tokenizer": "bpe",
-        "max_length": 24,  # of outputs too: a search has as many steps
+        "max_length": 14,  # of outputs too: a search has as many steps
         "num_beams": 2,
         "tokens_per_batch": 256,
         "warmup_steps": 5,
@@ -196,10 +196,10 @@ def test_init_must_be_trainable(options, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     tokenizer = SentencePieceTokenizer.train(options["train"], vocabulary_size=37)
-    positions = LearnedPositionalEncoding(19)
+    positions = LearnedPositionalEncoding(9)
     short = Seq2Seq(**TOY, source_tokenizer=tokenizer, positions=positions)
     short.save(tmp_path / "short.keras")
-    message = "`max_length` must be at most 19, .*; received `max_length=24`"
+    message = "`max_length` must be at most 9, .*; received `max_length=14`"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "short.keras"))
 
@@ -269,7 +269,7 @@ def test_history_replaces_rows_of_repeated_epochs(tmp_path):
 def test_long_lines_are_refused_before_training(options, tmp_path, name):
     path = pathlib.Path(options[name][0])
     path.write_text(path.read_text() + f"{'ka ' * 30}\tKA\n")
-    message = f"`{name}` must have at most `max_length=24` .*; received .* in line"
+    message = f"`{name}` must have at most `max_length=14` .*; received .* in line"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options))
     assert not (tmp_path / "results/checkpoints").exists()
@@ -287,7 +287,7 @@ def test_long_lines_are_left_out_if_they_are_held_out(options, model):
         del options["num_beams"]
     with pytest.warns(UserWarning, match="[1-9] test pairs are longer than"):
         evaluator = prepare_run(Recipe(**options), Reporter(0)).evaluator
-    assert {len(text.split()) for text in evaluator.check_texts} == {5}
+    assert {len(text.split()) for text in evaluator.check_texts} == {3}
 
 
 @pytest.mark.once("torch")
@@ -356,7 +356,7 @@ def test_unequal_line_counts_are_refused_before_training(options, tmp_path):
 @pytest.mark.once("torch")
 def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
     given = {name: options[name] for name in ("train", "output", "export", *TOY)}
-    given |= {"epochs": 2, "test": 0.1, "verbose": 2, "num_beams": 1}
+    given |= {"epochs": 2, "test": 0.1, "verbose": 2, "num_beams": 1, "max_length": 14}
     trained = train(Recipe(**given))
     written = read_options(tmp_path / "results/options.toml")
     assert (written["valid"], written["epochs"], written["cooldown"]) == (0.1, 2, 0)

@@ -62,6 +62,7 @@ class Weights(keras.callbacks.Callback):
         self.batches.append(self.model.get_weights())
 
 
+@pytest.mark.once("torch")
 def test_float16_skips_an_overflow_and_halves_the_scale():
     sgd = keras.optimizers.SGD(0.3)
     scaled = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=2.0**40)
@@ -83,6 +84,7 @@ def test_float16_scales_the_loss_by_default():
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
+@pytest.mark.slow
 def test_bfloat16_with_several_steps_per_execution():
     # PyTorch executes one step at a time.
     steps = 1 if keras.backend.backend() == "torch" else 2
@@ -95,6 +97,7 @@ def test_bfloat16_with_several_steps_per_execution():
     assert {weight.dtype for weight in model.weights} == {"float32"}
 
 
+@pytest.mark.once("torch")
 def test_clipping_and_moving_averages():
     optimizer = keras.optimizers.SGD(
         1.0, global_clipnorm=0.01, use_ema=True, ema_momentum=0.75
@@ -148,7 +151,7 @@ def test_tensorboard(tmp_path):
         assert f"epoch_{name}".encode() in written
 
 
-@pytest.mark.slow
+@pytest.mark.once("torch")
 def test_validation_with_moving_averages():
     optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)
     model = seq2seq(optimizer, dropout=0.0)
