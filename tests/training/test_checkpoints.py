@@ -241,7 +241,6 @@ def test_checkpoints_of_another_model(whole):
     assert not storage._LOCKS
 
 
-@pytest.mark.once("torch")
 def test_a_run_resumes_for_more_epochs_without_data(tmp_path):
     """Arrays, float16 with its loss scale, and Keras's own dropout."""
     keras.config.set_dtype_policy("mixed_float16")

@@ -108,15 +108,6 @@ def test_one_weight_per_row():
     assert value == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_equals_keras_on_one_hot_targets(smoothing):
-    weights = WEIGHTS * (TARGETS != 0)
-    expected = float(keras_loss(TARGETS, random_logits(), weights, smoothing))
-    loss = LabelSmoothedCrossEntropy(smoothing)
-    value = float(loss(TARGETS, random_logits(), WEIGHTS))
-    assert value == pytest.approx(expected, rel=1e-5)
-
-
 @pytest.mark.parametrize("smoothing, jit_compile", [(0.0, True), (0.1, False)])
 def test_gradient_equals_keras_on_one_hot_targets(smoothing, jit_compile):
     def one_hot_loss(y_true, y_pred):
