@@ -53,7 +53,8 @@ def die_at(event, number):
 
     def hook(name, arguments):
         if name == event and str(arguments[0]).endswith(".npz"):
-            paths.append(arguments[0])
+            # The paths of unfinished files, which are removed first, are relative.
+            paths.extend(each for each in arguments[:1] if os.path.isabs(each))
             if len(paths) == number:
                 die()
 
