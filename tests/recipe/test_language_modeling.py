@@ -18,12 +18,13 @@ from keras_transformer.recipe import (
     LanguageModelFigures,
     Recipe,
     read_options,
-    tokenizers,
     train,
 )
 from keras_transformer.recipe.held_out import default_text_fraction, hold_out_text
 from keras_transformer.recipe.language_modeling import short_prompts
 from keras_transformer.recipe.plan import Plan, choose_language_model
+from keras_transformer.recipe.progress import Reporter
+from keras_transformer.recipe.stages import finish, fit, prepare
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
@@ -169,7 +170,8 @@ def test_a_resumed_run_has_the_same_losses(run, folder):
 
 def test_blocks(folder):
     options = {"documents": "none", "epochs": 1, "intermediate_dim": None}
-    config = train(recipe(folder, "modern", **options)).model.get_config()
+    run = prepare(recipe(folder, "modern", **options), Reporter(0))
+    config = run.model.get_config()
     assert config["activation"] == "silu" and config["intermediate_dim"] == 176
     assert config["attention_options"] == {"dropout": 0.0, "use_bias": False}
     assert config["feed_forward_options"] == {"gated": True, "use_bias": False}
@@ -180,17 +182,13 @@ def test_blocks(folder):
         assert 0 <= 3 * 8 * -(-plain // 24) - plain < 24
 
 
-def test_documents_of_a_line_begin_with_the_start_token(tmp_path, monkeypatch):
-    exported = {}
-
-    def export(self, folder, search, **options):
-        exported.update(options, search=search)
-
-    monkeypatch.setattr(CausalLM, "export", export)
+def test_documents_of_a_line_begin_with_the_start_token(tmp_path):
     write_lines(tmp_path / "text.txt", TEXT)
     options = {"documents": "line", "separate_documents": True, "length": 32}
-    options |= {"valid": 0.2, "test": 0.1, "epochs": 1, "export": True}
-    result = train(recipe(tmp_path, **options))
+    options |= {"valid": 0.2, "test": 0.1, "epochs": 1}
+    run = prepare(recipe(tmp_path, **options), Reporter(0))
+    fit(run, Reporter(0))
+    result = finish(run, Reporter(0))
     assert result.model.add_start_token
     parts = [
         (tmp_path / f"run/data/{name}-001.txt").read_text("utf-8").splitlines()
@@ -200,8 +198,8 @@ def test_documents_of_a_line_begin_with_the_start_token(tmp_path, monkeypatch):
     assert not {*parts[0]} & {*parts[1]} and not {*parts[1]} & {*parts[2]}
     assert result.figures.scores.texts == len(parts[2])
     assert result.figures.scores.tokens == sum(len(line) + 1 for line in parts[2])
-    assert exported["search"] == Sampling(top_p=0.9)
-    assert exported["check_texts"] == [line[:20] for line in parts[1][:5]]
+    assert result.search == Sampling(top_p=0.9)
+    assert run.evaluator.check_texts == [line[:20] for line in parts[1][:5]]
 
 
 def test_prompts_that_check_an_export_fit_in_the_context():
@@ -336,25 +334,27 @@ def test_the_default_fraction():
 # Tokenizers and the window.
 
 
-def make_tokenizer(path, **options):
+def make_tokenizer(path, characters=None, **options):
     plan = Plan(Recipe(**{**FILES, "train": [path]}, **options))
     text = RunningTextStatistics.of([path], "file")
+    text = text._replace(characters=characters or text.characters)
     lines = path.read_text("utf-8").splitlines(keepends=True)
     return plan, make_text_tokenizer(plan, text, iter(lines))
 
 
-def test_statistics_of_running_text(folder, monkeypatch):
-    monkeypatch.setattr("keras_transformer.recipe.text_statistics.SAMPLE", 60)
-    text = RunningTextStatistics.of([folder / "text.txt"], "line")
-    assert (text.documents, text.lines, text.scale) == (210, 210, 3.5)
-    assert text.characters == sum(map(len, TEXT)) and len(text.sample) == 60
+def test_statistics_of_running_text(tmp_path):
+    count = 120_000
+    path = write_lines(tmp_path / "text.txt", map(str, range(count)))
+    text = RunningTextStatistics.of([path], "line")
+    assert (text.documents, text.lines, text.scale) == (count, count, 1.2)
+    assert text.characters == sum(len(str(number)) for number in range(count))
+    assert len({*text.sample}) == 100_000
 
 
-def test_a_large_text_has_subwords_that_keep_lines_and_spaces(folder, monkeypatch):
+def test_a_large_text_has_subwords_that_keep_lines_and_spaces(folder):
     plan, tokenizer = make_tokenizer(folder / "text.txt")
     assert isinstance(tokenizer, CharacterTokenizer)
-    monkeypatch.setattr(tokenizers, "SUBWORDS_FROM", 1000)
-    plan, tokenizer = make_tokenizer(folder / "text.txt")
+    plan, tokenizer = make_tokenizer(folder / "text.txt", characters=5_000_000)
     assert plan["tokenizer"] == "bpe"
     assert plan["vocabulary_size"] == tokenizer.vocabulary_size
     text = "  ka lo\n\nmi  nu \n"

@@ -3,32 +3,19 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import tomllib
 
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer import (
-    SentencePieceTokenizer,
-    Seq2Seq,
-    Tokenizer,
-    TranslationQuality,
-    distribute,
-)
+from keras_transformer import SentencePieceTokenizer, Seq2Seq, Tokenizer
 from keras_transformer.layers import LearnedPositionalEncoding
-from keras_transformer.models import PRESETS
-from keras_transformer.recipe import (
-    Recipe,
-    read_options,
-    result,
-    run,
-    train,
-    translation,
-)
+from keras_transformer.recipe import Recipe, read_options, result, train
 from keras_transformer.recipe.history_file import HistoryFile
+from keras_transformer.recipe.model import in_float32
 from keras_transformer.recipe.preparation import prepare_run
 from keras_transformer.recipe.progress import Reporter
+from keras_transformer.recipe.stages import finish, fit, prepare
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
@@ -37,7 +24,7 @@ def write_pairs(path, count, seed):
     """Writes parallel text; the target has the words reversed and in upper case."""
     random = np.random.default_rng(seed)
     words = ["ka", "lo", "mi", "nu", "pe", "so"]
-    rows = [[str(word) for word in random.choice(words, 5)] for _ in range(count)]
+    rows = [[str(word) for word in random.choice(words, 3)] for _ in range(count)]
     pairs = [(" ".join(row), " ".join(row[::-1]).upper()) for row in rows]
     path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), "utf-8")
     for suffix, side in {".source": 0, ".target": 1}.items():
@@ -45,20 +32,19 @@ def write_pairs(path, count, seed):
         path.with_suffix(suffix).write_text(lines, "utf-8")
 
 
-@pytest.fixture
-def options(tmp_path, monkeypatch):
-    monkeypatch.setitem(PRESETS, "transformer_tiny", TOY)
-    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.6,))
+def make_options(folder):
+    """Writes the texts of a small run into a folder, and returns its options."""
     for seed, (part, count) in enumerate({"train": 199, "valid": 7, "test": 5}.items()):
-        write_pairs(tmp_path / f"{part}.tsv", count, seed)
+        write_pairs(folder / f"{part}.tsv", count, seed)
     return {
-        "train": [str(tmp_path / "train.source"), str(tmp_path / "train.target")],
-        "valid": [str(tmp_path / "valid.tsv")],
-        "test": [str(tmp_path / "test.tsv")],
-        "output": str(tmp_path / "results"),
+        "train": [str(folder / "train.source"), str(folder / "train.target")],
+        "valid": [str(folder / "valid.tsv")],
+        "test": [str(folder / "test.tsv")],
+        "output": str(folder / "results"),
+        "epochs": 1,
         "vocabulary_size": 37,
         "tokenizer": "bpe",
-        "max_length": 24,  # of outputs too: a search has as many steps
+        "max_length": 14,  # of outputs too: a search has as many steps
         "num_beams": 2,
         "tokens_per_batch": 256,
         "warmup_steps": 5,
@@ -67,17 +53,26 @@ def options(tmp_path, monkeypatch):
         "average": 10,
         "export": False,
         "verbose": 0,
+        **TOY,
     }
 
 
 @pytest.fixture
-def without_search(monkeypatch):
-    """Replaces searches, which take long to compile, where no output matters."""
+def options(tmp_path):
+    return make_options(tmp_path)
 
-    def generate(self, inputs, *args, **options):
-        return [text.upper() for text in inputs]
 
-    monkeypatch.setattr(Seq2Seq, "generate", generate)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The options of a run of one epoch, and its result."""
+    options = make_options(tmp_path_factory.mktemp("run"))
+    return options, train(Recipe(**options))
+
+
+def copied(trained, folder):
+    """Copies the run into another folder; returns its options."""
+    shutil.copytree(trained[0]["output"], folder)
+    return {**trained[0], "output": str(folder)}
 
 
 def read_history(folder):
@@ -86,112 +81,114 @@ def read_history(folder):
 
 
 @pytest.mark.once("torch")
-def test_a_run_writes_its_files_and_is_resumed(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(result, "LENGTH_PENALTIES", (0.0, 0.6))
-    results = tmp_path / "results"
-    _, search, figures = train(Recipe(**options, epochs=1))
+def test_a_run_writes_its_files(trained, capsys):
+    options, (model, search, figures) = trained
+    results = pathlib.Path(options["output"])
     assert figures.sentences == 5 and 0 <= figures.bleu <= 100
     assert "tok:13a" in figures.bleu_signature
+    assert {*figures.valid_scores} == {str(each) for each in result.LENGTH_PENALTIES}
     best = max(figures.valid_scores, key=figures.valid_scores.get)
     assert search.num_beams == 2 and figures.length_penalty == float(best)
     assert figures.metric == "bleu" and figures.weights == "epoch 1, the last"
     written = json.loads((results / "figures.json").read_text())
     assert written == dataclasses.asdict(figures)
     assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == 37
-
-    written = read_options(results / "options.toml")
-    trained = train(Recipe(**{**written, "epochs": 2}))
-    epochs = read_history(results)
-    assert [row["epoch"] for row in epochs] == ["1", "2"]
-    assert float(epochs[1]["loss"]) < float(epochs[0]["loss"])
-    assert read_options(results / "options.toml")["epochs"] == 2
-    model = keras.saving.load_model(results / "model.keras")
-    assert model.normalize_first and model.attention_options == {"dropout": 0.05}
+    saved = keras.saving.load_model(results / "model.keras")
+    assert saved.normalize_first and saved.attention_options == {"dropout": 0.05}
     texts = ["ka lo", "mi"]
-    assert model.generate(texts, search) == trained.model.generate(texts, search)
+    assert saved.generate(texts, search) == model.generate(texts, search)
+    # A complete run is read.
+    again = train(Recipe(**{**options, "verbose": 2}))
+    assert (repr(again.search), again.figures) == (repr(search), figures)
+    assert again.model.generate(texts, search) == model.generate(texts, search)
+    assert f"The run in {results} is complete." in capsys.readouterr().out
 
+
+@pytest.mark.once("torch")
+def test_a_run_is_resumed(trained, tmp_path):
+    results = tmp_path / "results"
+    options = copied(trained, results)
     message = "`label_smoothing` must be .* 0.1 in .*; received `label_smoothing=0.2`"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, label_smoothing=0.2))
-
-
-@pytest.mark.once("torch")
-def test_a_complete_run_is_read(options, tmp_path, monkeypatch):
-    results = tmp_path / "results"
-    model, search, figures = train(Recipe(**options, epochs=1))
-
-    def fail(*args):
-        raise MemoryError("all of it")
-
-    monkeypatch.setattr(run, "fit", fail)
-    again = train(Recipe(**options, epochs=1))
-    assert (repr(again.search), again.figures) == (repr(search), figures)
-    assert again.model.generate(["ka lo"]) == model.generate(["ka lo"])
-    with pytest.raises(MemoryError):
-        train(Recipe(**options, epochs=2))
-    assert not (results / "figures.json").exists()
+    written = read_options(results / "options.toml")
+    train(Recipe(**{**written, **options, "epochs": 2, "tensorboard": True}))
+    rows = read_history(results)
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert float(rows[1]["loss"]) < float(rows[0]["loss"])
     assert read_options(results / "options.toml")["epochs"] == 2
-
-
-@pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
-def test_a_run_without_its_export_is_not_complete(options, monkeypatch):
-    exported = []
-
-    def fail(*args, **further):
-        exported.append(args)
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(Seq2Seq, "export", fail)
-    options |= {"export": True, "epochs": 1}
-    for _ in range(2):
-        with pytest.raises(OSError, match="the disk is full"):
-            train(Recipe(**options))
-    assert len(exported) == 2
-
-
-@pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
-def test_fewer_epochs_end_a_run_at_its_position(options, tmp_path):
-    results = tmp_path / "results"
-    train(Recipe(**options, epochs=2))
+    assert [*(results / "logs").iterdir()]
+    # Fewer epochs end a run at its position.
     (results / "figures.json").unlink()
     path = results / "options.toml"
     path.write_text(path.read_text().replace("epochs = 2", "epochs = 5"))
-    trained = train(Recipe(**options, epochs=2))
-    assert result.Figures.read(results / "figures.json") == trained.figures
+    last = train(Recipe(**{**options, "epochs": 2}))
+    assert result.Figures.read(results / "figures.json") == last.figures
     assert len(read_history(results)) == 2
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
-def test_init_starts_from_a_trained_model(options, tmp_path):
-    first = train(Recipe(**options, epochs=1)).model
+def test_a_run_without_its_export_is_not_complete(trained, tmp_path):
+    options = {**copied(trained, tmp_path / "results"), "export": True}
+    (tmp_path / "results/saved_model").write_text("a file in the place of a folder")
+    for _ in range(2):
+        with pytest.raises(OSError, match="saved_model"):
+            train(Recipe(**options))
+
+
+@pytest.mark.once("torch")
+def test_the_model_is_saved_before_its_evaluation(trained, tmp_path):
+    run = prepare(Recipe(**copied(trained, tmp_path / "results")), Reporter(0))
+
+    class Evaluator:
+        description = "Evaluating"
+        metric, is_lower_better = "bleu", False
+
+        def score(self, model):
+            return 1.0
+
+        def result(self, model, selection):
+            raise MemoryError("all of it")
+
+    (tmp_path / "results/model.keras").unlink()
+    fit(run, Reporter(0))  # It loads the weights.
+    with pytest.raises(MemoryError):
+        finish(run._replace(evaluator=Evaluator()), Reporter(0))
+    saved = keras.saving.load_model(tmp_path / "results/model.keras")
+    for a, b in zip(saved.get_weights(), trained[1].model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not (tmp_path / "results/figures.json").exists()
+
+
+@pytest.mark.once("torch")
+def test_init_starts_from_a_trained_model(trained, tmp_path):
+    options, first = trained[0], trained[1].model
     first.save_to_preset(tmp_path / "preset")
-    del options["vocabulary_size"], options["tokenizer"]
-    further = {**options, "epochs": 1, "dropout": 0.0, "max_length": 31}
+    further = {k: v for k, v in options.items() if k not in TOY}
+    del further["vocabulary_size"], further["tokenizer"]
+    further |= {"dropout": 0.0, "max_length": 31}
     losses = []
-    for init in (tmp_path / "results", tmp_path / "preset"):
+    for init in (pathlib.Path(options["output"]), tmp_path / "preset"):
         output = tmp_path / "from" / init.name
-        recipe = Recipe(**{**further, "output": output}, init=init)
-        model = train(recipe).model
-        assert not (output / "tokenizer.json").exists()
+        run = prepare(Recipe(**{**further, "output": output}, init=init), Reporter(0))
+        fit(run, Reporter(0))
         losses += [float(row["val_loss"]) for row in read_history(output)]
-        assert model.max_source_length == 31 and model.dropout == 0
-        assert (
-            model.source_tokenizer.get_config() == first.source_tokenizer.get_config()
-        )
-    (before,) = [float(row["val_loss"]) for row in read_history(tmp_path / "results")]
-    assert losses[0] == losses[1] < before
+        assert not (output / "tokenizer.json").exists()
+        assert (run.model.max_source_length, run.model.dropout) == (31, 0)
+        tokenizer = run.model.source_tokenizer
+        assert tokenizer.get_config() == first.source_tokenizer.get_config()
+    (before,) = read_history(pathlib.Path(options["output"]))
+    assert losses[0] == losses[1] < float(before["val_loss"])
     shutil.rmtree(init)  # The run keeps a copy.
-    train(Recipe(**{**further, "output": output, "epochs": 2}, init=init))
+    further |= {"output": output, "epochs": 2, "init": init}
+    fit(prepare(Recipe(**further), Reporter(0)), Reporter(0))
     assert [row["epoch"] for row in read_history(output)] == ["1", "2"]
-    assert isinstance(model, Seq2Seq)
 
 
 @pytest.mark.once("torch")
 def test_init_must_be_trainable(options, tmp_path):
-    del options["vocabulary_size"], options["tokenizer"]
+    for name in ("vocabulary_size", "tokenizer", *TOY):
+        del options[name]
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     Seq2Seq(**TOY, vocabulary_size=11).save(tmp_path / "letters.keras")
@@ -199,82 +196,60 @@ def test_init_must_be_trainable(options, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     tokenizer = SentencePieceTokenizer.train(options["train"], vocabulary_size=37)
-    positions = LearnedPositionalEncoding(19)
+    positions = LearnedPositionalEncoding(9)
     short = Seq2Seq(**TOY, source_tokenizer=tokenizer, positions=positions)
     short.save(tmp_path / "short.keras")
-    message = "`max_length` must be at most 19, .*; received `max_length=24`"
+    message = "`max_length` must be at most 9, .*; received `max_length=14`"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "short.keras"))
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
 def test_patience_ends_a_run(options, tmp_path):
     options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2, "metric": "loss"}
-    for _ in range(2):  # the second run is read
-        train(Recipe(**options))
+    for _ in range(2):  # the second run is complete
+        fit(prepare(Recipe(**options), Reporter(0)), Reporter(0))
         assert len(read_history(tmp_path / "results")) == 3
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
 def test_warns_of_a_long_warmup(options):
-    options |= {"warmup_steps": 1000, "epochs": 1}
+    options |= {"warmup_steps": 1000, "metric": "loss"}
     with pytest.warns(UserWarning, match="`warmup_steps=1000` is greater than .* "):
-        train(Recipe(**options))
-    pathlib.Path(options["output"], "figures.json").unlink()
-    train(Recipe(**options))  # No warning: the learning rate has been used.
+        fit(prepare(Recipe(**options), Reporter(0)), Reporter(0))
+    prepare(Recipe(**options), Reporter(0))  # No warning: the rate has been used.
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
-def test_identity_normalization_and_bleu_of_characters(options, tmp_path, monkeypatch):
-    qualities = []
-
-    class Quality(TranslationQuality):
-        def __init__(self, *args, **further):
-            super().__init__(*args, **further)
-            qualities.append(self)
-
-    monkeypatch.setattr(translation, "TranslationQuality", Quality)
+def test_identity_normalization_and_bleu_of_characters(options, tmp_path):
+    for path, line in zip(options["train"], ("½ ka\n", "KA½\n"), strict=True):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line)
     options |= {"normalization": "identity", "character_coverage": 0.99}
-    with open(options["train"][0], "a", encoding="utf-8") as source:
-        source.write("½ ka\n")
-    with open(options["train"][1], "a", encoding="utf-8") as target:
-        target.write("KA½\n")
-    trained = train(Recipe(**options, epochs=1, bleu_tokenize="char"))
-    assert "tok:char" in trained.figures.bleu_signature
-    assert [quality.tokenize for quality in qualities] == ["char"]
-    vocabulary = trained.model.source_tokenizer.get_vocabulary()
-    assert not {"½", "⁄"} & {character for piece in vocabulary for character in piece}
-    path = tmp_path / "results/tokenizer.json"
-    path.unlink()
     message = "`tokenize` must be one of sacreBLEU's .*; received `tokenize='klingon'`"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, bleu_tokenize="klingon"))
-    assert not path.exists()
+    assert not (tmp_path / "results").exists()
+    run = prepare(Recipe(**options, bleu_tokenize="char"), Reporter(0))
+    assert run.evaluator.callbacks()[0].tokenize == "char"
+    vocabulary = run.model.source_tokenizer.get_vocabulary()
+    assert not {"½", "⁄"} & {character for piece in vocabulary for character in piece}
 
 
 @pytest.mark.once("torch")
-def test_options_may_change_before_the_first_checkpoint(options, tmp_path, monkeypatch):
-    def fail(*args):
-        raise MemoryError("all of it")
-
-    monkeypatch.setattr(run, "fit", fail)
+def test_options_may_change_before_the_first_checkpoint(options, tmp_path):
+    results = tmp_path / "results"
     for size in (37, 31):
-        options["vocabulary_size"] = size
-        with pytest.raises(MemoryError):
-            train(Recipe(**options))
-        results = tmp_path / "results"
+        prepare(Recipe(**{**options, "vocabulary_size": size}), Reporter(0))
         assert read_options(results / "options.toml")["vocabulary_size"] == size
         assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == size
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
 def test_history_of_metrics_of_every_second_epoch(options, tmp_path):
     for epochs in (1, 3):
-        train(Recipe(**options, epochs=epochs, metric_every=2))
+        recipe = Recipe(**{**options, "epochs": epochs}, metric_every=2)
+        fit(prepare(recipe, Reporter(0)), Reporter(0))
     rows = read_history(tmp_path / "results")
     assert [row["epoch"] for row in rows] == ["1", "2", "3"]
     assert [row["val_bleu"] != "" for row in rows] == [True, True, False]
@@ -294,7 +269,7 @@ def test_history_replaces_rows_of_repeated_epochs(tmp_path):
 def test_long_lines_are_refused_before_training(options, tmp_path, name):
     path = pathlib.Path(options[name][0])
     path.write_text(path.read_text() + f"{'ka ' * 30}\tKA\n")
-    message = f"`{name}` must have at most `max_length=24` .*; received .* in line"
+    message = f"`{name}` must have at most `max_length=14` .*; received .* in line"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options))
     assert not (tmp_path / "results/checkpoints").exists()
@@ -306,13 +281,13 @@ def test_long_lines_are_left_out_if_they_are_held_out(options, model):
     for path, word in zip(options["train"], ("ka", "KA"), strict=True):
         lines = "".join(f"{' '.join([word] * n)}\n" for n in range(30, 50))
         pathlib.Path(path).write_text(lines + pathlib.Path(path).read_text())
-    options |= {"valid": 0.4, "test": 0.4}
+    options |= {"valid": 0.4, "test": 0.4, "warmup_steps": 1}
     if model == "causal":
         options |= {"model": "causal", "documents": "pairs"}
         del options["num_beams"]
     with pytest.warns(UserWarning, match="[1-9] test pairs are longer than"):
         evaluator = prepare_run(Recipe(**options), Reporter(0)).evaluator
-    assert {len(text.split()) for text in evaluator.check_texts} == {5}
+    assert {len(text.split()) for text in evaluator.check_texts} == {3}
 
 
 @pytest.mark.once("torch")
@@ -322,42 +297,22 @@ def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.once("torch")
-def test_the_model_is_saved_before_its_evaluation(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(translation, "evaluate_model", lambda *args: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        train(Recipe(**options, epochs=1))
-    assert keras.saving.load_model(tmp_path / "results/model.keras").generate(["ka"])
-
-
-# TensorFlow and JAX compile half precision for a minute: one dtype each.
-HALF_PRECISIONS = {"tensorflow": ["mixed_float16"], "jax": ["mixed_bfloat16"]}.get(
-    keras.backend.backend(), ["mixed_float16", "mixed_bfloat16"]
-)
-
-
-@pytest.mark.parametrize("dtype", HALF_PRECISIONS)
-@pytest.mark.usefixtures("without_search")
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
 def test_half_precision_gives_a_float32_model(options, tmp_path, dtype):
-    results = tmp_path / "results"
-    options = {**options, "epochs": 2, "average": 1}
-    train(Recipe(**{**options, "output": str(tmp_path / "float32")}))
-    model = train(Recipe(**options, dtype=dtype)).model
-    exact, half = (
-        [float(row["loss"]) for row in read_history(tmp_path / folder)]
-        for folder in ("float32", "results")
-    )
-    assert half != exact
-    np.testing.assert_allclose(half, exact, rtol=0.01)
-
-    saved = keras.saving.load_model(results / "model.keras")
-    assert saved.dtype_policy.name == model.dtype_policy.name == "float32"
+    recipe = Recipe(**{**options, "epochs": 2, "metric": "loss"}, dtype=dtype)
+    run = prepare(recipe, Reporter(0))
+    assert run.model.dtype_policy.name == dtype
+    fit(run, Reporter(0))
+    first, last = read_history(tmp_path / "results")
+    assert float(last["loss"]) < float(first["loss"])
+    model = in_float32(run.model)
+    assert model.dtype_policy.name == "float32"
     pairs = pathlib.Path(options["valid"][0]).read_text().splitlines()
     sources, targets = zip(*(pair.split("\t") for pair in pairs), strict=True)
-    scores = saved.score(list(sources), list(targets))
+    scores = model.score(list(sources), list(targets))
     perplexity = np.exp(-np.sum(scores.scores) / np.sum(scores.lengths))
-    validated = float(read_history(results)[-1]["val_perplexity"])
-    assert perplexity == pytest.approx(validated, rel=0.01)
+    assert perplexity == pytest.approx(float(last["val_perplexity"]), rel=0.01)
 
 
 @pytest.mark.once("torch")
@@ -399,18 +354,15 @@ def test_unequal_line_counts_are_refused_before_training(options, tmp_path):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.usefixtures("without_search")
 def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
-    given = {name: options[name] for name in ("train", "output", "export")}
-    given |= {"epochs": 3, "test": 0.1, "verbose": 2, "num_beams": 1}
+    given = {name: options[name] for name in ("train", "output", "export", *TOY)}
+    given |= {"epochs": 2, "test": 0.1, "verbose": 2, "num_beams": 1, "max_length": 14}
     trained = train(Recipe(**given))
-    options_file = tmp_path / "results/options.toml"
-    written = read_options(options_file)
-    assert (written["valid"], written["epochs"], written["cooldown"]) == (0.1, 3, 0)
+    written = read_options(tmp_path / "results/options.toml")
+    assert (written["valid"], written["epochs"], written["cooldown"]) == (0.1, 2, 0)
     assert written["target_tokenizer"] == "words"  # six words, all frequent
-    assert (
-        written["metric"] == "exact_match" and written["preset"] == "transformer_tiny"
-    )
+    assert written["metric"] == "exact_match"
+    assert written["preset"] == "transformer_tiny"
     parts = [
         (tmp_path / f"results/data/{part}.source").read_text().splitlines()
         for part in ("train", "valid", "test")
@@ -419,68 +371,29 @@ def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
     output = capsys.readouterr().out
     lines = output.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    for option in (
-        "--valid 0.1",
-        "--target-tokenizer words",
-        "--tokens-per-batch 1024",
-    ):
-        assert any(line.split("  ")[1] == option for line in lines if line[:2] == "  ")
-    assert [line.split()[1] for line in lines if line.startswith("Epoch")] == [
-        *("1/3", "2/3", "3/3")
-    ]
+    chosen = {line.split("  ")[1] for line in lines if line.startswith("  ")}
+    expected = {"--valid 0.1", "--target-tokenizer words", "--tokens-per-batch 1024"}
+    assert expected <= chosen
+    epochs = [line.split()[1] for line in lines if line.startswith("Epoch")]
+    assert epochs == ["1/2", "2/2"]
     assert "Reading the text  " in output and "nan" not in output
-
-    content = options_file.read_bytes()
-    capsys.readouterr()
-    again = train(Recipe(**given))  # the run is complete
-    assert again.figures == trained.figures
-    assert f"The run in {given['output']} is complete." in capsys.readouterr().out
-    train(Recipe(**{**given, "epochs": 4, "verbose": 0}))  # resumes with the same
-    resumed = read_options(options_file)
-    assert resumed == {**tomllib.loads(content.decode()), "epochs": 4, "verbose": 0}
-    assert [row["epoch"] for row in read_history(tmp_path / "results")] == [*"1234"]
-    assert capsys.readouterr().out == ""
+    # A resumed run makes the same choices.
+    prepare(Recipe(**{**given, "epochs": 4, "verbose": 0}), Reporter(0))
+    resumed = read_options(tmp_path / "results/options.toml")
+    assert resumed == {**written, "epochs": 4, "verbose": 0}
 
 
 @pytest.mark.once("torch")
-def test_sizes_positions_and_tokenizers(options, monkeypatch):
+def test_sizes_positions_and_tokenizers(options):
     del options["tokenizer"], options["vocabulary_size"]
     options |= {"source_tokenizer": "bytes", "target_tokenizer": "characters"}
-    options |= {"hidden_dim": 12, "num_layers": 2, "positions": "rotary"}
-    options["blocks"] = "modern"
-    options |= {"num_heads": 3, "epochs": 1, "num_beams": 1, "tensorboard": True}
-    model = train(Recipe(**options)).model
+    options |= {"hidden_dim": 12, "num_layers": 2, "num_heads": 3}
+    options |= {"positions": "rotary", "blocks": "modern"}
+    model = prepare(Recipe(**options), Reporter(0)).model
     config = model.get_config()
-    assert [config[name] for name in ("hidden_dim", "num_layers", "num_heads")] == [
-        *(12, 2, 3)
-    ]
+    sizes = [config[name] for name in ("hidden_dim", "num_layers", "num_heads")]
+    assert sizes == [12, 2, 3]
     assert type(model.positions).__name__ == "RotaryEmbedding"
     assert config["residual_options"] == {"normalization": "rms"}
     assert model.source_tokenizer.vocabulary_size == 260
     assert type(model.target_tokenizer).__name__ == "CharacterTokenizer"
-    assert [*pathlib.Path(options["output"], "logs").iterdir()]
-    pathlib.Path(options["output"], "figures.json").unlink()
-    again = train(Recipe(**options)).model  # resumed, with the tokenizers of the folder
-    assert again.source_tokenizer.get_config() == model.source_tokenizer.get_config()
-    assert again.generate(["ka"]) == model.generate(["ka"])
-
-
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="`devices` needs JAX")
-def test_a_run_on_several_devices(options, monkeypatch, capsys):
-    """The process of the tests has one device, which takes the place of four."""
-    given = []
-
-    def distribute_one(*arguments):
-        given.append(arguments)
-        return distribute(1)
-
-    monkeypatch.setattr(run, "add_virtual_devices", given.append)
-    monkeypatch.setattr(run, "distribute", distribute_one)
-    in_effect = keras.distribution.distribution
-    for stage in ("prepare", "fit", "finish"):
-        monkeypatch.setattr(run, stage, lambda *_: in_effect() is not None)
-    options["verbose"] = 2
-    assert train(Recipe(**options, devices=4, model_parallel=2))
-    assert given == [4, (4, 2)]
-    assert "4 virtual devices share one CPU" in capsys.readouterr().out
-    assert not train(Recipe(**options))

@@ -1,82 +1,100 @@
 """The weights that a run selects."""
 
+import keras
 import numpy as np
 import pytest
 
-from keras_transformer.recipe import selection
+from keras_transformer import Checkpoints
 from keras_transformer.recipe.held_out import ParallelText
-from keras_transformer.recipe.selection import Candidate, select_weights
+from keras_transformer.recipe.selection import select_weights
 from keras_transformer.recipe.translation import TranslationEvaluator
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 pytestmark = pytest.mark.once("torch")
 
+WEIGHTS = (1.0, 4.0, 8.0)  # of the only weight, after each of three epochs
+MEAN, LAST, BEST = "mean of epochs 2 to 3", "epoch 3, the last", "epoch 1, the best"
 TEXT = ParallelText(["a b", "c d", "e f", "g h"], ["A B", "C D", "E F", "G H"])
-RIGHT = {"mean": 2, "last": 3, "best": 1}  # outputs that are right with each weights
-VALUES = {
-    **{"train": ["a.tsv"], "valid": ["b.tsv"], "output": "runs/a", "dropout": 0.3},
-    **{"epochs": 3, "tokens_per_batch": 1024, "learning_rate": 1e-3, "average": 2},
-    **{"warmup_steps": 5, "cooldown": 0, "save_every": 5},
-}
+
+
+def planned(output="runs/a", metric="bleu"):
+    values = {
+        **{"train": ["a.tsv"], "valid": ["b.tsv"], "output": str(output)},
+        **{"epochs": 3, "tokens_per_batch": 1024, "learning_rate": 1e-3, "average": 2},
+        **{"warmup_steps": 5, "cooldown": 0, "save_every": 5, "dropout": 0.3},
+    }
+    return PlannedRecipe.of({**values, "metric": metric})
+
+
+class Sets(keras.callbacks.Callback):
+    """Sets the weight after each epoch; the first epoch is the best."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.set_weights([np.array([[WEIGHTS[epoch]]])])
+        logs["val_bleu"] = 9 - epoch
+
+
+class Evaluator:
+    """Has a score for each value of the weight."""
+
+    def __init__(self, scores, is_lower_better):
+        self.scores, self.is_lower_better = scores, is_lower_better
+
+    def score(self, model):
+        return self.scores[model.get_weights()[0].item()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    layer = keras.layers.Dense(1, use_bias=False)
+    model = keras.Sequential([keras.Input((1,)), layer])
+    model.compile("sgd", "mse")
+    checkpoints = Checkpoints(
+        folder / "checkpoints", keep=2, monitor="val_bleu", callbacks=[]
+    )
+    x = np.ones((1, 1))
+    model.fit(x, x, epochs=3, verbose=0, callbacks=[Sets(), checkpoints])
+    return folder, model
+
+
+@pytest.mark.parametrize(
+    "scores, is_lower_better, name, weight",
+    [
+        ((50, 75, 25), False, LAST, 8.0),
+        ((50, 75, 25), True, BEST, 1.0),
+        ((50, 50, 25), False, MEAN, 6.0),  # the first of equal candidates
+        ((np.nan, 5, 4), False, LAST, 8.0),
+    ],
+)
+def test_the_best_candidate_is_selected(run, scores, is_lower_better, name, weight):
+    folder, model = run
+    by_weight = dict(zip((6.0, 8.0, 1.0), scores, strict=True))
+    evaluator = Evaluator(by_weight, is_lower_better)
+    selected = select_weights(model, evaluator, planned(folder))
+    assert selected.name.startswith(name)
+    assert [*selected.scores.values()] == pytest.approx(scores, nan_ok=True)
+    assert model.get_weights()[0] == weight
 
 
 class Model:
-    """Translates as many texts correctly as its weights say."""
-
-    def __init__(self, right=RIGHT):
-        self.weights = ""
-        self.right = right
-        self.searches = []
+    """Translates one of four texts correctly."""
 
     def generate(self, texts, search):
-        self.searches.append(repr(search))
-        right = self.right[self.weights]
-        return [text.upper() if i < right else "x" for i, text in enumerate(texts)]
+        assert search.num_beams == 5
+        return [texts[0].upper(), *("x" for _ in texts[1:])]
 
     def score(self, sources, targets):
         class Scores:
-            scores = -np.array([1.0, 2.0]) * (4 - self.right[self.weights])
-            lengths = np.array([2, 4])
+            scores, lengths = -np.array([1.0, 2.0]), np.array([2, 4])
 
         return Scores
 
 
-def select(monkeypatch, metric, right=RIGHT):
-    model = Model(right)
-
-    def candidates(model, folder, average):
-        assert average == 2 and folder.name == "checkpoints"
-        for name in right:
-            yield Candidate(name, lambda name=name: setattr(model, "weights", name))
-
-    monkeypatch.setattr(selection, "_candidates", candidates)
-    recipe = PlannedRecipe.of({**VALUES, "metric": metric})
-    evaluator = TranslationEvaluator(recipe, TEXT, TEXT)
-    return model, select_weights(model, evaluator, recipe)
-
-
 @pytest.mark.parametrize(
-    "metric, expected",
-    [
-        ("exact_match", {"mean": 50, "last": 75, "best": 25}),
-        ("token_error_rate", {"mean": 50, "last": 25, "best": 75}),
-        ("loss", {"mean": 1, "last": 0.5, "best": 1.5}),
-    ],
+    "metric, expected", [("exact_match", 25), ("token_error_rate", 75), ("loss", 0.5)]
 )
-def test_the_best_by_the_metric_is_selected(monkeypatch, metric, expected):
-    model, selected = select(monkeypatch, metric)
-    assert selected.name == model.weights == "last"
-    assert selected.scores == pytest.approx(expected)
-    assert len(set(model.searches)) <= 1  # the same search for all
-
-
-def test_of_equal_candidates_the_first_is_selected(monkeypatch):
-    model, selected = select(monkeypatch, "exact_match", {"mean": 2, "last": 2})
-    assert selected.name == model.weights == "mean"
-
-
-def test_no_candidate_is_selected_for_a_score_that_is_not_a_number(monkeypatch):
-    scores = iter([np.nan, 5.0, 4.0])
-    monkeypatch.setattr(TranslationEvaluator, "score", lambda *args: next(scores))
-    model, selected = select(monkeypatch, "bleu")
-    assert selected.name == model.weights == "last"
+def test_scores_of_translations(metric, expected):
+    evaluator = TranslationEvaluator(planned(metric=metric), TEXT, TEXT)
+    assert evaluator.score(Model()) == pytest.approx(expected)
+    assert evaluator.is_lower_better == (metric != "exact_match")

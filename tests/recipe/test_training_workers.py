@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import keras
 import numpy as np
 import psutil
 import pytest
@@ -15,12 +14,10 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.recipe import Recipe, train
 
-pytestmark = [
-    pytest.mark.skipif(keras.backend.backend() != "jax", reason="workers need JAX"),
-]
+pytestmark = pytest.mark.once("jax")
 
 ROOT = pathlib.Path(kt.__file__).parent.parent
-EPOCHS = 12
+EPOCHS = 40  # The first worker is killed long before the last one.
 OPTIONS = {
     "model": "causal",
     "length": 16,
@@ -64,11 +61,11 @@ def losses(folder):
     return [[float(row[name]) for name in ("loss", "val_loss")] for row in rows]
 
 
-def start(folder, text, workers):
+def start(folder, text, *further):
     options = {"train": text, "valid": text, "output": folder.name, **OPTIONS}
     command = [sys.executable, "-m", "keras_transformer", "train"]
     return subprocess.Popen(
-        [*command, *arguments(options), "--workers", str(workers)],
+        [*command, *arguments(options), *further],
         cwd=folder.parent,
         env={**os.environ, **IMPATIENT, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -97,12 +94,22 @@ def _environment(process):
         return ""
 
 
-def test_a_worker_that_dies_changes_nothing(tmp_path, text, monkeypatch):
+@pytest.fixture(scope="module")
+def one(tmp_path_factory, text):
+    """The losses of a run in this process."""
+    folder = tmp_path_factory.mktemp("one") / "run"
+    files = {"train": [text], "valid": [text], "output": str(folder)}
+    train(Recipe(**files, **OPTIONS, verbose=0))
+    return losses(folder)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_changes_nothing(one, tmp_path, text, monkeypatch):
     monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
-    several = tmp_path / "several"
-    process = start(several, text, workers=2)
+    folder = tmp_path / "several"
+    process = start(folder, text, "--workers", "2")
     try:
-        kill_worker(process, several)
+        kill_worker(process, folder)
         output = process.communicate()[0]
     finally:
         process.kill()
@@ -110,13 +117,21 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, text, monkeypatch):
     assert "2 workers of 1 virtual devices train on processors." in output
     assert output.count("A worker has stopped: ") == 1
     assert output.count(f"Epoch {EPOCHS}/{EPOCHS}") == 1
-    one = tmp_path / "one"
-    files = {"train": [text], "valid": [text], "output": str(one)}
-    train(Recipe(**files, **OPTIONS, verbose=0))
-    np.testing.assert_allclose(losses(several), losses(one), rtol=1e-5)
-    complete = train(Recipe(**{**files, "output": str(several)}, **OPTIONS, verbose=0))
+    np.testing.assert_allclose(losses(folder), one, rtol=1e-5)
+    files = {"train": [text], "valid": [text], "output": str(folder)}
+    complete = train(Recipe(**files, **OPTIONS, verbose=0))
     assert complete.model.num_layers == 1
-    assert not (several / "ray").exists()
+    assert not (folder / "ray").exists()
+
+
+@pytest.mark.slow
+def test_a_run_on_several_devices(one, tmp_path, text):
+    options = "--devices", "2", "--model-parallel", "2"
+    process = start(tmp_path / "run", text, *options)
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert "2 virtual devices share one CPU" in output
+    np.testing.assert_allclose(losses(tmp_path / "run"), one, rtol=1e-5)
 
 
 def test_too_few_accelerators(monkeypatch):

@@ -1,106 +1,96 @@
-"""Trains in processes that kill themselves, for `test_kill.py`.
+"""Trains in a process that is killed in a certain place, for `test_kill.py`.
 
-Each process is a fork of this one, so that the package is imported once.
-
-    python killed_runs.py FOLDER
+python killed_runs.py FOLDER NUMBER PLACE
 """
 
-import itertools
 import json
 import os
 import pathlib
+import resource
 import signal
 import sys
-import types
 
 import keras
 import numpy as np
 from small_run import EPOCHS, LossLog, make_data, make_model
 
 from keras_transformer import Checkpoints
-from keras_transformer.training.checkpoints import storage
-from keras_transformer_runtime import files
-
-SEED = 3
 
 
-def die(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
+class AfterSteps(keras.callbacks.Callback):
+    """Calls a function after a number of steps."""
 
-
-class DieAfter(keras.callbacks.Callback):
-    """Kills the process after a number of steps."""
-
-    def __init__(self, steps):
+    def __init__(self, steps, function):
         super().__init__()
-        self.steps = steps
+        self.steps, self.function = steps, function
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps -= 1
         if self.steps == 0:
-            die()
+            self.function()
 
 
 class WrittenLog(LossLog):
-    """Writes each line immediately, before the process can be killed."""
+    """Writes each line immediately, before the process is killed."""
 
     def __init__(self, path):
         super().__init__()
-        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.file = path.open("w", buffering=1)
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
-        (position, values), *_ = reversed(self.logs.items())
-        os.write(self.file, f"{json.dumps([*position, *values])}\n".encode())
+        position = self.epoch, batch + self.params.get("first_batch", 0)
+        self.file.write(f"{json.dumps([*position, *self.logs[position]])}\n")
 
 
-def save_half(file, *arrays):
-    """Writes half of the arrays of `numpy.savez`, then kills the process."""
-    np.savez(file, *arrays[: len(arrays) // 2])
-    file.flush()
-    die()
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def at_call(number, user, module, name, replacement):
-    """Replaces one call of a function of a module that `user` imports."""
-    original = getattr(user, module)
-    calls = itertools.count(1)
+def die_at(event, number):
+    """Kills the process before Python's n-th call of this kind with a checkpoint."""
+    paths = []
 
-    def function(*args, **kwargs):
-        is_replaced = next(calls) == number
-        called = replacement if is_replaced else getattr(original, name)
-        return called(*args, **kwargs)
+    def hook(name, arguments):
+        if name == event and str(arguments[0]).endswith(".npz"):
+            # The paths of unfinished files, which are removed first, are relative.
+            paths.extend(each for each in arguments[:1] if os.path.isabs(each))
+            if len(paths) == number:
+                die()
 
-    setattr(user, module, types.SimpleNamespace(**vars(original) | {name: function}))
+    sys.addaudithook(hook)
+
+
+def limit_files():
+    """Files have at most 1000 bytes from now on; the system kills the process."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
 
 def in_a_step():
-    return [DieAfter(4)]
+    return [AfterSteps(4, die)]
 
 
 def during_a_write():
-    at_call(2, storage, "np", "savez", save_half)
-    return []
+    return [AfterSteps(3, limit_files)]
 
 
 def before_renaming():
-    at_call(3, files, "os", "replace", die)
+    die_at("os.rename", 3)
     return []
 
 
 def after_renaming():
-    storage.remove_superseded = die
+    die_at("os.remove", 1)
     return []
 
 
-KILLINGS = [in_a_step, during_a_write, before_renaming, after_renaming]
+def nowhere():
+    return []
 
 
-def start(folder, number=0, killing=None):
-    """Starts a process that trains; returns its id."""
-    if process := os.fork():
-        return process
-    keras.utils.set_random_seed(SEED + number)
+def main(folder, number, place):
+    keras.utils.set_random_seed(3 + number)
     data, model = make_data(), make_model()
     model.fit(
         data.dataset,
@@ -109,31 +99,12 @@ def start(folder, number=0, killing=None):
         verbose=0,
         callbacks=[
             WrittenLog(folder / f"{number}.jsonl"),
-            *(killing() if killing else []),
+            *place(),
             Checkpoints(folder / "checkpoints", data=data, save_every=2),
         ],
     )
     np.savez(folder / "weights.npz", *model.get_weights())
-    os._exit(0)
-
-
-def end_of(process):
-    """Waits for a process; returns its exit code."""
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
-def main(folder):
-    for name in ("whole", "killed"):
-        (folder / name).mkdir()
-    whole = start(folder / "whole")
-    ends = {}
-    for number, killing in enumerate(KILLINGS):
-        process = start(folder / "killed", number, killing)
-        ends[killing.__name__] = end_of(process)
-    ends["last"] = end_of(start(folder / "killed", len(KILLINGS)))
-    ends["whole"] = end_of(whole)
-    print(json.dumps(ends))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), globals()[sys.argv[3]])

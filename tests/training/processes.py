@@ -107,11 +107,20 @@ def main(rank, port, folder):
 
 
 def start():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as name:
+    with reserved_port() as port, tempfile.TemporaryDirectory() as name:
         print(json.dumps(compare(pathlib.Path(name), port)))
+
+
+@contextlib.contextmanager
+def reserved_port():
+    """A port that only sockets with `SO_REUSEPORT`, as those of gRPC, can use as well.
+
+    This socket does not listen, so that it gets no connection.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 def compare(folder, port):

@@ -1,6 +1,7 @@
 """The best epoch, and the list of checkpoints."""
 
 import math
+import resource
 
 import keras
 import numpy as np
@@ -14,8 +15,9 @@ from keras_transformer import (
     load_checkpoint,
 )
 from keras_transformer.evaluation import METRICS
-from keras_transformer.training.checkpoints import storage
 from keras_transformer.training.checkpoints.best_epoch import BestEpoch
+
+pytestmark = pytest.mark.once("torch")
 
 BLEU = (10.0, 30.0, math.nan, 20.0, 30.0)
 
@@ -78,7 +80,6 @@ def test_the_weights_of_the_best_epoch_are_kept(tmp_path):
     assert [path.name for path in averaged] == ["epoch-0005.npz", "epoch-0004.npz"]
 
 
-@pytest.mark.once("torch")
 def test_the_best_epoch_after_a_resume(tmp_path):
     before, after = Scores(), Scores()
     fit(tmp_path, before, epochs=2)
@@ -90,56 +91,43 @@ def test_the_best_epoch_after_a_resume(tmp_path):
     assert_best(tmp_path, 6, better.weights[6])
 
 
-@pytest.mark.once("torch")
 def test_the_lowest_loss(tmp_path):
     scores = Scores((3.0, 1.0, 2.0), "val_loss")
     fit(tmp_path, scores, epochs=3, monitor="val_loss")
     assert_best(tmp_path, 2, scores.weights[2])
 
 
-class Stop(Exception):
-    """Stops a run, like an interrupt."""
-
-
-@pytest.mark.once("torch")
-def test_a_run_that_ends_between_the_best_weights_and_the_checkpoint(
-    tmp_path, monkeypatch
-):
-    write = storage.write_checkpoint
-
-    def stop(path, state):
-        if path.name == "epoch-0002.npz":
-            raise Stop
-        write(path, state)
-
-    monkeypatch.setattr(storage, "write_checkpoint", stop)
+def test_a_run_that_ends_between_the_best_weights_and_the_checkpoint(tmp_path):
     before = Scores()
-    with pytest.raises(Stop):
-        fit(tmp_path, before, save_every=3)
-    assert_best(tmp_path, 2, before.weights[2])
-    monkeypatch.undo()
+    fit(tmp_path, before, epochs=2, save_every=3)
+    (tmp_path / "epoch-0002.npz").unlink()
     fit(tmp_path, Scores((5.0, 5.0, 5.0)), epochs=3)
     assert_best(tmp_path, 2, before.weights[2])
-    storage.release_lock(tmp_path)
 
 
-@pytest.mark.once("torch")
-def test_a_best_epoch_that_cannot_be_written(tmp_path, monkeypatch):
-    write = storage.write_checkpoint
+def test_a_best_epoch_that_cannot_be_written(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fail(path, state):
-        if path.name == "best.npz" and state["epoch"] == 2:
-            raise OSError("No space left on device")
-        write(path, state)
+    class FullDisk(Scores):
+        """Limits the size of files at the end of the second epoch."""
 
-    monkeypatch.setattr(storage, "write_checkpoint", fail)
-    scores = Scores((10.0, 30.0, 20.0))
-    with pytest.warns(UserWarning, match="best.npz is not saved: No space left"):
+        def on_epoch_begin(self, epoch, logs=None):
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            if epoch == 1:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+
+    scores = FullDisk((10.0, 30.0, 20.0))
+    with pytest.warns(UserWarning) as warned:
         fit(tmp_path, scores, epochs=3)
+    messages = " ".join(str(each.message) for each in warned)
+    for name in ("best", "epoch-0002"):
+        assert messages.count(f"{name}.npz is not saved: ") == 1
     assert_best(tmp_path, 3, scores.weights[3])
 
 
-@pytest.mark.once("torch")
 def test_a_best_epoch_of_another_run_or_that_is_damaged(tmp_path):
     fit(tmp_path, Scores((99.0,)), epochs=1)
     (tmp_path / "epoch-0001.npz").unlink()
@@ -152,7 +140,6 @@ def test_a_best_epoch_of_another_run_or_that_is_damaged(tmp_path):
     assert_best(tmp_path, 2, scores.weights[2])
 
 
-@pytest.mark.once("torch")
 def test_a_log_that_is_missing_is_a_warning(tmp_path):
     match = "`monitor='val_bleu'` must be one of the logs .* epoch 1 has loss, perp"
     with pytest.warns(UserWarning, match=match) as warnings:
@@ -161,7 +148,6 @@ def test_a_log_that_is_missing_is_a_warning(tmp_path):
     assert load_checkpoint(make_model(), tmp_path / "best.npz").epoch == 3
 
 
-@pytest.mark.once("torch")
 def test_weights_that_are_not_finite_are_not_the_best(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
     with pytest.warns(UserWarning, match="epoch-0001.npz is not saved, as we"):
@@ -169,7 +155,6 @@ def test_weights_that_are_not_finite_are_not_the_best(tmp_path):
     assert not [*tmp_path.glob("*.npz")]
 
 
-@pytest.mark.once("torch")
 def test_checkpoints_within_epochs_are_listed(tmp_path):
     fit(tmp_path, Scores(), epochs=1, monitor=None, save_every=4)
     (tmp_path / "epoch-0002.npz").write_bytes(b"PK")
@@ -187,7 +172,6 @@ def test_checkpoints_within_epochs_are_listed(tmp_path):
     assert list_checkpoints(tmp_path / "none") == []
 
 
-@pytest.mark.once("torch")
 def test_files_that_cannot_be_loaded(tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     with pytest.raises(FileNotFoundError, match=r"best.npz'`, which does not exist. `"):
@@ -200,7 +184,6 @@ def test_files_that_cannot_be_loaded(tmp_path):
         load_checkpoint(model, tmp_path / "best.npz")
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "monitor, mode, best",
     [
@@ -225,7 +208,6 @@ def test_modes(monitor, mode, best):
     assert found == values[best]
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "arguments, match",
     [

@@ -1,48 +1,45 @@
 """Training on several devices with `distribute`."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
+import contextlib
 
 import keras
+import numpy as np
 import pytest
+from child_process import figures_of
 
 import keras_transformer as kt
 
-ROOT = pathlib.Path(kt.__file__).parent.parent
+JAX = pytest.mark.once("jax")
 
 
 @pytest.fixture(scope="module")
 def figures():
-    if keras.backend.backend() != "jax":
-        pytest.skip("`distribute` needs JAX")
-    found = subprocess.run(
-        [sys.executable, pathlib.Path(__file__).with_name("devices.py")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stderr[-2000:]
-    return json.loads(found.stdout.splitlines()[-1])
+    return figures_of("devices.py")
 
 
+@pytest.mark.slow
+@JAX
 @pytest.mark.parametrize("name", ["to_one", "to_four", "micro_batches", "causal"])
 def test_devices_train_as_one_device(figures, name):
     """Also a run that is resumed on another number of devices."""
     assert figures[name] < 1e-6
 
 
+@pytest.mark.slow
+@JAX
 def test_generated_ids_do_not_depend_on_the_devices(figures):
     on_one, on_four = figures["generated"]
     assert on_one == on_four
 
 
+@pytest.mark.slow
+@JAX
 def test_rows_are_added_until_the_devices_divide_them(figures):
     assert figures["rows_to_add"] == [0, 3, 1, 0]
 
 
+@pytest.mark.slow
+@JAX
 def test_devices_share_the_weights_and_the_moments(figures):
     layouts = figures["layouts"]
     block = "decoder/block_0/"
@@ -67,6 +64,8 @@ def test_devices_share_the_weights_and_the_moments(figures):
     assert figures["moments"] == moments
 
 
+@pytest.mark.slow
+@JAX
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -85,17 +84,35 @@ def test_errors_and_warnings(figures, name, message):
     assert message in figures["errors"][name]
 
 
+@pytest.mark.slow
+@JAX
 def test_the_documented_code_trains(figures):
     assert 0 < figures["documented"] < 10
 
 
-def test_other_backends_are_refused():
-    if keras.backend.backend() == "jax":
-        pytest.skip("JAX has `distribute`")
-    with pytest.raises(ValueError, match="KERAS_BACKEND=jax"), kt.distribute(2):
-        pass
+@JAX
+def test_one_device():
+    """The loss of a batch is that without `distribute`, also in micro-batches."""
+    ids = np.array([[4, 5, 6], [5, 6, 0], [6, 4, 5]])
+    losses = []
+    for context in (contextlib.nullcontext(), kt.distribute(devices=1)):
+        with context as distribution:
+            assert keras.distribution.distribution() is distribution
+            keras.utils.set_random_seed(3)
+            model = kt.CausalLM(
+                num_layers=1,
+                hidden_dim=4,
+                intermediate_dim=4,
+                num_heads=1,
+                vocabulary_size=7,
+            )
+            model.compile("sgd", kt.LabelSmoothedCrossEntropy(), micro_batches=2)
+            losses.append(model.train_on_batch(ids, ids))
+    assert keras.distribution.distribution() is None
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-6)
 
 
+@JAX
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -106,15 +123,11 @@ def test_other_backends_are_refused():
     ],
 )
 def test_devices_are_checked(options, message):
-    if keras.backend.backend() != "jax":
-        pytest.skip("`distribute` needs JAX")
     with pytest.raises(ValueError, match=message), kt.distribute(**options):
         pass
 
 
-def test_the_distribution_ends_with_the_context():
-    if keras.backend.backend() != "jax":
-        pytest.skip("`distribute` needs JAX")
-    with kt.distribute(devices=1) as distribution:
-        assert keras.distribution.distribution() is distribution
-    assert keras.distribution.distribution() is None
+@pytest.mark.once("torch")
+def test_other_backends_are_refused():
+    with pytest.raises(ValueError, match="KERAS_BACKEND=jax"), kt.distribute(2):
+        pass

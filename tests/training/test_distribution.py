@@ -1,18 +1,11 @@
 """Training on several replicas and in several processes."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 import keras
 import pytest
+from child_process import figures_of
 
 import keras_transformer as kt
 from keras_transformer.backend import distribution
-
-ROOT = pathlib.Path(kt.__file__).parent.parent
 
 
 def compiled():
@@ -29,21 +22,11 @@ def compiled():
 
 @pytest.fixture(scope="module")
 def figures():
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("`MirroredStrategy` belongs to TensorFlow")
-    found = subprocess.run(
-        [
-            sys.executable,
-            pathlib.Path(__file__).with_name("replicas.py"),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stderr[-2000:]
-    return json.loads(found.stdout.splitlines()[-1])
+    return figures_of("replicas.py")
 
 
+@pytest.mark.slow
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["loss", "r_drop_micro_batches"])
 def test_two_replicas_train_as_one_device(figures, name):
     weights, logs = figures[name]
@@ -51,35 +34,38 @@ def test_two_replicas_train_as_one_device(figures, name):
     assert logs < 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_two_replicas_evaluate_as_one_device(figures):
     one, two = figures["evaluate"]
     assert two == pytest.approx(one, rel=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_an_update_is_skipped_on_both_replicas(figures):
     assert figures["steps"] == [2, 2]
     assert figures["skip"] < 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_checkpoints_resume_on_replicas(figures):
     assert figures["resumed_steps"] == 6
     assert figures["resumed"] < 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_each_iterator_of_the_data_is_used(figures):
     assert figures["epochs"] == 2  # One of `fit`, one of `evaluate`.
 
 
-def test_clipping_of_each_replica_is_refused(figures):
-    assert "`global_clipnorm` must be None" in figures["clipping"]
-
-
+@pytest.mark.once
 @pytest.mark.parametrize(
     "name", ["MultiWorkerMirroredStrategy", "ParameterServerStrategyV2"]
 )
-def test_strategies_that_are_refused(monkeypatch, name):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
-
+def test_strategies_that_are_refused(name):
     class Model:
         distribute_strategy = type(name, (), {})()
 
@@ -87,9 +73,21 @@ def test_strategies_that_are_refused(monkeypatch, name):
         distribution.check_distribution(Model())
 
 
+@pytest.mark.once
+def test_clipping_of_each_replica_is_refused():
+    class Model:
+        compiled = True
+        optimizer = kt.SkipNonFinite(keras.optimizers.SGD(0.5, global_clipnorm=1.0))
+
+        class distribute_strategy:
+            num_replicas_in_sync = 2
+
+    with pytest.raises(ValueError, match="`global_clipnorm` must be None"):
+        distribution.check_distribution(Model())
+
+
+@pytest.mark.once("torch")
 def test_several_processes_of_torch_are_refused(monkeypatch):
-    if keras.backend.backend() != "torch":
-        pytest.skip("`torch.distributed` belongs to PyTorch")
     import torch
 
     model = compiled()
@@ -100,5 +98,6 @@ def test_several_processes_of_torch_are_refused(monkeypatch):
             train(None, None)
 
 
+@pytest.mark.once("torch")
 def test_shapes_without_a_batch_are_none_if_unknown():
     assert distribution._batch_of(object()) is None  # Keras then takes a batch.

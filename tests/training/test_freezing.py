@@ -4,6 +4,8 @@ import pytest
 
 from keras_transformer import LabelSmoothedCrossEntropy, Seq2Seq, freeze
 
+pytestmark = pytest.mark.once("torch")
+
 RNG = np.random.default_rng(61)
 SIZES = {"hidden_dim": 8, "intermediate_dim": 11, "num_heads": 2, "vocabulary_size": 13}
 
@@ -58,7 +60,6 @@ def model(untied):
     return untied
 
 
-@pytest.mark.once("torch")
 def test_a_weight_can_be_trained_again(model):
     frozen = freeze(model, "decoder")
     for weight in model.decoder.blocks[0].weights:
@@ -68,7 +69,6 @@ def test_a_weight_can_be_trained_again(model):
     assert freeze(model, "decoder/block_1") == again
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -95,7 +95,6 @@ def test_paths_are_relative_to_the_model():
     assert freeze(model, ["last/b*"]) == ["first/kernel", "first/bias", "last/bias"]
 
 
-@pytest.mark.once("torch")
 def test_a_pattern_that_matches_nothing(model):
     message = (
         "`patterns` must be names of layers or weights; received `'encodr'`, which "

@@ -19,9 +19,9 @@ from keras_transformer import (
     Checkpoints,
     LabelSmoothedCrossEntropy,
     NonFiniteLoss,
-    Seq2Seq,
     SkipNonFinite,
 )
+from keras_transformer.training import TokenTrainer
 
 
 class FaultyLoss(LabelSmoothedCrossEntropy):
@@ -69,6 +69,7 @@ def fit(model, data, callbacks, **options):
 # Stopping.
 
 
+@pytest.mark.once("torch")
 def test_stops_and_saves_the_batch(tmp_path):
     data = make_data()
     epoch = next(e for e in range(1, 99) if place_of_x(data, e) > 0)
@@ -196,7 +197,7 @@ class States(keras.callbacks.Callback):
         return np.concatenate([ops.convert_to_numpy(v).ravel() for v in variables])
 
 
-@pytest.mark.parametrize("place, in_gradient", [(0, True), (3, False), (6, True)])
+@pytest.mark.parametrize("place, in_gradient", [(0, True), (3, False)])
 def test_a_skipped_batch_changes_nothing(place, in_gradient, tmp_path):
     data = make_data()
     epoch = next(e for e in range(99) if place_of_x(data, e) == place)
@@ -248,6 +249,7 @@ def test_gradients_that_are_not_finite_are_counted():
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.once("torch")
 def test_too_many_skipped_in_a_row_stop():
     model = make_model(SkipNonFinite(keras.optimizers.SGD()), FaultyGradient())
     skip = NonFiniteLoss("skip", patience=BATCHES + 2)
@@ -260,8 +262,6 @@ def test_too_many_skipped_in_a_row_stop():
 
 
 def compiled(optimizer, loss, steps_per_execution):
-    if keras.backend.backend() == "torch":
-        pytest.skip("Keras has no `steps_per_execution` on PyTorch.")
     model = make_model()
     model.compile(
         SkipNonFinite(optimizer), loss, steps_per_execution=steps_per_execution
@@ -269,6 +269,7 @@ def compiled(optimizer, loss, steps_per_execution):
     return model
 
 
+@pytest.mark.once
 def test_executions_of_several_batches_of_data_of_unknown_size():
     data = make_data()
     unknown = data.dataset.filter(lambda *batch: True)
@@ -281,6 +282,7 @@ def test_executions_of_several_batches_of_data_of_unknown_size():
     assert not [w for w in warned if "made no update" in str(w.message)]
 
 
+@pytest.mark.once
 def test_one_batch_of_an_execution_does_not_exhaust_the_patience():
     data = make_data()
     loss = FaultyGradient(x_token_id(data))
@@ -291,6 +293,7 @@ def test_one_batch_of_an_execution_does_not_exhaust_the_patience():
     assert history["skipped_batches"] == [1]
 
 
+@pytest.mark.once("torch")
 def test_batches_skipped_before_a_resume_are_reported(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -318,6 +321,7 @@ def test_batches_skipped_before_a_resume_are_reported(tmp_path):
         run()
 
 
+@pytest.mark.once("torch")
 def test_a_saved_model_has_its_optimizer(tmp_path):
     model = make_network()
     compile_model(model, SkipNonFinite(keras.optimizers.Adam(0.3)), loss="mse")
@@ -334,9 +338,11 @@ def test_a_saved_model_has_its_optimizer(tmp_path):
 
 @pytest.mark.once("torch")
 def test_skipping_requires_skip_non_finite():
-    data = make_data()
-    with pytest.raises(ValueError, match="can skip updates; .* optimizer SGD"):
-        fit(make_model(keras.optimizers.SGD()), data, [NonFiniteLoss("skip")])
+    sgd = keras.optimizers.SGD()
+    for optimizer in (sgd, keras.optimizers.LossScaleOptimizer(sgd)):
+        name = type(optimizer).__name__
+        with pytest.raises(ValueError, match=f"can skip updates; .* optimizer {name}"):
+            fit(make_model(optimizer), make_data(), [NonFiniteLoss("skip")])
 
 
 @pytest.mark.once("torch")
@@ -347,29 +353,34 @@ def test_invalid_arguments():
         NonFiniteLoss(patience=0)
 
 
-@pytest.mark.parametrize("fault", [None, "loss", "gradient"])
-def test_float16_scales_the_loss_inside(fault):
+class Lookup(TokenTrainer):
+    """Looks logits up: its steps compile in no time."""
+
+    pad_token_id = 0
+
+    def __init__(self):
+        super().__init__(dtype="mixed_float16")
+        self.logits = keras.layers.Embedding(13, 13, dtype=self.dtype_policy)
+        self.logits.build()
+
+    def call(self, inputs):
+        return self.logits(inputs)
+
+
+@pytest.mark.parametrize("in_gradient", [False, True])
+def test_float16_scales_the_loss_inside(in_gradient):
     """A non-finite loss changes nothing; Keras's loss scaling checks gradients only."""
-    keras.utils.set_random_seed(1)
-    model = Seq2Seq(
-        **{"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 12, "num_heads": 2},
-        vocabulary_size=13,
-        dtype="mixed_float16",
-    )
-    model.compile(
-        SkipNonFinite(keras.optimizers.Adam(0.1)), FaultyLoss(7, fault == "gradient")
-    )
+    model = Lookup()
+    model.compile(SkipNonFinite(keras.optimizers.Adam(0.1)), FaultyLoss(7, in_gradient))
     assert has_scaling_inside(model.optimizer)
     assert isinstance(model.optimizer.inner_optimizer, keras.optimizers.Adam)
-    inputs = {"encoder_token_ids": [[5, 3]], "decoder_token_ids": [[2, 5]]}
-    inputs = {name: np.array(ids) for name, ids in inputs.items()}
-    before = model.get_weights()
-    model.train_on_batch(inputs, np.array([[7 if fault else 5, 3]]))
-    same = [
-        np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)
-    ]
-    assert all(same) if fault else not any(same[:1])
-    assert int(model.optimizer.iterations) == (0 if fault else 1)
+    before, inputs = model.get_weights()[0], np.array([[5, 3]])
+    model.train_on_batch(inputs, np.array([[7, 3]]))
+    assert np.array_equal(model.get_weights()[0], before)
+    assert int(model.optimizer.iterations) == 0
+    model.train_on_batch(inputs, np.array([[5, 3]]))
+    assert not np.array_equal(model.get_weights()[0], before)
+    assert int(model.optimizer.iterations) == 1
     config = keras.optimizers.serialize(model.optimizer)
     assert has_scaling_inside(keras.optimizers.deserialize(config))
 
@@ -379,6 +390,7 @@ def has_scaling_inside(optimizer):
     return inner["class_name"] == "LossScaleOptimizer"
 
 
+@pytest.mark.once("torch")
 def test_moving_averages_with_loss_scaling():
     inner = keras.optimizers.Adam(0.1, use_ema=True)
     optimizer = SkipNonFinite(keras.optimizers.LossScaleOptimizer(inner))
@@ -387,10 +399,3 @@ def test_moving_averages_with_loss_scaling():
     data, swap = (np.ones((4, 3)), np.ones((4, 2))), keras.callbacks.SwapEMAWeights()
     logs = model.fit(*data, validation_data=data, callbacks=[swap], verbose=0).history
     assert np.isfinite(logs["val_loss"]).all()
-
-
-@pytest.mark.once("torch")
-def test_loss_scaling_alone_does_not_check_the_loss():
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    with pytest.raises(ValueError, match="optimizer LossScaleOptimizer"):
-        fit(make_model(optimizer), make_data(), [NonFiniteLoss("skip")])

@@ -1,15 +1,8 @@
 """Training in several processes with `distribute`."""
 
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
-import keras
 import pytest
+from child_process import figures_of
 
-import keras_transformer as kt
 from keras_transformer.backend.processes import (
     count_processes,
     fail_together,
@@ -18,26 +11,18 @@ from keras_transformer.backend.processes import (
     of_first_process,
 )
 
-ROOT = pathlib.Path(kt.__file__).parent.parent
+JAX = pytest.mark.once("jax")
 # Groups of devices within a process, and across both.
 GRIDS = ["model_parallel 2", "model_parallel 4"]
 
 
 @pytest.fixture(scope="module")
 def figures():
-    if keras.backend.backend() != "jax":
-        pytest.skip("`distribute` needs JAX")
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    found = subprocess.run(
-        [sys.executable, pathlib.Path(__file__).with_name("processes.py")],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert found.returncode == 0, found.stderr[-4000:]
-    return json.loads(found.stdout.splitlines()[-1])
+    return figures_of("processes.py")
 
 
+@pytest.mark.slow
+@JAX
 @pytest.mark.parametrize("grid", GRIDS)
 def test_two_processes_train_as_one_device(figures, grid):
     compared = figures["compared"][grid]
@@ -45,6 +30,8 @@ def test_two_processes_train_as_one_device(figures, grid):
     assert compared["resumed by one"] < 1e-6
 
 
+@pytest.mark.slow
+@JAX
 @pytest.mark.parametrize("grid", GRIDS)
 def test_the_first_process_writes_whole_files(figures, grid):
     compared = figures["compared"][grid]
@@ -53,10 +40,14 @@ def test_the_first_process_writes_whole_files(figures, grid):
     assert one_process == two_processes == saved
 
 
+@pytest.mark.slow
+@JAX
 def test_two_processes_resume_the_run_of_one(figures):
     assert figures["resumed by two"] < 1e-6
 
 
+@pytest.mark.slow
+@JAX
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -70,17 +61,22 @@ def test_errors_are_those_of_all_processes(figures, name, message):
         assert errors[name].startswith(message)
 
 
+@pytest.mark.slow
+@JAX
 def test_processes_fail_together(figures):
     other, failed = (errors["fails_in_one"] for errors in figures["errors"])
     assert other == "RuntimeError: Another process has failed. See its error."
     assert failed == "OSError: a full disk"
 
 
+@pytest.mark.slow
+@JAX
 def test_a_signal_to_one_process_stops_both(figures):
     for code, files in figures["stopped"]:
         assert (code, files) == (143, ["epoch-0001.npz"])
 
 
+@pytest.mark.once("torch")
 def test_one_process_communicates_with_none():
     assert count_processes() == 1
     assert is_first_process()

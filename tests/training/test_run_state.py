@@ -7,6 +7,8 @@ import pytest
 
 from keras_transformer.training.checkpoints import callback_state, run_state
 
+pytestmark = pytest.mark.once("torch")
+
 
 def make_model(units=3, name=None):
     layers = [keras.layers.Dense(units), keras.layers.Dropout(0.5, seed=1)]

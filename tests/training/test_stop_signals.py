@@ -12,7 +12,6 @@ import pytest
 from small_run import (
     BATCHES,
     EPOCHS,
-    LETTERS,
     LossLog,
     compile_model,
     make_data,
@@ -24,12 +23,12 @@ from keras_transformer import (
     Checkpoints,
     LabelSmoothedCrossEntropy,
     NonFiniteLoss,
-    Perplexity,
     SkipNonFinite,
 )
-from keras_transformer.training import TokenTrainer
-from keras_transformer.training.checkpoints import checkpoints, stop_signals, storage
+from keras_transformer.training.checkpoints import stop_signals, storage
 from keras_transformer_runtime.runs.run_position import checkpoint_files
+
+pytestmark = pytest.mark.once("torch")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DEFAULT = (signal.default_int_handler, signal.SIG_DFL)
@@ -105,38 +104,10 @@ class WhileWriting(keras.callbacks.Callback):
         monkeypatch.setattr(storage, "write_checkpoint", write_checkpoint)
 
 
-class Small(TokenTrainer):
-    """A model in half precision whose steps compile in no time."""
-
-    pad_token_id = 0
-
-    def __init__(self):
-        super().__init__(dtype="mixed_float16")
-        size = 4 + len(LETTERS)
-        self.embedding = keras.layers.Embedding(size, 6, dtype=self.dtype_policy)
-        self.logits = keras.layers.Dense(size, dtype=self.dtype_policy)
-        self.dropout = keras.layers.Dropout(0.3, dtype=self.dtype_policy)
-
-    def call(self, inputs, training=None):
-        source, target = (
-            self.embedding(inputs[f"{side}_token_ids"])
-            for side in ("encoder", "decoder")
-        )
-        x = target + keras.ops.mean(source, axis=1, keepdims=True)
-        return self.logits(self.dropout(x, training=training))
-
-
-def make_small():
-    """Returns a model with micro-batches that skips updates which are not finite."""
-    model = Small()
-    model(make_data().batch({"epoch": 0, "batch": 0})[0])
-    model.compile(
-        SkipNonFinite(keras.optimizers.Adam(1e-2)),
-        SignallingLoss(),
-        metrics=[Perplexity()],
-        micro_batches=2,
-    )
-    return model
+def make_skipping():
+    """Returns a model that skips updates which are not finite."""
+    optimizer = SkipNonFinite(keras.optimizers.Adam(1e-2))
+    return make_model(optimizer, SignallingLoss())
 
 
 def fit(model, folder, *callbacks, with_data=True, **options):
@@ -160,14 +131,13 @@ def at(epoch, batch):
     return f"^Stopped. .* resumes at epoch {epoch}, batch {batch}. Checkpoint: "
 
 
-@pytest.mark.once("torch")
 def test_a_run_that_signals_stop_everywhere(tmp_path, monkeypatch):
     keras.utils.set_random_seed(5)
-    other, log = make_small(), LossLog()
+    other, log = make_skipping(), LossLog()
     fit(other, tmp_path / "whole", NonFiniteLoss("skip"), log)
     whole, weights = other.history, other.get_weights()
     keras.utils.set_random_seed(5)
-    model, folder, logs = make_small(), tmp_path / "run", []
+    model, folder, logs = make_skipping(), tmp_path / "run", []
 
     def stop(callback, message, error=KeyboardInterrupt):
         logs.append(LossLog())
@@ -225,7 +195,6 @@ class SendsTwice(keras.callbacks.Callback):
             self.has_passed = True
 
 
-@pytest.mark.once("torch")
 def test_the_second_signal_stops_at_once(clock, tmp_path, capsys):
     callback = SendsTwice(clock, seconds=1.5)
     with pytest.raises(KeyboardInterrupt, match="^$"):
@@ -237,7 +206,6 @@ def test_the_second_signal_stops_at_once(clock, tmp_path, capsys):
     assert handlers() == DEFAULT
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "seconds, second", [(0.5, signal.SIGINT), (1.5, signal.SIGTERM)]
 )
@@ -250,7 +218,6 @@ def test_two_signals_that_are_one(seconds, second, clock, tmp_path, capsys):
     assert capsys.readouterr().err == ""  # `verbose=0`
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "method, batch, message, steps",
     [
@@ -270,7 +237,6 @@ def test_a_run_without_data_waits_for_the_end_of_the_epoch_after_its_last_batch(
     assert callback.passed
 
 
-@pytest.mark.once("torch")
 def test_a_handler_of_the_program_is_called_after_the_checkpoint(tmp_path):
     found = []
 
@@ -291,7 +257,6 @@ class Ignores(keras.callbacks.Callback):
             signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.once("torch")
 def test_an_exception_that_is_ignored_is_raised_again(tmp_path):
     log = LossLog()
     with pytest.raises(KeyboardInterrupt, match=at(2, 1)):
@@ -300,16 +265,6 @@ def test_an_exception_that_is_ignored_is_raised_again(tmp_path):
     assert handlers() == DEFAULT
 
 
-@pytest.mark.once("torch")
-def test_an_ignored_signal_stays_ignored(tmp_path):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    callback = Sends("on_train_batch_end", batch=2)
-    fit(make_model(), tmp_path, callback, epochs=1)
-    assert callback.passed
-    assert handlers() == (signal.SIG_IGN, signal.SIG_DFL)
-
-
-@pytest.mark.once("torch")
 def test_fit_in_another_thread(tmp_path):
     found = []
 
@@ -325,35 +280,22 @@ def test_fit_in_another_thread(tmp_path):
     assert files(tmp_path) == ["epoch-0001.npz"]
 
 
-@pytest.mark.once("torch")
-def test_processes_that_train_together_stop_at_the_same_batch(tmp_path, monkeypatch):
-    """They decide together; `test_processes` has a signal to one of two processes."""
-    monkeypatch.setattr(checkpoints, "count_processes", lambda: 2)
-    callback = Sends("on_train_batch_end", batch=2)
-    with pytest.raises(KeyboardInterrupt, match=r"^Stopped\. .* at epoch 2, batch 1"):
-        fit(make_model(), tmp_path, callback)
-    assert callback.passed
-    assert files(tmp_path) == ["epoch-0001.npz"]
-
-
 class Fails(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         raise RuntimeError("a failure")
 
 
-@pytest.mark.once("torch")
 def test_an_error_in_fit_restores_the_handlers(tmp_path):
     # A debugger or a notebook holds the error, and with it the frames of `fit`.
     with pytest.raises(RuntimeError, match="a failure") as held:
-        fit(make_small(), tmp_path, Fails())
+        fit(make_skipping(), tmp_path, Fails())
     assert handlers() == DEFAULT
     with pytest.raises(RuntimeError, match="a failure") as other:
-        fit(make_small(), tmp_path, Fails())
+        fit(make_skipping(), tmp_path, Fails())
     assert handlers() == DEFAULT
     assert held is not other
 
 
-@pytest.mark.once("torch")
 def test_a_model_of_keras_leaves_signals_as_they_are(tmp_path):
     data, model, log = make_data(), compile_model(make_network()), LossLog()
 
@@ -376,14 +318,13 @@ class Inner(keras.callbacks.Callback):
 
     def __init__(self, folder, *callbacks):
         super().__init__()
-        self.arguments = make_small(), folder, *callbacks
+        self.arguments = make_skipping(), folder, *callbacks
 
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 0:
             fit(*self.arguments, epochs=1)
 
 
-@pytest.mark.once("torch")
 def test_several_checkpoints_and_a_fit_within_another(tmp_path):
     inner, two = tmp_path / "inner", Checkpoints(tmp_path / "two", make_data())
     with pytest.raises(KeyboardInterrupt):
@@ -409,7 +350,7 @@ class Forks(keras.callbacks.Callback):
                 os._exit(0)
 
 
-@pytest.mark.once("torch")
+@pytest.mark.slow
 def test_a_forked_process_has_the_handlers_before(tmp_path):
     forks = Forks()
     fit(make_model(), tmp_path, forks, epochs=1)

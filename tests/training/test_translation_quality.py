@@ -48,6 +48,7 @@ def quality(**arguments):
     return TranslationQuality(SOURCES, REFERENCES, **arguments)
 
 
+@pytest.mark.once("torch")
 def test_logs_equal_sacrebleu():
     partly = ["A B C D", "D C A B", "E A B", "x", "C E D B"]
     model = Translator([FIRST, partly])
@@ -130,39 +131,11 @@ def test_samples_are_printed(capsys):
     model.learn(quality(samples=0), verbose=2)
     model.learn(quality(), verbose=0)
     assert "source:" not in capsys.readouterr().out
-
-
-@pytest.mark.once("torch")
-def test_samples_are_truncated(capsys):
     long = " ".join(["z" * 99, "y" * 99])
     model = Translator([[long, *FIRST[1:]]])
     model.learn(quality(samples=1), verbose=2)
     (line,) = re.findall("  model:     (.*)", capsys.readouterr().out)
     assert line == f"{long[:159]}…"
-
-
-@pytest.mark.once("torch")
-def test_callbacks_of_keras_monitor_the_scores(tmp_path):
-    worse = ["A B C D", *FIRST[:-1]]
-    model = Translator([worse, FIRST, worse, worse, worse])
-    best = keras.callbacks.ModelCheckpoint(
-        tmp_path / "{epoch}.weights.h5",
-        monitor="val_bleu",
-        mode="max",
-        save_best_only=True,
-        save_weights_only=True,
-    )
-    stop = keras.callbacks.EarlyStopping("val_chrf", mode="max", patience=2)
-    log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
-    history = model.learn(quality(), best, stop, log, epochs=5)
-    assert len(history["val_bleu"]) == 4
-    assert sorted(path.name for path in tmp_path.glob("*.h5")) == [
-        "1.weights.h5",
-        "2.weights.h5",
-    ]
-    header, *rows = (tmp_path / "log.csv").read_text().splitlines()
-    assert header == "epoch,loss,val_bleu,val_chrf"
-    assert len(rows) == 4
 
 
 @pytest.mark.once("torch")
@@ -243,6 +216,7 @@ def train(model, *callbacks):
     return model.fit(inputs, rows[:, 1:], **arguments).history
 
 
+@pytest.mark.slow
 def test_generates_with_the_current_weights(model):
     model.compile(keras.optimizers.Adam(0.1), LabelSmoothedCrossEntropy())
     history = train(model, quality(search=SEARCH))
@@ -260,6 +234,7 @@ def test_generates_with_the_current_weights(model):
         assert (searches, model.searches) == (1, 1)
 
 
+@pytest.mark.once("torch")
 def test_generates_with_moving_averages(model):
     """With this momentum they do not change after the first update."""
     optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=1.0)

@@ -194,6 +194,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._resumed: RunState | None = None
         try:
             self._check_same_position(newest)
+            self._seed = run_state.initial_seed()
             if newest is not None:
                 self._resume(*newest)
         except BaseException:
@@ -271,6 +272,7 @@ class Checkpoints(keras.callbacks.Callback):
             model.optimizer.build(model.trainable_variables)
         is_new = not int(keras.ops.convert_to_numpy(model.optimizer.iterations))
         self._restore(state, path)
+        self._seed = state["seed"]
         self._check_learning_rates(state, path, is_new)
         early = callback_state.stopped_early(self._callbacks)
         self._first_epoch = epochs if early else min(epochs, state["epoch"])
@@ -384,9 +386,12 @@ class Checkpoints(keras.callbacks.Callback):
         self._is_last_batch = batch + self._steps_per_execution >= steps
         if self._is_last_batch:
             self._prepare_end_of_epoch()
-        if batch == 0 and self._random_state:
+        if batch == 0:
             # Creating the iterator may have used the random generators.
-            run_state.restore_random_state(self._random_state)
+            if self._random_state:
+                run_state.restore_random_state(self._random_state)
+            else:
+                run_state.seed_epoch(self._seed, self._epoch)
         self._save_or_stop(self._first_batch + batch)
 
     def _save_or_stop(self, batches: int) -> None:
@@ -507,6 +512,7 @@ class Checkpoints(keras.callbacks.Callback):
             "metrics": run_state.save_variables(metrics),
             "callbacks": callback_state.save_callbacks(self._callbacks),
             "random": run_state.save_random_state(),
+            "seed": self._seed,
             "data": data,
             "history": history,
         }

@@ -49,6 +49,7 @@ class RunState(TypedDict):
     metrics: list[SavedVariable]
     callbacks: list[SavedCallback]
     random: dict[str, Any]
+    seed: int | None
     data: dict[str, int] | None
     history: SavedHistory
     logs: NotRequired[dict[str, float]]
@@ -65,6 +66,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "metrics": (list,),
     "callbacks": (list,),
     "random": (dict,),
+    "seed": (int, type(None)),
     "data": (dict, type(None)),
     "history": (dict,),
 }
@@ -334,3 +336,24 @@ def restore_random_state(state: dict[str, Any]) -> None:
     if (torch := sys.modules.get("torch")) and "torch" in state:
         torch.set_rng_state(torch.from_numpy(state["torch"]))
         torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])
+
+
+def initial_seed() -> int | None:
+    """Returns the seed of the global generator of PyTorch; `None` on other backends."""
+    if keras.backend.backend() != "torch":
+        return None
+    return int(sys.modules["torch"].initial_seed())
+
+
+def seed_epoch(seed: int | None, epoch: int) -> None:
+    """Seeds the global generator of PyTorch, from which its `Dropout` draws.
+
+    The iterators of the data draw from it as well, but not at the end of an epoch that
+    is resumed.
+
+    Args:
+        seed: the result of `initial_seed`, of the run that is resumed.
+        epoch: the epoch that begins.
+    """
+    if seed is not None:
+        sys.modules["torch"].manual_seed((seed + epoch) % 2**63)
