@@ -88,6 +88,7 @@ def inputs_of(model):
     }
 
 
+@pytest.mark.once("torch")
 def test_learns_the_task(model):
     assert len(UNSEEN) >= 4
     assert model.generate(UNSEEN, SEARCH) == [word[::-1] for word in UNSEEN]
@@ -140,6 +141,7 @@ def test_model_file_gives_the_same_on_every_backend(model, keras_file, backend):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_saved_model_gives_the_same_strings(model, tmp_path):
     import tensorflow as tf

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.once
 FOLDER = pathlib.Path(__file__).parents[1] / "saved_models" / "pronounce" / "1"
 
 
+@pytest.mark.slow
 def test_pronunciations():
     serve = tf.saved_model.load(str(FOLDER)).signatures["serving_default"]
     outputs = serve(text=tf.constant(["knight", "", "attention"]))

@@ -86,6 +86,7 @@ def test_gradients_are_those_of_the_plain_stack(stack_class, design):
     assert all(gradient.any() for gradient in expected[len(plain.weights) :])
 
 
+@pytest.mark.once("torch")
 @each_stack
 def test_losses_of_activities_are_those_of_the_plain_stack(stack_class):
     regularizer = keras.regularizers.L2(0.1)

@@ -126,6 +126,7 @@ def blocks_model():
     return with_random_weights(model)
 
 
+@pytest.mark.once("torch")
 def test_a_model_is_quantized_as_a_whole():
     model = blocks_model()
     before = to_numpy(model([INPUTS, SOURCE]))

@@ -291,6 +291,7 @@ SIZES |= {"max_source_length": 17, "max_target_length": 5}
 SEARCH = GreedySearch()
 
 
+@pytest.mark.slow
 def test_a_model_is_saved_with_its_tokenizer(tokenizers, tmp_path):
     tokenizer = tokenizers["GPT2Tokenizer"]
     both = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
