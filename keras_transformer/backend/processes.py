@@ -216,7 +216,7 @@ def _replaced_values(
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
             yield
         return
-    before = [variable._value for variable in variables]  # type: ignore[attr-defined]
+    before = [variable._value for variable in variables]
     try:
         for variable, value in zip(variables, values, strict=True):
             variable._value = value  # type: ignore[attr-defined]
