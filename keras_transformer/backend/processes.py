@@ -4,7 +4,7 @@ import contextlib
 import functools
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import keras
@@ -190,13 +190,40 @@ def written_by_first_process(
         @fail_together  # The others wait, and can read the files afterwards.
         def write_in_first() -> None:
             if is_first_process():
-                with keras.StatelessScope(list(zip(variables, values, strict=True))):
+                with _replaced_values(variables, values):
                     method(model, *args, **kwargs)
 
         write_in_first()
         return None
 
     return write
+
+
+@contextlib.contextmanager
+def _replaced_values(
+    variables: Sequence[keras.Variable], values: Sequence[Any]
+) -> Iterator[None]:
+    """Gives variables other values for a while, which may be on other devices.
+
+    `Variable.assign` moves a value to the devices of the variable, and in a
+    `keras.StatelessScope` Keras cannot save an optimizer, as it creates another one.
+
+    Args:
+        variables: built Keras variables.
+        values: tensor of the backend for each variable.
+    """
+    if not all(hasattr(variable, "_value") for variable in variables):
+        with keras.StatelessScope(list(zip(variables, values, strict=True))):
+            yield
+        return
+    before = [variable._value for variable in variables]
+    try:
+        for variable, value in zip(variables, values, strict=True):
+            variable._value = value  # type: ignore[attr-defined]
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable._value = value  # type: ignore[attr-defined]
 
 
 def with_equal_batches(

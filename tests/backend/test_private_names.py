@@ -117,7 +117,8 @@ def private_names_of_keras():
     )
     objects = (optimizer, loss, layer, model, *callbacks)
     names = {name for each in objects for name in dir(each) if is_private(name)}
-    return names | {"_maybe_symbolic_build"}  # of models on TensorFlow
+    # Of models on TensorFlow, and of variables.
+    return names | {"_maybe_symbolic_build", "_value"}
 
 
 PRIVATE_OF_KERAS = private_names_of_keras()
