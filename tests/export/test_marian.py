@@ -14,6 +14,8 @@ from keras_transformer.interoperability import load_marian
 from keras_transformer.layers import LocalWindow, PositionalEncoding
 from keras_transformer.text import CharacterTokenizer, MarianTokenizer
 
+pytestmark = pytest.mark.once("torch")
+
 TEXTS = [*marian_folders.SOURCES, ">>deu<< two cats", "a zebra ☃ sees me"]
 MARIAN = {
     "normalize_first": False,
@@ -123,7 +125,6 @@ def test_a_loaded_model_is_written_unchanged(config, tmp_path):
     assert {file.name for file in (tmp_path / "theirs").iterdir()} == names
 
 
-@pytest.mark.once("torch")
 def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
@@ -158,7 +159,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_architectures_are_refused(name, model_of, tmp_path):
     design, message = REFUSED[name]
@@ -170,7 +170,6 @@ def test_unsupported_architectures_are_refused(name, model_of, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once("torch")
 def test_other_tokenizers_are_refused(tmp_path):
     sizes = {name: MARIAN[name] for name in ("num_layers", "hidden_dim", "num_heads")}
     letters = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "a"])
@@ -182,7 +181,6 @@ def test_other_tokenizers_are_refused(tmp_path):
         export_marian(Ensemble([model]), tmp_path / "model")
 
 
-@pytest.mark.once("torch")
 def test_a_quantized_model_is_refused(model_of, tmp_path):
     model = model_of()
     model.decoder.blocks[0].feed_forward.output_dense.quantize("int8")

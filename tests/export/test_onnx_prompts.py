@@ -18,7 +18,7 @@ from keras_transformer.export import onnx
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
 
 # TensorFlow writes the graphs, for other backends in a slow child process.
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "onnx_runtime.py"
 GREEDY = GreedySearch()

@@ -7,7 +7,7 @@ import pytest
 from keras_transformer.export import tensorflow_process
 from keras_transformer.export.tensorflow_process import run_python
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once("torch"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

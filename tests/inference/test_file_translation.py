@@ -23,6 +23,8 @@ from keras_transformer.inference.file_translation import (
 )
 from keras_transformer.text import CharacterTokenizer
 
+pytestmark = pytest.mark.once("torch")
+
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
 TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ\n"])
@@ -95,7 +97,6 @@ def names(folder):
 # What is written.
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("window", [1, 5, 12, 100])
 def test_one_line_for_one_line(folder, window):
     translate(Shouter(), window=window)
@@ -103,7 +104,6 @@ def test_one_line_for_one_line(folder, window):
     assert names(folder) == ["source", "target"]
 
 
-@pytest.mark.once("torch")
 def test_compressed_files(folder):
     (folder / "source.gz").write_bytes(gzip.compress("\r\n".join(LINES).encode()))
     translate(Shouter(), "source.gz", "target.gz")
@@ -111,7 +111,6 @@ def test_compressed_files(folder):
     assert text.split("\n") == SHOUTED
 
 
-@pytest.mark.once("torch")
 def test_batches_are_full_and_of_like_length(folder):
     (folder / "source").write_text("\n".join(["a", "abcd", "", "ab", "abc"] * 3))
     model = Shouter()
@@ -119,7 +118,6 @@ def test_batches_are_full_and_of_like_length(folder):
     assert model.asked == [["a"] * 3 + ["ab"] * 2, ["ab"] + ["abc"] * 3 + ["abcd"] * 3]
 
 
-@pytest.mark.once("torch")
 def test_lines_without_words_are_left_empty(folder):
     blank = CharacterTokenizer([*SPECIAL, *"ab \t"])
     (folder / "source").write_text("ab\n \n \t \n            \nb a\n")
@@ -130,7 +128,6 @@ def test_lines_without_words_are_left_empty(folder):
     assert model.asked == [["ab", "b a"]]
 
 
-@pytest.mark.once("torch")
 def test_n_best_lines(folder):
     (folder / "source").write_text("ab\n\ncafe")
     expected = ["0 ||| AB ||| -2.000000", "1 |||  ||| 0.000000"]
@@ -140,7 +137,6 @@ def test_n_best_lines(folder):
         assert read(folder) == expected
 
 
-@pytest.mark.once("torch")
 def test_the_best_of_several_hypotheses(folder):
     translate(Shouter(), search=N_BEST)
     assert read(folder) == SHOUTED
@@ -177,7 +173,6 @@ def test_lines_equal_those_of_generate(model, folder):
         np.testing.assert_allclose(numbers, scores[number], atol=1e-4)
 
 
-@pytest.mark.once("torch")
 def test_options_of_generate(model, folder):
     search, options = Sampling(), {"max_length": 4, "min_length": 3, "seed": 5}
     translate(model, search=search, **options)
@@ -202,7 +197,6 @@ def test_a_saved_model_resumes(model, folder, monkeypatch):
 # A run that is killed.
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("target", ["target", "target.gz"])
 @pytest.mark.parametrize("calls", [0, 1, 2])
 def test_a_killed_run_resumes(folder, calls, target):
@@ -222,7 +216,6 @@ def test_a_killed_run_resumes(folder, calls, target):
     assert first.asked + second.asked == whole.asked
 
 
-@pytest.mark.once("torch")
 def test_records_of_finished_work_are_ignored(folder):
     translate_and_kill(2)
     record = (folder / "target.unfinished.json").read_bytes()
@@ -236,7 +229,6 @@ def test_records_of_finished_work_are_ignored(folder):
     assert read(folder) == SHOUTED
 
 
-@pytest.mark.once("torch")
 def test_a_stop_before_the_file_is_renamed(folder, monkeypatch):
     def replace(source, target):
         if target.name == "target":
@@ -257,7 +249,6 @@ def other_source(folder):
     return {}
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "name, change",
     [
@@ -283,7 +274,6 @@ def test_other_settings_are_not_mixed(folder, name, change):
     assert names(folder) == ["source", "target"]
 
 
-@pytest.mark.once("torch")
 def test_the_record_has_the_progress(folder):
     translate_and_kill(1)
     record = json.loads((folder / "target.unfinished.json").read_text())
@@ -292,7 +282,6 @@ def test_the_record_has_the_progress(folder):
     assert record["size"] == (folder / "target.unfinished").stat().st_size
 
 
-@pytest.mark.once("torch")
 def test_two_processes_cannot_write_one_file(folder):
     class Starter(Shouter):
         def generate(self, *args, **options):
@@ -304,7 +293,6 @@ def test_two_processes_cannot_write_one_file(folder):
     assert read(folder) == SHOUTED
 
 
-@pytest.mark.once("torch")
 def test_a_model_that_is_built_again_resumes(folder):
     for calls in (1, 0):
         model = Seq2Seq(**SIZES, source_tokenizer=SOURCE, max_source_length=9)
@@ -316,7 +304,6 @@ def test_a_model_that_is_built_again_resumes(folder):
         assert (folder / "target.unfinished.json").exists()
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("damage", ["shorter", "other", "no JSON"])
 def test_unfinished_work_that_is_damaged(folder, damage):
     translate_and_kill(2)
@@ -342,7 +329,6 @@ RECORDED = {
 }
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("target", ["target", "target.gz", "n_best"])
 def test_a_record_that_was_changed(folder, target):
     # One line is written for each line of the source, so any other number is wrong.
@@ -366,7 +352,6 @@ def test_a_record_that_was_changed(folder, target):
     assert not record.exists()
 
 
-@pytest.mark.once("torch")
 def test_unfinished_work_follows_no_link(folder):
     (folder / "mine").write_text("mine")
     (folder / "target.unfinished").symlink_to(folder / "mine")
@@ -379,7 +364,6 @@ def test_unfinished_work_follows_no_link(folder):
     assert (folder / "mine").read_text() == "mine"
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("end", ["", ".json"])
 def test_a_pipe_in_place_of_unfinished_work(folder, end):
     translate_and_kill(2)
@@ -390,7 +374,6 @@ def test_a_pipe_in_place_of_unfinished_work(folder, end):
         translate(Shouter())
 
 
-@pytest.mark.once("torch")
 def test_the_permissions_of_a_target_stay(folder):
     (folder / "target").touch()
     (folder / "target").chmod(0o600)
@@ -404,7 +387,6 @@ def test_the_permissions_of_a_target_stay(folder):
 # Lines that are too long.
 
 
-@pytest.mark.once("torch")
 def test_a_line_that_is_too_long(folder):
     (folder / "source").write_text("\n".join([*LINES, "abcdefabc", "a"]))
     message = (
@@ -416,7 +398,6 @@ def test_a_line_that_is_too_long(folder):
     assert names(folder) == ["source"]
 
 
-@pytest.mark.once("torch")
 def test_a_line_that_is_too_long_is_left_empty(folder):
     too_long = "abcdefabc"
     (folder / "source").write_text("\n".join([too_long, *LINES, too_long]))
@@ -442,14 +423,12 @@ def stream(model, source, search=GREEDY, **options):
     return target.getvalue().decode().split("\n")
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("window", [1, 5, 100])
 def test_a_pipe_gives_the_lines_of_a_file(window):
     for source in (LINES, "source"):
         assert stream(Shouter(), source, window=window) == SHOUTED
 
 
-@pytest.mark.once("torch")
 def test_n_best_lines_of_a_pipe():
     lines = stream(Shouter(), ["ab", "", "cafe"], N_BEST, window=2, n_best=True)
     assert lines == [
@@ -460,7 +439,6 @@ def test_n_best_lines_of_a_pipe():
     ]
 
 
-@pytest.mark.once("torch")
 def test_a_translation_is_written_before_the_next_line_arrives():
     class Dialogue(io.BytesIO):
         said = [b"abc\n", b"de\n"]
@@ -474,12 +452,10 @@ def test_a_translation_is_written_before_the_next_line_arrives():
     assert both.getvalue() == b"ABC\nDE\n"
 
 
-@pytest.mark.once("torch")
 def test_an_empty_pipe():
     assert stream(Shouter(calls=0), []) == [""]
 
 
-@pytest.mark.once("torch")
 def test_a_line_of_a_pipe_that_is_too_long():
     too_long = [*LINES, "abcdefabc", "a"]
     message = r"10 tokens in line 13 of `standard input`\. .*`too_long=\"empty\"`"
@@ -492,7 +468,6 @@ def test_a_line_of_a_pipe_that_is_too_long():
     assert lines == [*SHOUTED[:-1], "", "A", ""]
 
 
-@pytest.mark.once("torch")
 def test_a_file_is_checked_before_anything_is_written(folder):
     (folder / "source").write_text("\n".join([*LINES, "abcdefabc"]))
     with pytest.raises(ValueError, match="10 tokens in line 13 of `source`") as found:
@@ -500,7 +475,6 @@ def test_a_file_is_checked_before_anything_is_written(folder):
     assert not found.value.written
 
 
-@pytest.mark.once("torch")
 def test_arguments_of_a_stream():
     for options in ({"window": 0}, {"too_long": "cut"}):
         with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
@@ -509,7 +483,6 @@ def test_arguments_of_a_stream():
         stream(Seq2Seq(**SIZES, vocabulary_size=11), LINES)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", ["target", "target.gz"])
 def test_a_file_that_is_written_at_once(folder, name):
     with pytest.raises(Killed), written_at_once(name, None, False) as file:
@@ -544,7 +517,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.once("torch")
 def test_the_bar_counts_sentences(folder, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
@@ -558,7 +530,6 @@ def test_the_bar_counts_sentences(folder, monkeypatch):
     assert " 0/12" not in bar
 
 
-@pytest.mark.once("torch")
 def test_the_bar_is_shown_in_a_terminal_only(folder, monkeypatch, capsys):
     translate(Shouter(), verbose=1)
     translate_stream(Shouter(), "source", io.BytesIO(), GREEDY, verbose=1)
@@ -571,7 +542,6 @@ def test_the_bar_is_shown_in_a_terminal_only(folder, monkeypatch, capsys):
 # Errors.
 
 
-@pytest.mark.once("torch")
 def test_an_existing_target(folder):
     (folder / "target").write_text("precious")
     with pytest.raises(FileExistsError, match="`target` must not exist; .*='target'"):
@@ -581,7 +551,6 @@ def test_an_existing_target(folder):
     assert read(folder) == SHOUTED
 
 
-@pytest.mark.once("torch")
 def test_the_source_is_not_replaced(folder):
     before = (folder / "source").read_bytes()
     (folder / "same").symlink_to(folder / "source")
@@ -593,7 +562,6 @@ def test_the_source_is_not_replaced(folder):
     assert (folder / "source").read_bytes() == before
 
 
-@pytest.mark.once("torch")
 def test_sources_that_cannot_be_read(folder):
     with pytest.raises(FileNotFoundError, match="missing"):
         translate(Shouter(), "missing")
@@ -610,14 +578,12 @@ def test_sources_that_cannot_be_read(folder):
             translate(Shouter(), "damaged.gz")
 
 
-@pytest.mark.once("torch")
 def test_a_target_that_cannot_be_written():
     message = "`target` must be in a folder that exists; received `target=.*target'`"
     with pytest.raises(FileNotFoundError, match=message):
         translate(Shouter(), target="missing/target")
 
 
-@pytest.mark.once("torch")
 def test_arguments():
     for name in ("batch_size", "window"):
         with pytest.raises(ValueError, match=f"`{name}` must be .*at least 1; .*=0`"):
@@ -632,7 +598,6 @@ def test_arguments():
         translate(Seq2Seq(**SIZES, vocabulary_size=11))
 
 
-@pytest.mark.once("torch")
 def test_a_dictionary(monkeypatch):
     asked = {}
 
@@ -651,7 +616,6 @@ def test_a_dictionary(monkeypatch):
     assert asked["f"] == ["Z"]
 
 
-@pytest.mark.once("torch")
 def test_unfinished_work_with_another_dictionary():
     dictionary = PhraseDictionary({"zzz": "Z"})
     with pytest.raises(Killed):

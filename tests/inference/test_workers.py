@@ -22,7 +22,7 @@ from keras_transformer.inference import file_translation
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer_runtime.command import make_app
 
-pytestmark = pytest.mark.once("torch")
+pytestmark = [pytest.mark.once("torch"), pytest.mark.slow]
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 

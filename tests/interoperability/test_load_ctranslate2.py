@@ -28,6 +28,8 @@ from keras_transformer.interoperability.ctranslate2_file import read_variables
 from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 
+pytestmark = pytest.mark.once("torch")
+
 INPUTS = {
     "encoder_token_ids": np.array([[4, 5, 6, 3, 0], [7, 8, 4, 6, 3]]),
     "decoder_token_ids": np.array([[2, 4, 6], [2, 5, 7]]),
@@ -71,7 +73,6 @@ def test_an_export_is_loaded(name, tmp_path):
         assert again.max_source_length == longest
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "quantization, tolerance",
     [("int8", 0.01), ("int16", 0.002), ("float16", 1e-3), ("bfloat16", 8e-3)],
@@ -117,14 +118,12 @@ print(load_ctranslate2(sys.argv[1]).hidden_dim)
 """
 
 
-@pytest.mark.once("torch")
 def test_the_package_ctranslate2_is_not_needed(good):
     command = [sys.executable, "-c", WITHOUT_CTRANSLATE2, str(good)]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.stdout.split()[-1:] == ["12"], process.stderr
 
 
-@pytest.mark.once("torch")
 def test_activations_have_the_numbers_of_ctranslate2():
     assert {function.__name__: n for n, function in ACTIVATIONS.items()} == {
         "relu": Activation.RELU,
@@ -260,7 +259,6 @@ def test_a_model_without_a_table_of_positions(pre_norm, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("scale", [1.0, 12**0.5, False])
 def test_scaled_and_unscaled_embeddings(scale, tmp_path):
     spec = random_spec()
@@ -271,7 +269,6 @@ def test_scaled_and_unscaled_embeddings(scale, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("rms_norm, epsilon", [(False, 1e-5), (True, 1e-6)])
 def test_the_default_epsilon(rms_norm, epsilon, tmp_path):
     spec = random_spec(pre_norm=True, rms_norm=rms_norm)
@@ -288,7 +285,6 @@ def test_the_default_epsilon(rms_norm, epsilon, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("epsilon", [float("nan"), 0.0, "1e-5"])
 def test_an_epsilon_must_be_finite_and_above_0(epsilon, tmp_path):
     folder = write(random_spec(), tmp_path / "1")
@@ -381,7 +377,6 @@ OLDER = {
 }
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("quantization", [None, "int8", "int16"])
 @pytest.mark.parametrize("kind", OLDER)
 def test_an_older_format(kind, quantization, tmp_path):
@@ -399,7 +394,6 @@ def test_an_older_format(kind, quantization, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
-@pytest.mark.once("torch")
 def test_settings_of_an_older_format(tmp_path):
     spec = random_spec()
     spec.validate()
@@ -424,7 +418,6 @@ def test_settings_of_an_older_format(tmp_path):
         load_ctranslate2(written("relative", with_relative_position=1))
 
 
-@pytest.mark.once("torch")
 def test_vocabularies_in_text_files(folder):
     for path in folder.glob("*_vocabulary.json"):
         tokens = json.loads(path.read_text())
@@ -433,7 +426,6 @@ def test_vocabularies_in_text_files(folder):
     assert load_ctranslate2(folder).source_vocabulary_size == 10
 
 
-@pytest.mark.once("torch")
 def test_a_vocabulary_that_is_not_utf8(folder):
     path = folder / "source_vocabulary.json"
     path.unlink()
@@ -442,7 +434,6 @@ def test_a_vocabulary_that_is_not_utf8(folder):
         load_ctranslate2(folder)
 
 
-@pytest.mark.once("torch")
 def test_tokens_are_separated_by_newlines_only(folder):
     path = folder / "source_vocabulary.json"
     tokens = json.loads(path.read_text())
@@ -452,7 +443,6 @@ def test_tokens_are_separated_by_newlines_only(folder):
     assert load_ctranslate2(folder).source_vocabulary_size == 10
 
 
-@pytest.mark.once("torch")
 def test_pieces_that_do_not_match_the_vocabulary(tmp_path):
     folder = write(random_spec(), tmp_path / "1")
     for side in ("source", "target"):
@@ -465,7 +455,6 @@ def test_pieces_that_do_not_match_the_vocabulary(tmp_path):
 # Errors.
 
 
-@pytest.mark.once("torch")
 def test_unsupported_parts(tmp_path):
     spec = random_spec(with_relative_position=True)
     rng = np.random.default_rng(3)
@@ -479,7 +468,6 @@ def test_unsupported_parts(tmp_path):
         load_ctranslate2(folder)
 
 
-@pytest.mark.once("torch")
 def test_an_unsupported_activation(tmp_path):
     folder = write(random_spec(activation=4), tmp_path / "1")
     with pytest.raises(
@@ -493,7 +481,6 @@ def set_config(folder, **settings):
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     "setting, message",
     [
@@ -508,7 +495,6 @@ def test_settings(folder, setting, message):
         load_ctranslate2(folder)
 
 
-@pytest.mark.once("torch")
 def test_tokenizers_with_other_special_tokens(good):
     other = marian_folders
     proto = other.pieces(other.SOURCES, 31)
@@ -518,14 +504,12 @@ def test_tokenizers_with_other_special_tokens(good):
         load_ctranslate2(good, tokenizer)
 
 
-@pytest.mark.once("torch")
 def test_a_target_tokenizer_alone(good):
     message = "`source_tokenizer` must be given with `target_tokenizer`"
     with pytest.raises(ValueError, match=message):
         load_ctranslate2(good, target_tokenizer=TARGET)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("side, rows", [("source", 10), ("target", 11)])
 @pytest.mark.parametrize("more", [-1, 2])
 def test_a_vocabulary_of_another_length(side, rows, more, folder):
@@ -537,7 +521,6 @@ def test_a_vocabulary_of_another_length(side, rows, more, folder):
         load_ctranslate2(folder)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", ["config.json", "model.bin", "source_vocabulary.json"])
 def test_a_missing_file(folder, name):
     (folder / name).unlink()
@@ -545,7 +528,6 @@ def test_a_missing_file(folder, name):
         load_ctranslate2(folder)
 
 
-@pytest.mark.once("torch")
 def test_a_file_that_ends_too_early(folder):
     path = folder / "model.bin"
     content = path.read_bytes()
@@ -572,7 +554,6 @@ DAMAGED = {
 }
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_files(name, folder):
     content, message = DAMAGED[name]
@@ -604,20 +585,17 @@ def check_shape(folder, name, shape):
         seq2seq_arguments(variables, None)
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_checked_before_a_model_is_built(name, good):
     check_shape(good, name, SHAPES[name])
 
 
-@pytest.mark.once("torch")
 def test_a_relative_bias_has_a_column_for_each_head(tmp_path):
     export(model_of(**DESIGNS["relative"]()), tmp_path / "1")
     name = "encoder/layer_0/self_attention/relative_attention_bias"
     check_shape(tmp_path / "1", name, (8, 5))
 
 
-@pytest.mark.once("torch")
 def test_another_kind_of_model(folder):
     content = HEAD.replace(b"TransformerSpec", b"Wav2Vec2BertSpe")
     content += text(b"x") + struct.pack("<BIBIfI", 1, 1, 0, 4, 0.5, 0)

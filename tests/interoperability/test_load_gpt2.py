@@ -13,6 +13,8 @@ from keras_transformer import BeamSearch, CausalLM, GreedySearch
 from keras_transformer.decoding import SearchResult
 from keras_transformer.interoperability import load_gpt2
 
+pytestmark = pytest.mark.once("torch")
+
 PROMPTS = [[5, 9, 11], [7], [21, 4, 4, 30, 8, 2, 19], [3, 30]]
 
 

@@ -18,6 +18,8 @@ from keras_transformer import (
 )
 from keras_transformer.interoperability import load_marian
 
+pytestmark = [pytest.mark.once("torch"), pytest.mark.slow]
+
 TEXTS = [*marian_folders.SOURCES, ">>deu<< two cats", "a zebra ☃ sees me"]
 SEARCH = BeamSearch(4, PowerLengthPenalty(1.0), num_hypotheses=4)
 
@@ -206,7 +208,6 @@ def test_one_file_has_model_and_tokenizers(trained, tmp_path):
     np.testing.assert_allclose(found[1], expected[1], atol=1e-5)
 
 
-@pytest.mark.once
 def test_a_saved_model_equals_generate(trained, tmp_path):
     trained.ours.export(tmp_path / "1", BeamSearch(2), check_texts=TEXTS)
     functions = tf.saved_model.load(str(tmp_path / "1")).signatures

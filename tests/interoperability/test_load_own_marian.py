@@ -23,6 +23,8 @@ from keras_transformer import BeamSearch, LabelSmoothedCrossEntropy
 from keras_transformer.interoperability import load_marian
 from keras_transformer.interoperability.marian_vocabulary import read_vocabulary_file
 
+pytestmark = pytest.mark.once("torch")
+
 TEXTS = [*marian_folders.SOURCES, ">>deu<< two cats", ">>fra<< a man"]
 SEARCH = BeamSearch(3, 0.0, num_hypotheses=3)
 
@@ -94,7 +96,6 @@ def test_hypotheses(pair):
     assert [row[0] for row in ours] == best
 
 
-@pytest.mark.once
 def test_pieces_are_those_of_sentencepiece(pair):
     processor = opus_folders.sentencepiece.SentencePieceProcessor(
         model_proto=(pair.folder / "source.spm").read_bytes()
@@ -157,7 +158,6 @@ def test_ctranslate2_gives_the_same_after_export(pair, tmp_path):
     np.testing.assert_allclose(own_scores, scores, atol=1e-4)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("pair", ["untied"], indirect=True)
 def test_a_saved_model_equals_ctranslate2(pair, tmp_path):
     expected, _ = pair.their_hypotheses(TEXTS)
@@ -175,7 +175,6 @@ TOKENS += ["true", "~", "12", "<<", "=", "\xa0", "\x07", "\ufeff", "😀", "x" *
 LINES = ["\x85", "\u2028", "\n", "\r"]  # PyYAML writes them correctly in `"` only
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("style", ['"', "'", None])
 def test_vocabularies_are_those_of_a_yaml_parser(tmp_path, style):
     tokens = [*TOKENS, *LINES] if style == '"' else TOKENS
@@ -188,7 +187,6 @@ def test_vocabularies_are_those_of_a_yaml_parser(tmp_path, style):
     assert read_vocabulary_file(path) == [*yaml.safe_load(text)] == tokens
 
 
-@pytest.mark.once
 def test_vocabularies_are_those_of_ctranslate2(tmp_path):
     tokens = [*TOKENS[:3], '"', "\\", "\x85", "a: b", "true", "12", "<<"]
     opus_folders.write_vocabulary(tmp_path / "vocab.yml", tokens)
@@ -208,7 +206,6 @@ VOCABULARIES = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("text", VOCABULARIES)
 def test_damaged_vocabularies(tmp_path, text):
     (tmp_path / "vocab.yml").write_text(text, "utf-8")
@@ -273,7 +270,6 @@ OPTIONS = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", OPTIONS)
 def test_unsupported_options(folder, name):
     set_options(folder, **{name.strip(): OPTIONS[name]})
@@ -281,14 +277,12 @@ def test_unsupported_options(folder, name):
     assert name.strip() in message and str(OPTIONS[name]) in message
 
 
-@pytest.mark.once
 def test_tensors_that_belong_to_no_weight(folder):
     more = {"encoder_l1_ffn_W3": np.ones((7, 7), "float32")}
     change_arrays(folder, lambda arrays: arrays.update(more))
     assert "it holds 'encoder_l1_ffn_W3', which" in refusal(folder)
 
 
-@pytest.mark.once
 def test_missing_and_quantized_tensors(folder):
     name = "decoder_l1_context_Wk"
     change_arrays(folder, lambda arrays: arrays.pop(name))
@@ -299,14 +293,12 @@ def test_missing_and_quantized_tensors(folder):
     assert "'special:model.yml', the settings of the model" in refusal(folder)
 
 
-@pytest.mark.once
 def test_a_vocabulary_with_more_tokens_than_the_embedding(folder):
     with open(folder / "opus.trg.vocab.yml", "a") as file:
         file.write(f"new: {len(load_vocab(folder / 'opus.trg.vocab.yml'))}\n")
     assert "opus.trg.vocab.yml must have at most" in refusal(folder)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["models", "vocabs"])
 @pytest.mark.parametrize("file", ["/etc/passwd", "../a", "a/../../b", 3, None])
 def test_files_outside_the_folder(folder, name, file):
@@ -315,7 +307,6 @@ def test_files_outside_the_folder(folder, name, file):
     assert f"`{name}` in decoder.yml must name files in its folder" in refusal(folder)
 
 
-@pytest.mark.once
 def test_an_ensemble(folder):
     path = folder / "decoder.yml"
     decoder = yaml.safe_load(path.read_text())
@@ -324,7 +315,6 @@ def test_an_ensemble(folder):
     assert "`models` in decoder.yml must name one file; it names 2" in refusal(folder)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "text", ["a: [", "[1]", "", "!!python/object/apply:os.abort []", "[" * 1999]
 )
@@ -333,14 +323,12 @@ def test_a_damaged_decoder_file(folder, text):
     assert "decoder.yml must" in refusal(folder)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", ["source.spm", "opus.src.vocab.yml"])
 def test_missing_files(folder, name):
     (folder / name).unlink()
     assert f"must have the file {name}" in refusal(folder, FileNotFoundError)
 
 
-@pytest.mark.once
 def test_without_pieces_of_the_target_outputs_are_the_same(folder):
     (folder / "target.spm").unlink()
     tokenizer = load_marian(folder).target_tokenizer
@@ -356,7 +344,6 @@ def test_without_pieces_of_the_target_outputs_are_the_same(folder):
     assert [text.decode() for text in found] == marian_folders.TARGETS
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
 def test_truncated_weights(folder, share):
     [path] = folder.glob("*.npz*")
@@ -364,13 +351,11 @@ def test_truncated_weights(folder, share):
     assert "must be an npz file of Marian; it is another" in refusal(folder)
 
 
-@pytest.mark.once
 def test_npz_files_require_no_pytorch(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert load_marian(folder).count_params() > 0
 
 
-@pytest.mark.once
 def test_pickled_and_inflated_arrays(folder):
     [path] = folder.glob("*.npz*")
     objects = np.array([{"a": 1}], object)
@@ -381,7 +366,6 @@ def test_pickled_and_inflated_arrays(folder):
     assert "it expands to 8000" in refusal(folder)
 
 
-@pytest.mark.once
 def test_a_wrong_shape(folder):
     [path] = folder.glob("*.npz*")
     with zipfile.ZipFile(path) as archive:

@@ -19,7 +19,7 @@ from keras_transformer.interoperability import load_marian, marian
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer_runtime.command import make_app
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 @pytest.fixture(scope="module")

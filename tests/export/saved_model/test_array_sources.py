@@ -11,7 +11,7 @@ from keras_transformer.export import describe_signatures, warmup_requests
 from keras_transformer.export.saved_model import writer
 from keras_transformer.serving.replica import Replica
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.slow]
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 FRAMES = np.random.default_rng(3).normal(size=(3, 20, 5)).astype("float32")
 SEARCH = BeamSearch(2)

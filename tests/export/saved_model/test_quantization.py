@@ -129,6 +129,7 @@ def test_the_rounding_error_is_the_greatest_per_token():
 # The SavedModel.
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_saved_model_in_int8(ensemble, tmp_path):
     folder, search = tmp_path / "letters" / "1", BeamSearch(2)

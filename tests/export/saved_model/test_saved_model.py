@@ -29,6 +29,8 @@ from keras_transformer.export.saved_model.search_functions import (
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text import CharacterTokenizer
 
+pytestmark = [pytest.mark.once, pytest.mark.slow]
+
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SIZES = {"num_layers": 2, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SEARCH = BeamSearch(2, num_hypotheses=2)
@@ -118,7 +120,6 @@ def test_all_hypotheses_with_a_prefix(model, loaded, prefix):
     assert outputs["length"].numpy()[:2].tolist() == lengths
 
 
-@pytest.mark.once
 def test_a_prefix_as_long_as_the_output(loaded):
     with pytest.raises(tf.errors.InvalidArgumentError, match="`prefix` must be short"):
         loaded.signatures["nbest"](
@@ -162,7 +163,6 @@ def test_token_ids(model, loaded):
         loaded.signatures["tokens"](token_ids=tf.constant([[4] * 10]))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "signature, arguments, message",
     [
@@ -184,7 +184,6 @@ def test_arguments_have_an_entry_for_each_text(loaded, signature, arguments, mes
         )
 
 
-@pytest.mark.once
 def test_operations_are_those_of_a_stock_server(folder):
     graph = saved_model_pb2.SavedModel()
     graph.ParseFromString((folder / "saved_model.pb").read_bytes())
@@ -199,7 +198,6 @@ def test_operations_are_those_of_a_stock_server(folder):
     assert not used & {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 
 
-@pytest.mark.once
 def test_threads_get_the_same_outputs(loaded):
     texts = [text for text in ("abc", "f", "deadbeef", "fade", "") for _ in range(4)]
     expected = [serve(loaded, [text])[0] for text in texts]
@@ -274,7 +272,6 @@ def test_sampling_logits_processors_and_lengths_of_generate(model, tmp_path):
     assert len(signatures["serving_default"](text=tf.constant(TEXTS))["text"]) == 3
 
 
-@pytest.mark.once
 def test_another_model_class(tmp_path):
     """Its most probable output is `<s>` a b c `</s>`, with log-probabilities of 0."""
     table = np.full((7, 7), -100, "float32")
@@ -295,21 +292,18 @@ def test_another_model_class(tmp_path):
         bigrams.export(tmp_path / "2", format="onnx")
 
 
-@pytest.mark.once
 def test_an_empty_text_gives_an_empty_text(loaded):
     served, scores = serve(loaded, [""])
     assert served == [""]
     assert scores.tolist() == [0.0]
 
 
-@pytest.mark.once
 def test_an_empty_batch(loaded):
     served, scores = serve(loaded, [])
     assert served == []
     assert scores.shape == (0,)
 
 
-@pytest.mark.once
 def test_signatures(loaded):
     names = ["attention", "attention_scores", "nbest", "score"]
     names += ["serving_default", "tokens"]
@@ -325,14 +319,12 @@ def test_signatures(loaded):
     assert all(spec.shape.rank == 1 for spec in outputs.values())
 
 
-@pytest.mark.once
 def test_a_text_over_the_limit(loaded):
     message = "`text` must have at most max_source_length=9 tokens"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         serve(loaded, ["a", "abcdefabc"])
 
 
-@pytest.mark.once
 def test_no_other_files_remain(folder):
     assert list(folder.parent.iterdir()) == [folder]
 
@@ -340,7 +332,6 @@ def test_no_other_files_remain(folder):
 # The check.
 
 
-@pytest.mark.once
 def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writing):
     answer = json.dumps([["UVW", "", "XYZ"], [-3.0, 0.0, -3.0]])
     monkeypatch.setattr(
@@ -355,7 +346,6 @@ def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch, fake_writin
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
     _, scores = model.generate(TEXTS, SEARCH, return_scores=True)
     answer = [["UVW", "", "XYZ"], (scores[:, 0] + 1e-5).tolist()]
@@ -370,7 +360,6 @@ def test_ties_are_counted(model, tmp_path, monkeypatch, fake_writing):
 # Errors.
 
 
-@pytest.mark.once
 def test_a_model_without_tokenizers(tmp_path):
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     message = "`model` must have tokenizers to be exported; .* Pass tokenizers"
@@ -379,7 +368,6 @@ def test_a_model_without_tokenizers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 def test_sizes_are_rounded_up():
     sizes = tf.constant([0, 1, 16, 17, 25, 33, 48, 49, 64, 65, 129], tf.int64)
     steps = length_buckets(64)

@@ -93,6 +93,7 @@ def test_impossible_shapes(model, tmp_path, shape):
         model.export(tmp_path / "1", warmup=[shape])
 
 
+@pytest.mark.slow
 def test_warm_shapes_are_not_compiled_again(model, tmp_path):
     folder, dump = tmp_path / "1", tmp_path / "dump"
     model.export(folder, BeamSearch(2), max_length=3, warmup=[(1, 16), (4, 22)])
