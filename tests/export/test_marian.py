@@ -75,9 +75,12 @@ def their_logits(folder, texts, targets):
 DESIGNS = {
     "shared": {},
     "shared, target tied": {"tie_embeddings": "target", "activation": "gelu"},
-    "shared, untied": {"tie_embeddings": "none", "scale_embeddings": False},
-    "separate": {"separate": True, "activation": "relu"},
-    "separate, untied": {"separate": True, "tie_embeddings": "none"},
+    "separate, untied": {
+        "separate": True,
+        "tie_embeddings": "none",
+        "scale_embeddings": False,
+        "activation": "relu",
+    },
     "no bias": {"output_bias": False, "activation": "tanh"},
 }
 
@@ -109,8 +112,9 @@ def test_transformers_generates_the_same_texts(model_of, tmp_path):
     assert model.generate(TEXTS, BeamSearch(4, 0.0), max_length=23) == expected
 
 
-@pytest.mark.parametrize("config", marian_folders.LIKE_OPUS.values())
-def test_a_loaded_model_is_written_unchanged(config, tmp_path):
+@pytest.mark.parametrize("name", ["tc-big", "all apart"])
+def test_a_loaded_model_is_written_unchanged(name, tmp_path):
+    config = marian_folders.LIKE_OPUS[name]
     marian_folders.random_model(tmp_path / "theirs", **config, dropout=0.25)
     model = load_marian(tmp_path / "theirs")
     export_marian(model, tmp_path / "ours")

@@ -21,8 +21,6 @@ from keras_transformer import (
 from keras_transformer.export import onnx
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
 
-pytestmark = [pytest.mark.once, pytest.mark.slow]
-
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "onnx_runtime.py"
 SIZES = {"num_layers": 1, "hidden_dim": 12, "intermediate_dim": 7, "num_heads": 2}
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdefg"])
@@ -83,6 +81,8 @@ def folder(model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_outputs_of_the_example_equal_those_of_generate(model, folder):
     expected = model.generate(TEXTS, GreedySearch())
     assert len(set(expected)) == 3
@@ -95,6 +95,8 @@ def test_outputs_of_the_example_equal_those_of_generate(model, folder):
     assert process.stdout.split("\n") == [*expected, *expected[:1], ""]
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_the_example_reads_marian_tokenizers(tmp_path):
     """A multilingual model, whose texts begin with a language token."""
     marian_folders.trained_model(tmp_path / "opus", steps=40)
@@ -114,6 +116,8 @@ def test_the_example_reads_marian_tokenizers(tmp_path):
         translator.decode_texts([">>fra<< a cat"])
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_the_files_of_the_folder(model, folder):
     names = {"encoder.onnx", "decoder_step.onnx", "config.json"}
     assert {path.name for path in folder.iterdir()} == names | {
@@ -134,6 +138,8 @@ def test_the_files_of_the_folder(model, folder):
     }
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_other_designs_and_tokenizers(tmp_path):
     model = with_random_weights(
         Seq2Seq(
@@ -148,17 +154,16 @@ def test_other_designs_and_tokenizers(tmp_path):
     assert loaded.get_vocabulary() == LETTERS.get_vocabulary()
 
 
-def test_a_failed_check_leaves_nothing(model, folder, tmp_path, monkeypatch):
-    def write(_, model, folder):
-        folder.mkdir()
-
-    monkeypatch.setattr(onnx, "write_with_tensorflow", write)
+@pytest.mark.slow
+@pytest.mark.once
+def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "_score", lambda _, sources, targets: len(sources) * [7])
     with pytest.raises(RuntimeError, match="log-probability of 7 after .*nothing was"):
         model.export(tmp_path / "1", GreedySearch(), format="onnx", check_texts=TEXTS)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.once("torch")
 def test_unsupported_models_are_refused(model, tmp_path):
     with pytest.raises(ValueError, match="for ONNX; .* `Ensemble`.*saved_model"):
         Ensemble([model]).export(tmp_path / "1", format="onnx")

@@ -14,11 +14,7 @@ from keras_transformer import (
     LearnedPositionalEncoding,
     RotaryEmbedding,
 )
-from keras_transformer.export import onnx
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
-
-# TensorFlow writes the graphs, for other backends in a slow child process.
-pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "onnx_runtime.py"
 GREEDY = GreedySearch()
@@ -58,6 +54,8 @@ def folder(model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_outputs_of_the_example_equal_those_of_generate(model, folder, capsys):
     expected = model.generate(TEXTS, GREEDY)
     assert len(set(expected)) == 3
@@ -67,6 +65,8 @@ def test_outputs_of_the_example_equal_those_of_generate(model, folder, capsys):
         assert capsys.readouterr().out.split("\n") == [*expected[: len(texts)], ""]
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_the_files_of_the_folder(model, folder):
     names = {"decoder.onnx", "config.json", "tokenizer.model"}
     assert {path.name for path in folder.iterdir()} == names
@@ -80,6 +80,8 @@ def test_the_files_of_the_folder(model, folder):
     assert inputs == {"token_ids", "attention_mask"} | caches
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_learned_positions_and_token_ids(tmp_path):
     lines = ["a cab", "a bead", "a face"]
     tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=17)
@@ -104,17 +106,7 @@ def test_learned_positions_and_token_ids(tmp_path):
     assert outputs == model.generate(texts, GREEDY) and any(outputs)
 
 
-def test_a_failed_check_leaves_nothing(model, folder, tmp_path, monkeypatch):
-    def write(_, model, folder):
-        folder.mkdir()
-
-    monkeypatch.setattr(onnx, "write_with_tensorflow", write)
-    monkeypatch.setattr(onnx, "_score", lambda _, sources, targets: len(sources) * [7])
-    with pytest.raises(RuntimeError, match="log-probability of 7 after .*nothing was"):
-        model.export(tmp_path / "1", GREEDY, format="onnx", check_texts=TEXTS)
-    assert not list(tmp_path.iterdir())
-
-
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("options", "message"),
     [

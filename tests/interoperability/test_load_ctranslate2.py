@@ -74,8 +74,7 @@ def test_an_export_is_loaded(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "quantization, tolerance",
-    [("int8", 0.01), ("int16", 0.002), ("float16", 1e-3), ("bfloat16", 8e-3)],
+    "quantization, tolerance", [("int8", 0.01), ("int16", 0.002), ("bfloat16", 8e-3)]
 )
 def test_weights_in_fewer_bits(quantization, tolerance, tmp_path):
     model = model_of(source_vocabulary_size=13, target_vocabulary_size=17)
@@ -101,13 +100,6 @@ def test_sentence_pieces_are_loaded(tmp_path):
     assert again.generate(texts, max_length=5) == expected
 
 
-def test_without_tokenizers_the_model_accepts_ids(good):
-    model = load_ctranslate2(good)
-    assert model.source_tokenizer is None
-    assert (model.pad_token_id, model.start_token_id, model.end_token_id) == (0, 2, 3)
-    assert model.generate([[4, 5, 3]]).token_ids.shape[0] == 1
-
-
 WITHOUT_CTRANSLATE2 = """
 import sys
 
@@ -118,6 +110,7 @@ print(load_ctranslate2(sys.argv[1]).hidden_dim)
 """
 
 
+@pytest.mark.slow
 def test_the_package_ctranslate2_is_not_needed(good):
     command = [sys.executable, "-c", WITHOUT_CTRANSLATE2, str(good)]
     process = subprocess.run(command, capture_output=True, text=True)
@@ -172,14 +165,13 @@ def check_scores(folder, model, sources, targets):
     np.testing.assert_allclose(expected, scores, atol=1e-4)
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
-def test_a_conversion_from_marian(quantization, tmp_path):
+def test_a_conversion_from_marian(tmp_path):
     theirs = tmp_path / "theirs"
     marian_folders.random_model(theirs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         converter = TransformersConverter(str(theirs))
-        converter.convert(str(tmp_path / "1"), quantization=quantization)
+        converter.convert(str(tmp_path / "1"), quantization="int8")
     for side in ("source", "target"):
         shutil.copy(theirs / f"{side}.spm", tmp_path / "1")
     model = load_ctranslate2(tmp_path / "1")
@@ -259,7 +251,7 @@ def test_a_model_without_a_table_of_positions(pre_norm, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
-@pytest.mark.parametrize("scale", [1.0, 12**0.5, False])
+@pytest.mark.parametrize("scale", [1.0, 12**0.5])
 def test_scaled_and_unscaled_embeddings(scale, tmp_path):
     spec = random_spec()
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = scale
@@ -283,17 +275,6 @@ def test_the_default_epsilon(rms_norm, epsilon, tmp_path):
     model = load_ctranslate2(folder)
     assert model.layer_norm_epsilon == epsilon
     check_scores(folder, model, SOURCES, TARGETS)
-
-
-@pytest.mark.parametrize("epsilon", [float("nan"), 0.0, "1e-5"])
-def test_an_epsilon_must_be_finite_and_above_0(epsilon, tmp_path):
-    folder = write(random_spec(), tmp_path / "1")
-    config = json.loads((folder / "config.json").read_text())
-    config["layer_norm_epsilon"] = epsilon
-    (folder / "config.json").write_text(json.dumps(config))
-    message = "`layer_norm_epsilon in config.json` must be a finite number above 0"
-    with pytest.raises(ValueError, match=message):
-        load_ctranslate2(folder)
 
 
 def test_a_missing_pad_token_is_added(tmp_path):
@@ -377,8 +358,10 @@ OLDER = {
 }
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "int16"])
-@pytest.mark.parametrize("kind", OLDER)
+@pytest.mark.parametrize(
+    "kind, quantization",
+    [*zip(OLDER, [None, "int8", "int16", "int8", None], strict=True)],
+)
 def test_an_older_format(kind, quantization, tmp_path):
     version, revision, name, heads = OLDER[kind]
     spec = random_spec(heads=heads, width=16, pre_norm=True)
@@ -421,26 +404,14 @@ def test_settings_of_an_older_format(tmp_path):
 def test_vocabularies_in_text_files(folder):
     for path in folder.glob("*_vocabulary.json"):
         tokens = json.loads(path.read_text())
-        path.with_suffix(".txt").write_text("\n".join(tokens) + "\n")
+        tokens[4:8] = ["\u2028", "\x85", "\r", "\x0c"]  # They end no line.
+        file = path.with_suffix(".txt")
+        file.write_bytes("\n".join([*tokens, ""]).encode())
         path.unlink()
     assert load_ctranslate2(folder).source_vocabulary_size == 10
-
-
-def test_a_vocabulary_that_is_not_utf8(folder):
-    path = folder / "source_vocabulary.json"
-    path.unlink()
-    path.with_suffix(".txt").write_bytes(b"<pad>\n\xff\n")
-    with pytest.raises(ValueError, match="source_vocabulary.txt must be UTF-8"):
+    file.write_bytes(b"<pad>\n\xff\n")
+    with pytest.raises(ValueError, match=f"{file.name} must be UTF-8"):
         load_ctranslate2(folder)
-
-
-def test_tokens_are_separated_by_newlines_only(folder):
-    path = folder / "source_vocabulary.json"
-    tokens = json.loads(path.read_text())
-    tokens[4:8] = ["\u2028", "\x85", "\r", "\x0c"]
-    path.with_suffix(".txt").write_bytes("\n".join([*tokens, ""]).encode())
-    path.unlink()
-    assert load_ctranslate2(folder).source_vocabulary_size == 10
 
 
 def test_pieces_that_do_not_match_the_vocabulary(tmp_path):
@@ -466,13 +437,9 @@ def test_unsupported_parts(tmp_path):
     folder = write(spec, tmp_path / "1")
     with pytest.raises(ValueError, match="a model without '.*relative_position.*'"):
         load_ctranslate2(folder)
-
-
-def test_an_unsupported_activation(tmp_path):
-    folder = write(random_spec(activation=4), tmp_path / "1")
-    with pytest.raises(
-        ValueError, match="`activation` in model.bin must be one of .*=4"
-    ):
+    folder = write(random_spec(activation=4), tmp_path / "2")
+    message = "`activation` in model.bin must be one of .*=4"
+    with pytest.raises(ValueError, match=message):
         load_ctranslate2(folder)
 
 
@@ -487,6 +454,8 @@ def set_config(folder, **settings):
         ({"add_source_bos": True}, "`add_source_bos` in config.json must be false"),
         ({"eos_token": "<end>"}, "`eos_token` .* a token of the target vocabulary"),
         ({"decoder_start_token": None}, "`decoder_start_token` in .*=None"),
+        ({"layer_norm_epsilon": 0.0}, "`layer_norm_epsilon in .* finite .* above 0"),
+        ({"layer_norm_epsilon": "1e-5"}, "`layer_norm_epsilon in .* finite .* above 0"),
     ],
 )
 def test_settings(folder, setting, message):
@@ -502,16 +471,12 @@ def test_tokenizers_with_other_special_tokens(good):
     message = "`source_tokenizer` and `target_tokenizer` must have the special tokens"
     with pytest.raises(ValueError, match=message):
         load_ctranslate2(good, tokenizer)
-
-
-def test_a_target_tokenizer_alone(good):
     message = "`source_tokenizer` must be given with `target_tokenizer`"
     with pytest.raises(ValueError, match=message):
         load_ctranslate2(good, target_tokenizer=TARGET)
 
 
-@pytest.mark.parametrize("side, rows", [("source", 10), ("target", 11)])
-@pytest.mark.parametrize("more", [-1, 2])
+@pytest.mark.parametrize("side, rows, more", [("source", 10, -1), ("target", 11, 2)])
 def test_a_vocabulary_of_another_length(side, rows, more, folder):
     path = folder / f"{side}_vocabulary.json"
     tokens = [*json.loads(path.read_text()), "x", "y"]
@@ -591,9 +556,9 @@ def test_shapes_are_checked_before_a_model_is_built(name, good):
 
 
 def test_a_relative_bias_has_a_column_for_each_head(tmp_path):
-    export(model_of(**DESIGNS["relative"]()), tmp_path / "1")
+    export(model_of(**DESIGNS["t5"]()), tmp_path / "1")
     name = "encoder/layer_0/self_attention/relative_attention_bias"
-    check_shape(tmp_path / "1", name, (8, 5))
+    check_shape(tmp_path / "1", name, (12, 5))
 
 
 def test_another_kind_of_model(folder):

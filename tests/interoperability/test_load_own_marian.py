@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import sys
-import zipfile
 
 import ctranslate2
 import keras
@@ -107,7 +105,7 @@ def test_pieces_are_those_of_sentencepiece(pair):
     ]
 
 
-@pytest.mark.parametrize("pair", ["tied", "untied", "pre-norm"], indirect=True)
+@pytest.mark.parametrize("pair", ["pre-norm"], indirect=True)
 def test_training_continues(pair):
     ours = load_marian(pair.folder)
     pad = ours.pad_token_id
@@ -156,16 +154,6 @@ def test_ctranslate2_gives_the_same_after_export(pair, tmp_path):
     found, own_scores = pair.their_hypotheses(TEXTS, again)
     assert found == expected
     np.testing.assert_allclose(own_scores, scores, atol=1e-4)
-
-
-@pytest.mark.parametrize("pair", ["untied"], indirect=True)
-def test_a_saved_model_equals_ctranslate2(pair, tmp_path):
-    expected, _ = pair.their_hypotheses(TEXTS)
-    search = BeamSearch(3, 0.0)
-    pair.ours.export(tmp_path / "1", search, max_length=20, check_texts=TEXTS)
-    serve = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
-    served = serve(text=tf.constant(TEXTS))["text"].numpy()
-    assert [text.decode() for text in served] == [row[0] for row in expected]
 
 
 # Vocabularies.
@@ -299,19 +287,15 @@ def test_a_vocabulary_with_more_tokens_than_the_embedding(folder):
     assert "opus.trg.vocab.yml must have at most" in refusal(folder)
 
 
-@pytest.mark.parametrize("name", ["models", "vocabs"])
-@pytest.mark.parametrize("file", ["/etc/passwd", "../a", "a/../../b", 3, None])
-def test_files_outside_the_folder(folder, name, file):
-    path = folder / "decoder.yml"
-    path.write_text(json.dumps({**yaml.safe_load(path.read_text()), name: [file]}))
-    assert f"`{name}` in decoder.yml must name files in its folder" in refusal(folder)
-
-
-def test_an_ensemble(folder):
+def test_files_outside_the_folder(folder):
     path = folder / "decoder.yml"
     decoder = yaml.safe_load(path.read_text())
-    decoder["models"] *= 2
-    path.write_text(yaml.safe_dump(decoder))
+    for file in ("/etc/passwd", "a/../../b", 3, None):
+        for name in ("models", "vocabs"):
+            path.write_text(json.dumps({**decoder, name: [file]}))
+            message = f"`{name}` in decoder.yml must name files in its folder"
+            assert message in refusal(folder)
+    path.write_text(json.dumps({**decoder, "models": decoder["models"] * 2}))
     assert "`models` in decoder.yml must name one file; it names 2" in refusal(folder)
 
 
@@ -344,16 +328,11 @@ def test_without_pieces_of_the_target_outputs_are_the_same(folder):
     assert [text.decode() for text in found] == marian_folders.TARGETS
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.99])
 def test_truncated_weights(folder, share):
     [path] = folder.glob("*.npz*")
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     assert "must be an npz file of Marian; it is another" in refusal(folder)
-
-
-def test_npz_files_require_no_pytorch(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert load_marian(folder).count_params() > 0
 
 
 def test_pickled_and_inflated_arrays(folder):
@@ -364,13 +343,3 @@ def test_pickled_and_inflated_arrays(folder):
     np.savez_compressed(folder / "zeros", a=np.zeros(10**7))
     (folder / "zeros.npz").rename(path)
     assert "it expands to 8000" in refusal(folder)
-
-
-def test_a_wrong_shape(folder):
-    [path] = folder.glob("*.npz*")
-    with zipfile.ZipFile(path) as archive:
-        members = {info: archive.read(info) for info in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, value in members.items():
-            archive.writestr(name, value.replace(b"(12, 12)", b"(12, 99)"))
-    assert "has another size than its shape" in refusal(folder)
