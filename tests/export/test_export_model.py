@@ -79,10 +79,3 @@ def test_arguments_that_are_refused(calls, arguments, message):
     with pytest.raises(ValueError, match=message):
         export_model(MODEL, "1", **arguments)
     assert calls == []
-
-
-def test_the_writers_are_attributes_of_the_package():
-    for name in export.__all__:
-        assert getattr(export, name).__doc__
-    with pytest.raises(AttributeError, match="no attribute 'export_hdf5'"):
-        export.export_hdf5  # noqa: B018

@@ -66,15 +66,6 @@ def test_a_single_text_and_its_score(model):
     np.testing.assert_allclose(scores[0], log_prob / divisor, atol=1e-4)
 
 
-def test_token_ids(model):
-    rows = SOURCE.tokenize(TEXTS, add_end=True).to_list()
-    ids = [TARGET.tokenize(entry).to_list() if entry else [] for entry in CONSTRAINTS]
-    result = model.generate(rows, SEARCH, constraints=ids)
-    expected = model.generate(TEXTS, SEARCH, constraints=CONSTRAINTS)
-    found = TARGET.detokenize(result.token_ids[:, 0]).numpy().tolist()
-    assert [text.decode() for text in found][2:] == [row[0] for row in expected[2:]]
-
-
 def test_a_prefix_and_a_phrase(model):
     # Two tokens of the prefix, four of the phrases and the end token.
     (text,) = model.generate(

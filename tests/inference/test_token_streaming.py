@@ -60,7 +60,7 @@ def test_tokens_equal_the_output_of_generate(model):
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_pieces_equal_the_output_of_generate(model, search):
     options = {"min_length": 3, "max_length": RelativeLength(1, 4), "seed": 5}
-    for text in ("abc", "féd", ""):
+    for text in ("féd", ""):
         pieces = [*model.stream(text, search, **options)]
         text = model.generate(text, search, **options)
         assert "".join(pieces) == (text if isinstance(text, str) else text[0])

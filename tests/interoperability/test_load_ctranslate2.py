@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from ctranslate2.converters import TransformersConverter
 from ctranslate2.specs import transformer_spec
-from ctranslate2.specs.common_spec import Activation
 from ctranslate2_designs import DESIGNS, TARGET, log_probabilities, model_of
 from layer_contract import to_numpy
 
@@ -21,7 +20,6 @@ from keras_transformer import GreedySearch
 from keras_transformer.export import ctranslate2 as exporting
 from keras_transformer.interoperability import load_ctranslate2
 from keras_transformer.interoperability.ctranslate2_architecture import (
-    ACTIVATIONS,
     seq2seq_arguments,
 )
 from keras_transformer.interoperability.ctranslate2_file import read_variables
@@ -115,17 +113,6 @@ def test_the_package_ctranslate2_is_not_needed(good):
     command = [sys.executable, "-c", WITHOUT_CTRANSLATE2, str(good)]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.stdout.split()[-1:] == ["12"], process.stderr
-
-
-def test_activations_have_the_numbers_of_ctranslate2():
-    assert {function.__name__: n for n, function in ACTIVATIONS.items()} == {
-        "relu": Activation.RELU,
-        "gelu": Activation.GELU,
-        "gelu_new": Activation.GELUTanh,
-        "silu": Activation.SWISH,
-        "tanh": Activation.Tanh,
-        "sigmoid": Activation.Sigmoid,
-    }
 
 
 # Folders of other converters.

@@ -136,6 +136,7 @@ def converted(gpt2, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_conversion_from_gpt2(gpt2, converted, tmp_path):
     model, other = load_ctranslate2(converted), load_gpt2(gpt2)
     assert model.max_length == 20 and model.tie_embeddings == "all"

@@ -5,7 +5,6 @@ import re
 import shutil
 
 import ctranslate2
-import keras
 import marian_folders
 import numpy as np
 import opus_folders
@@ -15,9 +14,8 @@ import yaml
 from ctranslate2.converters import OpusMTConverter
 from ctranslate2.converters.marian import load_vocab
 from ctranslate2_designs import log_probabilities
-from layer_contract import to_numpy
 
-from keras_transformer import BeamSearch, LabelSmoothedCrossEntropy
+from keras_transformer import BeamSearch
 from keras_transformer.interoperability import load_marian
 from keras_transformer.interoperability.marian_vocabulary import read_vocabulary_file
 
@@ -103,57 +101,6 @@ def test_pieces_are_those_of_sentencepiece(pair):
         processor.encode(text, out_type=str),
         [">>deu<<", *processor.encode(text, out_type=str)],
     ]
-
-
-@pytest.mark.parametrize("pair", ["pre-norm"], indirect=True)
-def test_training_continues(pair):
-    ours = load_marian(pair.folder)
-    pad = ours.pad_token_id
-    source, target = (
-        own.tokenize(texts, add_end=True).to_tensor(pad).numpy()
-        for own, texts in (
-            (ours.source_tokenizer, marian_folders.SOURCES),
-            (ours.target_tokenizer, marian_folders.TARGETS),
-        )
-    )
-    start = np.full((len(target), 1), ours.start_token_id)
-    inputs = {
-        "encoder_token_ids": source,
-        "decoder_token_ids": np.concatenate([start, target[:, :-1]], axis=1),
-    }
-    tokens = [
-        [pair.tokens[1][token_id] for token_id in row if token_id not in (0, pad)]
-        for row in target.tolist()
-    ]
-    scores = pair.theirs.score_batch(pair.pieces(marian_folders.SOURCES), tokens)
-    expected = -np.mean([value for score in scores for value in score.log_probs])
-
-    def losses():
-        logits = to_numpy(ours(inputs))
-        return [
-            float(to_numpy(LabelSmoothedCrossEntropy(smoothing, pad)(target, logits)))
-            for smoothing in (0.0, 0.1)
-        ]
-
-    before, smoothed = losses()
-    np.testing.assert_allclose(before, expected, atol=1e-4)
-    # Padding, which Marian does not have, adds little to a smoothed loss.
-    assert abs(smoothed - before) < 1
-    ours.compile(keras.optimizers.SGD(1e-2), LabelSmoothedCrossEntropy(0.1, pad))
-    ours.fit(inputs, target, batch_size=4, verbose=0)
-    assert losses()[1] < smoothed
-
-
-@pytest.mark.parametrize("pair", ["untied"], indirect=True)
-def test_ctranslate2_gives_the_same_after_export(pair, tmp_path):
-    pair.ours.export(
-        tmp_path / "1", BeamSearch(2), format="ctranslate2", check_texts=TEXTS
-    )
-    again = ctranslate2.Translator(str(tmp_path / "1"), intra_threads=1)
-    expected, scores = pair.their_hypotheses(TEXTS)
-    found, own_scores = pair.their_hypotheses(TEXTS, again)
-    assert found == expected
-    np.testing.assert_allclose(own_scores, scores, atol=1e-4)
 
 
 # Vocabularies.
