@@ -8,6 +8,7 @@ from keras_transformer.text import CharacterTokenizer
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
 TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])
+once = pytest.mark.once("torch")
 SIZES = {"hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SOURCES = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3], [5, 5, 8], [3]]
 TARGETS = [[9, 3], [4, 10, 7, 3], [5, 3], [8, 8, 8, 9, 9], [3]]
@@ -75,7 +76,7 @@ def test_the_default_layer_is_the_second_to_last(model):
     model.set_weights(weights)
 
 
-@pytest.mark.once("torch")
+@once
 def test_other_layers(model):
     for layer in (0, -1):
         check(model, model.align(SOURCES, TARGETS, layer=layer), layer)
@@ -83,7 +84,7 @@ def test_other_layers(model):
     check(model, model.align(SOURCES, TARGETS), 0)
 
 
-@pytest.mark.once("torch")
+@once
 def test_texts_are_aligned_as_their_token_ids(model):
     expected = model.align(SOURCES[:2], TARGETS[:2])
     found = model.align(["abc", "f"], ["Z", "UÄX"])
@@ -96,7 +97,7 @@ def test_texts_are_aligned_as_their_token_ids(model):
     )
 
 
-@pytest.mark.once("torch")
+@once
 def test_half_precision_is_averaged_in_float32():
     model = seq2seq(dtype="mixed_bfloat16")
     for one in model.align(SOURCES, TARGETS):
@@ -104,7 +105,7 @@ def test_half_precision_is_averaged_in_float32():
         np.testing.assert_allclose(one.attention.sum(axis=1), 1, atol=0.02)
 
 
-@pytest.mark.once("torch")
+@once
 def test_no_pairs_and_errors(model):
     assert model.align([], []) == []
     for layer in (3, -4):

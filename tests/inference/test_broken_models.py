@@ -10,6 +10,7 @@ from keras_transformer.inference.request import Request
 from keras_transformer.text import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
+once = pytest.mark.once("torch")
 SEARCHES = {
     "greedy": GreedySearch(),
     "beam": BeamSearch(2),
@@ -46,7 +47,7 @@ def test_generate_names_the_first_input(model):
         model.generate(["ab", "", "cf", "af"], BeamSearch(2), max_length=4)
 
 
-@pytest.mark.once("torch")
+@once
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_every_search_ends(model, search):
     options = {"max_length": 4, "seed": 1}
@@ -60,7 +61,7 @@ def test_every_search_ends(model, search):
         list(stream)
 
 
-@pytest.mark.once("torch")
+@once
 def test_a_broken_model_has_no_tree_and_is_not_exported(model, tmp_path):
     with pytest.raises(FloatingPointError, match="finite logits"):
         model.search_tree("f", BeamSearch(2))

@@ -16,12 +16,11 @@ from keras_transformer import (
 )
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.once("torch")
-
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
 TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"UVWXYZ"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SEARCH = BeamSearch(3, num_hypotheses=2)
+once = pytest.mark.once("torch")
 TEXTS = ["abc", "", "f", "deadbeef", "fab"]
 CONSTRAINTS = [["ZY"], ["U"], None, ["XYZ", "ZU"], []]
 
@@ -57,6 +56,7 @@ def test_every_output_has_its_phrases(model):
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
+@once
 def test_a_single_text_and_its_score(model):
     texts, scores = model.generate(
         TEXTS[3], SEARCH, return_scores=True, constraints=CONSTRAINTS[3]
@@ -66,6 +66,7 @@ def test_a_single_text_and_its_score(model):
     np.testing.assert_allclose(scores[0], log_prob / divisor, atol=1e-4)
 
 
+@once
 def test_a_prefix_and_a_phrase(model):
     # Two tokens of the prefix, four of the phrases and the end token.
     (text,) = model.generate(
@@ -74,6 +75,7 @@ def test_a_prefix_and_a_phrase(model):
     assert text.startswith("ZZ") and "ZY" in text and "XX" in text
 
 
+@once
 def test_phrases_of_subwords_stand_within_the_sentence():
     lines = ["the cat sat on the mat", "a dog ran to the cat", "the rat ran on a mat"]
     tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=40)
@@ -94,6 +96,7 @@ def test_phrases_of_subwords_stand_within_the_sentence():
         model.generate(lines[:1], constraints=[["日"]])
 
 
+@once
 def test_a_language_model_that_is_cut_off():
     model = with_random_weights(
         CausalLM(**SIZES, max_length=16, tokenizer=TARGET, add_start_token=True)
@@ -106,6 +109,7 @@ def test_a_language_model_that_is_cut_off():
     assert all(text.count("X") >= 2 for text in texts[1] if text)
 
 
+@once
 @pytest.mark.parametrize(
     ("constraints", "message"),
     [
@@ -125,6 +129,7 @@ def test_invalid_constraints(model, constraints, message):
         model.generate(["a", "b"], constraints=constraints)
 
 
+@once
 def test_the_room_of_the_output(model):
     assert model.generate(["a"], max_length=5, constraints=[["UVWX"]]) == ["UVWX"]
     with pytest.raises(ValueError, match="`search` must be a `BeamSearch`"):
@@ -138,6 +143,7 @@ def test_the_room_of_the_output(model):
 ENTRIES = {"New York": "Nueva York", "York": "York", "of": "de", "東京": "Tokio"}
 
 
+@once
 def test_a_dictionary_finds_the_longest_whole_words():
     dictionary = PhraseDictionary(ENTRIES)
     assert len(dictionary) == 4
@@ -147,6 +153,7 @@ def test_a_dictionary_finds_the_longest_whole_words():
     assert found == [["Nueva York", "de", "York"], ["York"], [], ["Tokio"], []]
 
 
+@once
 def test_a_dictionary_of_a_file(tmp_path):
     path = tmp_path / "terms.tsv"
     lines = [f"{source}\t {target}\n" for source, target in ENTRIES.items()]
@@ -162,6 +169,7 @@ def test_a_dictionary_of_a_file(tmp_path):
         PhraseDictionary.from_file(path)
 
 
+@once
 @pytest.mark.parametrize("entries", [{}, {" ": "a"}, {"a": ""}])
 def test_invalid_entries(entries):
     with pytest.raises(ValueError, match="`entries` must have"):

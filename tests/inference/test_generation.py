@@ -24,7 +24,7 @@ GREEDY, N_BEST = GreedySearch(), BeamSearch(3, num_hypotheses=2)
 TEXTS = ["abc", "", "f", "deadbeef"]
 # Three of these and a fourth row of padding are one batch, as are the four texts.
 ROWS = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3]]
-torch = pytest.mark.once("torch")
+once = pytest.mark.once("torch")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_samples_depend_on_the_source_and_the_seed_alone(model):
     check_equal(model.generate(ROWS, search), one)
 
 
-@torch
+@once
 def test_order_and_batch_size_change_nothing(model):
     result = model.generate(ROWS, N_BEST)
     for batch_size in (1, 2):
@@ -109,7 +109,7 @@ def test_order_and_batch_size_change_nothing(model):
     check_equal(model.generate([np.array(row) for row in ROWS], N_BEST), result)
 
 
-@torch
+@once
 def test_one_text_or_hypothesis(model):
     texts, scores = model.generate(TEXTS, GREEDY, return_scores=True)
     assert all(isinstance(text, str) for text in texts) and scores.shape == (4,)
@@ -122,7 +122,7 @@ def test_one_text_or_hypothesis(model):
     assert [hypotheses] == model.generate(["deadbeef"], N_BEST)
 
 
-@torch
+@once
 def test_no_inputs_give_no_outputs(model):
     texts, scores = model.generate([], N_BEST, return_scores=True)
     assert texts == [] and scores.shape == (0, 2)
@@ -134,7 +134,7 @@ def test_no_inputs_give_no_outputs(model):
     assert plain.generate([]).token_ids.shape == (0, 1, 0)
 
 
-@torch
+@once
 def test_the_greatest_length(model):
     for options, most in (({}, 5), ({"max_length": 2}, 2)):
         result = model.generate(ROWS, GREEDY, **options)
@@ -151,7 +151,7 @@ def test_the_greatest_length(model):
     assert (exact.lengths == 4).all()
 
 
-@torch
+@once
 def test_tokens_that_the_tokenizer_lacks_are_unknown():
     """As of a model whose vocabulary was rounded up."""
     tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
@@ -204,7 +204,7 @@ CONTAINERS = {
 }
 
 
-@torch
+@once
 @pytest.mark.parametrize("kind", CONTAINERS.values(), ids=CONTAINERS)
 def test_texts_in_other_containers(model, kind):
     options = {"search": GREEDY, "max_length": 4}
@@ -216,7 +216,7 @@ def test_texts_in_other_containers(model, kind):
     assert len(model.align(kind(TEXTS), kind(["U", "VW", "", "X"]))) == 4
 
 
-@torch
+@once
 @pytest.mark.parametrize("kind", [tf.constant, np.array])
 def test_a_single_text_of_another_type(model, kind):
     text = model.generate("abc", GREEDY, prefix="X")
@@ -225,7 +225,7 @@ def test_a_single_text_of_another_type(model, kind):
     assert model.search_tree(kind("abc")) == model.search_tree(b"abc")
 
 
-@torch
+@once
 def test_token_ids_in_other_containers(model):
     rows = [[4, 5, 3], [9, 8, 3], [6, 6, 3]]
     expected = model.generate(rows, GREEDY)
@@ -234,7 +234,7 @@ def test_token_ids_in_other_containers(model):
         check_equal(model.generate(given, GREEDY), expected)
 
 
-@torch
+@once
 def test_numbers_may_be_those_of_numpy():
     names = ("pad_token_id", "start_token_id", "end_token_id")
     numbers = {"max_source_length": 9, "max_target_length": 6, "vocabulary_size": 11}
@@ -247,7 +247,7 @@ def test_numbers_may_be_those_of_numpy():
     check_equal(result, model.generate(ROWS, Sampling(2), **plain))
 
 
-@torch
+@once
 @pytest.mark.parametrize(
     "argument, call",
     {
@@ -299,7 +299,7 @@ INVALID_INPUTS = {
 }
 
 
-@torch
+@once
 @pytest.mark.parametrize("name", INVALID_INPUTS)
 def test_invalid_inputs(model, name):
     inputs, message = INVALID_INPUTS[name]
@@ -307,7 +307,7 @@ def test_invalid_inputs(model, name):
         model.generate(inputs)
 
 
-@torch
+@once
 def test_texts_need_tokenizers():
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     message = "`inputs` must be token ids for a model without tokenizers; received"
@@ -316,7 +316,7 @@ def test_texts_need_tokenizers():
             model.generate(texts)
 
 
-@torch
+@once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -345,7 +345,7 @@ def test_invalid_arguments(model, options, message):
         model.generate(["abc", "f"], **options)
 
 
-@torch
+@once
 @pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
 def test_rules_are_a_list(kind):
     for rules in (NoRepeatNGram(2), [3], None):
@@ -353,7 +353,7 @@ def test_rules_are_a_list(kind):
             kind(logits_processors=rules)
 
 
-@torch
+@once
 @pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=["greedy", "n-best"])
 def test_prefixes_begin_the_outputs(model, search):
     prefix = ["XY", "", "ZÄW"]
@@ -376,7 +376,7 @@ def test_prefixes_begin_the_outputs(model, search):
         assert begins == [row] * search.num_hypotheses
 
 
-@torch
+@once
 def test_coverage_scores_are_those_of_the_models_attention(model):
     plain = BeamSearch(3, 0.0, num_hypotheses=1)
     search = BeamSearch(3, 0.0, coverage_penalty=0.3)
@@ -407,7 +407,7 @@ class Recorder(Seq2Seq):
         return super().begin_search(sources, **options)
 
 
-@torch
+@once
 def test_batches_of_ten_sizes_have_few_shapes():
     model = Recorder(**SIZES, normalize_first=True, vocabulary_size=11)
     sizes = [(1, 3), (2, 5), (3, 16), (4, 9), (5, 17), (6, 20), (7, 24), (3, 12)]
@@ -421,7 +421,7 @@ def test_batches_of_ten_sizes_have_few_shapes():
 # Alignments.
 
 
-@torch
+@once
 @pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=["one", "n-best"])
 def test_alignments_are_those_of_the_hypotheses(model, search):
     result, alignments = model.generate(
@@ -441,7 +441,7 @@ def test_alignments_are_those_of_the_hypotheses(model, search):
             np.testing.assert_array_equal(alignment.positions, expected.positions)
 
 
-@torch
+@once
 def test_alignments_of_texts_come_last(model):
     texts, scores, alignments = model.generate(
         TEXTS, N_BEST, return_scores=True, return_alignments=True, prefix=None

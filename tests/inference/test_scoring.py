@@ -13,7 +13,7 @@ TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SOURCES = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3], [5, 5, 3], [8, 3]]
 TARGETS = [[9, 3], [4, 10, 7, 3], [5, 3], [3], [8, 8, 8, 9, 9, 3]]
-torch = pytest.mark.once("torch")
+once = pytest.mark.once("torch")
 
 
 def seq2seq(**arguments):
@@ -73,7 +73,7 @@ def result(model):
     return model.score(SOURCES, TARGETS)
 
 
-@torch
+@once
 def test_perplexity_is_that_of_evaluate(model, result):
     inputs = {
         "encoder_token_ids": padded(SOURCES),
@@ -87,7 +87,7 @@ def test_perplexity_is_that_of_evaluate(model, result):
     np.testing.assert_allclose(result.perplexity, logs["perplexity"], rtol=1e-5)
 
 
-@torch
+@once
 def test_texts_are_scored_as_their_token_ids(model, result):
     sources, targets = (
         [text.decode() for text in tokenizer.detokenize(padded(rows)).numpy()]
@@ -105,7 +105,7 @@ def test_texts_are_scored_as_their_token_ids(model, result):
         np.testing.assert_allclose(found, whole[:-1], rtol=1e-5)
 
 
-@torch
+@once
 def test_padded_arrays_and_a_greedy_search(model, result):
     scored = model.score(padded(SOURCES), padded(TARGETS))
     np.testing.assert_allclose(scored.scores, result.scores, rtol=1e-5)
@@ -116,7 +116,7 @@ def test_padded_arrays_and_a_greedy_search(model, result):
     np.testing.assert_allclose(scored.scores, found.scores[:, 0], rtol=1e-5)
 
 
-@torch
+@once
 def test_half_precision_sums_in_float32(result):
     model = seq2seq(dtype="mixed_bfloat16")
     scored = model.score(SOURCES, TARGETS)
@@ -126,7 +126,7 @@ def test_half_precision_sums_in_float32(result):
     np.testing.assert_allclose(scored.scores, -np.log(11) * result.lengths, rtol=1e-6)
 
 
-@torch
+@once
 def test_no_pairs_and_errors(model):
     scored = model.score([], [])
     assert scored.scores.shape == scored.lengths.shape == (0,)
@@ -152,7 +152,7 @@ def test_no_pairs_and_errors(model):
         plain.score(["a"], [[4, 3]])
 
 
-@torch
+@once
 def test_hypotheses_of_a_model_with_a_value_dim():
     options = {"value_dim": 5, "num_key_value_heads": 1}
     model = with_random_weights(
@@ -170,7 +170,7 @@ def test_hypotheses_of_a_model_with_a_value_dim():
         np.testing.assert_allclose(found.scores[:, hypothesis], scores, atol=1e-4)
 
 
-@torch
+@once
 def test_the_perplexity_of_a_model_without_probability_for_a_token():
     result = ScoreResult(np.float32([-2000.0]), np.int32([2]), [])
     assert result.perplexity == float("inf")

@@ -16,7 +16,7 @@ from keras_transformer.inference.streaming import _pieces, _possible_outputs
 from keras_transformer.text import CharacterTokenizer
 
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdéf"])
-torch = pytest.mark.once("torch")
+once = pytest.mark.once("torch")
 SEARCHES = {
     "greedy": GreedySearch(),
     "logits processor": GreedySearch(logits_processors=[NoRepeatNGram(1)]),
@@ -56,7 +56,7 @@ def test_tokens_equal_the_output_of_generate(model):
     model.set_weights(weights)
 
 
-@torch
+@once
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 def test_pieces_equal_the_output_of_generate(model, search):
     options = {"min_length": 3, "max_length": RelativeLength(1, 4), "seed": 5}
@@ -67,7 +67,7 @@ def test_pieces_equal_the_output_of_generate(model, search):
         assert all(pieces)
 
 
-@torch
+@once
 def test_tokens_are_yielded_when_all_hypotheses_agree():
     """Greedily at once; with beams when no hypothesis that can win differs."""
     step = written_step(
@@ -90,7 +90,7 @@ def test_tokens_are_yielded_when_all_hypotheses_agree():
     assert agreed == [[2], [2, 4], [2, 4, 4], [2, 4, 4, END]]
 
 
-@torch
+@once
 def test_prefixes_are_yielded_first(model):
     search = GreedySearch()
     pieces = [*model.stream("abc", search, prefix="fa", max_length=7)]
@@ -113,7 +113,7 @@ class Bytes:
         return tf.constant([bytes(t for t in row if t) for row in rows])
 
 
-@torch
+@once
 def test_an_incomplete_character_is_not_yielded():
     tokens = [*"aé€b".encode(), 0]
     assert [*_pieces(iter(tokens), Bytes())] == ["a", "é", "€", "b"]
@@ -122,7 +122,7 @@ def test_an_incomplete_character_is_not_yielded():
     assert [*_pieces(iter(cut), Bytes())] == ["a", "\ufffd"]
 
 
-@torch
+@once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
