@@ -1,11 +1,9 @@
 """The ONNX graph of a `CausalLM` continues prompts as `generate` does."""
 
-import json
 import pathlib
 import runpy
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from keras_transformer import (
@@ -63,21 +61,6 @@ def test_outputs_of_the_example_equal_those_of_generate(model, folder, capsys):
     for texts in (TEXTS, TEXTS[:1]):
         example["main"]([str(folder), *texts, "--threads", "1"])
         assert capsys.readouterr().out.split("\n") == [*expected[: len(texts)], ""]
-
-
-@pytest.mark.slow
-@pytest.mark.once
-def test_the_files_of_the_folder(model, folder):
-    names = {"decoder.onnx", "config.json", "tokenizer.model"}
-    assert {path.name for path in folder.iterdir()} == names
-    assert (folder / "tokenizer.model").read_bytes() == model.tokenizer.proto
-    config = json.loads((folder / "config.json").read_text())
-    assert config["vocabulary_size"] == 30 and config["max_length"] == 31
-    assert config["num_key_value_heads"] == 2 and config["add_start_token"] is False
-    session = onnxruntime.InferenceSession(folder / "decoder.onnx")
-    inputs = {argument.name for argument in session.get_inputs()}
-    caches = {f"past_{kind}_{i}" for kind in ("keys", "values") for i in range(2)}
-    assert inputs == {"token_ids", "attention_mask"} | caches
 
 
 @pytest.mark.slow

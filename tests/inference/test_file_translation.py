@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -508,7 +509,7 @@ def test_sources_that_cannot_be_read(folder):
             translate(Shouter(), "damaged.gz")
 
 
-def test_arguments():
+def test_arguments(monkeypatch):
     for name in ("batch_size", "window"):
         with pytest.raises(ValueError, match=f"`{name}` must be .*at least 1; .*=0`"):
             translate(Shouter(), **{name: 0})
@@ -518,6 +519,11 @@ def test_arguments():
     message = '`too_long` must be "error" or "empty"; received `too_long=\'cut\'`'
     with pytest.raises(ValueError, match=message):
         translate(Shouter(), too_long="cut")
+    with pytest.raises(ValueError, match="`workers` must be an int of at least 1"):
+        translate(Shouter(), workers=0)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match=r"`workers=2` requires .* \"ray\["):
+        translate(Shouter(), workers=2)
     with pytest.raises(ValueError, match="`model` must have tokenizers"):
         translate(Seq2Seq(**SIZES, vocabulary_size=11))
 

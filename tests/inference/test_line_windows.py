@@ -59,28 +59,6 @@ def test_a_line_that_is_too_long_is_named():
         side.check_lengths(side.window(10, ["a", "abc", "abcabc"]), "b.de")
 
 
-def test_a_model_without_tokenizers():
-    model = types.SimpleNamespace(target_tokenizer=None, max_target_length=None)
-    message = "`model` must have tokenizers .* without `target_tokenizer`"
-    with pytest.raises(ValueError, match=message):
-        ModelSide(model, "target")
-
-
-def test_a_file(tmp_path):
-    path = tmp_path / "text"
-    path.write_text("a\nabcabc\n\nc")
-    text = FileLines(path, ModelSide(MODEL))
-    assert text.lines == 4
-    windows = [(window.start, window.lines) for window in text.windows(1, 2)]
-    assert windows == [(1, ["abcabc", ""]), (3, ["c"])]
-    text.check_lengths(2, 2)
-    with pytest.raises(ValueError, match="7 tokens in line 2 of"):
-        text.check_lengths(0, 1)
-    before = text.digest()
-    path.write_text("a\nabcabc\n\nb")
-    assert FileLines(path, ModelSide(MODEL)).digest() != before
-
-
 def test_available_lines_form_one_window():
     assert arriving(b"a\nb\n", b"c\n") == [(0, ["a", "b"]), (2, ["c"])]
     assert arriving(b"a\nb\nc\n", size=2) == [(0, ["a", "b"]), (2, ["c"])]
@@ -90,6 +68,14 @@ def test_lines_arrive_in_pieces():
     pieces = "ä\r\nab".encode()
     pieces = [pieces[i : i + 1] for i in range(len(pieces))]
     assert arriving(*pieces) == [(0, ["ä"]), (1, ["ab"])]
+
+
+def test_lines_after_a_line(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("a\nabcabc\n\nc")
+    lines = FileLines(path, ModelSide(MODEL)).windows(1, 2)
+    found = [(window.start, window.lines) for window in lines]
+    assert found == [(1, ["abcabc", ""]), (3, ["c"])]
 
 
 def test_incomplete_and_missing_lines():

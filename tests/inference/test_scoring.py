@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from layer_contract import to_numpy, with_random_weights
 
-from keras_transformer import BeamSearch, GreedySearch, Perplexity, Seq2Seq
+from keras_transformer import GreedySearch, Perplexity, Seq2Seq
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.text import CharacterTokenizer
 
@@ -150,24 +150,6 @@ def test_no_pairs_and_errors(model):
     plain = Seq2Seq(**SIZES, vocabulary_size=11)
     with pytest.raises(ValueError, match="`sources` must be token ids for a model"):
         plain.score(["a"], [[4, 3]])
-
-
-@once
-def test_hypotheses_of_a_model_with_a_value_dim():
-    options = {"value_dim": 5, "num_key_value_heads": 1}
-    model = with_random_weights(
-        Seq2Seq(**SIZES, vocabulary_size=11, attention_options=options)
-    )
-    search = BeamSearch(3, length_penalty=0.0, num_hypotheses=2)
-    rows = [[5, 6, 3], [4, 3]]
-    found = model.generate(rows, search, max_length=4)
-    for hypothesis in range(2):
-        targets = [
-            ids[hypothesis, : lengths[hypothesis]].tolist()
-            for ids, lengths in zip(found.token_ids, found.lengths, strict=True)
-        ]
-        scores = model.score(rows, targets).scores
-        np.testing.assert_allclose(found.scores[:, hypothesis], scores, atol=1e-4)
 
 
 @once

@@ -248,9 +248,8 @@ def test_scaled_and_unscaled_embeddings(scale, tmp_path):
     check_scores(folder, model, SOURCES, TARGETS)
 
 
-@pytest.mark.parametrize("rms_norm, epsilon", [(False, 1e-5), (True, 1e-6)])
-def test_the_default_epsilon(rms_norm, epsilon, tmp_path):
-    spec = random_spec(pre_norm=True, rms_norm=rms_norm)
+def test_the_default_epsilon(tmp_path):
+    spec = random_spec(pre_norm=True, rms_norm=True)
     for embeddings in (spec.encoder.embeddings[0], spec.decoder.embeddings):
         embeddings.weight = embeddings.weight / 1000  # so that epsilon matters
     for stack in (spec.encoder, spec.decoder):
@@ -260,7 +259,7 @@ def test_the_default_epsilon(rms_norm, epsilon, tmp_path):
         json.loads((folder / "config.json").read_text())["layer_norm_epsilon"] is None
     )
     model = load_ctranslate2(folder)
-    assert model.layer_norm_epsilon == epsilon
+    assert model.layer_norm_epsilon == 1e-6
     check_scores(folder, model, SOURCES, TARGETS)
 
 

@@ -88,7 +88,7 @@ class Other(Bigrams):
 
 
 @pytest.mark.slow
-def test_the_check(tmp_path):
+def test_the_check(tmp_path, capsys):
     model = bigrams(Other)
     message = "The SavedModel gives 'abc' .* for 'b', but `generate` gives .* nothing"
     with pytest.raises(RuntimeError, match=message):
@@ -96,9 +96,17 @@ def test_the_check(tmp_path):
     assert list(tmp_path.iterdir()) == []
     model.score = 1e-6
     message = "2 of 2 outputs differ from those of `generate`"
+    keras_arguments = {"format": "tf_saved_model", "input_signature": None}
     with pytest.warns(UserWarning, match=message):
-        model.export(tmp_path / "1", SEARCH, check_texts=["b", "ca"])
+        model.export(
+            filepath=tmp_path / "1",
+            search=SEARCH,
+            check_texts=["b", "ca"],
+            verbose=True,
+            **keras_arguments,
+        )
     assert (tmp_path / "1").is_dir()
+    assert f"Saved the model at '{tmp_path / '1'}' in the" in capsys.readouterr().out
 
 
 @pytest.mark.slow
