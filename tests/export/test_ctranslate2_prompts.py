@@ -81,6 +81,7 @@ def generator(gpt2, folder):
 # The outputs of GPT-2.
 
 
+@pytest.mark.slow
 def test_greedy_search_gives_the_tokens_of_generate(gpt2, generator):
     found, results = generate(generator, gpt2.tokenizer, PROMPTS, max_length=8)
     expected = gpt2.generate(PROMPTS, GREEDY, max_length=8)
@@ -90,6 +91,7 @@ def test_greedy_search_gives_the_tokens_of_generate(gpt2, generator):
     np.testing.assert_allclose(scores, expected.scores[:, 0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_beams_have_the_scores_of_the_model(gpt2, generator):
     # With prompts of other lengths in the batch, CTranslate2 loses short hypotheses.
     options = {"beam_size": 4, "max_batch_size": 1, "num_hypotheses": 2}
@@ -146,6 +148,7 @@ def test_strings_with_sentence_pieces(tmp_path):
     assert any(outputs)
 
 
+@pytest.mark.slow
 def test_strings_with_byte_pairs(gpt2, generator, folder, tmp_path):
     files = [folder / name for name in ("vocab.json", "merges.txt")]
     byte_pairs = ByteLevelBPETokenizer.from_file(*map(str, files))
@@ -170,6 +173,7 @@ def test_strings_with_byte_pairs(gpt2, generator, folder, tmp_path):
     assert load_ctranslate2(other.parent).tokenizer is None
 
 
+@pytest.mark.slow
 def test_byte_pairs_of_two_sides(gpt2, tmp_path):
     model = encoder_decoder(source_tokenizer=gpt2.tokenizer, target_tokenizer=None)
     exporting._write(model, tmp_path / "1", None)

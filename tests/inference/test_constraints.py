@@ -90,7 +90,6 @@ def test_phrases_of_subwords_stand_within_the_sentence():
     free = model.generate(lines[:1], **options)
     assert " cat " not in f"{free[0]} "
     assert model.generate(lines[:1], **options, constraints=[["cat"]]) == free
-    assert model.generate(lines[:1], **options, constraints=[["at"]]) != free
     message = "only characters and words of the target vocabulary; received '日'"
     with pytest.raises(ValueError, match=message):
         model.generate(lines[:1], constraints=[["日"]])

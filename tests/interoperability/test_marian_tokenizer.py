@@ -117,6 +117,7 @@ def test_the_start_token_is_padding(tokenizers):
         assert names[tokenizer.unknown_token_id] == "<unk>"
 
 
+@pytest.mark.parametrize("folder", [False], ids=["shared"], indirect=True)
 def test_operations_are_those_of_a_stock_server(tokenizers, tmp_path):
     class Served(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
