@@ -75,6 +75,7 @@ def test_a_prefix_and_a_phrase(model):
     assert text.startswith("ZZ") and "ZY" in text and "XX" in text
 
 
+@pytest.mark.slow
 @once
 def test_phrases_of_subwords_stand_within_the_sentence():
     lines = ["the cat sat on the mat", "a dog ran to the cat", "the rat ran on a mat"]

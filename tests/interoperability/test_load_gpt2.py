@@ -104,6 +104,7 @@ def test_it_is_saved_and_trained(ours, tmp_path):
     assert losses[1] < losses[0]
 
 
+@pytest.mark.slow
 def test_texts(tmp_path):
     size = 20
     theirs = random_model(vocab_size=size, bos_token_id=19, eos_token_id=19)
