@@ -66,7 +66,6 @@ DESIGNS = {
         "target_tokenizer": None,
         "normalize_first": False,
     },
-    "pre-norm": lambda: {"activation": "gelu"},
     "untied": lambda: {
         "normalize_first": False,
         "tie_embeddings": "none",
@@ -93,10 +92,6 @@ DESIGNS = {
         "scale_embeddings": False,
         "tie_embeddings": "none",
         "output_bias": False,
-    },
-    "relative": lambda: {
-        "num_layers": 2,
-        "positions": RelativePositionBias(8, max_distance=5),
     },
     "t5": lambda: {
         "positions": (
@@ -175,10 +170,10 @@ CAUSAL_DESIGNS = {
         "residual_options": {"normalization": "rms"},
     },
     "relative": lambda: {"positions": RelativePositionBias(8, max_distance=5)},
-    "alibi": lambda: {
+    "bloom": lambda: {
         "positions": AlibiBias(),
         "attention_options": {"num_key_value_heads": 1, "key_dim": 5},
+        "normalize_embeddings": True,
         "add_start_token": True,
     },
-    "bloom": lambda: {"positions": AlibiBias(), "normalize_embeddings": True},
 }

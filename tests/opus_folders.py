@@ -42,7 +42,6 @@ PRE_NORM = {
     "transformer-postprocess-top": "n",
 }
 DESIGNS = {
-    "tied": {"tied-embeddings-all": True},
     # The settings of tc-big: one vocabulary, ReLU.
     "tc-big": {"tied-embeddings-all": True, "transformer-ffn-activation": "relu"},
     "separate": {"tied-embeddings": True},

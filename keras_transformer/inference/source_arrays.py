@@ -98,7 +98,8 @@ def embed_arrays(
             f"hidden_dim={hidden_dim}); received a tensor of shape {tuple(shape)} for "
             f"arrays of shape {tuple(arrays.shape)}."
         )
-    mask = _MaskOfInputs()(embedded)
+    # The name that Keras derives from that of the class is no scope of TensorFlow.
+    mask = _MaskOfInputs(name="mask_of_inputs")(embedded)
     if mask is None:
         mask = ops.ones(ops.shape(embedded)[:2], "bool")
     return EmbeddedSources(arrays, embedded, ops.cast(mask, "bool"))

@@ -27,6 +27,8 @@ from keras_transformer.export.protocols import embedding_vocabulary
 from keras_transformer.layers import AlibiBias, LocalWindow
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
 
+pytestmark = pytest.mark.once("torch")
+
 TEXTS = ["abc", "", "deadbeef"]
 GREEDY = GreedySearch()
 
@@ -153,7 +155,6 @@ def test_strings_with_sentence_pieces(tmp_path):
     assert any(outputs)
 
 
-@pytest.mark.once("torch")
 def test_words_have_no_sentence_pieces(tmp_path):
     words = WordTokenizer([*SPECIAL, "one", "two"])
     exporting._write(model_of(source_tokenizer=words), tmp_path / "1", None)
@@ -162,7 +163,6 @@ def test_words_have_no_sentence_pieces(tmp_path):
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
 
 
-@pytest.mark.once("torch")
 def test_special_tokens_with_other_names(tmp_path):
     """The end token of BERT is [SEP], and its start token is [CLS]."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat"]
@@ -186,12 +186,6 @@ def test_special_tokens_with_other_names(tmp_path):
     assert outputs == model.generate(texts, GREEDY) and len({*outputs}) > 1
 
 
-@pytest.mark.once("torch")
-def test_no_other_files_remain(folder):
-    assert list(folder.parent.iterdir()) == [folder]
-
-
-@pytest.mark.once("torch")
 @pytest.mark.skipif(not has_vnni(), reason="products of int8 saturate")
 def test_quantized_weights(model, folder, tmp_path):
     quantized = export(model, tmp_path / "1", quantization="int8")
@@ -203,39 +197,17 @@ def test_quantized_weights(model, folder, tmp_path):
 # Differences to `generate`.
 
 
-@pytest.mark.once("torch")
-def test_an_empty_text_gives_an_empty_text(translator):
+def test_empty_and_long_sources(translator, folder):
+    assert list(folder.parent.iterdir()) == [folder]
     [result] = translator.translate_batch([[]])
     assert result.hypotheses == [[]]
-
-
-@pytest.mark.once("torch")
-def test_a_source_over_the_limit_is_refused(translator):
     with pytest.raises(RuntimeError, match="No position encodings .* >= 11"):
         translator.translate_batch([["a"] * 11])
-
-
-@pytest.mark.once("torch")
-def test_scores_are_divided_by_a_power_of_the_length_with_the_end_token(translator):
-    options = {"max_decoding_length": 31, "return_scores": True, "beam_size": 1}
-    rng = np.random.default_rng(3)
-    sources = tokens(SOURCE, [rng.integers(4, 10, 1 + i % 10) for i in range(23)])
-    sums = translator.translate_batch(sources, length_penalty=0, **options)
-    penalised = translator.translate_batch(sources, length_penalty=0.7, **options)
-    lengths = np.array([len(result.hypotheses[0]) + 1 for result in sums])
-    ended = lengths <= 31
-    assert len(set(lengths[ended])) > 3
-    sums, penalised = (
-        np.array([result.scores[0] for result in results])[ended]
-        for results in (sums, penalised)
-    )
-    np.testing.assert_allclose(penalised, sums / lengths[ended] ** 0.7, atol=1e-5)
 
 
 # The check.
 
 
-@pytest.mark.once("torch")
 def test_other_tokens_are_an_error(model, tmp_path, monkeypatch):
     spec = exporting.make_spec(model_of(seed=2))
     monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
@@ -245,7 +217,6 @@ def test_other_tokens_are_an_error(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once("torch")
 def test_other_scores_are_an_error(model, tmp_path, monkeypatch):
     spec = exporting.make_spec(model)
     spec.decoder.projection.weight = 1.1 * spec.decoder.projection.weight
@@ -256,7 +227,6 @@ def test_other_scores_are_an_error(model, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once("torch")
 def test_ties_are_counted(tmp_path, monkeypatch):
     model = model_of(tie_embeddings="none")
     embeddings = np.array(ops.convert_to_numpy(model.target_embedding.embeddings))
@@ -296,7 +266,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_architectures_are_refused(name, tmp_path):
     design, message = REFUSED[name]
@@ -305,29 +274,19 @@ def test_unsupported_architectures_are_refused(name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once("torch")
-def test_an_unknown_quantization(model, tmp_path):
+def test_invalid_arguments(model, tmp_path):
     message = (
         "`quantization` must be one of .*'int8', .* received `quantization='int7'`"
     )
     with pytest.raises(ValueError, match=message):
         export(model, tmp_path / "1", quantization="int7")
-
-
-@pytest.mark.once("torch")
-def test_a_model_without_tokenizers(tmp_path):
-    model = Seq2Seq(**SIZES, vocabulary_size=11)
-    with pytest.raises(ValueError, match="`model` must have tokenizers to be exported"):
-        export(model, tmp_path / "1")
-
-
-@pytest.mark.once("torch")
-def test_texts_that_are_all_empty(model, tmp_path):
     with pytest.raises(ValueError, match="`check_texts` must hold a text that is not"):
         export(model, tmp_path / "1", check_texts=[""])
+    plain = Seq2Seq(**SIZES, vocabulary_size=11)
+    with pytest.raises(ValueError, match="`model` must have tokenizers to be exported"):
+        export(plain, tmp_path / "1")
 
 
-@pytest.mark.once("torch")
 def test_a_search_without_hypotheses(model, tmp_path):
     everything = SuppressTokens(range(model.target_vocabulary_size))
     search = GreedySearch(logits_processors=[everything])

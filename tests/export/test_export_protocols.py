@@ -31,6 +31,9 @@ def test_a_causal_lm_is_decoder_only():
     assert isinstance(model, DecoderOnlyTransformer)
     assert not isinstance(model, EncoderDecoderTransformer)
     assert check_transformer(model, "onnx") is model
+    message = "`model` must be an encoder-decoder Transformer, .*`CausalLM`. Use `for"
+    with pytest.raises(ValueError, match=message):
+        check_encoder_decoder(model, "marian")
 
 
 @pytest.mark.parametrize(

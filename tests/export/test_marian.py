@@ -8,11 +8,13 @@ import pytest
 import torch
 from layer_contract import to_numpy, with_random_weights
 
-from keras_transformer import AlibiBias, BeamSearch, Ensemble, Seq2Seq
+from keras_transformer import Ensemble, Seq2Seq
 from keras_transformer.export import export_marian
 from keras_transformer.interoperability import load_marian
 from keras_transformer.layers import LocalWindow, PositionalEncoding
 from keras_transformer.text import CharacterTokenizer, MarianTokenizer
+
+pytestmark = pytest.mark.once("torch")
 
 TEXTS = [*marian_folders.SOURCES, ">>deu<< two cats", "a zebra ☃ sees me"]
 MARIAN = {
@@ -73,9 +75,12 @@ def their_logits(folder, texts, targets):
 DESIGNS = {
     "shared": {},
     "shared, target tied": {"tie_embeddings": "target", "activation": "gelu"},
-    "shared, untied": {"tie_embeddings": "none", "scale_embeddings": False},
-    "separate": {"separate": True, "activation": "relu"},
-    "separate, untied": {"separate": True, "tie_embeddings": "none"},
+    "separate, untied": {
+        "separate": True,
+        "tie_embeddings": "none",
+        "scale_embeddings": False,
+        "activation": "relu",
+    },
     "no bias": {"output_bias": False, "activation": "tanh"},
 }
 
@@ -92,23 +97,9 @@ def test_transformers_computes_the_same(name, model_of, tmp_path):
     np.testing.assert_allclose(to_numpy(model(inputs)), logits, atol=1e-4)
 
 
-def test_transformers_generates_the_same_texts(model_of, tmp_path):
-    model = model_of()
-    bias = to_numpy(model.tied_output_bias).copy()
-    bias[model.end_token_id], bias[model.pad_token_id] = 5, 9
-    model.tied_output_bias.assign(bias)
-    export_marian(model, tmp_path / "model")
-    theirs = marian_folders.MarianMTModel.from_pretrained(tmp_path / "model").eval()
-    tokenizer = marian_folders.tokenizer_of(tmp_path / "model")
-    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
-    assert theirs.generation_config.num_beams == 4
-    ids = theirs.generate(**batch, length_penalty=0.0)
-    expected = tokenizer.batch_decode(ids, skip_special_tokens=True)
-    assert model.generate(TEXTS, BeamSearch(4, 0.0), max_length=23) == expected
-
-
-@pytest.mark.parametrize("config", marian_folders.LIKE_OPUS.values())
-def test_a_loaded_model_is_written_unchanged(config, tmp_path):
+@pytest.mark.parametrize("name", ["tc-big", "all apart"])
+def test_a_loaded_model_is_written_unchanged(name, tmp_path):
+    config = marian_folders.LIKE_OPUS[name]
     marian_folders.random_model(tmp_path / "theirs", **config, dropout=0.25)
     model = load_marian(tmp_path / "theirs")
     export_marian(model, tmp_path / "ours")
@@ -123,7 +114,6 @@ def test_a_loaded_model_is_written_unchanged(config, tmp_path):
     assert {file.name for file in (tmp_path / "theirs").iterdir()} == names
 
 
-@pytest.mark.once("torch")
 def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("disk full")
@@ -140,14 +130,12 @@ def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
 
 REFUSED = {
     "positions": ({"positions": PositionalEncoding()}, "`PositionalEncoding(interl"),
-    "positions again": ({"positions": AlibiBias()}, "`PositionalEncoding(interl"),
     "normalize_first": ({"normalize_first": True}, "`False`"),
     "normalization": ({"residual_options": {"normalization": "rms"}}, "'layer'"),
     "layer_norm_epsilon": ({"layer_norm_epsilon": 1e-6}, "1e-05"),
     "activation": ({"activation": "elu"}, "one of 'gelu', 'relu'"),
     "gated": ({"feed_forward_options": {"gated": True}}, "`False`"),
     "use_bias": ({"attention_options": {"use_bias": False}}, "`True`"),
-    "use_bias again": ({"feed_forward_options": {"use_bias": False}}, "`True`"),
     "pattern": ({"attention_options": {"pattern": LocalWindow(1)}}, "`None`"),
     "use_gate": ({"attention_options": {"use_gate": True}}, "`False`"),
     "num_key_value_heads": (
@@ -158,7 +146,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.once("torch")
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_architectures_are_refused(name, model_of, tmp_path):
     design, message = REFUSED[name]
@@ -170,7 +157,6 @@ def test_unsupported_architectures_are_refused(name, model_of, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once("torch")
 def test_other_tokenizers_are_refused(tmp_path):
     sizes = {name: MARIAN[name] for name in ("num_layers", "hidden_dim", "num_heads")}
     letters = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "a"])
@@ -182,7 +168,6 @@ def test_other_tokenizers_are_refused(tmp_path):
         export_marian(Ensemble([model]), tmp_path / "model")
 
 
-@pytest.mark.once("torch")
 def test_a_quantized_model_is_refused(model_of, tmp_path):
     model = model_of()
     model.decoder.blocks[0].feed_forward.output_dense.quantize("int8")

@@ -81,6 +81,8 @@ def folder(model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_outputs_of_the_example_equal_those_of_generate(model, folder):
     expected = model.generate(TEXTS, GreedySearch())
     assert len(set(expected)) == 3
@@ -93,6 +95,7 @@ def test_outputs_of_the_example_equal_those_of_generate(model, folder):
     assert process.stdout.split("\n") == [*expected, *expected[:1], ""]
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_example_reads_marian_tokenizers(tmp_path):
     """A multilingual model, whose texts begin with a language token."""
@@ -113,6 +116,7 @@ def test_the_example_reads_marian_tokenizers(tmp_path):
         translator.decode_texts([">>fra<< a cat"])
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_the_files_of_the_folder(model, folder):
     names = {"encoder.onnx", "decoder_step.onnx", "config.json"}
@@ -134,6 +138,7 @@ def test_the_files_of_the_folder(model, folder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_other_designs_and_tokenizers(tmp_path):
     model = with_random_weights(
@@ -149,19 +154,16 @@ def test_other_designs_and_tokenizers(tmp_path):
     assert loaded.get_vocabulary() == LETTERS.get_vocabulary()
 
 
+@pytest.mark.slow
 @pytest.mark.once
-def test_a_failed_check_leaves_nothing(model, folder, tmp_path, monkeypatch):
-    def write(_, model, folder):
-        folder.mkdir()
-
-    monkeypatch.setattr(onnx, "write_with_tensorflow", write)
+def test_a_failed_check_leaves_nothing(model, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "_score", lambda _, sources, targets: len(sources) * [7])
     with pytest.raises(RuntimeError, match="log-probability of 7 after .*nothing was"):
         model.export(tmp_path / "1", GreedySearch(), format="onnx", check_texts=TEXTS)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.once
+@pytest.mark.once("torch")
 def test_unsupported_models_are_refused(model, tmp_path):
     with pytest.raises(ValueError, match="for ONNX; .* `Ensemble`.*saved_model"):
         Ensemble([model]).export(tmp_path / "1", format="onnx")

@@ -1,11 +1,9 @@
 """The ONNX graph of a `CausalLM` continues prompts as `generate` does."""
 
-import json
 import pathlib
 import runpy
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from keras_transformer import (
@@ -14,11 +12,7 @@ from keras_transformer import (
     LearnedPositionalEncoding,
     RotaryEmbedding,
 )
-from keras_transformer.export import onnx
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
-
-# TensorFlow writes the graphs, for other backends in a slow child process.
-pytestmark = pytest.mark.once
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "onnx_runtime.py"
 GREEDY = GreedySearch()
@@ -58,6 +52,8 @@ def folder(model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_outputs_of_the_example_equal_those_of_generate(model, folder, capsys):
     expected = model.generate(TEXTS, GREEDY)
     assert len(set(expected)) == 3
@@ -67,19 +63,8 @@ def test_outputs_of_the_example_equal_those_of_generate(model, folder, capsys):
         assert capsys.readouterr().out.split("\n") == [*expected[: len(texts)], ""]
 
 
-def test_the_files_of_the_folder(model, folder):
-    names = {"decoder.onnx", "config.json", "tokenizer.model"}
-    assert {path.name for path in folder.iterdir()} == names
-    assert (folder / "tokenizer.model").read_bytes() == model.tokenizer.proto
-    config = json.loads((folder / "config.json").read_text())
-    assert config["vocabulary_size"] == 30 and config["max_length"] == 31
-    assert config["num_key_value_heads"] == 2 and config["add_start_token"] is False
-    session = onnxruntime.InferenceSession(folder / "decoder.onnx")
-    inputs = {argument.name for argument in session.get_inputs()}
-    caches = {f"past_{kind}_{i}" for kind in ("keys", "values") for i in range(2)}
-    assert inputs == {"token_ids", "attention_mask"} | caches
-
-
+@pytest.mark.slow
+@pytest.mark.once
 def test_learned_positions_and_token_ids(tmp_path):
     lines = ["a cab", "a bead", "a face"]
     tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=17)
@@ -104,17 +89,7 @@ def test_learned_positions_and_token_ids(tmp_path):
     assert outputs == model.generate(texts, GREEDY) and any(outputs)
 
 
-def test_a_failed_check_leaves_nothing(model, folder, tmp_path, monkeypatch):
-    def write(_, model, folder):
-        folder.mkdir()
-
-    monkeypatch.setattr(onnx, "write_with_tensorflow", write)
-    monkeypatch.setattr(onnx, "_score", lambda _, sources, targets: len(sources) * [7])
-    with pytest.raises(RuntimeError, match="log-probability of 7 after .*nothing was"):
-        model.export(tmp_path / "1", GREEDY, format="onnx", check_texts=TEXTS)
-    assert not list(tmp_path.iterdir())
-
-
+@pytest.mark.once("torch")
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,18 +1,14 @@
+import os
+import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 
 from keras_transformer.export import tensorflow_process
 from keras_transformer.export.tensorflow_process import run_python
 
-pytestmark = pytest.mark.once
-
-
-@pytest.fixture(autouse=True)
-def process_of_its_own(monkeypatch):
-    monkeypatch.setattr(tensorflow_process, "subprocess", subprocess)
+pytestmark = [pytest.mark.once("torch"), pytest.mark.slow]
 
 
 def test_the_error_of_a_process_is_quoted():
@@ -45,41 +41,24 @@ def test_a_process_finds_the_modules_of_its_parent(tmp_path, monkeypatch):
 def test_a_process_has_a_limited_time(monkeypatch):
     monkeypatch.setattr(tensorflow_process, "TIMEOUT_SECONDS", 0.5)
     with pytest.raises(RuntimeError, match="must end within 0 s; it did not"):
-        run_python("import time; time.sleep(60)", {})
-
-
-# Without Keras, whose import takes long.
-PARENT = f"""
-import runpy, sys, types
-module = types.SimpleNamespace(ExportableModel=None)
-for name in ("keras", "keras_transformer", "keras_transformer.export.protocols"):
-    sys.modules[name] = module
-sys.modules["keras_transformer.export"] = module
-names = runpy.run_path({tensorflow_process.__file__!r})
-names["run_python"]({{code!r}}, {{{{}}}})
-"""
+        run_python("import threading; threading.Event().wait()", {})
 
 
 def test_a_process_ends_with_its_parent(tmp_path):
-    file = tmp_path / "times"
-    code = "import time\nwhile True:\n    time.sleep(0.01)\n"
-    code += f"    print(time.time(), file=open({str(file)!r}, 'a'))"
-    parent = subprocess.Popen([sys.executable, "-c", PARENT.format(code=code)])
+    """The end of the child closes the pipe that it writes."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    child = f"file = open({str(pipe)!r}, 'w'); print('started', file=file, flush=True)"
+    child += "; import threading; threading.Event().wait()"
+    code = "from keras_transformer.export.tensorflow_process import run_python\n"
+    code += f"run_python({child!r}, {{}})"
+    folder = pathlib.Path(tensorflow_process.__file__).parents[2]
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=folder)
     try:
-        _wait_until(lambda: _grows(file))
+        with pipe.open() as lines:
+            assert lines.readline() == "started\n"
+            parent.kill()
+            assert lines.read() == ""
     finally:
         parent.kill()
         parent.wait()
-    _wait_until(lambda: not _grows(file))
-
-
-def _wait_until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-
-
-def _grows(file):
-    before = file.exists() and file.stat().st_size
-    time.sleep(0.5)
-    return file.exists() and file.stat().st_size > before

@@ -10,6 +10,8 @@ from layer_contract import to_numpy
 
 import keras_transformer as kt
 
+pytestmark = pytest.mark.slow
+
 TEXT = "a man sees two dogs.\n" * 20
 PROMPTS = ["two", "", "a man sees"]
 GREEDY = kt.GreedySearch()

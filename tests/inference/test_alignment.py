@@ -8,6 +8,7 @@ from keras_transformer.text import CharacterTokenizer
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 SOURCE = CharacterTokenizer([*SPECIAL, *"abcdef"])
 TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])
+once = pytest.mark.once("torch")
 SIZES = {"hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SOURCES = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3], [5, 5, 8], [3]]
 TARGETS = [[9, 3], [4, 10, 7, 3], [5, 3], [8, 8, 8, 9, 9], [3]]
@@ -30,11 +31,6 @@ def seq2seq(num_layers=3, **arguments):
 @pytest.fixture(scope="module")
 def model():
     return seq2seq(max_source_length=9, max_target_length=7)
-
-
-@pytest.fixture(scope="module")
-def alignments(model):
-    return model.align(SOURCES, TARGETS, batch_size=2)
 
 
 def reference_attention(model, source, target, layer):
@@ -61,49 +57,47 @@ def check(model, alignments, layer):
         np.testing.assert_array_equal(positions, words.argmax(axis=1))
 
 
-def test_the_default_layer_is_the_second_to_last(model, alignments):
+def test_the_default_layer_is_the_second_to_last(model):
+    alignments = model.align(SOURCES, TARGETS, batch_size=2)
     assert all(isinstance(alignment, Alignment) for alignment in alignments)
     check(model, alignments, 1)
-
-
-@pytest.mark.parametrize("layer", [0, -1])
-def test_any_layer(model, layer):
-    check(model, model.align(SOURCES, TARGETS, layer=layer), layer)
-
-
-def test_the_only_layer():
-    model = seq2seq(num_layers=1)
-    check(model, model.align(SOURCES, TARGETS), 0)
-
-
-def test_end_tokens_attract_nothing(alignments):
+    # End tokens attract nothing.
     most = []
     for source, (attention, positions) in zip(SOURCES[:3], alignments, strict=False):
         most += (attention.argmax(axis=1) == len(source) - 1).tolist()
         assert positions.max() < len(source) - 1
     assert any(most) and not all(most)
     np.testing.assert_array_equal(alignments[4].positions, [0])
+    # Weights are read at each call.
+    weights = model.get_weights()
+    model.set_weights([0 * weight for weight in weights])
+    one = model.align(SOURCES, TARGETS, batch_size=2)[0]
+    np.testing.assert_allclose(one.attention, np.full((2, 4), 1 / 4), atol=1e-6)
+    model.set_weights(weights)
 
 
-def test_texts_are_aligned_as_their_token_ids(model, alignments):
+@once
+def test_other_layers(model):
+    for layer in (0, -1):
+        check(model, model.align(SOURCES, TARGETS, layer=layer), layer)
+    model = seq2seq(num_layers=1)
+    check(model, model.align(SOURCES, TARGETS), 0)
+
+
+@once
+def test_texts_are_aligned_as_their_token_ids(model):
+    expected = model.align(SOURCES[:2], TARGETS[:2])
     found = model.align(["abc", "f"], ["Z", "UÄX"])
-    for one, other in zip(found, alignments[:2], strict=True):
+    for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one.attention, other.attention, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(one.positions, other.positions)
     (one,) = model.align("f", "UÄX")
     np.testing.assert_allclose(
-        one.attention, alignments[1].attention, rtol=1e-4, atol=1e-5
+        one.attention, expected[1].attention, rtol=1e-4, atol=1e-5
     )
 
 
-def test_weights_are_read_at_each_call():
-    model = seq2seq()
-    check(model, model.align(SOURCES, TARGETS), 1)
-    model.set_weights([0 * weight for weight in model.get_weights()])
-    (one,) = model.align(SOURCES[:1], TARGETS[:1])
-    np.testing.assert_allclose(one.attention, np.full((2, 4), 1 / 4), atol=1e-6)
-
-
+@once
 def test_half_precision_is_averaged_in_float32():
     model = seq2seq(dtype="mixed_bfloat16")
     for one in model.align(SOURCES, TARGETS):
@@ -111,13 +105,9 @@ def test_half_precision_is_averaged_in_float32():
         np.testing.assert_allclose(one.attention.sum(axis=1), 1, atol=0.02)
 
 
-@pytest.mark.once("torch")
-def test_no_pairs(model):
+@once
+def test_no_pairs_and_errors(model):
     assert model.align([], []) == []
-
-
-@pytest.mark.once("torch")
-def test_errors(model):
     for layer in (3, -4):
         message = rf"`layer` must be from -3 to 2, .* has 3 layers; .*`layer={layer}`"
         with pytest.raises(ValueError, match=message):

@@ -20,6 +20,7 @@ SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
 TARGET = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"UVWXYZ"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SEARCH = BeamSearch(3, num_hypotheses=2)
+once = pytest.mark.once("torch")
 TEXTS = ["abc", "", "f", "deadbeef", "fab"]
 CONSTRAINTS = [["ZY"], ["U"], None, ["XYZ", "ZU"], []]
 
@@ -55,31 +56,18 @@ def test_every_output_has_its_phrases(model):
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
-@pytest.mark.once("torch")
+@once
 def test_a_single_text_and_its_score(model):
-    expected = model.generate(TEXTS, SEARCH, constraints=CONSTRAINTS)[3]
     texts, scores = model.generate(
         TEXTS[3], SEARCH, return_scores=True, constraints=CONSTRAINTS[3]
     )
-    assert texts == expected
     log_prob = model.score([TEXTS[3]], texts[:1]).scores[0]
     divisor = ((5 + len(texts[0]) + 1) / 6) ** 0.6
     np.testing.assert_allclose(scores[0], log_prob / divisor, atol=1e-4)
 
 
-def test_token_ids(model):
-    rows = SOURCE.tokenize(TEXTS, add_end=True).to_list()
-    ids = [TARGET.tokenize(entry).to_list() if entry else [] for entry in CONSTRAINTS]
-    result = model.generate(rows, SEARCH, constraints=ids)
-    expected = model.generate(TEXTS, SEARCH, constraints=CONSTRAINTS)
-    found = TARGET.detokenize(result.token_ids[:, 0]).numpy().tolist()
-    assert [text.decode() for text in found][2:] == [row[0] for row in expected[2:]]
-
-
-@pytest.mark.once("torch")
+@once
 def test_a_prefix_and_a_phrase(model):
-    (text,) = model.generate(["abc"], prefix=["ZZ"], constraints=[["ZYX"]])
-    assert text.startswith("ZZ") and "ZYX" in text
     # Two tokens of the prefix, four of the phrases and the end token.
     (text,) = model.generate(
         ["abc"], max_length=7, prefix=["ZZ"], constraints=[["ZY", "XX"]]
@@ -87,7 +75,8 @@ def test_a_prefix_and_a_phrase(model):
     assert text.startswith("ZZ") and "ZY" in text and "XX" in text
 
 
-@pytest.mark.once("torch")
+@pytest.mark.slow
+@once
 def test_phrases_of_subwords_stand_within_the_sentence():
     lines = ["the cat sat on the mat", "a dog ran to the cat", "the rat ran on a mat"]
     tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=40)
@@ -98,31 +87,29 @@ def test_phrases_of_subwords_stand_within_the_sentence():
     for text, entry in zip(texts, constraints, strict=True):
         assert all(re.search(rf"(^| ){phrase}", text) for phrase in entry)
     # A phrase ends within a word, as inflected forms do.
-    options = {"max_length": 15, "prefix": ["the cats", "the cats"]}
-    free = model.generate(lines[:2], **options)
-    texts = model.generate(lines[:2], **options, constraints=[["cat"], ["at"]])
-    assert texts[0] == free[0] and " cat " not in f"{texts[0]} "
-    assert texts[1] != free[1]
+    options = {"max_length": 15, "prefix": ["the cats"]}
+    free = model.generate(lines[:1], **options)
+    assert " cat " not in f"{free[0]} "
+    assert model.generate(lines[:1], **options, constraints=[["cat"]]) == free
     message = "only characters and words of the target vocabulary; received '日'"
     with pytest.raises(ValueError, match=message):
         model.generate(lines[:1], constraints=[["日"]])
 
 
-@pytest.mark.once("torch")
+@once
 def test_a_language_model_that_is_cut_off():
     model = with_random_weights(
         CausalLM(**SIZES, max_length=16, tokenizer=TARGET, add_start_token=True)
     )
-    for length in (3, 9):
-        texts = model.generate(
-            ["UV", "Z"], SEARCH, max_length=length, constraints=[["ZZY"], ["X", "X"]]
-        )
-        assert texts[0][0] and texts[1][0]
-        assert all("ZZY" in text for text in texts[0] if text)
-        assert all(text.count("X") >= 2 for text in texts[1] if text)
+    texts = model.generate(
+        ["UV", "Z"], SEARCH, max_length=3, constraints=[["ZZY"], ["X", "X"]]
+    )
+    assert texts[0][0] and texts[1][0]
+    assert all("ZZY" in text for text in texts[0] if text)
+    assert all(text.count("X") >= 2 for text in texts[1] if text)
 
 
-@pytest.mark.once("torch")
+@once
 @pytest.mark.parametrize(
     ("constraints", "message"),
     [
@@ -142,25 +129,21 @@ def test_invalid_constraints(model, constraints, message):
         model.generate(["a", "b"], constraints=constraints)
 
 
-@pytest.mark.once("torch")
+@once
 def test_the_room_of_the_output(model):
     assert model.generate(["a"], max_length=5, constraints=[["UVWX"]]) == ["UVWX"]
+    with pytest.raises(ValueError, match="`search` must be a `BeamSearch`"):
+        model.generate(["a"], GreedySearch(), constraints=[["U"]])
     with pytest.raises(ValueError, match="`max_length`"):
         model.generate(["a"], max_length=4, constraints=[["UVWX"]])
     with pytest.raises(ValueError, match="has room for 2"):
         model.generate(["a"], prefix=["UVWXY"], constraints=[["UVW"]])
 
 
-@pytest.mark.once("torch")
-def test_other_searches(model):
-    with pytest.raises(ValueError, match="`search` must be a `BeamSearch`"):
-        model.generate(["a"], GreedySearch(), constraints=[["U"]])
-
-
 ENTRIES = {"New York": "Nueva York", "York": "York", "of": "de", "東京": "Tokio"}
 
 
-@pytest.mark.once("torch")
+@once
 def test_a_dictionary_finds_the_longest_whole_words():
     dictionary = PhraseDictionary(ENTRIES)
     assert len(dictionary) == 4
@@ -170,7 +153,7 @@ def test_a_dictionary_finds_the_longest_whole_words():
     assert found == [["Nueva York", "de", "York"], ["York"], [], ["Tokio"], []]
 
 
-@pytest.mark.once("torch")
+@once
 def test_a_dictionary_of_a_file(tmp_path):
     path = tmp_path / "terms.tsv"
     lines = [f"{source}\t {target}\n" for source, target in ENTRIES.items()]
@@ -186,7 +169,7 @@ def test_a_dictionary_of_a_file(tmp_path):
         PhraseDictionary.from_file(path)
 
 
-@pytest.mark.once("torch")
+@once
 @pytest.mark.parametrize("entries", [{}, {" ": "a"}, {"a": ""}])
 def test_invalid_entries(entries):
     with pytest.raises(ValueError, match="`entries` must have"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from layer_contract import with_random_weights
 
-from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
+from keras_transformer import BeamSearch, Seq2Seq
 from keras_transformer.inference.file_translation import translate_stream
 from keras_transformer.text import SentencePieceTokenizer
 
@@ -63,11 +63,6 @@ def test_each_text_is_returned_once(model, repeated):
     assert texts[1] == [""]
     (one,) = model.generate(TEXTS[2:3], SEARCH, distinct_texts=True)
     assert one == model.generate(TEXTS[2], SEARCH, distinct_texts=True) == texts[2]
-
-
-def test_a_search_with_one_hypothesis(model):
-    found = model.generate(TEXTS, GreedySearch(), distinct_texts=True)
-    assert found == model.generate(TEXTS, GreedySearch())
 
 
 def test_lines_of_an_n_best_list(model, repeated):

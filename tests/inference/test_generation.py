@@ -15,9 +15,6 @@ from keras_transformer import (
     SearchResult,
     Seq2Seq,
 )
-from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import loop
-from keras_transformer.inference import generation
 from keras_transformer.text import CharacterTokenizer
 
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
@@ -27,6 +24,7 @@ GREEDY, N_BEST = GreedySearch(), BeamSearch(3, num_hypotheses=2)
 TEXTS = ["abc", "", "f", "deadbeef"]
 # Three of these and a fourth row of padding are one batch, as are the four texts.
 ROWS = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3]]
+once = pytest.mark.once("torch")
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +42,6 @@ def model():
     return model
 
 
-@pytest.fixture(scope="module")
-def texts_and_scores(model):
-    return model.generate(TEXTS, N_BEST, return_scores=True)
-
-
-@pytest.fixture(scope="module")
-def result(model):
-    return model.generate(ROWS, N_BEST)
-
-
 def check_equal(result, expected):
     np.testing.assert_array_equal(result.lengths, expected.lengths)
     np.testing.assert_allclose(result.scores, expected.scores, atol=1e-4)
@@ -63,112 +51,107 @@ def check_equal(result, expected):
     )
 
 
-def test_token_ids_give_a_search_result_of_arrays(result):
+def test_texts_equal_the_outputs_of_their_token_ids(model):
+    result = model.generate(ROWS, N_BEST)
     assert isinstance(result, SearchResult)
     assert result.token_ids.shape == (3, 2, result.lengths.max())
     assert result.lengths.shape == result.scores.shape == (3, 2)
     assert [part.dtype for part in result] == ["int32", "int32", "float32"]
     assert all(isinstance(part, np.ndarray) for part in result)
     assert (np.diff(result.scores, axis=1) <= 0).all()
-
-
-def test_texts_equal_the_outputs_of_their_token_ids(texts_and_scores, result):
-    texts, scores = texts_and_scores
+    texts, scores = model.generate(TEXTS, N_BEST, return_scores=True)
     expected = TARGET.detokenize(result.token_ids.reshape(6, -1)).numpy()
     given = [text.encode() for i in (0, 2, 3) for text in texts[i]]
     assert given == expected.tolist()
-    assert len(set(given)) > 3
-    assert len(set(map(len, given))) > 2
+    assert len(set(given)) > 3 and len(set(map(len, given))) > 2
     np.testing.assert_allclose(scores[[0, 2, 3]], result.scores, atol=1e-4)
-
-
-def test_an_empty_text_gives_an_empty_text(texts_and_scores):
-    texts, scores = texts_and_scores
-    assert texts[1] == ["", ""]
-    assert scores[1].tolist() == [0.0, 0.0]
-
-
-@pytest.mark.once("torch")
-def test_n_best_texts_are_lists(texts_and_scores):
-    texts, scores = texts_and_scores
-    assert [len(hypotheses) for hypotheses in texts] == [2, 2, 2, 2]
-    assert scores.shape == (4, 2)
-    assert scores.dtype == "float32"
-
-
-@pytest.mark.once("torch")
-def test_one_hypothesis_is_a_text(model):
-    texts = model.generate(TEXTS, GREEDY)
-    assert len(texts) == 4
-    assert all(isinstance(text, str) for text in texts)
-    again, scores = model.generate(TEXTS, GREEDY, return_scores=True)
-    assert again == texts
-    assert scores.shape == (4,)
-
-
-def test_a_single_text_gives_a_single_result(model, texts_and_scores):
-    texts, scores = texts_and_scores
-    text, score = model.generate("deadbeef", N_BEST, return_scores=True)
-    assert text == texts[3]
-    np.testing.assert_allclose(score, scores[3], atol=1e-4)
-    assert model.generate("deadbeef", N_BEST) == texts[3]
-
-
-def test_order_and_batch_size_change_nothing(model, result):
-    for batch_size in (1, 4):
-        turned = model.generate(ROWS[::-1], N_BEST, batch_size=batch_size)
-        check_equal(SearchResult(*(part[::-1] for part in turned)), result)
-
-
-def test_more_inputs_than_a_batch_holds(model, result):
-    repeated = model.generate(ROWS * 3, N_BEST, batch_size=4)
-    check_equal(SearchResult(*(part[3:6] for part in repeated)), result)
-    check_equal(SearchResult(*(part[6:] for part in repeated)), result)
-
-
-def test_a_padded_array_equals_its_rows(model, result):
+    # An empty text gives an empty text.
+    assert texts[1] == ["", ""] and scores[1].tolist() == [0.0, 0.0]
     padded = np.zeros((3, 11), "int64")
     for row, token_ids in enumerate(ROWS):
         padded[row, : len(token_ids)] = token_ids
     check_equal(model.generate(padded, N_BEST), result)
+
+
+def test_outputs_longer_than_the_first_part_of_a_search():
+    """Their search is continued with more room, and equals one in one part."""
+    model = Seq2Seq(source_vocabulary_size=10, target_vocabulary_size=9, **SIZES)
+    with_random_weights(model)
+    rows = [[4, 5, 3], [8, 5, 3]]
+    result = model.generate(rows, GREEDY, 40, min_length=30)
+    assert result.lengths.min() >= 30
+    expected = model.search(np.array(rows), GREEDY, 40, min_length=30)
+    check_equal(result, SearchResult(*map(keras.ops.convert_to_numpy, expected)))
+
+
+def test_samples_depend_on_the_source_and_the_seed_alone(model):
+    search = Sampling(3, temperature=2.0)
+    result = model.generate(ROWS, search, seed=5)
+    turned = model.generate(ROWS[::-1], search, seed=5)
+    check_equal(SearchResult(*(part[::-1] for part in turned)), result)
+    assert (
+        result.scores.tolist() != model.generate(ROWS, search, seed=6).scores.tolist()
+    )
+    keras.utils.set_random_seed(7)
+    one = model.generate(ROWS, search)
+    keras.utils.set_random_seed(7)
+    check_equal(model.generate(ROWS, search), one)
+
+
+@once
+def test_order_and_batch_size_change_nothing(model):
+    result = model.generate(ROWS, N_BEST)
+    for batch_size in (1, 2):
+        turned = model.generate(ROWS[::-1], N_BEST, batch_size=batch_size)
+        check_equal(SearchResult(*(part[::-1] for part in turned)), result)
+    repeated = model.generate(ROWS * 3, N_BEST, batch_size=4)
+    check_equal(SearchResult(*(part[6:] for part in repeated)), result)
     check_equal(model.generate([np.array(row) for row in ROWS], N_BEST), result)
 
 
-def test_max_length_is_the_greatest_length(model, result):
-    assert result.lengths.max() <= model.max_target_length
-    shorter = model.generate(ROWS, GREEDY, max_length=2)
-    assert shorter.lengths.max() <= 2
-    ends = shorter.token_ids[np.arange(3), 0, shorter.lengths[:, 0] - 1]
-    assert (ends == model.end_token_id).all()
+@once
+def test_one_text_or_hypothesis(model):
+    texts, scores = model.generate(TEXTS, GREEDY, return_scores=True)
+    assert all(isinstance(text, str) for text in texts) and scores.shape == (4,)
+    text, score = model.generate("deadbeef", GREEDY, return_scores=True)
+    assert text == texts[3]
+    np.testing.assert_allclose(score, scores[3], atol=1e-4)
+    assert model.generate(b"deadbeef", GREEDY) == text
+    assert model.generate([b"deadbeef"], GREEDY) == [text]
+    hypotheses = model.generate("deadbeef", N_BEST)
+    assert [hypotheses] == model.generate(["deadbeef"], N_BEST)
 
 
-@pytest.mark.once("torch")
+@once
 def test_no_inputs_give_no_outputs(model):
-    assert model.generate([]) == []
     texts, scores = model.generate([], N_BEST, return_scores=True)
-    assert texts == []
-    assert scores.shape == (0, 2)
-
+    assert texts == [] and scores.shape == (0, 2)
     assert model.generate(()) == model.generate(np.array([], str)) == []
-
-
-@pytest.mark.once("torch")
-def test_no_token_ids_give_an_empty_result(model):
     result = model.generate(np.zeros((0, 7), "int32"), N_BEST)
     assert result.token_ids.shape == (0, 2, 0)
     assert result.lengths.shape == result.scores.shape == (0, 2)
+    plain = Seq2Seq(**SIZES, vocabulary_size=11)
+    assert plain.generate([]).token_ids.shape == (0, 1, 0)
 
 
-@pytest.mark.once("torch")
-def test_bytes_are_texts(model):
-    (text,) = model.generate(["deadbeef"], GREEDY)
-    assert model.generate([b"deadbeef"], GREEDY) == [text]
-    assert model.generate(b"deadbeef", GREEDY) == text
-    assert "".join(model.stream(b"deadbeef", GREEDY)) == text
-    assert model.search_tree(b"abc") == model.search_tree("abc")
+@once
+def test_the_greatest_length(model):
+    for options, most in (({}, 5), ({"max_length": 2}, 2)):
+        result = model.generate(ROWS, GREEDY, **options)
+        lengths = result.lengths[:, 0]
+        assert lengths.max() <= most
+        ends = result.token_ids[np.arange(3), 0, lengths - 1]
+        assert (ends == model.end_token_id).all()
+    options = {"min_length": RelativeLength(0.5), "max_length": RelativeLength(1, -1)}
+    lengths = model.generate(ROWS, GREEDY, **options).lengths[:, 0]
+    for row, length in zip(ROWS, lengths, strict=True):
+        most = min(len(row) - 1, model.max_target_length)
+        assert min(len(row) // 2, most) <= length <= most
+    exact = model.generate(ROWS, N_BEST, min_length=4, max_length=4)
+    assert (exact.lengths == 4).all()
 
 
-@pytest.mark.once("torch")
+@once
 def test_tokens_that_the_tokenizer_lacks_are_unknown():
     """As of a model whose vocabulary was rounded up."""
     tokenizers = {"source_tokenizer": SOURCE, "target_tokenizer": TARGET}
@@ -187,51 +170,6 @@ def test_tokens_that_the_tokenizer_lacks_are_unknown():
         assert "".join(model.stream(text, max_length=7)) == wanted
     tree = model.search_tree("abc", BeamSearch(2), max_length=3)
     assert any("<unk>" in path for path in tree.paths)
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("search", [5, "beam", BeamSearch])
-def test_no_search(model, search):
-    with pytest.raises(
-        ValueError, match="`search` must be a search such as .*`search="
-    ):
-        model.generate(ROWS, search)
-
-
-@pytest.mark.once("torch")
-def test_an_empty_list_of_token_ids():
-    model = Seq2Seq(**SIZES, vocabulary_size=11)
-    assert model.generate([]).token_ids.shape == (0, 1, 0)
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("token_id", [-1, 10])
-def test_token_ids_outside_the_vocabulary(model, token_id):
-    message = (
-        r"`inputs` must have token ids from 0 to 9 \(the source vocabulary has 10 "
-        rf"entries\); received \[{token_id}\] in row 1"
-    )
-    with pytest.raises(ValueError, match=message):
-        model.generate([[4, 3], [5, token_id, 3]])
-
-
-@pytest.mark.once("torch")
-def test_sources_over_the_limit(model):
-    message = (
-        "`inputs` must have at most `max_source_length=9` tokens each; received 10 "
-        "tokens in row 1. Shorten or split it"
-    )
-    with pytest.raises(ValueError, match=message):
-        model.generate(["a", "abcdefabc"])
-
-
-@pytest.mark.once("torch")
-def test_texts_need_tokenizers():
-    model = Seq2Seq(**SIZES, vocabulary_size=11)
-    message = "`inputs` must be token ids for a model without tokenizers; received"
-    for texts in ("abc", ["abc"]):
-        with pytest.raises(ValueError, match=message):
-            model.generate(texts)
 
 
 class Column:
@@ -255,78 +193,61 @@ def dataset(texts):
 
 
 CONTAINERS = {
-    "array": np.array,
     "array of objects": lambda texts: np.array(texts, object),
     "array of bytes": lambda texts: np.array([text.encode() for text in texts]),
     "iterator": iter,
-    "tuple": tuple,
     "column": Column,
     "tensor": tf.constant,
-    "scalar tensors": lambda texts: [tf.constant(text) for text in texts],
-    "scalar arrays": lambda texts: [np.array(text) for text in texts],
-    "dataset": dataset,
+    "scalars": lambda texts: [*map(tf.constant, texts[:2]), *map(np.array, texts[2:])],
     "batches": lambda texts: dataset(texts).batch(3),
     "iterator of a dataset": lambda texts: dataset(texts).as_numpy_iterator(),
 }
 
 
-@pytest.mark.once("torch")
+@once
 @pytest.mark.parametrize("kind", CONTAINERS.values(), ids=CONTAINERS)
 def test_texts_in_other_containers(model, kind):
     options = {"search": GREEDY, "max_length": 4}
-    expected = model.generate(TEXTS, **options)
-    assert model.generate(kind(TEXTS), **options) == expected
+    expected = model.generate(TEXTS, prefix=["X", "", "Y", ""], **options)
+    given = kind(["X", "", "Y", ""])
+    assert model.generate(kind(TEXTS), prefix=given, **options) == expected
     scores = model.score(TEXTS, expected).scores
     assert (model.score(kind(TEXTS), kind(expected)).scores == scores).all()
-    assert len(model.align(kind(["ab", "f"]), kind(["U", "VW"]))) == 2
-    prefixed = model.generate(TEXTS, prefix=["X", "", "Y", ""], **options)
-    given = kind(["X", "", "Y", ""])
-    assert model.generate(kind(TEXTS), prefix=given, **options) == prefixed
+    assert len(model.align(kind(TEXTS), kind(["U", "VW", "", "X"]))) == 4
 
 
-@pytest.mark.once("torch")
+@once
 @pytest.mark.parametrize("kind", [tf.constant, np.array])
 def test_a_single_text_of_another_type(model, kind):
     text = model.generate("abc", GREEDY, prefix="X")
     assert model.generate(kind("abc"), GREEDY, prefix=kind("X")) == text
-    pieces = model.stream(kind("abc"), GREEDY, prefix=kind("X"))
-    assert "".join(pieces) == text
-    assert model.search_tree(kind("abc")) == model.search_tree("abc")
+    assert "".join(model.stream(kind("abc"), GREEDY, prefix=kind("X"))) == text
+    assert model.search_tree(kind("abc")) == model.search_tree(b"abc")
 
 
-@pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    "kind",
-    [
-        tf.constant,
-        lambda rows: tf.RaggedTensor.from_tensor(rows),
-        lambda rows: dataset(rows),
-        lambda rows: dataset(rows).batch(2),
-    ],
-    ids=["tensor", "ragged", "dataset", "batches"],
-)
-def test_token_ids_in_other_containers(model, kind):
+@once
+def test_token_ids_in_other_containers(model):
     rows = [[4, 5, 3], [9, 8, 3], [6, 6, 3]]
-    check_equal(model.generate(kind(rows), GREEDY), model.generate(rows, GREEDY))
+    expected = model.generate(rows, GREEDY)
+    ragged = tf.RaggedTensor.from_tensor(rows)
+    for given in (tf.constant(rows), ragged, dataset(rows), dataset(rows).batch(2)):
+        check_equal(model.generate(given, GREEDY), expected)
 
 
-@pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    "texts",
-    [
-        [["a", "b"]],
-        np.array([["a", "b"]]),
-        tf.constant([["a", "b"]]),
-        tf.data.Dataset.from_tensor_slices((["a"], ["b"])),
-    ],
-)
-def test_rows_of_several_texts(model, texts):
-    message = "`inputs` must have one text in each row; received 2 texts in row 0: "
-    with pytest.raises(ValueError, match=message):
-        model.generate(texts)
+@once
+def test_numbers_may_be_those_of_numpy():
+    names = ("pad_token_id", "start_token_id", "end_token_id")
+    numbers = {"max_source_length": 9, "max_target_length": 6, "vocabulary_size": 11}
+    numbers |= dict(zip(names, (0, 2, 3), strict=True))
+    model = Seq2Seq(**SIZES, **{k: np.int64(number) for k, number in numbers.items()})
+    assert {type(getattr(model, name)) for name in numbers} == {int}
+    plain = {"max_length": 4, "min_length": 2, "batch_size": 2, "seed": -5}
+    numbers = {name: np.int64(number) for name, number in plain.items()}
+    result = model.generate(ROWS, Sampling(2), **numbers)
+    check_equal(result, model.generate(ROWS, Sampling(2), **plain))
 
 
-@pytest.mark.once("torch")
+@once
 @pytest.mark.parametrize(
     "argument, call",
     {
@@ -348,23 +269,6 @@ def test_a_lone_surrogate_is_named(model, argument, call):
         call(model, ["a", "bc\ud83d"])
 
 
-@pytest.mark.once("torch")
-def test_a_lone_surrogate_of_a_stream(model):
-    for function in (model.stream, model.search_tree, model.generate):
-        with pytest.raises(
-            ValueError, match="`inputs` must be valid Unicode; .* row 0"
-        ):
-            function("\udc80")
-
-
-@pytest.mark.once("torch")
-def test_a_missing_text(model):
-    with pytest.raises(ValueError, match="`inputs` must .*received None in row 1"):
-        model.generate(["a", None])
-    with pytest.raises(ValueError, match=r"`inputs` must .*received \[5, 3\] in row 0"):
-        model.generate([[5, 3], "a"])
-
-
 @dataclasses.dataclass
 class Rule:
     """Not frozen, so that it has no hash."""
@@ -373,42 +277,84 @@ class Rule:
         return logits
 
 
-@pytest.mark.once("torch")
-def test_a_rule_without_a_hash(model):
-    with pytest.raises(ValueError, match="`search` must be hashable.*Rule()"):
-        model.generate(["a"], GreedySearch([Rule()]))
+INVALID_INPUTS = {
+    "None": (["a", None], "`inputs` must .*received None in row 1"),
+    "mixed": ([[5, 3], "a"], r"`inputs` must .*received \[5, 3\] in row 0"),
+    "pairs": ([["a", "b"]], "one text in each row; received 2 texts in row 0: "),
+    "two columns": (tf.constant([["a", "b"]]), "one text in each row; received 2"),
+    "lone": ("\udc80", "`inputs` must be valid Unicode; .* row 0"),
+    "negative": ([[4, 3], [5, -1, 3]], r"10 entries\); received \[-1\] in row 1"),
+    "above": (
+        [[4, 3], [5, 10, 3]],
+        r"token ids from 0 to 9 .* received \[10\] in row 1",
+    ),
+    "too long": (
+        ["a", "abcdefabc"],
+        "at most `max_source_length=9` tokens each; received 10 tokens in row 1. Short",
+    ),
+    "floats": ([[4.5, 3.0]], "`inputs` must be texts, lists of int token ids or an"),
+    "one list": ([4, 3], "`inputs` must be texts, lists of int token ids or an int"),
+    "three axes": ([[[4, 3]]], "`inputs` must be texts, lists of int token ids or an"),
+    "an int": (np.int64(5), "`inputs` must be texts, lists of int token ids or an"),
+}
 
 
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
-@pytest.mark.parametrize("logits_processors", [NoRepeatNGram(2), [3], None])
-def test_rules_are_a_list(kind, logits_processors):
-    with pytest.raises(ValueError, match="`logits_processors` must be a list of rules"):
-        kind(logits_processors=logits_processors)
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=str)
-def test_a_model_with_numpy_integers(search):
-    names = ("pad_token_id", "start_token_id", "end_token_id")
-    numbers = {"max_source_length": 9, "max_target_length": 6, "vocabulary_size": 11}
-    numbers |= dict(zip(names, (0, 2, 3), strict=True))
-    model = Seq2Seq(**SIZES, **{k: np.int64(number) for k, number in numbers.items()})
-    assert model.generate(ROWS, search).token_ids.shape[2] <= 6
-    assert {type(getattr(model, name)) for name in numbers} == {int}
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    "inputs", [[[4.5, 3.0]], [4, 3], [[[4, 3]]], None, 5, np.int64(5)]
-)
-def test_inputs_of_another_kind(model, inputs):
-    message = "`inputs` must be texts, lists of int token ids or an int array"
+@once
+@pytest.mark.parametrize("name", INVALID_INPUTS)
+def test_invalid_inputs(model, name):
+    inputs, message = INVALID_INPUTS[name]
     with pytest.raises(ValueError, match=message):
         model.generate(inputs)
 
 
-@pytest.mark.parametrize("search", [GREEDY, N_BEST, Sampling(2)], ids=str)
+@once
+def test_texts_need_tokenizers():
+    model = Seq2Seq(**SIZES, vocabulary_size=11)
+    message = "`inputs` must be token ids for a model without tokenizers; received"
+    for texts in ("abc", ["abc"]):
+        with pytest.raises(ValueError, match=message):
+            model.generate(texts)
+
+
+@once
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix": ["X"]}, "`prefix` must have one entry for each input; received 1"),
+        ({"prefix": ["X", "XYZXYZ"]}, "`prefix` must have at most `max_target_length"),
+        ({"prefix": ["X", "XYZXY"]}, "`prefix` must be shorter than the maximum"),
+        ({"prefix": [[4], [4, 3]]}, "`prefix` must be shorter .* without the end"),
+        ({"prefix": [[4], [12]]}, "`prefix` must have token ids from 0 to 10"),
+        ({"prefix": ["XY", ""], "max_length": 2}, "`prefix` must be shorter than"),
+        ({"min_length": -1}, "`min_length` must be at least 0; received"),
+        ({"min_length": 4, "max_length": 3}, "`min_length` must be at most"),
+        ({"max_length": 20.0}, "`max_length` must be an int or `Relat.*=20.0`"),
+        ({"max_length": 0}, "`max_length` must be at least 1; .*`max_length=0`"),
+        ({"min_length": None}, "`min_length` must be an int or .*`min_length=None`"),
+        ({"batch_size": 2.0}, "`batch_size` must be an int; .*`batch_size=2.0`"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1; .*`batch_size=0`"),
+        ({"seed": 2**31}, r"`seed` must be .* -2\*\*31 to .*`seed=2147483648`"),
+        ({"seed": 1.5}, "`seed` must be an int from .*`seed=1.5`"),
+        ({"search": "beam"}, "`search` must be a search such as .*`search="),
+        ({"search": BeamSearch}, "`search` must be a search such as .*`search="),
+        ({"search": GreedySearch([Rule()])}, "`search` must be hashable.*Rule()"),
+    ],
+)
+def test_invalid_arguments(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        model.generate(["abc", "f"], **options)
+
+
+@once
+@pytest.mark.parametrize("kind", [GreedySearch, BeamSearch, Sampling])
+def test_rules_are_a_list(kind):
+    for rules in (NoRepeatNGram(2), [3], None):
+        with pytest.raises(ValueError, match="`logits_processors` must be a list of"):
+            kind(logits_processors=rules)
+
+
+@once
+@pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=["greedy", "n-best"])
 def test_prefixes_begin_the_outputs(model, search):
     prefix = ["XY", "", "ZÄW"]
     texts, scores = model.generate(
@@ -417,47 +363,20 @@ def test_prefixes_begin_the_outputs(model, search):
     texts = [[text] if isinstance(text, str) else text for text in texts]
     for begin, hypotheses in zip(prefix, texts, strict=True):
         assert all(text.startswith(begin) for text in hypotheses)
-    best = [hypotheses[0] for hypotheses in texts]
     if search.num_hypotheses == 1:
+        best = [hypotheses[0] for hypotheses in texts]
         expected = model.score(["abc", "f", "dead"], best).scores
         np.testing.assert_allclose(scores, expected, atol=1e-4)
-    free = model.generate(["abc", "f", "dead"], search, seed=3)
-    one = model.generate("f", search, prefix="", seed=3)
-    assert free[1] == one == (texts[1] if search.num_hypotheses > 1 else best[1])
-    rows = model.target_tokenizer.tokenize(["XY", "", "ZÄW"]).to_list()
-    result = model.generate(ROWS, search, prefix=rows, seed=3)  # shapes as above
+    free = model.generate("f", search, seed=3)
+    assert texts[1] == ([free] if isinstance(free, str) else free)
+    rows = model.target_tokenizer.tokenize(prefix).to_list()
+    result = model.generate(ROWS, search, prefix=rows, seed=3)
     for row, hypotheses in zip(rows, result.token_ids.tolist(), strict=True):
         begins = [hypothesis[: len(row)] for hypothesis in hypotheses]
         assert begins == [row] * search.num_hypotheses
 
 
-def test_lengths_by_the_source(model):
-    options = {"min_length": RelativeLength(0.5), "max_length": RelativeLength(1, -1)}
-    lengths = model.generate(ROWS, GREEDY, **options).lengths[:, 0]
-    for row, length in zip(ROWS, lengths, strict=True):
-        most = min(len(row) - 1, model.max_target_length)
-        assert min(len(row) // 2, most) <= length <= most
-    exact = model.generate(ROWS, N_BEST, min_length=4, max_length=4)
-    assert (exact.lengths == 4).all()
-
-
-def test_samples_depend_on_the_source_and_the_seed_alone(model):
-    search = Sampling(3, temperature=2.0)
-    result = model.generate(ROWS, search, seed=5)
-    check_equal(model.generate(ROWS, search, seed=5, batch_size=2), result)
-    alone = model.generate(ROWS[1:2], search, seed=5)
-    check_equal(alone, SearchResult(*(part[1:2] for part in result)))
-    other = model.generate(ROWS, search, seed=6)
-    assert (other.token_ids.shape, other.token_ids.tolist()) != (
-        result.token_ids.shape,
-        result.token_ids.tolist(),
-    )
-    keras.utils.set_random_seed(7)
-    one = model.generate(ROWS, search)
-    keras.utils.set_random_seed(7)
-    check_equal(model.generate(ROWS, search), one)
-
-
+@once
 def test_coverage_scores_are_those_of_the_models_attention(model):
     plain = BeamSearch(3, 0.0, num_hypotheses=1)
     search = BeamSearch(3, 0.0, coverage_penalty=0.3)
@@ -478,97 +397,31 @@ def test_coverage_scores_are_those_of_the_models_attention(model):
     assert model.generate([row], plain).scores[0, 0] >= expected
 
 
-@pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prefix": ["X"]}, "`prefix` must have one entry for each input; received 1"),
-        ({"prefix": ["X", "XYZXYZ"]}, "`prefix` must have at most `max_target_length"),
-        ({"prefix": ["X", "XYZXY"]}, "`prefix` must be shorter than the maximum"),
-        ({"prefix": [[4], [4, 3]]}, "`prefix` must be shorter .* without the end"),
-        ({"prefix": [[4], [12]]}, "`prefix` must have token ids from 0 to 10"),
-        ({"prefix": ["XY", ""], "max_length": 2}, "`prefix` must be shorter than"),
-        ({"min_length": -1}, "`min_length` must be at least 0; received"),
-        ({"min_length": 4, "max_length": 3}, "`min_length` must be at most"),
-        (
-            {"max_length": 20.0},
-            "`max_length` must be an int or `RelativeLength`.*=20.0`",
-        ),
-        ({"min_length": None}, "`min_length` must be an int or .*`min_length=None`"),
-        ({"batch_size": 2.0}, "`batch_size` must be an int; .*`batch_size=2.0`"),
-        ({"seed": 2**31}, r"`seed` must be .* -2\*\*31 to .*`seed=2147483648`"),
-        ({"seed": 1.5}, "`seed` must be an int from .*`seed=1.5`"),
-    ],
-)
-def test_invalid_arguments(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        model.generate(["abc", "f"], **options)
+class Recorder(Seq2Seq):
+    """A model that records the shapes of the batches of its searches."""
+
+    shapes = ()
+
+    def begin_search(self, sources, **options):
+        self.shapes = {*self.shapes, tuple(sources.shape)}
+        return super().begin_search(sources, **options)
 
 
-@pytest.mark.once("torch")
-def test_numbers_may_be_those_of_numpy(model):
-    plain = {"max_length": 4, "min_length": 2, "batch_size": 2, "seed": -5}
-    numbers = {name: np.int64(number) for name, number in plain.items()}
-    result = model.generate(ROWS, Sampling(2), **numbers)  # first, as it is compiled
-    check_equal(result, model.generate(ROWS, Sampling(2), **plain))
-
-
-@pytest.mark.once("torch")
-@pytest.mark.parametrize("argument", ["batch_size", "max_length"])
-def test_sizes_must_be_positive(model, argument):
-    message = f"`{argument}` must be at least 1; received `{argument}=0`"
-    with pytest.raises(ValueError, match=message):
-        model.generate(["a"], **{argument: 0})
-
-
-@pytest.mark.once("torch")
-def test_batches_of_ten_sizes_have_few_shapes(monkeypatch):
-    shapes = set()
-
-    def record_shapes(function, model):
-        compiled = compile_function(function, model)
-
-        def call(*arguments, **named):
-            tensors = [*arguments, *named.values()]
-            shapes.add(tuple(tuple(tensor.shape) for tensor in tensors))
-            return compiled(*arguments, **named)
-
-        return call
-
-    monkeypatch.setattr(generation, "compile_function", record_shapes)
-    model = Seq2Seq(**SIZES, normalize_first=True, vocabulary_size=11)
+@once
+def test_batches_of_ten_sizes_have_few_shapes():
+    model = Recorder(**SIZES, normalize_first=True, vocabulary_size=11)
     sizes = [(1, 3), (2, 5), (3, 16), (4, 9), (5, 17), (6, 20), (7, 24), (3, 12)]
     for count, longest in [*sizes, (8, 25), (8, 30)]:
         rows = [[4] * (longest - i) for i in range(count)]
         result = model.generate(rows, GREEDY, max_length=2)
         assert result.lengths.shape == (count, 1)
-    ids = {(1, 16), (2, 16), (4, 16), (8, 24), (8, 32)}
-    assert shapes == {(shape, (shape[0], 0), ()) for shape in ids}
-
-
-def test_outputs_longer_than_the_first_part_of_a_search(monkeypatch):
-    ends = []
-
-    def end_search(*arguments):
-        ends.append(arguments)
-        return loop.end_search(*arguments)
-
-    monkeypatch.setattr(generation, "end_search", end_search)
-    model = with_random_weights(
-        Seq2Seq(source_vocabulary_size=10, target_vocabulary_size=9, **SIZES)
-    )
-    rows = [[4 + i % 5, 5, 3] for i in range(16)]
-    short = model.generate(rows, GREEDY, max_length=9)
-    assert short.lengths.max() <= 9 and not ends  # only one part is compiled
-    expected = model.search(np.array(rows), GREEDY, 40, min_length=30)
-    result = model.generate(rows, GREEDY, 40, min_length=30)
-    assert result.lengths.min() >= 30 and ends
-    check_equal(result, SearchResult(*map(keras.ops.convert_to_numpy, expected)))
+    assert model.shapes == {(1, 16), (2, 16), (4, 16), (8, 24), (8, 32)}
 
 
 # Alignments.
 
 
+@once
 @pytest.mark.parametrize("search", [GREEDY, N_BEST], ids=["one", "n-best"])
 def test_alignments_are_those_of_the_hypotheses(model, search):
     result, alignments = model.generate(
@@ -588,13 +441,12 @@ def test_alignments_are_those_of_the_hypotheses(model, search):
             np.testing.assert_array_equal(alignment.positions, expected.positions)
 
 
-@pytest.mark.once("torch")
-def test_alignments_of_texts_come_last(model, texts_and_scores):
+@once
+def test_alignments_of_texts_come_last(model):
     texts, scores, alignments = model.generate(
         TEXTS, N_BEST, return_scores=True, return_alignments=True, prefix=None
     )
-    assert texts == texts_and_scores[0]
-    np.testing.assert_allclose(scores, texts_and_scores[1], atol=1e-5)
+    assert scores.shape == (4, 2)
     assert [len(row) for row in alignments] == [2, 2, 2, 2]
     for text, outputs, row in zip(TEXTS, texts, alignments, strict=True):
         for output, alignment in zip(outputs, row, strict=True):
@@ -603,9 +455,5 @@ def test_alignments_of_texts_come_last(model, texts_and_scores):
     text, alignment = model.generate("f", GREEDY, return_alignments=True)
     assert alignment.positions.tolist() == [0] * (len(text) + 1)
     assert model.generate([], return_alignments=True) == ([], [])
-
-
-@pytest.mark.once("torch")
-def test_empty_inputs_cannot_be_aligned(model):
     with pytest.raises(ValueError, match="must have at least one token .*in row 1"):
         model.generate([[4, 3], []], return_alignments=True)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from layer_contract import to_numpy, with_random_weights
 
-from keras_transformer import BeamSearch, GreedySearch, Perplexity, Seq2Seq
+from keras_transformer import GreedySearch, Perplexity, Seq2Seq
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.text import CharacterTokenizer
 
@@ -13,6 +13,7 @@ TARGET = CharacterTokenizer([*SPECIAL, *"UVWXYZÄ"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 SOURCES = [[4, 5, 6, 3], [9, 3], [7, 8, 4, 7, 5, 8, 8, 9, 3], [5, 5, 3], [8, 3]]
 TARGETS = [[9, 3], [4, 10, 7, 3], [5, 3], [3], [8, 8, 8, 9, 9, 3]]
+once = pytest.mark.once("torch")
 
 
 def seq2seq(**arguments):
@@ -31,9 +32,8 @@ def model():
     return seq2seq(max_source_length=9, max_target_length=7)
 
 
-@pytest.fixture(scope="module")
-def result(model):
-    return model.score(SOURCES, TARGETS, batch_size=2)
+def padded(rows):
+    return np.array([row + [0] * (11 - len(row)) for row in rows])
 
 
 def reference_score(model, source, target):
@@ -46,7 +46,8 @@ def reference_score(model, source, target):
     return log_probabilities[np.arange(len(target)), target]
 
 
-def test_scores_are_sums_of_log_probabilities(model, result):
+def test_scores_are_sums_of_log_probabilities(model):
+    result = model.score(SOURCES, TARGETS, batch_size=2)
     assert isinstance(result, ScoreResult)
     pairs = zip(SOURCES, TARGETS, strict=True)
     tokens = [reference_score(model, *pair) for pair in pairs]
@@ -59,24 +60,34 @@ def test_scores_are_sums_of_log_probabilities(model, result):
     assert (result.scores.dtype, result.lengths.dtype) == ("float32", "int32")
     perplexity = np.exp(-sum(expected) / 15)
     np.testing.assert_allclose(result.perplexity, perplexity, rtol=1e-6)
+    # Weights are read at each call.
+    weights = model.get_weights()
+    model.set_weights([0 * weight for weight in weights])
+    scored = model.score(SOURCES, TARGETS, batch_size=2)
+    np.testing.assert_allclose(scored.scores, -np.log(11) * result.lengths, rtol=1e-6)
+    model.set_weights(weights)
 
 
+@pytest.fixture
+def result(model):
+    return model.score(SOURCES, TARGETS)
+
+
+@once
 def test_perplexity_is_that_of_evaluate(model, result):
-    def padded(rows, length):
-        return np.array([row + [0] * (length - len(row)) for row in rows])
-
     inputs = {
-        "encoder_token_ids": padded(SOURCES, 11),
-        "decoder_token_ids": padded([[2, *row[:-1]] for row in TARGETS], 7),
+        "encoder_token_ids": padded(SOURCES),
+        "decoder_token_ids": padded([[2, *row[:-1]] for row in TARGETS]),
     }
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(loss=loss, metrics=[Perplexity()])
     logs = model.evaluate(
-        inputs, padded(TARGETS, 7), batch_size=3, return_dict=True, verbose=0
+        inputs, padded(TARGETS), batch_size=3, return_dict=True, verbose=0
     )
     np.testing.assert_allclose(result.perplexity, logs["perplexity"], rtol=1e-5)
 
 
+@once
 def test_texts_are_scored_as_their_token_ids(model, result):
     sources, targets = (
         [text.decode() for text in tokenizer.detokenize(padded(rows)).numpy()]
@@ -94,31 +105,18 @@ def test_texts_are_scored_as_their_token_ids(model, result):
         np.testing.assert_allclose(found, whole[:-1], rtol=1e-5)
 
 
-def padded(rows):
-    return np.array([row + [0] * (11 - len(row)) for row in rows])
-
-
-def test_padded_arrays(model, result):
+@once
+def test_padded_arrays_and_a_greedy_search(model, result):
     scored = model.score(padded(SOURCES), padded(TARGETS))
     np.testing.assert_allclose(scored.scores, result.scores, rtol=1e-5)
 
-
-def test_scores_of_a_greedy_search_are_the_same(model):
     found = model.generate(SOURCES, GreedySearch(), max_length=7)
     scored = model.score(SOURCES, found.token_ids[:, 0])
     np.testing.assert_array_equal(scored.lengths, found.lengths[:, 0])
     np.testing.assert_allclose(scored.scores, found.scores[:, 0], rtol=1e-5)
 
 
-def test_weights_are_read_at_each_call(result):
-    model = seq2seq()
-    scored = model.score(SOURCES, TARGETS)
-    np.testing.assert_allclose(scored.scores, result.scores, rtol=1e-5)
-    model.set_weights([0 * weight for weight in model.get_weights()])
-    scored = model.score(SOURCES, TARGETS)
-    np.testing.assert_allclose(scored.scores, -np.log(11) * result.lengths, rtol=1e-6)
-
-
+@once
 def test_half_precision_sums_in_float32(result):
     model = seq2seq(dtype="mixed_bfloat16")
     scored = model.score(SOURCES, TARGETS)
@@ -128,15 +126,11 @@ def test_half_precision_sums_in_float32(result):
     np.testing.assert_allclose(scored.scores, -np.log(11) * result.lengths, rtol=1e-6)
 
 
-@pytest.mark.once("torch")
-def test_no_pairs(model):
+@once
+def test_no_pairs_and_errors(model):
     scored = model.score([], [])
     assert scored.scores.shape == scored.lengths.shape == (0,)
     assert scored.perplexity == 1.0
-
-
-@pytest.mark.once("torch")
-def test_errors(model):
     with pytest.raises(ValueError, match="received 1 targets and 2 sources"):
         model.score(["a", "b"], ["U"])
     message = r"`targets` must have token ids from 0 to 10 .* received \[11\] in row 1"
@@ -158,24 +152,7 @@ def test_errors(model):
         plain.score(["a"], [[4, 3]])
 
 
-def test_hypotheses_of_a_model_with_a_value_dim():
-    options = {"value_dim": 5, "num_key_value_heads": 1}
-    model = with_random_weights(
-        Seq2Seq(**SIZES, vocabulary_size=11, attention_options=options)
-    )
-    search = BeamSearch(3, length_penalty=0.0, num_hypotheses=2)
-    rows = [[5, 6, 3], [4, 3]]
-    found = model.generate(rows, search, max_length=4)
-    for hypothesis in range(2):
-        targets = [
-            ids[hypothesis, : lengths[hypothesis]].tolist()
-            for ids, lengths in zip(found.token_ids, found.lengths, strict=True)
-        ]
-        scores = model.score(rows, targets).scores
-        np.testing.assert_allclose(found.scores[:, hypothesis], scores, atol=1e-4)
-
-
-@pytest.mark.once("torch")
+@once
 def test_the_perplexity_of_a_model_without_probability_for_a_token():
     result = ScoreResult(np.float32([-2000.0]), np.int32([2]), [])
     assert result.perplexity == float("inf")

@@ -4,6 +4,8 @@ import pytest
 from keras_transformer import BeamSearch, CharacterTokenizer, GreedySearch, Seq2Seq
 from keras_transformer.plotting import plot_search_tree
 
+pytestmark = pytest.mark.once("torch")
+
 TOKENIZER = CharacterTokenizer.train(lines=["a small toy"])
 SEARCH = BeamSearch(3, num_hypotheses=2)
 
@@ -40,10 +42,6 @@ def test_holds_the_search_of_generate(model, search):
     assert named[1:] == tree[1:]
 
 
-def test_an_empty_text_has_no_tree(model):
-    assert model.search_tree("", SEARCH, max_length=5) == ([], [], [])
-
-
 def test_every_unfinished_hypothesis_has_its_log_probability(model):
     row = [5, 6, 7, TOKENIZER.end_token_id]
     tree = model.search_tree(row, SEARCH, max_length=4)
@@ -57,13 +55,16 @@ def test_every_unfinished_hypothesis_has_its_log_probability(model):
     np.testing.assert_allclose(scored.scores, expected, atol=1e-4)
 
 
-def test_a_search_without_beams(model):
+def test_an_empty_text_and_a_search_without_beams(model):
+    assert model.search_tree("", SEARCH, max_length=5) == ([], [], [])
     message = "`search` must be a `BeamSearch`, .* received `search=GreedySearch"
     with pytest.raises(ValueError, match=message):
         model.search_tree("a toy", GreedySearch())
 
 
 def test_picture():
+    with pytest.raises(ValueError, match="`paths` must be .* 1 paths and 0 scores"):
+        plot_search_tree([("a",)], [])
     paths = [("a",), ("b",), ("a", "c"), ("a", "d"), ("a", "c", ".")]
     figure = plot_search_tree(paths, [-1.0, -2.0, -1.5, -3.0, -0.4], best=[4])
     axes = figure.axes[0]
@@ -74,8 +75,3 @@ def test_picture():
     assert row < texts["d"].xy[1] < texts["b"].xy[1]
     marked = [text for text in "abcd." if texts[text].get_bbox_patch().get_lw() > 1]
     assert marked == ["a", "c", "."]
-
-
-def test_paths_without_scores():
-    with pytest.raises(ValueError, match="`paths` must be .* 1 paths and 0 scores"):
-        plot_search_tree([("a",)], [])

@@ -1,7 +1,6 @@
 """Files that several processes of Ray translate."""
 
 import contextlib
-import functools
 import json
 import os
 import pathlib
@@ -9,20 +8,15 @@ import signal
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import psutil
 import pytest
-from translating_workers import WINDOW
-from typer.testing import CliRunner
 
-from keras_transformer import Seq2Seq, translate_file
+from keras_transformer import Seq2Seq
 from keras_transformer.backend.ray_connection import connection
-from keras_transformer.inference import file_translation
 from keras_transformer.text import CharacterTokenizer
-from keras_transformer_runtime.command import make_app
 
-pytestmark = pytest.mark.once("torch")
+pytestmark = [pytest.mark.once("torch"), pytest.mark.slow]
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 
@@ -130,13 +124,9 @@ def test_workers_end_with_a_killed_process():
 def test_a_translation_of_terminated_workers_is_resumed(folder, monkeypatch):
     """With lines that are blank, too long, and without known characters."""
     monkeypatch.chdir(folder)
-    smaller = functools.partial(translate_file, window=WINDOW)
-    monkeypatch.setattr(file_translation, "translate_file", smaller)
     command = ["translate", "model.keras", "source", "target", "--num-beams", "1"]
     command += ["--n-best", "1", "--batch-size", "16", "--too-long", "empty", "--quiet"]
-    with pytest.warns(UserWarning, match="tokens: 2"):
-        result = CliRunner().invoke(make_app(), command)
-    assert result.exit_code == 0, result.output
+    assert start("0", *command) == 0
     expected = pathlib.Path("target").read_bytes()
     assert len(set(expected.splitlines())) == 180  # the scores differ
     pathlib.Path("target").unlink()
@@ -146,13 +136,3 @@ def test_a_translation_of_terminated_workers_is_resumed(folder, monkeypatch):
     assert unfinished["lines"] == 160
     assert start("0", *command) == 0
     assert pathlib.Path("target").read_bytes() == expected
-
-
-def test_models_and_numbers_are_checked(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    model = keras.saving.load_model("model.keras")
-    with pytest.raises(ValueError, match="`workers` must be an int of at least 1"):
-        translate_file(model, "source", "other", workers=0)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"`workers=2` requires .* \"ray\["):
-        translate_file(model, "source", "other", workers=2)

@@ -6,7 +6,7 @@ import pytest
 
 from keras_transformer import load_marian
 
-pytestmark = pytest.mark.once("torch")
+pytestmark = [pytest.mark.once("torch"), pytest.mark.slow]
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "interoperability.md"
 

@@ -13,6 +13,8 @@ from keras_transformer import BeamSearch, CausalLM, GreedySearch
 from keras_transformer.decoding import SearchResult
 from keras_transformer.interoperability import load_gpt2
 
+pytestmark = pytest.mark.once("torch")
+
 PROMPTS = [[5, 9, 11], [7], [21, 4, 4, 30, 8, 2, 19], [3, 30]]
 
 
@@ -56,9 +58,8 @@ def test_logits(theirs, ours):
     assert (found[..., 47] < -1e8).all()
 
 
-@pytest.mark.parametrize("function", ["gelu", "relu"])
-def test_other_activations(function, tmp_path):
-    other = random_model(activation_function=function, n_inner=24)
+def test_another_activation(tmp_path):
+    other = random_model(activation_function="relu", n_inner=24)
     other.save_pretrained(tmp_path)
     rows = np.array(PROMPTS[:1])
     found = ops.convert_to_numpy(load_gpt2(tmp_path)(rows))
@@ -90,18 +91,6 @@ def test_beams_are_scored_as_transformers_scores_them(theirs, ours):
             assert error < 1e-5
 
 
-def test_scores_of_a_long_text(theirs, ours):
-    text = np.random.default_rng(4).integers(0, 46, 60).tolist()
-    found = ours.score_texts([text], stride=20).token_scores[0]
-    for start in (0, 20, 40):  # windows of 20 inputs
-        window = text[start : start + 21]
-        scores = log_probs(theirs, window[:-1])
-        expected = scores[range(len(window) - 1), window[1:]]
-        np.testing.assert_allclose(
-            found[start : start + len(expected)], expected, atol=1e-5
-        )
-
-
 def test_it_is_saved_and_trained(ours, tmp_path):
     ours.save_to_preset(tmp_path / "preset")
     again = CausalLM.from_preset(str(tmp_path / "preset"), dropout=0.0)
@@ -111,10 +100,11 @@ def test_it_is_saved_and_trained(ours, tmp_path):
     )
     loss = kt.LabelSmoothedCrossEntropy(0.0, pad_token_id=47)
     again.compile("adam", loss)
-    losses = again.fit(rows[:, :-1], rows[:, 1:], epochs=3, verbose=0).history["loss"]
-    assert losses[2] < losses[0]
+    losses = again.fit(rows[:, :-1], rows[:, 1:], epochs=2, verbose=0).history["loss"]
+    assert losses[1] < losses[0]
 
 
+@pytest.mark.slow
 def test_texts(tmp_path):
     size = 20
     theirs = random_model(vocab_size=size, bos_token_id=19, eos_token_id=19)

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.export.saved_model.compact_graph import compact
 from keras_transformer.text import SentencePieceTokenizer
@@ -84,18 +83,3 @@ def test_the_graph_is_small_and_has_one_tokenizer(folders):
     sizes = len(small) - len(proto), len(as_is) - 2 * len(proto)
     assert sizes[0] < 2 / 3 * sizes[1]
     assert b"a_long_name" in as_is and b"a_long_name" not in small
-
-
-def test_equal_nodes_are_merged(folders):
-    counts = []
-    for folder in folders:
-        content = (folder / "saved_model.pb").read_bytes()
-        graph = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0].graph_def
-        (function,) = [
-            function
-            for function in graph.library.function
-            if "inference_total" in function.signature.name
-        ]
-        ops = [node.op for node in function.node_def]
-        counts.append((ops.count("Mul"), ops.count("AssignAddVariableOp")))
-    assert counts == [(2, 1), (1, 1)]

@@ -10,6 +10,8 @@ from keras_transformer.export import export_saved_model
 from keras_transformer.serving.replica import Replica
 from keras_transformer.text import CharacterTokenizer
 
+pytestmark = [pytest.mark.once, pytest.mark.slow]
+
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
 SEARCH = BeamSearch(3, num_hypotheses=2)
 GROUPS = BeamSearch(4, num_hypotheses=2, num_beam_groups=2, diversity_penalty=0.8)
@@ -28,7 +30,6 @@ def served_texts(outputs):
     return [[text.decode() for text in row] for row in outputs["text"]]
 
 
-@pytest.mark.once
 def test_the_signature_equals_generate(model, tmp_path):
     model.export(tmp_path / "1", SEARCH, constraints=True, warmup=[(1, 16)])
     replica = Replica(tmp_path / "1")  # of a server
@@ -58,7 +59,6 @@ def test_the_signature_equals_generate(model, tmp_path):
         assert found.startswith(message)
 
 
-@pytest.mark.once
 def test_groups_of_beams(model, tmp_path):
     folder = tmp_path / "1"
     model.export(folder, GROUPS, warmup=())
@@ -72,7 +72,6 @@ def test_groups_of_beams(model, tmp_path):
     np.testing.assert_allclose(outputs["score"], scores, atol=1e-4)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("search", [GreedySearch(), GROUPS])
 def test_other_searches(model, search, tmp_path):
     with pytest.raises(ValueError, match="a `BeamSearch` with one group of beams"):

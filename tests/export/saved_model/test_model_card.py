@@ -12,7 +12,7 @@ from keras_transformer.export.saved_model.model_card import (
 )
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdefg"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 2}
@@ -66,27 +66,6 @@ def test_a_source_of_arrays_has_a_shape():
     facts = describe_model(model)
     assert facts["source"] == "float32 (·, 6)"
     assert "source vocabulary" not in facts and "max_source_length" not in facts
-
-
-def test_a_model_of_another_architecture_is_described():
-    class Other(keras.Model):
-        source_tokenizer = target_tokenizer = LETTERS
-        source_vocabulary_size = target_vocabulary_size = 11
-        max_source_length, max_target_length = 13, None
-        length_arguments = "max_source_length", "max_target_length"
-        has_cross_attention = True
-
-        def count_params(self):
-            return 1234
-
-    assert describe_model(Other()) == {
-        "class": "Other",
-        "parameters": "1,234",
-        "source vocabulary": "11, CharacterTokenizer",
-        "max_source_length": 13,
-        "target vocabulary": "11, CharacterTokenizer",
-        "max_target_length": None,
-    }
 
 
 def test_signatures_are_described(tmp_path):

@@ -8,6 +8,8 @@ import keras_transformer as kt
 from keras_transformer import BeamSearch, CausalLM, GreedySearch
 from keras_transformer.export import warmup_requests
 
+pytestmark = [pytest.mark.once, pytest.mark.slow]
+
 PROMPTS = ["two", "", "a man sees"]
 
 
@@ -36,7 +38,6 @@ def signatures(model, tmp_path_factory):
     return tf.saved_model.load(str(folder)).signatures
 
 
-@pytest.mark.once
 def test_hypotheses_equal_those_of_generate(model, signatures):
     search = BeamSearch(2, num_hypotheses=2)
     texts, scores = model.generate(PROMPTS, search, max_length=6, return_scores=True)
@@ -54,7 +55,6 @@ def test_hypotheses_equal_those_of_generate(model, signatures):
     np.testing.assert_allclose(by_ids["score"].numpy(), scores, atol=1e-4)
 
 
-@pytest.mark.once
 def test_scores_equal_those_of_the_model(model, signatures):
     targets = ["dogs", "a man", "."]
     found = signatures["score"](
@@ -68,7 +68,6 @@ def test_scores_equal_those_of_the_model(model, signatures):
         )
 
 
-@pytest.mark.once
 def test_signatures(signatures):
     assert {*signatures} == {"serving_default", "nbest", "tokens", "score"}
     message = "`text` must have at most max_length=16 tokens"
@@ -76,7 +75,6 @@ def test_signatures(signatures):
         signatures["serving_default"](text=tf.constant(["a man sees a man."]))
 
 
-@pytest.mark.once
 def test_pieces_of_a_stream(model, tmp_path):
     model.export(tmp_path / "1", GreedySearch(), max_length=6, check_texts=PROMPTS)
     continued = tf.saved_model.load(str(tmp_path / "1")).signatures["continue"]

@@ -16,7 +16,7 @@ from keras_transformer.export.saved_model.warmup import (
 )
 from keras_transformer.text import CharacterTokenizer
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdefg"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 2}
@@ -93,6 +93,8 @@ def test_impossible_shapes(model, tmp_path, shape):
         model.export(tmp_path / "1", warmup=[shape])
 
 
+@pytest.mark.slow
+@pytest.mark.once
 def test_warm_shapes_are_not_compiled_again(model, tmp_path):
     folder, dump = tmp_path / "1", tmp_path / "dump"
     model.export(folder, BeamSearch(2), max_length=3, warmup=[(1, 16), (4, 22)])
