@@ -36,6 +36,7 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     sequence_positions,
 )
+from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -268,9 +269,9 @@ class MultiHeadAttention(keras.layers.Layer):
         input_shape: Sequence[int],
         output_shape: Sequence[int],
         activation: str | None = None,
-    ) -> keras.layers.EinsumDense:
+    ) -> Projection:
         bound, free = "hd"[-len(input_shape) :], "uvwxyz"[: len(output_shape)]
-        layer = keras.layers.EinsumDense(
+        layer = Projection(
             f"bt{bound},{bound}{free}->bt{free}",
             output_shape=(None, *output_shape),
             activation=activation,
