@@ -98,8 +98,7 @@ def embed_arrays(
             f"hidden_dim={hidden_dim}); received a tensor of shape {tuple(shape)} for "
             f"arrays of shape {tuple(arrays.shape)}."
         )
-    # The name that Keras derives from that of the class is no scope of TensorFlow.
-    mask = _MaskOfInputs(name="mask_of_inputs")(embedded)
+    mask = _MaskOfInputs()(embedded)
     if mask is None:
         mask = ops.ones(ops.shape(embedded)[:2], "bool")
     return EmbeddedSources(arrays, embedded, ops.cast(mask, "bool"))
@@ -109,7 +108,8 @@ class _MaskOfInputs(keras.layers.Layer):
     """Returns the Keras mask of its inputs, which Keras passes to layers alone."""
 
     def __init__(self) -> None:
-        super().__init__()
+        # The name that Keras derives from that of the class is no scope of TensorFlow.
+        super().__init__(name="mask_of_inputs")
         self.supports_masking = True
 
     def call(self, inputs: Tensor, mask: Mask | None = None) -> Mask | None:
