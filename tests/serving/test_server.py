@@ -39,11 +39,13 @@ class Server:
         config = folder / "serving.toml"
         config.write_text(
             f"port = 0\npoll_seconds = 0.2\ntimeout_seconds = {PATIENCE}\n"
-            'cache = "what is compiled"\n'
             '[models.pronounce]\nfolder = "pronounce"\nbatch_sizes = [4]\n'
         )
         # "-P" as for the command: Python does not import from the working folder.
-        arguments = ["-P", "-m", "keras_transformer", "serve", "--config", str(config)]
+        arguments = [
+            *("-P", "-m", "keras_transformer_runtime"),
+            *("serve", "--config", str(config)),
+        ]
         self.log, self.run_files = folder / "log", folder / "run"
         working_folder = folder / "files from elsewhere"
         working_folder.mkdir()
