@@ -47,7 +47,8 @@ def test_translation_and_attention(capsys):
     assert len(names["translations"]) == 13
     assert "CorpusScore(score=" in capsys.readouterr().out
     names = run("attention", {})
-    assert names["heads"].shape == (2, len(names["columns"]), len(names["columns"]))
+    columns = len(names["columns"])
+    assert names["heads"].shape == (4, columns, columns)
     highest = np.log2(len(names["columns"]))
     assert names["entropy"].min() >= 0 and names["entropy"].max() <= highest + 1e-6
     for picture in ("attention", "heads", "token", "tree"):

@@ -113,7 +113,7 @@ def check_advice(model, folder):
     check_missing(lambda: kt.text, "keras_transformer.text")
     check_missing(lambda: kt.dataset, "keras_transformer.dataset")
     check_missing(lambda: kt.evaluation, "keras_transformer.evaluation")
-    check_missing(lambda: kt.recipe.train, "train")
+    check_missing(lambda: kt.recipe, "keras_transformer.recipe")
     check_missing(lambda: kt.interoperability.load_gpt2, "load_gpt2")
     check_missing(lambda: model.export(folder / "saved_model"), "export_saved_model")
     check_missing(

@@ -269,7 +269,8 @@ def pairs_data():
 @pytest.mark.slow
 @pytest.mark.once("torch")
 def test_it_learns_answers_to_prompts():
-    model = model_of(num_layers=2, hidden_dim=32, num_heads=4)
+    sizes = {**SIZES, "num_layers": 2, "hidden_dim": 32, "num_heads": 4}
+    model = CausalLM(**sizes, vocabulary_size=11, dropout=0.0)
     inputs, targets, prompts, answers = pairs_data()
     model.compile(keras.optimizers.Adam(0.005), kt.LabelSmoothedCrossEntropy(0.0))
     losses = model.fit(inputs, targets, epochs=60, batch_size=32, verbose=0)
