@@ -53,7 +53,8 @@ def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
         return ops.concatenate([parts, missing], axis=1)
 
     x, y, sample_weight = data
-    x, y = tree.map_structure(lambda ids: split(ids, model.pad_token_id), (x, y))
+    x = tree.map_structure(lambda ids: split(ids, model.pad_token_id), x)
+    y = tree.map_structure(lambda ids: split(ids, model.target_padding), y)
     return x, y, None if sample_weight is None else split(sample_weight, 0.0)
 
 

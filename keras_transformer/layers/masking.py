@@ -27,6 +27,48 @@ def padding_mask(token_ids: TokenIds, pad_token_id: int = 0) -> Mask:
     return ops.not_equal(token_ids, pad_token_id)
 
 
+def align_rows(token_ids: TokenIds, pad_token_id: int = 0) -> tuple[TokenIds, Tensor]:
+    """Moves the padding at the start of rows to their end.
+
+    Args:
+        token_ids: int tensor `(batch, length)`.
+        pad_token_id: int, id of the padding token.
+
+    Returns:
+        The int tensor `(batch, length)`, and an int32 tensor `(batch, 1)`: the number
+        of padding tokens at the start of each row, for `restore_order`.
+
+    Example:
+
+    >>> rows, shifts = align_rows(np.array([[0, 0, 5], [6, 7, 0]]))
+    >>> ops.convert_to_numpy(rows).tolist(), ops.convert_to_numpy(shifts).tolist()
+    ([[5, 0, 0], [6, 7, 0]], [[2], [0]])
+    """
+    real = ops.cast(padding_mask(token_ids, pad_token_id), "int32")
+    shifts = ops.cast(ops.argmax(real, axis=1), "int32")[:, None]
+    return restore_order(token_ids, -shifts, 1), shifts
+
+
+def restore_order(x: Tensor, shifts: Tensor, *axes: int) -> Tensor:
+    """Moves positions back to where they were before `align_rows`.
+
+    Args:
+        x: tensor `(batch, ...)` in the order of the aligned rows.
+        shifts: int32 tensor `(batch, 1)` of `align_rows`.
+        *axes: ints > 0, the axes of `x` that have the length of the rows.
+
+    Returns:
+        Tensor of the shape and dtype of `x`.
+    """
+    for axis in axes:
+        places = ops.mod(
+            ops.arange(ops.shape(x)[axis], dtype="int32") - shifts, ops.shape(x)[axis]
+        )
+        others = [other for other in range(1, len(x.shape)) if other != axis]
+        x = ops.take_along_axis(x, ops.expand_dims(places, others), axis=axis)
+    return x
+
+
 def causal_mask(query_length: Size, key_length: Size, offset: Size = 0) -> Mask:
     """Computes the mask with which a query attends to keys up to its own position.
 

@@ -1,7 +1,7 @@
 """The decoder-only Transformer: a language model."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 
 import keras
 from keras import ops
@@ -18,6 +18,7 @@ from keras_transformer.layers.block_arguments import (
     BlockArguments,
     deserialize_objects,
 )
+from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.models.decoder_only import DecoderOnly, prompt_lengths
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import (
@@ -46,6 +47,25 @@ class PackedTexts(TypedDict):
 
     token_ids: TokenIds
     segment_ids: Tensor
+
+
+class _Rows(NamedTuple):
+    """The inputs of the decoder.
+
+    Attributes:
+        token_ids: int tensor `(batch, length)`.
+        positions: int tensor `(batch, length)`; `None` = from 0.
+        mask: boolean tensor `(batch, length, length)`; `None` = all earlier tokens.
+        shifts: int tensor `(batch, 1)`, the padding that `align_rows` has moved.
+        outputs: int tensor `(batch, target_length)`, the positions of the outputs;
+            `None` = all.
+    """
+
+    token_ids: TokenIds
+    positions: Tensor | None = None
+    mask: Tensor | None = None
+    shifts: Tensor | None = None
+    outputs: Tensor | None = None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -112,7 +132,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
 
     Call arguments:
         inputs: one of
-            - int tensor `(batch, length)`: texts, padded at the end;
+            - int tensor `(batch, length)`: texts, padded at the end or at the
+              start;
             - dictionary of `"token_ids"` and `"segment_ids"`, int tensors
               `(batch, length)`: several texts in a row, which do not attend to each
               other; the positions of each text begin at 0;
@@ -265,7 +286,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         training: bool | None = None,
         return_attention_scores: bool = False,
     ) -> Any:
-        token_ids, positions, mask, outputs = self._parse(inputs)
+        token_ids, positions, mask, shifts, outputs = self._parse(inputs)
         x = self.embed_target(token_ids, positions, training)
         found = self.decoder(
             x,
@@ -275,6 +296,8 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             return_attention_scores=return_attention_scores,
         )
         x, *scores = found if return_attention_scores else (found,)
+        if shifts is not None:
+            x = restore_order(x, shifts, 1)
         if outputs is not None:
             last = ops.shape(x)[1] - 1
             places = ops.minimum(outputs, last)[:, :, None]
@@ -283,25 +306,26 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         logits = self.compute_logits(x)
         if not return_attention_scores:
             return logits
-        return logits, [block["self_attention"] for block in scores[0]]
+        attention = [block["self_attention"] for block in scores[0]]
+        if shifts is not None:
+            attention = [restore_order(block, shifts, 2, 3) for block in attention]
+        return logits, attention
 
-    def _parse(
-        self, inputs: Any
-    ) -> tuple[TokenIds, Tensor | None, Tensor | None, Tensor | None]:
-        """Returns token ids, positions, mask and the positions of the outputs."""
+    def _parse(self, inputs: Any) -> "_Rows":
         if not isinstance(inputs, Mapping):
-            return inputs, None, None, None
+            token_ids, shifts = align_rows(inputs, self.pad_token_id)
+            return _Rows(token_ids, shifts=shifts)
         if "segment_ids" in inputs:
             segments = inputs["segment_ids"]
             same = ops.equal(segments[:, :, None], segments[:, None, :])
             earlier = ops.tril(ops.cast(same, "int32"))
-            return inputs["token_ids"], ops.sum(earlier, axis=2) - 1, same, None
+            positions = ops.sum(earlier, axis=2) - 1
+            return _Rows(inputs["token_ids"], positions, same)
         return self._join(inputs["encoder_token_ids"], inputs["decoder_token_ids"])
 
-    def _join(
-        self, prompts: TokenIds, continuations: TokenIds
-    ) -> tuple[TokenIds, None, None, Tensor]:
+    def _join(self, prompts: TokenIds, continuations: TokenIds) -> "_Rows":
         """Joins each prompt and its continuation, without padding between them."""
+        prompts, _ = align_rows(prompts, self.pad_token_id)
         lengths = prompt_lengths(prompts, self.pad_token_id)[:, None]
         prompt_length, length = ops.shape(prompts)[1], ops.shape(continuations)[1]
         both = ops.concatenate([prompts, continuations[:, 1:]], axis=1)
@@ -315,7 +339,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         )
         outputs = lengths - 1 + ops.arange(length, dtype="int32")[None]
         is_real = padding_mask(continuations, self.pad_token_id)
-        return token_ids, None, None, ops.where(is_real, outputs, 0)
+        return _Rows(token_ids, outputs=ops.where(is_real, outputs, 0))
 
     def embed_target(
         self,

@@ -75,7 +75,7 @@ class DecoderOnly(CachedDecoder):
         """
         if return_attention:
             _refuse("a `coverage_penalty` and other searches with `needs_attention`")
-        token_ids = ops.convert_to_tensor(encoder_token_ids, "int32")
+        token_ids = self.prepare_sources(encoder_token_ids)
         last = prompt_lengths(token_ids, self.pad_token_id)[:, None] - 1
         index = ops.arange(ops.shape(token_ids)[1], dtype="int32")[None]
         embedded = self.embed_target(token_ids, training=False)

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypedDict
 from keras import ops
 
 from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.models.beam_caches import BeamCaches
 from keras_transformer.models.cached_decoder import CachedDecoder, DecoderState
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
@@ -55,7 +56,8 @@ class EncoderDecoder(CachedDecoder):
         """Runs the encoder, and returns the real positions of the sources as well.
 
         Args:
-            encoder_token_ids: as in `encode`, or the result of `prepare_sources`.
+            encoder_token_ids: as in `encode`, padded at the end, or the result of
+                `prepare_sources`.
             training: bool, whether dropout is applied.
 
         Returns:
@@ -76,7 +78,11 @@ class EncoderDecoder(CachedDecoder):
         Returns:
             Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
         """
-        return self.encode_with_mask(encoder_token_ids, training)[0]
+        if self.source_spec is not None:
+            return self.encode_with_mask(encoder_token_ids, training)[0]
+        token_ids, shifts = align_rows(encoder_token_ids, self.pad_token_id)
+        encoded, _ = self.encode_with_mask(token_ids, training)
+        return restore_order(encoded, shifts, 1)
 
     def start_decoding(
         self,

@@ -31,6 +31,7 @@ from keras_transformer.inference.source_arrays import (
     without_embedding,
 )
 from keras_transformer.layers import padding_mask
+from keras_transformer.layers.masking import align_rows
 from keras_transformer.models.saving import PresetModel
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
@@ -209,12 +210,14 @@ class SearchableModel(PresetModel):
 
         Returns:
             The sources for `search_inputs`, `source_mask` and `start_decoding`: an
-            int32 tensor, or the arrays with their embedding.
+            int32 tensor, padded at the end, or the arrays with their embedding.
         """
         if isinstance(sources, EmbeddedSources):
             return sources
-        is_ids = self.source_spec is None
-        return ops.convert_to_tensor(sources, "int32" if is_ids else None)
+        if self.source_spec is not None:
+            return ops.convert_to_tensor(sources)
+        token_ids = ops.convert_to_tensor(sources, "int32")
+        return align_rows(token_ids, self.pad_token_id)[0]
 
     def search_inputs(
         self,

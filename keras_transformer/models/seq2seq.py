@@ -23,6 +23,7 @@ from keras_transformer.layers.block_arguments import (
     BlockArguments,
     deserialize_objects,
 )
+from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import Positions, position_pair
 from keras_transformer.models.encoder_decoder import (
     AttentionScores,
@@ -358,7 +359,10 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             "training": training,
             "return_attention_scores": return_attention_scores,
         }
-        source, source_mask = self._embed_source(inputs["encoder_token_ids"], training)
+        sources, shifts = inputs["encoder_token_ids"], None
+        if not self.embeds_arrays:
+            sources, shifts = align_rows(sources, self.pad_token_id)
+        source, source_mask = self._embed_source(sources, training)
         target = self.embed_target(inputs["decoder_token_ids"], training=training)
         encoded = self.encoder(source, padding_mask=source_mask, **options)
         if not return_attention_scores:
@@ -366,10 +370,14 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             return self.compute_logits(decoded)
         encoded, encoder_scores = encoded
         decoded, decoder_scores = self.decoder(target, encoded, source_mask, **options)
+        cross_scores = [block["cross_attention"] for block in decoder_scores]
+        if shifts is not None:
+            encoder_scores = [restore_order(s, shifts, 2, 3) for s in encoder_scores]
+            cross_scores = [restore_order(s, shifts, 3) for s in cross_scores]
         scores: AttentionScores = {
             "encoder": encoder_scores,
             "decoder": [block["self_attention"] for block in decoder_scores],
-            "cross": [block["cross_attention"] for block in decoder_scores],
+            "cross": cross_scores,
         }
         return OutputsWithScores(self.compute_logits(decoded), scores)
 

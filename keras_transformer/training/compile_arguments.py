@@ -28,24 +28,63 @@ def check_created_here(compile_arguments: dict[str, Any]) -> None:
     check_created_within(**variables)
 
 
-def check_padding(pad_token_id: int, compile_arguments: dict[str, Any]) -> None:
-    """Checks that loss and metrics have the padding of the model.
+def find_padding(
+    pad_token_id: int, vocabulary_size: int, compile_arguments: dict[str, Any]
+) -> int:
+    """Returns the padding of the targets: that of the loss and of all metrics.
+
+    It is that of the model, or no id of the vocabulary, such as -100.
 
     Args:
         pad_token_id: int, that of the model.
+        vocabulary_size: int, that of the targets; 0 if it is unknown.
         compile_arguments: arguments of `compile` by name.
+
+    Returns:
+        int.
 
     Raises:
         ValueError: if one has another `pad_token_id`.
     """
-    for argument in ("loss", "metrics", "weighted_metrics"):
-        for each in keras.tree.flatten(compile_arguments.get(argument)):
-            own = getattr(each, "pad_token_id", pad_token_id)
-            if own != pad_token_id:
-                raise ValueError(
-                    f"`{argument}` must have the `pad_token_id={pad_token_id}` of the "
-                    f"model; received {type(each).__name__} with `pad_token_id={own}`."
-                )
+    found = {
+        f"`{argument}`: {type(each).__name__}": int(each.pad_token_id)
+        for argument in ("loss", "metrics", "weighted_metrics")
+        for each in keras.tree.flatten(compile_arguments.get(argument))
+        if hasattr(each, "pad_token_id")
+    }
+    first = next(iter(found.values()), pad_token_id)
+    is_token = 0 <= first < (vocabulary_size or first + 1)
+    if (
+        is_token
+        and first != pad_token_id
+        or any(padding != first for padding in found.values())
+    ):
+        received = ", ".join(f"{name}(pad_token_id={i})" for name, i in found.items())
+        raise ValueError(
+            f"The loss and the metrics must have the `pad_token_id={pad_token_id}` of "
+            "the model, or all of them the same number that is no token, such as -100; "
+            f"received {received}."
+        )
+    return first
+
+
+def ignored_targets(pad_token_id: int, loss: Any) -> frozenset[int] | None:
+    """Returns the targets that a loss ignores; `None` for a loss of another library.
+
+    Args:
+        pad_token_id: int, that of the model.
+        loss: argument of `compile`.
+    """
+    ignored = {pad_token_id}
+    for each in keras.tree.flatten(loss):
+        found = keras.losses.get(each) if isinstance(each, str) else each
+        if hasattr(found, "pad_token_id"):
+            ignored.add(int(found.pad_token_id))
+        elif isinstance(found, keras.losses.SparseCategoricalCrossentropy):
+            ignored.add(int(found.get_config().get("ignore_class") or 0))
+        elif found is not keras.losses.sparse_categorical_crossentropy:
+            return None
+    return frozenset(ignored)
 
 
 def ignore_padding(compile_arguments: dict[str, Any]) -> bool:

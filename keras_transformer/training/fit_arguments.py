@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_transformer.backend.keras_internals import learning_rate_schedule
+from keras_transformer.training.token_checks import TokenChecks
 
 _DATA = (
     "`data.dataset` of `data = parallel_dataset(pairs=zip(sources, targets), "
@@ -41,11 +42,17 @@ _EXPLANATIONS = {
 
 
 @contextlib.contextmanager
-def explained_lengths() -> Iterator[None]:
-    """Explains the errors of Keras about batches of different lengths."""
+def explained_errors(checks: TokenChecks) -> Iterator[None]:
+    """Explains the errors of Keras and of `tf.data` about batches.
+
+    Args:
+        checks: the checks of the batches, whose error replaces that of `tf.data`.
+    """
     try:
         yield
     except Exception as error:
+        if checks.error is not None:
+            raise checks.error from None
         for text, explanation in _EXPLANATIONS.items():
             if text in str(error):
                 raise ValueError(explanation) from error

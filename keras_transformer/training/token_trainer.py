@@ -26,9 +26,10 @@ from keras_transformer.training.checkpoints.checkpoints import within_fit
 from keras_transformer.training.compile_arguments import (
     check_created_here,
     check_is_mean,
-    check_padding,
     check_takes_logits,
+    find_padding,
     ignore_padding,
+    ignored_targets,
     reduction_of,
 )
 from keras_transformer.training.fit_arguments import (
@@ -37,12 +38,13 @@ from keras_transformer.training.fit_arguments import (
     check_learning_rate,
     check_no_class_weight,
     check_no_texts,
-    explained_lengths,
+    explained_errors,
     learning_rate_schedules,
 )
 from keras_transformer.training.losses import token_weights
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
+from keras_transformer.training.token_checks import TokenChecks, Vocabularies
 from keras_transformer.types import Config, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints
 
@@ -65,9 +67,15 @@ class TokenTrainer(ReplicatedModel):
     Attributes:
         input_keys: tuple of str, the keys of the dictionary of tensors that the model
             takes; empty for a model with other inputs.
+        source_vocabulary_size: int, number of ids of `"encoder_token_ids"`; 0 if they
+            are not ids.
+        target_vocabulary_size: int, number of ids of the targets and of the other
+            inputs; 0 if they are unknown, so that they are not checked.
     """
 
     input_keys: ClassVar[tuple[str, ...]] = ()
+    source_vocabulary_size: int = 0
+    target_vocabulary_size: int = 0
     train_function: Any
 
     def compile(
@@ -103,8 +111,8 @@ class TokenTrainer(ReplicatedModel):
         Raises:
             ValueError: if an argument is out of its range, if the loss is not a mean
                 over the tokens with `micro_batches` above 1, if the loss takes
-                probabilities instead of logits, or if the loss or a metric has another
-                `pad_token_id` than the model.
+                probabilities instead of logits, or if the `pad_token_id` of the loss or
+                of a metric is another id of the vocabulary than that of the model.
 
         Example:
 
@@ -132,7 +140,9 @@ class TokenTrainer(ReplicatedModel):
             )
         signature = _SIGNATURES["compile"]
         bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
-        check_padding(self.pad_token_id, bound)
+        self.target_padding = find_padding(
+            self.pad_token_id, self.target_vocabulary_size, bound
+        )
         check_created_here(bound)
         check_takes_logits(loss)
         self.micro_batches = micro_batches
@@ -172,7 +182,7 @@ class TokenTrainer(ReplicatedModel):
                 from `keras.Model.fit`.
         """
         check_no_class_weight(class_weight)
-        arguments = _SIGNATURES["fit"].bind(self, *args, **kwargs).arguments
+        arguments = _bound("fit", self, *args, **kwargs)
         check_compiled("fit", self)
         check_data("fit", arguments, self.input_keys)
         check_learning_rate(self.optimizer, arguments.get("callbacks"))
@@ -182,9 +192,32 @@ class TokenTrainer(ReplicatedModel):
         build_from_dataset(self, arguments.get("x"))
         build_optimizer(self)
         if not is_first_process():
-            kwargs["verbose"] = 0
-        with explained_lengths(), within_fit(arguments.get("callbacks")):
-            return super().fit(*args, **kwargs)
+            arguments["verbose"] = 0
+        checks = self._check_ids(arguments)
+        with explained_errors(checks), within_fit(arguments.get("callbacks")):
+            return super().fit(**arguments)
+
+    def _check_ids(self, arguments: dict[str, Any]) -> TokenChecks:
+        """Checks arrays, and replaces other data by data whose batches are checked."""
+        target = self.target_vocabulary_size
+        sizes = {
+            "": 0 if self.input_keys else target,
+            "token_ids": target,
+            "encoder_token_ids": self.source_vocabulary_size,
+            "decoder_token_ids": target,
+        }
+        inputs = {name: size for name, size in sizes.items() if size}
+        ignored = ignored_targets(self.pad_token_id, getattr(self, "loss", None))
+        checks = TokenChecks(Vocabularies(inputs, target, self.pad_token_id, ignored))
+        x = arguments.get("x")
+        checks.check(x, arguments.get("y"), arguments.get("sample_weight"), name="x")
+        arguments["x"] = checks.applied_to(x, "x")
+        data = arguments.get("validation_data")
+        if isinstance(data, tuple):
+            checks.check(*data[:3], name="validation_data")
+        elif data is not None:
+            arguments["validation_data"] = checks.applied_to(data, "validation_data")
+        return checks
 
     def make_train_function(self, force: bool = False) -> None:
         before = self.train_function
@@ -223,12 +256,12 @@ class TokenTrainer(ReplicatedModel):
         Raises:
             ValueError: if the data are texts, or from `keras.Model.evaluate`.
         """
-        arguments = _SIGNATURES["evaluate"].bind(self, *args, **kwargs).arguments
+        arguments = _bound("evaluate", self, *args, **kwargs)
         check_compiled("evaluate", self)
         check_data("evaluate", arguments, self.input_keys)
         self._check_devices()
-        with explained_lengths():
-            return super().evaluate(*args, **kwargs)
+        with explained_errors(self._check_ids(arguments)):
+            return super().evaluate(**arguments)
 
     @functools.wraps(keras.Model.predict, assigned=())
     def predict(self, *args: Any, **kwargs: Any) -> Any:
@@ -247,10 +280,10 @@ class TokenTrainer(ReplicatedModel):
                 batches have different lengths on JAX or PyTorch. Use
                 `predict_on_batch`.
         """
-        arguments = _SIGNATURES["predict"].bind(self, *args, **kwargs).arguments
+        arguments = _bound("predict", self, *args, **kwargs)
         check_data("predict", arguments, self.input_keys)
-        with explained_lengths():
-            return super().predict(*args, **kwargs)
+        with explained_errors(self._check_ids(arguments)):
+            return super().predict(**arguments)
 
     @functools.wraps(keras.Model.predict_on_batch, assigned=())
     def predict_on_batch(self, x: Any) -> Any:
@@ -266,6 +299,7 @@ class TokenTrainer(ReplicatedModel):
             ValueError: if the data are texts, for which there is `generate`.
         """
         check_data("predict", {"x": x}, self.input_keys)
+        self._check_ids({"x": x})
         return super().predict_on_batch(x)
 
     @functools.wraps(keras.Model.test_on_batch, assigned=())
@@ -292,6 +326,7 @@ class TokenTrainer(ReplicatedModel):
         """
         check_compiled("test_on_batch", self)
         check_data("evaluate", {"x": x, "y": y}, self.input_keys)
+        self._check_ids({"x": x, "y": y, "sample_weight": sample_weight})
         return super().test_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     @functools.wraps(keras.Model.train_on_batch, assigned=())
@@ -322,6 +357,7 @@ class TokenTrainer(ReplicatedModel):
         check_no_class_weight(class_weight)
         check_compiled("train_on_batch", self)
         check_data("fit", {"x": x, "y": y}, self.input_keys)
+        self._check_ids({"x": x, "y": y, "sample_weight": sample_weight})
         check_distribution(self)
         if self.train_function is None:  # The check takes milliseconds.
             self._check_devices()
@@ -365,7 +401,7 @@ class TokenTrainer(ReplicatedModel):
             divergence = (
                 self.r_drop
                 / 2
-                * r_drop_loss(y, y_pred, second, sample_weight, self.pad_token_id)
+                * r_drop_loss(y, y_pred, second, sample_weight, self.target_padding)
             )
         if replicas == 1:
             return loss if divergence is None else loss + divergence
@@ -418,7 +454,7 @@ class TokenTrainer(ReplicatedModel):
         Returns:
             float32 scalar tensor.
         """
-        return ops.sum(token_weights(y, sample_weight, self.pad_token_id))
+        return ops.sum(token_weights(y, sample_weight, self.target_padding))
 
     def get_compile_config(self) -> Config:
         config = super().get_compile_config()
@@ -431,6 +467,13 @@ class TokenTrainer(ReplicatedModel):
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+
+def _bound(method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Returns the arguments of a method of `keras.Model` by name, without `self`."""
+    arguments = _SIGNATURES[method].bind(*args, **kwargs).arguments
+    others = arguments.pop("kwargs", {})
+    return {**{n: v for n, v in arguments.items() if n != "self"}, **others}
 
 
 def _with_shared_rows(args: tuple[Any, ...]) -> tuple[Any, ...]:

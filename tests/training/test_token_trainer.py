@@ -23,7 +23,9 @@ TARGET = RNG.integers(1, VOCABULARY, (ROWS, TARGET_LENGTH)).astype("int32")
 TARGET[np.arange(TARGET_LENGTH) >= np.array(LENGTHS)[:, None]] = 0
 INPUTS = {
     "encoder_token_ids": SOURCE,
-    "decoder_token_ids": np.where(TARGET == 0, 0, np.roll(TARGET, 1, axis=1)),
+    "decoder_token_ids": np.where(
+        TARGET == 0, 0, np.insert(TARGET[:, :-1], 0, 2, axis=1)
+    ),
 }
 WEIGHTS = RNG.uniform(0.5, 2, (ROWS, TARGET_LENGTH)).astype("float32")
 
@@ -200,18 +202,29 @@ def test_weights_of_half_precision():
 
 @pytest.mark.once("torch")
 def test_another_padding_id_than_that_of_the_model():
-    message = "`loss` must have .*`pad_token_id=0`.*Entropy with `pad_token_id=4`"
+    message = r"must have the `pad_token_id=0` .*Entropy\(pad_token_id=4\)"
     with pytest.raises(ValueError, match=message):
         compiled(loss=LabelSmoothedCrossEntropy(pad_token_id=4))
     model = compiled()
-    message = "`metrics` must have .*; received Perplexity with `pad_token_id=4`"
+    message = r"received .*`metrics`: Perplexity\(pad_token_id=4\)"
     metrics = [Perplexity(pad_token_id=4)]
     with pytest.raises(ValueError, match=message):
         model.compile("sgd", metrics=metrics)
     with pytest.raises(ValueError, match=message):
         model.compile("sgd", LabelSmoothedCrossEntropy(), None, metrics)
-    with pytest.raises(ValueError, match="`weighted_metrics` must have .*Perplexity"):
+    with pytest.raises(ValueError, match="`weighted_metrics`: Perplexity"):
         model.compile("sgd", weighted_metrics=metrics)
+
+
+def test_padding_of_the_targets_that_is_no_token():
+    other = np.where(TARGET == 0, -100, TARGET)
+    logs = []
+    for targets, padding in ((TARGET, 0), (other, -100)):
+        loss, metric = LabelSmoothedCrossEntropy(0.1, padding), Perplexity(padding)
+        model = compiled(make=seq2seq)
+        model.compile("sgd", loss, metrics=[metric], micro_batches=2, r_drop=1.0)
+        logs.append(model.train_on_batch(INPUTS, targets))
+    np.testing.assert_allclose(*logs, rtol=1e-5)
 
 
 @pytest.mark.once("torch")

@@ -1,0 +1,242 @@
+"""Checks of the token ids of `fit`, `evaluate` and `predict`, on the host.
+
+Keras's embeddings look ids outside the vocabulary up without an error, on most devices.
+A compiled step cannot raise an error either. So the ids are checked before it, where
+NumPy takes microseconds for a batch.
+"""
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+
+class Vocabularies(NamedTuple):
+    """What the token ids of a model must be.
+
+    Attributes:
+        inputs: the size of the vocabulary of each entry of the inputs; the key of
+            inputs that are not a dictionary is `""`.
+        targets: int, size of the vocabulary of the targets; 0 if it is unknown.
+        pad_token_id: int, the padding of the inputs.
+        ignored: set of ints, the targets that the loss ignores; `None` = targets are
+            not checked, since the loss may ignore any.
+    """
+
+    inputs: Mapping[str, int]
+    targets: int
+    pad_token_id: int
+    ignored: frozenset[int] | None = None
+
+
+class TokenChecks:
+    """Checks batches, and keeps the first error.
+
+    TensorFlow replaces the errors of a dataset by its own. The caller raises `error`
+    in their place.
+
+    Args:
+        vocabularies: what the token ids must be.
+
+    Attributes:
+        error: the first `ValueError`, or `None`.
+    """
+
+    def __init__(self, vocabularies: Vocabularies) -> None:
+        self._vocabularies = vocabularies
+        self.error: ValueError | None = None
+
+    def check(
+        self, x: Any, y: Any = None, weights: Any = None, *, of: str = "", name: str
+    ) -> None:
+        """Checks a batch, or all arrays of `fit`.
+
+        Args:
+            x: array `(rows, length)`, or a dictionary of them: the inputs.
+            y: array `(rows, target_length)`: the targets. Targets of other shapes are
+                not checked.
+            weights: array `(rows, target_length)` or `(rows,)`: the sample weights;
+                targets of weight 0 are not checked.
+            of: str, what the rows belong to, for messages.
+            name: str, the argument, for messages.
+
+        Raises:
+            ValueError: if an id is not in the vocabulary or not an integer, or padding
+                precedes a token of the same row.
+        """
+        try:
+            is_dictionary = isinstance(x, Mapping)
+            for key, size in self._vocabularies.inputs.items():
+                if is_dictionary == bool(key) and (not key or key in x):
+                    place = f'`{name}["{key}"]`' if key else f"`{name}`"
+                    ids = _ids(x[key] if is_dictionary else x, place)
+                    if ids is not None:
+                        self._check_inputs(ids, size, key, place, of, x)
+            ignored = self._vocabularies.ignored if self._vocabularies.targets else None
+            place = "`y`" if name == "x" else f"`y` of `{name}`"
+            targets = None if ignored is None else _ids(y, place)
+            if ignored is not None and targets is not None:
+                self._check_targets(targets, weights, ignored, place, of)
+        except ValueError as error:
+            self.error = self.error or error
+            raise
+
+    def _check_inputs(
+        self, ids: np.ndarray, size: int, key: str, place: str, of: str, x: Any
+    ) -> None:
+        pad = self._vocabularies.pad_token_id
+        _check_range(ids, size, place, of, "")
+        if isinstance(x, Mapping) and "segment_ids" in x:
+            return  # texts of a row need no padding between them
+        real = ids != pad
+        starts = real[:, :1].sum(axis=1) + (real[:, 1:] & ~real[:, :-1]).sum(axis=1)
+        if key == "decoder_token_ids":
+            starts = starts + (~real[:, 0] & real.any(axis=1))
+        wrong = np.flatnonzero(starts > 1)
+        if len(wrong):
+            sides = "at its end" if key == "decoder_token_ids" else "at one end"
+            raise ValueError(
+                f"{place} must have the padding of a row {sides}; received "
+                f"`pad_token_id={pad}` before other tokens in row {wrong[0]}{of}: "
+                f"{ids[wrong[0]].tolist()!r:.100}. Remove the padding within the row. "
+                f"If {pad} is a token of your texts, build the model with another "
+                "`pad_token_id` that no text has."
+            )
+
+    def _check_targets(
+        self,
+        ids: np.ndarray,
+        weights: Any,
+        ignored: frozenset[int],
+        place: str,
+        of: str,
+    ) -> None:
+        used = ~np.isin(ids, [*ignored])
+        if weights is not None:
+            weights = np.asarray(_as_array(weights))
+            if weights.shape in (ids.shape, ids.shape[:1]):
+                used &= (weights != 0).reshape(len(ids), -1)
+        remedy = ""
+        if (ids == -100).any():
+            remedy = (
+                " If -100 marks tokens that the loss ignores, pass `pad_token_id=-100` "
+                "to the loss and to the metrics."
+            )
+        ids = np.where(used, ids, 0)
+        _check_range(ids, self._vocabularies.targets, place, of, remedy)
+
+    def applied_to(self, data: Any, name: str) -> Any:
+        """Returns data whose batches are checked when they are made.
+
+        Args:
+            data: a `tf.data.Dataset`, a `PyDataset`, a `DataLoader` of PyTorch or a
+                generator; other data are returned.
+            name: str, the argument, for messages.
+
+        Returns:
+            Data of the same kind and length.
+        """
+        check = functools.partial(self._check_batch, name)
+        if isinstance(data, types.GeneratorType):
+            return _each(check, data)
+        if isinstance(data, keras.utils.PyDataset):
+            return _CheckedPyDataset(data, check)
+        if hasattr(data, "element_spec") and hasattr(data, "map"):
+            return _mapped(check, data)
+        if hasattr(data, "collate_fn"):
+            data, collate = copy.copy(data), data.collate_fn
+            data.collate_fn = functools.partial(_collate, check, collate)
+        return data
+
+    def _check_batch(self, name: str, batch: Any) -> Any:
+        parts = batch if isinstance(batch, tuple) else (batch,)
+        self.check(*parts[:3], of=" of a batch", name=name)
+        return batch
+
+
+def _ids(x: Any, place: str) -> np.ndarray | None:
+    """Returns an array `(rows, length)` of integers; `None` for other data."""
+    array = _as_array(x)
+    if array is None or array.ndim != 2 or not array.size:
+        return None
+    if "float" in str(array.dtype):
+        raise ValueError(
+            f"{place} must be integers, as token ids are; received an array of "
+            f'{array.dtype}. Convert it, for example with `.astype("int32")`.'
+        )
+    return array if array.dtype.kind in "iu" else None
+
+
+def _as_array(x: Any) -> np.ndarray | None:
+    if isinstance(x, np.ndarray) or not hasattr(x, "shape"):
+        return x if isinstance(x, np.ndarray) else None
+    return np.asarray(ops.convert_to_numpy(x))
+
+
+def _check_range(ids: np.ndarray, size: int, place: str, of: str, remedy: str) -> None:
+    if ids.min() >= 0 and ids.max() < size:
+        return
+    row, column = np.argwhere((ids < 0) | (ids >= size))[0]
+    raise ValueError(
+        f"{place} must have token ids from 0 to {size - 1} (the vocabulary has {size} "
+        f"entries); received {ids[row, column]} in row {row}{of}.{remedy}"
+    )
+
+
+def _each(check: Callable[[Any], Any], batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield check(batch)
+
+
+def _collate(check: Callable[[Any], Any], collate: Callable, rows: Any) -> Any:
+    batch = collate(rows)
+    check(tuple(batch) if isinstance(batch, list) else batch)
+    return batch
+
+
+class _CheckedPyDataset(keras.utils.PyDataset):
+    """The batches of another `PyDataset`, checked."""
+
+    def __init__(self, data: keras.utils.PyDataset, check: Callable[[Any], Any]):
+        super().__init__(
+            workers=data.workers,
+            use_multiprocessing=data.use_multiprocessing,
+            max_queue_size=data.max_queue_size,
+        )
+        self._data, self._check = data, check
+
+    def __getitem__(self, index: int) -> Any:
+        return self._check(self._data[index])
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._data.num_batches
+
+    def on_epoch_begin(self) -> None:
+        self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()
+
+
+def _mapped(check: Callable[[Any], Any], dataset: Any) -> Any:
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    if not all(isinstance(each, tf.TensorSpec) for each in keras.tree.flatten(spec)):
+        return dataset  # ragged or sparse tensors, which Keras refuses
+
+    def check_arrays(*arrays: np.ndarray) -> None:
+        check(keras.tree.pack_sequence_as(spec, arrays))
+
+    @tf.autograph.experimental.do_not_convert
+    def mapped(*parts: Any) -> Any:
+        tf.numpy_function(check_arrays, keras.tree.flatten(parts), [])
+        return parts if isinstance(spec, tuple) else parts[0]
+
+    return dataset.map(mapped)
