@@ -212,6 +212,14 @@ class BatchPlan:
         rows = np.multiply(self.counts, self.buckets.rows)
         return 1 - int(self.lengths.sum()) / int((rows @ self.buckets.lengths).sum())
 
+    @property
+    def output_length_ratio(self) -> float:
+        """See `ParallelDataset`."""
+        source, target = self.lengths.T
+        ratios = target / np.maximum(source, 1)
+        longest = np.quantile(ratios, 0.999, method="higher")
+        return max(1.0, round(1.5 * float(longest), 2))
+
     def tokens(self, batches: int) -> int:
         """Returns the expected number of target tokens in `batches` batches."""
         return round(int(self.lengths[:, 1].sum()) * batches / self.batches)

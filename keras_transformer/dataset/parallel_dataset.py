@@ -1,8 +1,10 @@
 """The dataset that `parallel_dataset` returns: epochs, positions and statistics."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from keras_transformer.dataset.batches import BatchStream, Collator, PositionState
 from keras_transformer.dataset.buckets import FILLER, BatchShape
@@ -30,6 +32,9 @@ class ParallelDataset(EpochDataset[PairWindow]):
             epoch or window that `shapes` describes.
         tokens_per_epoch: int, target tokens of an epoch, with end tokens and without
             padding, in the epoch or window that `shapes` describes.
+        output_length_ratio: float >= 1, 1.5 times the ratio of target tokens to source
+            tokens that 99.9 % of the pairs do not exceed, in that epoch or window.
+            `fit` passes it on to the model, whose outputs then have room for it.
     """
 
     def __init__(
@@ -41,12 +46,21 @@ class ParallelDataset(EpochDataset[PairWindow]):
         shapes: tuple[BatchShape, ...],
         padding_fraction: float,
         tokens_per_epoch: int,
+        output_length_ratio: float,
     ) -> None:
         super().__init__(stream, collate, collate.signature, tokens_per_epoch)
+        self.output_length_ratio = output_length_ratio
         self._corpora = corpora
         self._statistics = statistics
         self.shapes = shapes
         self.padding_fraction = padding_fraction
+
+    @functools.cached_property
+    def dataset(self) -> tf.data.Dataset:
+        """The batches as a `tf.data.Dataset`, of which each iterator is one epoch."""
+        dataset = super().dataset
+        dataset.output_length_ratio = self.output_length_ratio
+        return dataset
 
     @property
     def pairs_read(self) -> int:

@@ -205,6 +205,7 @@ def parallel_dataset(
         plan.shapes(batches),
         plan.padding_fraction,
         plan.tokens(batches),
+        plan.output_length_ratio,
     )
 
 

@@ -73,6 +73,26 @@ def output_lengths(length: OutputLength, source_lengths: int | Tensor) -> int | 
     return ops.maximum(ops.cast(ops.floor(lengths), "int32"), 1)
 
 
+def default_lengths(source_lengths: Any, ratio: float, least: OutputLength) -> Any:
+    """Computes the maximum lengths of outputs if none is given.
+
+    Args:
+        source_lengths: int or int32 tensor of any shape.
+        ratio: float, target tokens for each source token that there is room for.
+        least: int or `RelativeLength`, the length that there is room for at least.
+
+    Returns:
+        int or int32 tensor of the shape of `source_lengths`.
+    """
+    lengths: Any = output_lengths(least, source_lengths)
+    if ratio <= 1:
+        return lengths
+    wanted: Any = output_lengths(RelativeLength(ratio), source_lengths)
+    if isinstance(source_lengths, int):
+        return max(lengths, wanted)
+    return ops.maximum(lengths, wanted)
+
+
 def smaller(size: Any, limit: Any) -> Any:
     """Returns the smaller of two sizes, an int if both are.
 

@@ -66,7 +66,7 @@ def run_search(
     free = inputs._replace(phrases=none)
     first = _run(search, model, free, state, max_length, capacity)
     if not inputs.has_phrases:
-        return first
+        return mark_truncated(first, model, inputs)
     pad, token_ids = model.pad_token_id, inputs.phrases
     found = first.scores > -float("inf")
     lacks = ops.logical_and(found, Phrases(token_ids, pad).lacked_by(first.token_ids))
@@ -74,7 +74,30 @@ def run_search(
     is_lacking = ops.any(lacks, axis=1)[:, None, None]
     rest = inputs._replace(phrases=ops.where(is_lacking, token_ids, pad))
     second = _run(search, model, rest, state, max_length, capacity)
-    return first.merged(second, pad)
+    return mark_truncated(first.merged(second, pad), model, inputs)
+
+
+def mark_truncated(
+    result: SearchResult, model: DecodingModel, inputs: SearchInputs
+) -> SearchResult:
+    """Adds which hypotheses have reached the maximum length.
+
+    Args:
+        result: the result of `Search.result`.
+        model: the model.
+        inputs: the constraints of the search.
+
+    Returns:
+        The `SearchResult` with `truncated`.
+    """
+    is_real = ops.any(inputs.source_mask, axis=1)[:, None]
+    reached = ops.logical_and(is_real, result.lengths >= inputs.limits[:, None])
+    reached = ops.logical_and(reached, result.lengths > 0)
+    if not getattr(model, "forces_end_token", True):
+        last = ops.maximum(result.lengths - 1, 0)[:, :, None]
+        last = ops.take_along_axis(result.token_ids, last, axis=2)[:, :, 0]
+        reached = ops.logical_and(reached, ops.not_equal(last, model.end_token_id))
+    return result._replace(truncated=reached)
 
 
 def check_finds_phrases(search: Search) -> None:

@@ -85,11 +85,15 @@ class SearchResult(NamedTuple):
             where there is no hypothesis, because rules ban every token; NaN where
             there is none because the model gives logits without probabilities: one is
             NaN or `inf`, or all are `-inf`.
+        truncated: boolean tensor `(batch, num_hypotheses)`, which hypotheses have
+            reached the maximum length: the search forced their end token, or they have
+            none. `None` in the result of a single `Search`.
     """
 
     token_ids: TokenIds
     lengths: Tensor
     scores: Tensor
+    truncated: Mask | None = None
 
     def merged(self, other: Self, pad_token_id: int) -> Self:
         """Returns the best hypotheses of two results, each hypothesis once.
@@ -102,7 +106,7 @@ class SearchResult(NamedTuple):
             A `SearchResult` of as many hypotheses as this one has.
         """
         count = self.scores.shape[1]
-        parts = zip(self, other, strict=True)
+        parts = zip(self[:3], other[:3], strict=True)
         both = type(self)(*(ops.concatenate(pair, axis=1) for pair in parts))
         return both.distinct(count, pad_token_id)
 

@@ -16,6 +16,7 @@ from keras_transformer.decoding.loop import (
     check_finds_phrases,
     end_search,
     has_ended,
+    mark_truncated,
 )
 from keras_transformer.decoding.search import SearchInputs, SearchState
 from keras_transformer.inference.alignment import Alignment
@@ -103,12 +104,14 @@ class _CompiledSearch:
             model.begin_search, **request._asdict()
         )
         inputs, state = begin(sources, **named)
-        return request.search.result(model, state), has_ended(state), inputs, state
+        result = mark_truncated(request.search.result(model, state), model, inputs)
+        return result, has_ended(state), inputs, state
 
     def _last_part(self, inputs: SearchInputs, state: SearchState) -> SearchResult:
         model, (search, max_length, _) = self._model, self._request
         steps = model.longest_output(ops.shape(inputs.source_mask)[1], max_length)
-        return end_search(search, model, inputs, state, steps)
+        result = end_search(search, model, inputs, state, steps)
+        return mark_truncated(result, model, inputs)
 
 
 class Generator:
@@ -345,6 +348,7 @@ def _empty_outputs(
         ),
         lengths=np.where(empty, np.int32(0), np.asarray(result.lengths)),
         scores=np.where(empty, np.float32(0), np.asarray(result.scores)),
+        truncated=np.asarray(result.truncated) & ~empty,
     )
 
 
@@ -352,20 +356,21 @@ def _distinct(
     result: SearchResult, texts: list[list[str]], pad_token_id: int
 ) -> tuple[SearchResult, list[list[str]]]:
     """Keeps the best hypothesis of each text; the others have no tokens, as missing."""
-    token_ids, lengths, scores = (np.array(part) for part in result)
+    token_ids, lengths, scores, truncated = (np.array(part) for part in result)
     kept = []
     for number, row in enumerate(texts):
         found = scores[number] > -np.inf
         first = {text: i for i, text in reversed([*enumerate(row)]) if found[i]}
         places = sorted(first.values()) or [0]
         count = len(places)
-        for part in (token_ids, lengths, scores):
+        for part in (token_ids, lengths, scores, truncated):
             part[number, :count] = part[number, places]
         token_ids[number, count:] = pad_token_id
         lengths[number, count:] = 0
         scores[number, count:] = -np.inf
+        truncated[number, count:] = False
         kept.append([row[place] for place in places])
-    return SearchResult(token_ids, lengths, scores), kept
+    return SearchResult(token_ids, lengths, scores, truncated), kept
 
 
 def _group(values: Sequence[T], size: int) -> list[list[T]]:
@@ -377,6 +382,7 @@ def _no_results(num_hypotheses: int) -> SearchResult:
         token_ids=np.zeros((0, num_hypotheses, 0), "int32"),
         lengths=np.zeros((0, num_hypotheses), "int32"),
         scores=np.zeros((0, num_hypotheses), "float32"),
+        truncated=np.zeros((0, num_hypotheses), "bool"),
     )
 
 
@@ -391,6 +397,6 @@ def _concatenate(
         padding = ((0, 0), (0, 0), (0, missing))
         cut = np.asarray(result.token_ids)[:, :, :longest]
         token_ids.append(np.pad(cut, padding, constant_values=pad_token_id))
-    lengths = np.concatenate([np.asarray(result.lengths) for result in results])
-    scores = np.concatenate([np.asarray(result.scores) for result in results])
-    return SearchResult(np.concatenate(token_ids)[order], lengths[order], scores[order])
+    others = zip(*(result[1:] for result in results), strict=True)
+    parts = [token_ids, *others]
+    return SearchResult(*(np.concatenate(part)[order] for part in parts))

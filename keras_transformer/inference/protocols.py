@@ -157,6 +157,7 @@ class SequenceModel(DecodingModel, Protocol):
         batch_size: int = 64,
         return_scores: bool = False,
         *,
+        return_truncated: bool = False,
         return_alignments: bool = False,
         min_length: OutputLength = 0,
         prefix: Any = None,

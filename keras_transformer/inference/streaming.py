@@ -104,7 +104,7 @@ class Stepper:
         if state is not None:
             result = request.search.result(self._model, state)
             check_probabilities(ops.convert_to_numpy(result.scores))
-            token_ids, lengths, _ = (ops.convert_to_numpy(x)[0, 0] for x in result)
+            token_ids, lengths = (ops.convert_to_numpy(x)[0, 0] for x in result[:2])
             yield from token_ids[count:lengths].tolist()
 
     def search_tree(self, inputs: Any, request: Request, prefix: Any) -> SearchTree:
@@ -268,7 +268,7 @@ def _unfinished_paths(state: BeamState) -> dict[tuple[int, ...], float]:
 
 
 def _finished_paths(result: SearchResult) -> dict[tuple[int, ...], float]:
-    token_ids, lengths, scores = (ops.convert_to_numpy(part)[0] for part in result)
+    token_ids, lengths, scores = (ops.convert_to_numpy(part)[0] for part in result[:3])
     rows = [
         row[:length].tolist() for row, length in zip(token_ids, lengths, strict=True)
     ]

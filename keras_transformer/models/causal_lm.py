@@ -22,6 +22,7 @@ from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.models.decoder_only import DecoderOnly, prompt_lengths
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import (
+    check_length_ratio,
     check_limit,
     check_tying,
     find_sizes,
@@ -118,6 +119,9 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         max_length: int, maximum number of tokens that the model attends to: those of
             a prompt and of its continuation, whose last token is not an input. `None`
             = the limit of `positions`, if it has one.
+        output_length_ratio: float >= 1, the target tokens for each source token that
+            `generate` has room for if its `max_length` is `None`. `fit` raises it to
+            that of the dataset of `parallel_dataset`.
         pad_token_id: int, fills short rows of a batch.
         start_token_id: int, the first token of a text; it may be the end token.
         end_token_id: int, ends texts; it must not be the padding. The tokenizer, if
@@ -205,6 +209,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         max_length: int | None = None,
+        output_length_ratio: float = 1.0,
         pad_token_id: int = 0,
         start_token_id: int = 2,
         end_token_id: int = 3,
@@ -236,6 +241,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         self.rematerialize = rematerialize
         limit = check_limit(max_length, self.positions, "max_length")
         self.max_length = self.max_source_length = self.max_target_length = limit
+        self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
         self.add_start_token = add_start_token
         self.normalize_embeddings = normalize_embeddings
@@ -376,6 +382,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             "output_bias",
             "rematerialize",
             "max_length",
+            "output_length_ratio",
             "pad_token_id",
             "start_token_id",
             "end_token_id",

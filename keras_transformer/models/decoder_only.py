@@ -5,7 +5,11 @@ from typing import Any, NoReturn
 from keras import ops
 
 from keras_transformer.decoding import OutputLength, Sampling, Search
-from keras_transformer.decoding.lengths import output_lengths, smaller
+from keras_transformer.decoding.lengths import (
+    default_lengths,
+    output_lengths,
+    smaller,
+)
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
@@ -110,8 +114,7 @@ class DecoderOnly(CachedDecoder):
         Returns:
             int or int32 tensor, of the type and shape of `source_lengths`.
         """
-        max_length = DEFAULT_NEW_TOKENS if max_length is None else max_length
-        steps = output_lengths(max_length, source_lengths)
+        steps = self._new_tokens(source_lengths, max_length)
         if self.max_length is None:
             return steps
         return smaller(steps, self.max_length + 1 - source_lengths)
@@ -128,9 +131,15 @@ class DecoderOnly(CachedDecoder):
         Returns:
             int or int32 scalar tensor.
         """
-        max_length = DEFAULT_NEW_TOKENS if max_length is None else max_length
-        steps = output_lengths(max_length, source_length)
+        steps = self._new_tokens(source_length, max_length)
         return steps if self.max_length is None else smaller(steps, self.max_length)
+
+    def _new_tokens(self, prompt_lengths: Any, max_length: OutputLength | None) -> Any:
+        if max_length is not None:
+            return output_lengths(max_length, prompt_lengths)
+        return default_lengths(
+            prompt_lengths, self.output_length_ratio, DEFAULT_NEW_TOKENS
+        )
 
     @explains_search_options
     def generate(
@@ -141,6 +150,7 @@ class DecoderOnly(CachedDecoder):
         batch_size: int = 64,
         return_scores: bool = False,
         *,
+        return_truncated: bool = False,
         return_alignments: bool = False,
         min_length: OutputLength = 0,
         prefix: Sequences | None = None,
@@ -163,11 +173,14 @@ class DecoderOnly(CachedDecoder):
                 `BeamSearch()` give the most probable text. They suit answers, and cause
                 repetitions in running text.
             max_length: int or `RelativeLength`, maximum number of new tokens, the end
-                token included; `None` = 256. A text that reaches it is cut off there,
+                token included; `None` = 256, or `output_length_ratio` times the length
+                of the prompt if this is more. A text that reaches it is cut off there,
                 without an end token. The `max_length` of the model limits the sum of
                 prompt and new tokens.
             batch_size: int, number of prompts continued together.
             return_scores: bool, for texts: whether to return the scores as well.
+            return_truncated: bool, for texts: whether to return as well which of them
+                have reached the maximum length without an end token.
             return_alignments: must be `False`.
             min_length: int or `RelativeLength`, minimum number of new tokens.
             prefix: the beginning of each continuation: a text for a text; or one entry
@@ -186,7 +199,8 @@ class DecoderOnly(CachedDecoder):
             For token ids a `SearchResult` of NumPy arrays, without the prompts. For
             texts a list of texts (for a single text, a text), or of lists of texts if
             the search returns several hypotheses. With `return_scores=True` a tuple
-            with a float32 array of scores `(batch,)` or `(batch, num_hypotheses)`.
+            with a float32 array of scores `(batch,)` or `(batch, num_hypotheses)`; with
+            `return_truncated=True` also with a boolean array of this shape.
 
         Raises:
             ValueError: if a token id is not in the vocabulary, a prompt is longer than
@@ -214,6 +228,7 @@ class DecoderOnly(CachedDecoder):
             seed,
             batch_size,
             return_scores=return_scores,
+            return_truncated=return_truncated,
             distinct_texts=distinct_texts,
             include_source=include_prompt,
             constraints=constraints,

@@ -84,6 +84,8 @@ class Ensemble(GenerativeModel):
         self.max_target_length = _least(
             [model.max_target_length for model in self.models]
         )
+        ratios = [model.output_length_ratio for model in self.models]
+        self.output_length_ratio = max(ratios)
         self._cache_compiled_functions()
         self.built = True
 

@@ -9,7 +9,7 @@ from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator
-from keras_transformer.inference.request import Request
+from keras_transformer.inference.request import Request, warn_of_truncation
 from keras_transformer.inference.scoring import Scorer, ScoreResult
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences, is_text
@@ -55,6 +55,17 @@ class GenerativeModel(SearchableModel):
     empty_source: tuple[int, ...] = ()
     length_arguments: tuple[str, str] = ("max_source_length", "max_target_length")
 
+    def keep_length_ratio(self, data: Any) -> None:
+        """Raises `output_length_ratio` to that of a dataset.
+
+        Args:
+            data: the dataset of a `ParallelDataset`; other data have no effect.
+        """
+        ratio = float(getattr(data, "output_length_ratio", 1.0))
+        if ratio > self.output_length_ratio:
+            self.output_length_ratio = ratio
+            self._cache_compiled_functions()
+
     def _cache_compiled_functions(self) -> None:
         self._generator = Generator(self)
         self._stepper = Stepper(self, self._generator)
@@ -93,6 +104,7 @@ class GenerativeModel(SearchableModel):
         batch_size: int = 64,
         return_scores: bool = False,
         *,
+        return_truncated: bool = False,
         return_alignments: bool = False,
         min_length: OutputLength = 0,
         prefix: Sequences | None = None,
@@ -113,9 +125,14 @@ class GenerativeModel(SearchableModel):
             search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
                 if `None`.
             max_length: int or `RelativeLength`, maximum output length in tokens,
-                the end token included; `None` = the length of the source plus 50.
+                the end token included; `None` = the length of the source plus 50, or
+                `output_length_ratio` times its length if this is more. Without
+                `return_truncated`, a warning says how many texts reach the limit of
+                `None`.
             batch_size: int, number of inputs decoded together.
             return_scores: bool, for texts: whether to return the scores as well.
+            return_truncated: bool, for texts: whether to return as well which of them
+                have reached the maximum length, so that their ends may be missing.
             return_alignments: bool, whether to return an `Alignment` of each hypothesis
                 with its input; see `align`.
             min_length: int or `RelativeLength`, minimum output length in tokens, the
@@ -141,6 +158,7 @@ class GenerativeModel(SearchableModel):
             texts (for a single text, a text), or of lists of texts if the
             search returns several hypotheses. With `return_scores=True` a tuple with a
             float32 array of scores `(batch,)` or `(batch, num_hypotheses)`; with
+            `return_truncated=True` also with a boolean array of this shape; with
             `return_alignments=True` a tuple with a list of `Alignment`s, or of lists
             of them, as the last entry.
 
@@ -170,6 +188,7 @@ class GenerativeModel(SearchableModel):
             seed,
             batch_size,
             return_scores=return_scores,
+            return_truncated=return_truncated,
             return_alignments=return_alignments,
             distinct_texts=distinct_texts,
             constraints=constraints,
@@ -184,6 +203,7 @@ class GenerativeModel(SearchableModel):
         batch_size: int,
         *,
         return_scores: bool,
+        return_truncated: bool,
         return_alignments: bool = False,
         distinct_texts: bool = False,
         include_source: bool = False,
@@ -207,6 +227,10 @@ class GenerativeModel(SearchableModel):
             outputs = [_squeeze(texts, one)]
             if return_scores:
                 outputs.append(result.scores[:, 0] if one else result.scores)
+            if return_truncated:
+                outputs.append(result.truncated[:, 0] if one else result.truncated)
+            elif request.max_length is None and self.forces_end_token:
+                warn_of_truncation(int(result.truncated[:, 0].sum()), len(texts))
         if alignments is not None:
             outputs.append(_squeeze(alignments, one))
         if single:

@@ -15,6 +15,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.lengths import (
     DEFAULT_MAX_LENGTH,
+    default_lengths,
     output_lengths,
     smaller,
 )
@@ -48,6 +49,8 @@ class SearchableModel(PresetModel):
         start_token_id: int.
         end_token_id: int.
         forces_end_token: bool; see `DecodingModel`.
+        output_length_ratio: float, target tokens for each source token that outputs
+            have room for if `max_length` is `None`.
     """
 
     max_target_length: int | None
@@ -55,6 +58,7 @@ class SearchableModel(PresetModel):
     start_token_id: int
     end_token_id: int
     forces_end_token: bool = True
+    output_length_ratio: float = 1.0
 
     @property
     def source_spec(self) -> ArraySpec | None:
@@ -136,7 +140,8 @@ class SearchableModel(PresetModel):
             search: the search.
             max_length: int or `RelativeLength`, maximum output length in tokens, the
                 end token included. `None` = 50 more than the length of the source, as
-                in section 6.1 of the paper. `max_target_length` is a limit as well.
+                in section 6.1 of the paper, or `output_length_ratio` times its length
+                if this is more. `max_target_length` is a limit as well.
             min_length: int or `RelativeLength`, minimum output length.
             prefixes: int tensor `(batch, prefix_length)`, the beginnings of the
                 outputs, padded; `None` = no prefixes.
@@ -295,8 +300,12 @@ class SearchableModel(PresetModel):
         Returns:
             int or int32 tensor, of the type and shape of `source_lengths`.
         """
-        max_length = DEFAULT_MAX_LENGTH if max_length is None else max_length
-        steps = output_lengths(max_length, source_lengths)
+        if max_length is None:
+            steps = default_lengths(
+                source_lengths, self.output_length_ratio, DEFAULT_MAX_LENGTH
+            )
+        else:
+            steps = output_lengths(max_length, source_lengths)
         limit = self.max_target_length
         return steps if limit is None else smaller(steps, limit)
 

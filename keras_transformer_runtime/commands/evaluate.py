@@ -12,6 +12,7 @@ from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     LengthPenalty,
+    MaxLength,
     ModelPath,
     NumBeams,
     TooLong,
@@ -70,6 +71,7 @@ def evaluate_command(
     bleu_tokenize: Annotated[
         str, typer.Option(help="Tokenizer of sacreBLEU: 13a, zh, ja-mecab, char, …")
     ] = DEFAULT_TOKENIZE,
+    max_length: MaxLength = None,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
     documents: Annotated[
@@ -109,6 +111,10 @@ def evaluate_command(
     import_keras_quietly()
     from keras_transformer.dataset import read_pairs
     from keras_transformer.evaluation import text_scores
+    from keras_transformer.inference.file_translation.translation import (
+        TRUNCATION_REMEDY,
+    )
+    from keras_transformer.inference.request import warn_of_truncation
     from keras_transformer.models import CausalLM
     from keras_transformer.recipe.loading import load_trained_model
 
@@ -117,6 +123,7 @@ def evaluate_command(
         options: dict[str, object] = {
             "num_beams": num_beams,
             "length_penalty": length_penalty,
+            "max_length": max_length,
             "lowercase": lowercase or None,
             "bleu_tokenize": None
             if bleu_tokenize == DEFAULT_TOKENIZE
@@ -146,7 +153,10 @@ def evaluate_command(
         for text, is_long in zip(sources, long_sources, strict=True)
     ]
     search = make_search(model, num_beams, length_penalty)
-    outputs = loaded.generate(texts, search, batch_size=batch_size)
+    outputs, truncated = loaded.generate(
+        texts, search, max_length, batch_size, return_truncated=True
+    )
+    warn_of_truncation(int(truncated.sum()), len(texts), TRUNCATION_REMEDY)
     scores = text_scores(outputs, targets, lowercase, bleu_tokenize)
     for name, result in scores.items():
         label = name.replace("_", " ")

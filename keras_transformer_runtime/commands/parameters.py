@@ -48,6 +48,14 @@ DiversityPenalty = Annotated[
         help="Penalty of a token for each beam of an earlier group that chooses it."
     ),
 ]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Maximum number of tokens of a translation.",
+        show_default="50 more than the source, or more if the training text has more",
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="Number of texts decoded together.")
 ]

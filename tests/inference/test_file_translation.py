@@ -61,9 +61,10 @@ class Shouter:
         self.asked.append(texts)
         best = [text.upper().replace("F", "F\r\n") for text in texts]
         scores = -np.array([[len(text), np.inf] for text in texts], "float32")
+        truncated = np.array([[text == "abc", False] for text in texts])
         if search.num_hypotheses == 1:
-            return best, scores[:, 0]
-        return [[text, ""] for text in best], scores
+            return best, scores[:, 0], truncated[:, 0]
+        return [[text, ""] for text in best], scores, truncated
 
 
 @pytest.fixture(autouse=True)

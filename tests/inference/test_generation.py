@@ -56,7 +56,7 @@ def test_texts_equal_the_outputs_of_their_token_ids(model):
     assert isinstance(result, SearchResult)
     assert result.token_ids.shape == (3, 2, result.lengths.max())
     assert result.lengths.shape == result.scores.shape == (3, 2)
-    assert [part.dtype for part in result] == ["int32", "int32", "float32"]
+    assert [part.dtype for part in result] == ["int32", "int32", "float32", "bool"]
     assert all(isinstance(part, np.ndarray) for part in result)
     assert (np.diff(result.scores, axis=1) <= 0).all()
     texts, scores = model.generate(TEXTS, N_BEST, return_scores=True)

@@ -29,7 +29,7 @@ def test_holds_the_search_of_generate(model, search):
     [row] = TOKENIZER.tokenize(["a toy"], add_end=True).to_list()
     tree = model.search_tree(row, search, max_length=5)
     result = model.generate([row], search, max_length=5)
-    rows, lengths, scores = (part[0] for part in result)
+    rows, lengths, scores = (part[0] for part in result[:3])
     scores = scores[lengths > 0]  # Groups may end with the same hypothesis.
     expected = [
         tuple(row[:length]) for row, length in zip(rows, lengths, strict=True) if length

@@ -104,7 +104,7 @@ BATCHES = {
     "half": (pairs(labels=IDS.astype("float16")), "`y`.* must be integers.*float16"),
     "within": (
         pairs(source=np.array([[4, 5, 6], [4, 0, 5]])),
-        r"padding of a row at one end; received `pad_token_id=0` .* row 1.*: \[4, 0, 5\]",
+        r"padding of a row at one end; received `pad.*=0` .* row 1.*: \[4, 0, 5\]",
     ),
     "start": (
         pairs(target=np.array([[4, 5, 6], [0, 4, 5]])),

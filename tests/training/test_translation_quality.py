@@ -35,9 +35,10 @@ class Translator(keras.Sequential):
         self.script = [list(texts) for texts in script]
         self.calls = []
 
-    def generate(self, inputs, search=None):
+    def generate(self, inputs, search=None, return_truncated=True):
         self.calls.append((inputs, search))
-        return self.script[len(self.calls) - 1]
+        outputs = self.script[len(self.calls) - 1]
+        return outputs, np.zeros(len(outputs), "bool")
 
     def learn(self, *callbacks, epochs=1, verbose=0):
         arguments = {"epochs": epochs, "verbose": verbose, "callbacks": callbacks}

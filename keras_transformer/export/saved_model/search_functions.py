@@ -123,6 +123,7 @@ class SearchFunctions(tf.Module):
             "text": tf.reshape(texts, tf.shape(found)[:2]),
             "score": result.scores[:count],
             "length": result.lengths[:count],
+            "truncated": result.truncated[:count],
         }
 
     def _token_outputs(self, result: SearchResult, count: tf.Tensor) -> Outputs:
@@ -132,6 +133,7 @@ class SearchFunctions(tf.Module):
             "token_ids": result.token_ids[:count, :, :length],
             "score": result.scores[:count],
             "length": result.lengths[:count],
+            "truncated": result.truncated[:count],
         }
 
     def _prefixes(

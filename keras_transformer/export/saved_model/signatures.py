@@ -145,7 +145,7 @@ class Signatures(SearchFunctions):
     def serve(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
         outputs = self._texts_of(self._decode(text))
-        return {name: outputs[name][:, 0] for name in ("text", "score")}
+        return {name: outputs[name][:, 0] for name in ("text", "score", "truncated")}
 
     @traced_function(
         input_signature=[
@@ -270,7 +270,7 @@ class Signatures(SearchFunctions):
         found = result.token_ids[:, 0, :padded_length]
         batch = tf.shape(text)[0]
         named = {
-            **{name: outputs[name][:, 0] for name in ("text", "score")},
+            **{name: outputs[name][:, 0] for name in ("text", "score", "truncated")},
             "source_tokens": self._to_strings("source", token_ids[:batch, :width]),
             "tokens": self._to_strings("target", found[:batch, :length]),
         }
@@ -299,6 +299,7 @@ class Signatures(SearchFunctions):
             tf.where(is_empty[:, None], self._pad_token_id, result.token_ids),
             tf.where(is_empty, 0, result.lengths),
             tf.where(is_empty, 0.0, result.scores),
+            result.truncated & ~is_empty,
         )
         return _Decoded(tokens, token_ids, result)
 

@@ -28,17 +28,25 @@ from keras_transformer.inference.file_translation.line_windows import (
 from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.inference.request import (
+    Request,
+    check_request,
+    check_seed,
+    warn_of_truncation,
+)
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.files import check_new_file, written_whole
 from keras_transformer_runtime.packages import require_modules
 
+TRUNCATION_REMEDY = "Use a greater `max_length`."
+
 
 class Hypothesis(NamedTuple):
-    """A translation of a line, and its score."""
+    """A translation of a line, its score, and whether its end may be missing."""
 
     text: str
     score: float
+    truncated: bool = False
 
 
 Hypotheses: TypeAlias = list[Hypothesis]
@@ -96,7 +104,9 @@ def translate_file(
         search: the search; `BeamSearch()` if `None`. Unfinished work identifies it by
             its `repr`.
         max_length: int or `RelativeLength`, maximum output length in tokens, the end
-            token included; `None` = the length of the source plus 50.
+            token included; `None` = the length of the source plus 50, or
+            `output_length_ratio` of the model times its length if this is more. A
+            warning says how many translations reach it.
         min_length: int or `RelativeLength`, minimum output length in tokens, the end
             token included.
         seed: int of 32 bits, seed of `Sampling`; random if `None`.
@@ -172,10 +182,14 @@ def translate_file(
             _progress_bar(text.lines, verbose, done) as bar,
         ):
             parts = text.windows(done, window)
-            for part, written in _translated(decode, parts, batch_size, n_best, bar):
+            for part, written, truncated in _translated(
+                decode, parts, batch_size, n_best, bar
+            ):
                 left_empty = int(part.too_long.sum())
-                unfinished.append(written, len(part.lines), left_empty)
-    _warn_of_empty_lines(unfinished.progress.left_empty, text)
+                unfinished.append(written, len(part.lines), left_empty, truncated)
+    progress = unfinished.progress
+    _warn_of_empty_lines(progress.left_empty, text)
+    warn_of_truncation(progress.truncated, progress.lines, TRUNCATION_REMEDY)
 
 
 @explains_search_options
@@ -185,6 +199,7 @@ def translate_stream(
     target: BinaryIO,
     search: Search | None = None,
     *,
+    max_length: OutputLength | None = None,
     batch_size: int = 64,
     window: int = 512,
     n_best: bool = False,
@@ -205,6 +220,7 @@ def translate_stream(
             `sys.stdin.buffer`, or a path.
         target: binary file for the translations, such as `sys.stdout.buffer`.
         search: the search; `BeamSearch()` if `None`.
+        max_length: see `translate_file`.
         batch_size: int, number of texts decoded together.
         window: int, maximum number of lines translated together.
         n_best: see `translate_file`.
@@ -229,7 +245,7 @@ def translate_stream(
     ```
     """
     search = search or BeamSearch()
-    check_request(Request(search, None, 0), batch_size)
+    check_request(Request(search, max_length, 0), batch_size)
     _check_arguments(window, too_long)
     text: FileLines | PipeLines
     side, check_lengths = ModelSide(model), too_long == "error"
@@ -241,21 +257,25 @@ def translate_stream(
         text = PipeLines(source, "standard input", side, check_lengths)
     options = _Options(
         search,
+        max_length,
         batch_size=batch_size,
         distinct_texts=distinct_texts,
         dictionary=dictionary,
     )
-    left_empty = 0
+    count = left_empty = truncated = 0
     with (
         _decoder(model, options) as decode,
         _progress_bar(text.lines, verbose) as bar,
     ):
         parts = text.windows(0, window)
-        for part, written in _translated(decode, parts, batch_size, n_best, bar):
+        for part, written, cut in _translated(decode, parts, batch_size, n_best, bar):
             target.write(written.encode())
             target.flush()
+            count += len(part.lines)
             left_empty += int(part.too_long.sum())
+            truncated += cut
     _warn_of_empty_lines(left_empty, text)
+    warn_of_truncation(truncated, count, TRUNCATION_REMEDY)
 
 
 @contextlib.contextmanager
@@ -370,8 +390,8 @@ def _translated(
     batch_size: int,
     n_best: bool,
     bar: tqdm,
-) -> Iterator[tuple[LineWindow, str]]:
-    """Yields each window with its translations, as lines of text.
+) -> Iterator[tuple[LineWindow, str, int]]:
+    """Yields each window with its translations, and how many may lack their ends.
 
     A line without words has one hypothesis, the empty text.
     """
@@ -390,7 +410,8 @@ def _translated(
             for place, row in zip(places, next(found), strict=True):
                 hypotheses[place] = row
             bar.update(len(places))
-        yield part, "".join(map(write, itertools.count(part.start), hypotheses))
+        lines = map(write, itertools.count(part.start), hypotheses)
+        yield part, "".join(lines), sum(row[0].truncated for row in hypotheses)
 
 
 def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
@@ -413,12 +434,15 @@ def _decode(
         arguments["constraints"] = dictionary.constraints(lines)
     if not options.distinct_texts:
         del arguments["distinct_texts"]  # which a model of one's own may lack
-    found, scores = model.generate(lines, return_scores=True, **arguments)
-    rows = scores.reshape(len(lines), options.search.num_hypotheses).tolist()
+    found, *arrays = model.generate(
+        lines, return_scores=True, return_truncated=True, **arguments
+    )
+    shape = len(lines), options.search.num_hypotheses
+    scores, truncated = (array.reshape(shape).tolist() for array in arrays)
     hypotheses = []
-    for texts, row in zip(found, rows, strict=True):
+    for texts, *rows in zip(found, scores, truncated, strict=True):
         texts = [texts] if isinstance(texts, str) else texts
-        hypotheses.append(list(map(Hypothesis, texts, row[: len(texts)])))
+        hypotheses.append([Hypothesis(*each) for each in zip(texts, *rows)])  # noqa: B905
     return hypotheses
 
 
@@ -429,7 +453,7 @@ def _best_line(number: int, hypotheses: Hypotheses) -> str:
 def _n_best_lines(number: int, hypotheses: Hypotheses) -> str:
     return "".join(
         f"{number} ||| {_one_line(text)} ||| {score:.6f}\n"
-        for text, score in hypotheses
+        for text, score, _ in hypotheses
         if score > -np.inf
     )
 

@@ -22,12 +22,14 @@ class FileProgress:
         lines: int, number of finished lines of the source.
         size: int, number of bytes written.
         left_empty: int, number of lines that were too long.
+        truncated: int, number of translations that reached the maximum length.
     """
 
     settings: dict[str, str]
     lines: int = 0
     size: int = 0
     left_empty: int = 0
+    truncated: int = 0
 
 
 def record_path(target: pathlib.Path) -> pathlib.Path:
@@ -117,12 +119,13 @@ class UnfinishedFile:
             progress = FileProgress(**read_json(self._record))
         except (OSError, ValueError, TypeError):
             return None
-        sizes = progress.lines, progress.size, progress.left_empty
+        sizes = progress.lines, progress.size, progress.left_empty, progress.truncated
         is_valid = (
             isinstance(progress.settings, dict)
             and all(isinstance(v, str) for v in progress.settings.values())
             and all(type(size) is int for size in sizes)
             and 0 <= progress.left_empty <= progress.lines
+            and 0 <= progress.truncated <= progress.lines
             and 0 <= progress.size <= self._path.stat().st_size
         )
         return progress if is_valid else None
@@ -195,13 +198,15 @@ class UnfinishedFile:
         self._file.truncate(self.progress.size)
         return self
 
-    def append(self, text: str, lines: int, left_empty: int) -> None:
+    def append(self, text: str, lines: int, left_empty: int, truncated: int) -> None:
         """Appends a part and records the progress.
 
         Args:
             text: str, the part.
             lines: int, number of lines of the source that it contains.
             left_empty: int, number of these lines that were too long.
+            truncated: int, number of their translations that reached the maximum
+                length.
         """
         data = text.encode()
         if self._target.suffix == ".gz":
@@ -215,6 +220,7 @@ class UnfinishedFile:
             lines=done.lines + lines,
             size=self._file.tell(),
             left_empty=done.left_empty + left_empty,
+            truncated=done.truncated + truncated,
         )
         write_json(self._record, dataclasses.asdict(self.progress), follow_links=False)
 
