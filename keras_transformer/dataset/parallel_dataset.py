@@ -30,6 +30,9 @@ class ParallelDataset(EpochDataset[PairWindow]):
             epoch or window that `shapes` describes.
         tokens_per_epoch: int, target tokens of an epoch, with end tokens and without
             padding, in the epoch or window that `shapes` describes.
+        checksums: dictionary of two ints that distinguish the data: `"texts"` and
+            `"order"`, the arguments that determine the batches. `Checkpoints` compares
+            them when a run is resumed.
     """
 
     def __init__(
@@ -41,8 +44,11 @@ class ParallelDataset(EpochDataset[PairWindow]):
         shapes: tuple[BatchShape, ...],
         padding_fraction: float,
         tokens_per_epoch: int,
+        checksums: dict[str, int],
     ) -> None:
-        super().__init__(stream, collate, collate.signature, tokens_per_epoch)
+        super().__init__(
+            stream, collate, collate.signature, tokens_per_epoch, checksums
+        )
         self._corpora = corpora
         self._statistics = statistics
         self.shapes = shapes

@@ -41,6 +41,7 @@ from keras_transformer.training.fit_arguments import (
     learning_rate_schedules,
 )
 from keras_transformer.training.losses import token_weights
+from keras_transformer.training.non_finite_loss import NonFiniteWarning
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.types import Config, Tensor, TokenIds
@@ -155,6 +156,8 @@ class TokenTrainer(ReplicatedModel):
     ) -> keras.callbacks.History:
         """Trains the model, as `keras.Model.fit` does, without `class_weight`.
 
+        A warning says if the loss of an epoch is NaN or infinite.
+
         Args:
             *args: arguments of `keras.Model.fit`.
             class_weight: must be `None`: Keras would weight whole rows by the position
@@ -182,9 +185,12 @@ class TokenTrainer(ReplicatedModel):
         build_from_dataset(self, arguments.get("x"))
         build_optimizer(self)
         if not is_first_process():
-            kwargs["verbose"] = 0
-        with explained_lengths(), within_fit(arguments.get("callbacks")):
-            return super().fit(*args, **kwargs)
+            arguments["verbose"] = 0
+        callbacks = arguments.get("callbacks")
+        arguments["callbacks"] = NonFiniteWarning.added_to(callbacks)
+        del arguments["self"]
+        with explained_lengths(), within_fit(callbacks):
+            return super().fit(**arguments)
 
     def make_train_function(self, force: bool = False) -> None:
         before = self.train_function
