@@ -26,9 +26,10 @@ def checksum_of(*values: object) -> int:
     """Returns the CRC-32 of arrays and of the texts of other values, in their order."""
     checksum = 0
     for value in values:
-        is_array = isinstance(value, np.ndarray)
-        content = np.ascontiguousarray(value) if is_array else f"{value}\n".encode()
-        checksum = zlib.crc32(content, checksum)
+        if isinstance(value, np.ndarray):
+            checksum = zlib.crc32(memoryview(np.ascontiguousarray(value)), checksum)
+        else:
+            checksum = zlib.crc32(f"{value}\n".encode(), checksum)
     return checksum
 
 

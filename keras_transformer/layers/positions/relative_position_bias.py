@@ -172,14 +172,15 @@ def bucket_of_each_distance(
     exact = side // 2
     steps = side - exact
     distances = range(max_distance + 1)
-    first_distances = [
-        bisect.bisect_left(
-            distances,
-            max_distance**step * exact**steps,
-            key=lambda d, step=step: d**steps * exact**step,
+
+    def first_distance(step: int) -> int:
+        """Returns the least distance of a bucket of several distances."""
+        least = max_distance**step * exact**steps
+        return bisect.bisect_left(
+            distances, least, key=lambda d: d**steps * exact**step
         )
-        for step in range(1, steps)
-    ]
+
+    first_distances = list(map(first_distance, range(1, steps)))
     buckets = np.minimum(distances, exact)
     buckets += np.searchsorted(first_distances, distances, side="right")
     later = buckets[1:] + side if bidirectional else np.zeros(max_distance)
