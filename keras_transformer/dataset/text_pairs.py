@@ -27,7 +27,7 @@ def checksum_of(*values: object) -> int:
     checksum = 0
     for value in values:
         if isinstance(value, np.ndarray):
-            checksum = zlib.crc32(memoryview(np.ascontiguousarray(value)), checksum)
+            checksum = zlib.crc32(np.ascontiguousarray(value).data, checksum)
         else:
             checksum = zlib.crc32(f"{value}\n".encode(), checksum)
     return checksum

@@ -4,8 +4,6 @@ import contextlib
 import pathlib
 from typing import NamedTuple
 
-from sentencepiece import SentencePieceProcessor
-
 from keras_transformer.interoperability.added_tokens import with_padding
 from keras_transformer.interoperability.ctranslate2_architecture import (
     OUTPUT,
@@ -16,6 +14,7 @@ from keras_transformer.interoperability.ctranslate2_file import Variables
 from keras_transformer.interoperability.files import file_named
 from keras_transformer.interoperability.gpt2 import END, byte_pair_tokenizer
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
+from keras_transformer.text.sentence_piece_tokenizer import load_pieces
 from keras_transformer.types import Config
 from keras_transformer_runtime.files import read_file, read_json
 
@@ -258,7 +257,7 @@ def _read_pieces(file: pathlib.Path) -> bytes:
     """Reads a SentencePiece model, which need not suit the vocabulary."""
     proto = read_file(file)
     with file_named(file, "a SentencePiece model"):
-        SentencePieceProcessor(model_proto=proto)
+        load_pieces(proto)
     return proto
 
 
