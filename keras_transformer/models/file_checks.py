@@ -17,10 +17,10 @@ CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 # 1000.
 MAX_EXPANSION = 20
 SMALL = 1 << 24  # bytes, of a file whose expansion does not matter
-# Arguments of layers. A layer has at least as many weights as their product.
+# Arguments of layers. A layer has at least as many weights as each of them.
 SIZE_ARGUMENTS = (
-    *("input_dim", "output_dim", "units", "filters", "num_buckets"),
-    *("num_layers", "num_heads", "key_dim", "intermediate_dim", "vocabulary_size"),
+    *("input_dim", "units", "filters", "num_buckets"),
+    *("num_layers", "intermediate_dim", "vocabulary_size"),
 )
 # Kernels of an attention and a feed-forward network.
 ARRAYS_PER_BLOCK = 6
@@ -89,14 +89,14 @@ def _least_sizes_of_layers(value: Any, width: int) -> Sizes:
     numbers, arrays = sum(s.numbers for s in inner), sum(s.arrays for s in inner)
     layer = _mapping(value)
     config = _mapping(layer.get("config"))
-    factors = [_size(config, name) for name in SIZE_ARGUMENTS]
+    sizes = [_size(config, name) for name in SIZE_ARGUMENTS]
+    sizes.append(_size(config, "input_dim") * _size(config, "output_dim"))
     if layer.get("class_name") == "LearnedPositionalEncoding":
-        factors = [width, _size(config, "max_length")]
-    if "units" in config:
-        shape = _mapping(layer.get("build_config")).get("input_shape") or [0]
-        factors.append(_size({"last": shape[-1]}, "last"))
-    if any(factors):
-        numbers += math.prod(filter(None, factors))
+        sizes.append(_size(config, "max_length") * width)
+    shape = _mapping(layer.get("build_config")).get("input_shape")
+    if isinstance(shape, list | tuple) and shape:
+        sizes.append(_size(config, "units") * _size({"last": shape[-1]}, "last"))
+    numbers += max(sizes)
     return Sizes(numbers, arrays + _size(config, "num_layers"))
 
 
