@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all, locks, and JSON files."""
 
 import contextlib
+import copy
 import glob
 import json
 import os
@@ -8,6 +9,7 @@ import pathlib
 import shutil
 import stat
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -243,6 +245,47 @@ def read_file(path: str | os.PathLike) -> bytes:
     return pathlib.Path(path).read_bytes()
 
 
+def check_zip_members(archive: zipfile.ZipFile, most: int) -> None:
+    """Checks the sizes of the members of a zip file before they are read.
+
+    The headers may lie: `read` would unpack a whole member and then cut it. After this
+    check, no member has more bytes than its header says.
+
+    Args:
+        archive: the open file.
+        most: maximum number of bytes of all members.
+
+    Raises:
+        zipfile.BadZipFile: if a member is damaged.
+        ValueError: if the members have more bytes than `most` or than the headers say,
+            or are compressed by another method than deflate, whose output cannot be
+            limited.
+    """
+    members = archive.infolist()
+    expanded = sum(member.file_size for member in members)
+    if expanded > most:
+        raise ValueError(
+            f"its members would have {expanded} bytes, more than the {most} that a "
+            "file of its size can have"
+        )
+    for member in members:
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(
+                f"{member.filename!r:.80} is compressed by another method than deflate"
+            )
+        size = member.compress_size
+        if member.compress_type == zipfile.ZIP_DEFLATED:
+            longer = copy.copy(member)
+            longer.file_size += 1
+            with archive.open(longer) as file:
+                size = sum(map(len, iter(lambda: file.read(1 << 20), b"")))
+        if size != member.file_size:
+            raise ValueError(
+                f"{member.filename!r:.80} has another size than {member.file_size}, as "
+                "its header says"
+            )
+
+
 def read_json(path: pathlib.Path, kind: type = dict) -> Any:
     """Reads a JSON file.
 
@@ -255,11 +298,14 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if it is not a JSON file, or the content has another type.
+        ValueError: if it is not a JSON file, if a text in it is not Unicode, or if the
+            content has another type.
     """
     text = read_file(path)
     try:
         content = json.loads(text.decode("utf-8"))
+        # An escape such as \\ud800 is half of a character.
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be a JSON file; it is not ({error}).") from error
     if not isinstance(content, kind):

@@ -4,6 +4,7 @@ import os
 import zipfile
 from typing import TYPE_CHECKING, Any
 
+from keras_transformer_runtime.files import check_zip_members
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _check_not_compressed(path: str | os.PathLike) -> None:
         for info in archive.infolist():
             if info.compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f"{info.filename!r:.80} is compressed")
+        check_zip_members(archive, os.path.getsize(path))
 
 
 def _check_tensors(content: Any, file_size: int) -> None:

@@ -27,6 +27,8 @@ class EpochDataset(Generic[WindowT]):
         collate: function from a window and a batch to arrays.
         signature: the `tf.data` signature of the arrays.
         tokens_per_epoch: int, target tokens of an epoch, without padding.
+        checksums: dictionary of two ints that distinguish the data: `"texts"` and
+            `"order"`, the arguments that determine the batches.
 
     Attributes:
         dataset: `tf.data.Dataset` for `fit` with any backend. Pass `shuffle=False` to
@@ -39,11 +41,17 @@ class EpochDataset(Generic[WindowT]):
         collate: Callable[[WindowT, Any], Any],
         signature: Any,
         tokens_per_epoch: int,
+        checksums: dict[str, int],
     ) -> None:
         self._stream = stream
         self._collate = collate
         self._signature = signature
         self.tokens_per_epoch = tokens_per_epoch
+        self.checksums = checksums
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A `tf.data.Dataset` cannot be copied, and is made when it is needed.
+        return {name: each for name, each in vars(self).items() if name != "dataset"}
 
     @functools.cached_property
     def dataset(self) -> tf.data.Dataset:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from keras_transformer.dataset.filters import (
 )
 from keras_transformer.dataset.mixture import CorpusRange, MixedLines, Mixture
 from keras_transformer.dataset.subword_sampling import SubwordSampling
-from keras_transformer.dataset.text_pairs import Corpus, Pair
+from keras_transformer.dataset.text_pairs import Corpus, Pair, checksum_of
 from keras_transformer.dataset.token_rows import Tokenizers, TokenPairs
 
 
@@ -27,11 +27,13 @@ class PairSource(Protocol):
         statistics: counts of the pairs read and dropped so far.
         max_lengths: maximum lengths of the pairs that pass the filter.
         varies: whether windows differ from each other.
+        checksum: a number that distinguishes the texts.
     """
 
     statistics: FilterStatistics
     max_lengths: MaxLengths
     varies: bool
+    checksum: int
 
     @property
     def longest(self) -> MaxLengths:
@@ -148,10 +150,17 @@ class MemoryPairs:
         self.statistics.add(dropped)
         self.max_lengths = preparation.pair_filter.max_lengths
         self.varies = bool(preparation.sampling) or weights is not None
+        self.checksum = checksum_of(
+            *(self._pairs.source.token_ids, self._pairs.source.lengths),
+            *(self._pairs.target.token_ids, self._pairs.target.lengths),
+        )
         self._sampling = preparation.sampling
         kept_sizes = np.bincount(self._pairs.lines[:, 0], minlength=len(corpora))
         self._starts = np.cumsum(kept_sizes) - kept_sizes
         self._mixture = Mixture(kept_sizes.tolist(), weights, len(kept))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # Nothing changes it.
 
     @property
     def longest(self) -> MaxLengths:
@@ -197,7 +206,16 @@ class StreamedPairs:
         sizes = [corpus.count() for corpus in corpora]
         self._duplicates = preparation.find_duplicates(corpora, sizes)
         self._mixture = Mixture(sizes, weights, window)
+        self.checksum = checksum_of(*(corpus.checksum() for corpus in corpora))
+        self._corpora = corpora
         self._readers = [corpus.reader() for corpus in corpora]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_readers": None}  # Open files cannot be copied.
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._readers = [corpus.reader() for corpus in self._corpora]
 
     @property
     def longest(self) -> MaxLengths:

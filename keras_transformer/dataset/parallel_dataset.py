@@ -35,6 +35,9 @@ class ParallelDataset(EpochDataset[PairWindow]):
         output_length_ratio: float >= 1, 1.5 times the ratio of target tokens to source
             tokens that 99.9 % of the pairs do not exceed, in that epoch or window.
             `fit` passes it on to the model, whose outputs then have room for it.
+        checksums: dictionary of two ints that distinguish the data: `"texts"` and
+            `"order"`, the arguments that determine the batches. `Checkpoints` compares
+            them when a run is resumed.
     """
 
     def __init__(
@@ -47,8 +50,11 @@ class ParallelDataset(EpochDataset[PairWindow]):
         padding_fraction: float,
         tokens_per_epoch: int,
         output_length_ratio: float,
+        checksums: dict[str, int],
     ) -> None:
-        super().__init__(stream, collate, collate.signature, tokens_per_epoch)
+        super().__init__(
+            stream, collate, collate.signature, tokens_per_epoch, checksums
+        )
         self.output_length_ratio = output_length_ratio
         self._corpora = corpora
         self._statistics = statistics

@@ -16,7 +16,7 @@ from keras_transformer.dataset.pair_sources import (
 )
 from keras_transformer.dataset.parallel_dataset import ParallelDataset
 from keras_transformer.dataset.subword_sampling import SubwordSampling
-from keras_transformer.dataset.text_pairs import Pair, open_corpora
+from keras_transformer.dataset.text_pairs import Pair, checksum_of, open_corpora
 from keras_transformer.dataset.token_rows import Tokenizers
 from keras_transformer.dataset.windows import Prefetcher, WindowLoader
 from keras_transformer.text import Paths, Tokenizer
@@ -206,6 +206,15 @@ def parallel_dataset(
         plan.padding_fraction,
         plan.tokens(batches),
         plan.output_length_ratio,
+        {
+            "texts": pair_source.checksum,
+            "order": checksum_of(
+                *(tokens_per_batch, max_shapes, batch_size_multiple, window),
+                *(max_source_length, max_target_length, max_length_ratio),
+                *(drop_duplicates, source_sampling, target_sampling, weights),
+                *(batches_per_epoch, shuffle, seed),
+            ),
+        },
     )
 
 

@@ -5,7 +5,7 @@ import math
 import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_transformer.dataset.batches import BatchStream
 from keras_transformer.dataset.epoch_dataset import EpochDataset
 from keras_transformer.dataset.parallel_text import check_shard
+from keras_transformer.dataset.text_pairs import checksum_of
 from keras_transformer.text import Paths, Tokenizer, decode_line, numbered_lines
 from keras_transformer.text.text_files import path_list
 from keras_transformer.text.tokenizer import check_tokenizer
@@ -109,6 +110,9 @@ class TextCollator:
     special_ids: tuple[int, int, int]
     separate: bool
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # Nothing changes it.
+
     def __call__(self, window: EpochWindows, batch: np.ndarray) -> tuple[Any, Any]:
         """Returns inputs and targets."""
         pad, start, end = self.special_ids
@@ -152,6 +156,9 @@ class TextDataset(EpochDataset[EpochWindows]):
         num_characters: int, number of characters of the text.
         num_bytes: int, number of bytes of the text in UTF-8.
         batch_shape: tuple of ints, the rows of a batch and the tokens of a row.
+        checksums: dictionary of two ints that distinguish the data: `"texts"` and
+            `"order"`, the arguments that determine the batches. `Checkpoints` compares
+            them when a run is resumed.
     """
 
     def __init__(
@@ -169,6 +176,13 @@ class TextDataset(EpochDataset[EpochWindows]):
             collate,
             collate.signature(windows.rows),
             math.ceil(predicted / windows.shard[1]),
+            {
+                "texts": checksum_of(collate.token_ids),
+                "order": checksum_of(
+                    *(windows.length, windows.rows, windows.shuffle, windows.seed),
+                    collate.separate,
+                ),
+            },
         )
         self.num_documents = counts.documents
         self.num_tokens = windows.num_tokens

@@ -4,8 +4,11 @@ import abc
 import functools
 import itertools
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, TypeAlias
+
+import numpy as np
 
 from keras_transformer.text import (
     LineIndex,
@@ -19,6 +22,17 @@ Pair: TypeAlias = tuple[str, str]
 PairReader: TypeAlias = Callable[[int, int], list[Pair]]
 
 
+def checksum_of(*values: object) -> int:
+    """Returns the CRC-32 of arrays and of the texts of other values, in their order."""
+    checksum = 0
+    for value in values:
+        if isinstance(value, np.ndarray):
+            checksum = zlib.crc32(np.ascontiguousarray(value).data, checksum)
+        else:
+            checksum = zlib.crc32(f"{value}\n".encode(), checksum)
+    return checksum
+
+
 class Corpus(Iterable[Pair]):
     """Base class of the corpora: ordered pairs of source and target texts."""
 
@@ -29,6 +43,10 @@ class Corpus(Iterable[Pair]):
     @abc.abstractmethod
     def count(self) -> int:
         """Returns the number of pairs. The first call reads the files."""
+
+    @abc.abstractmethod
+    def checksum(self) -> int:
+        """Returns a number that distinguishes the texts. The first call reads them."""
 
     @abc.abstractmethod
     def reader(self) -> PairReader:
@@ -73,6 +91,9 @@ class ListedPairs(Corpus):
     def count(self) -> int:
         return len(self._pairs)
 
+    def checksum(self) -> int:
+        return checksum_of(*itertools.chain.from_iterable(self._pairs))
+
     def reader(self) -> PairReader:
         return lambda start, stop: self._pairs[start:stop]
 
@@ -92,6 +113,9 @@ class TwoColumnFile(Corpus):
 
     def count(self) -> int:
         return self._index.lines
+
+    def checksum(self) -> int:
+        return self._index.checksum
 
     def reader(self) -> PairReader:
         lines = LineReader(self._path, self._index)
@@ -139,6 +163,9 @@ class ParallelFiles(Corpus):
 
     def count(self) -> int:
         return self._indexes[0].lines
+
+    def checksum(self) -> int:
+        return checksum_of(*(index.checksum for index in self._indexes))
 
     def reader(self) -> PairReader:
         sides = [

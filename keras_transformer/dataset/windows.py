@@ -4,7 +4,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,9 +83,19 @@ class Prefetcher:
 
     def __init__(self, load: Callable[[int], PairWindow]) -> None:
         self._load = load
+        self._start()
+
+    def _start(self) -> None:
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
         self._lock = threading.Lock()
         self._futures: dict[int, concurrent.futures.Future[PairWindow]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_load": self._load}  # A copy has its own thread.
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._start()
 
     def load(self, number: int) -> PairWindow:
         """Returns window `number`, and starts to load the next window.

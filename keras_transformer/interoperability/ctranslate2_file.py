@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import read_file
 
 VERSION = 6  # of CTranslate2 4
 OLDEST_VERSION = 2
@@ -246,7 +247,7 @@ class _Reader:
 
     def __init__(self, path: pathlib.Path):
         self._path = path
-        self._bytes = path.read_bytes()
+        self._bytes = read_file(path)
         self._position = 0
 
     def number(self, kind: str) -> int:

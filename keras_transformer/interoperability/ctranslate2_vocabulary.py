@@ -11,10 +11,12 @@ from keras_transformer.interoperability.ctranslate2_architecture import (
     TARGET,
 )
 from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.interoperability.files import file_named
 from keras_transformer.interoperability.gpt2 import END, byte_pair_tokenizer
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
+from keras_transformer.text.sentence_piece_tokenizer import load_pieces
 from keras_transformer.types import Config
-from keras_transformer_runtime.files import read_json
+from keras_transformer_runtime.files import read_file, read_json
 
 # Matrices with a row for each token of a vocabulary, by the name of its file.
 MATRICES = {
@@ -188,7 +190,13 @@ def _vocabulary(
 ) -> list[str] | None:
     if (folder / f"{name}.json").exists():
         file = folder / f"{name}.json"
-        tokens = list(map(str, read_json(file, list)))
+        tokens = read_json(file, list)
+        for number, token in enumerate(tokens):
+            if not isinstance(token, str):
+                raise ValueError(
+                    f"{file} must be a list of tokens, which are strings; token "
+                    f"{number} is {token!r:.80}."
+                )
     elif (folder / f"{name}.txt").exists():
         file = folder / f"{name}.txt"
         tokens = _read_lines(file)
@@ -208,7 +216,7 @@ def _vocabulary(
 def _read_lines(file: pathlib.Path) -> list[str]:
     """Splits a file at newlines; `str.splitlines` would also split tokens."""
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = read_file(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} must be UTF-8; it is not: {error}.") from error
     return text.removesuffix("\n").split("\n")
@@ -233,7 +241,7 @@ def _stored_tokenizers(
     protos = []
     for side in ("source", "target"):
         files = [folder / f"{side}.{kind}" for kind in ("model", "spm")]
-        protos += [file.read_bytes() for file in files if file.is_file()][:1]
+        protos += [_read_pieces(file) for file in files if file.is_file()][:1]
     if len(protos) < 2:
         return None
     source = target = _tokenizer(protos[0], vocabularies.source)
@@ -243,6 +251,14 @@ def _stored_tokenizers(
         return None
     tokenizers = Tokenizers(source, target)
     return tokenizers if _match(tokenizers, vocabularies) else None
+
+
+def _read_pieces(file: pathlib.Path) -> bytes:
+    """Reads a SentencePiece model, which need not suit the vocabulary."""
+    proto = read_file(file)
+    with file_named(file, "a SentencePiece model"):
+        load_pieces(proto)
+    return proto
 
 
 def _tokenizer(proto: bytes, tokens: list[str]) -> Tokenizer | None:
@@ -274,7 +290,7 @@ def _stored_tokenizer(
     tokenizer: Tokenizer | None = None
     files = [folder / name for name in ("vocab.json", "merges.txt")]
     if (folder / "tokenizer.model").is_file():
-        tokenizer = _tokenizer((folder / "tokenizer.model").read_bytes(), tokens)
+        tokenizer = _tokenizer(_read_pieces(folder / "tokenizer.model"), tokens)
     elif all(file.is_file() for file in files) and END in tokens:
         given = read_json(files[0])
         # This library stores its tokens for padding and unknown text after them.

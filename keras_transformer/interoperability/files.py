@@ -1,8 +1,9 @@
 """Finds the folder of a checkpoint and reads its vocabularies."""
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from keras_transformer.export.protocols import UNUSED_TOKEN
 from keras_transformer_runtime import hub
@@ -45,6 +46,27 @@ def find_folder(
         "repository on the Hugging Face Hub it"
     )
     return hub.download(str(folder), files, needed_for, revision, fallbacks)
+
+
+@contextlib.contextmanager
+def file_named(path: pathlib.Path, kind: str) -> Iterator[None]:
+    """Converts the errors of a damaged file, which can be almost any, to one error.
+
+    Args:
+        path: the file that is read within the context.
+        kind: what the file must be.
+
+    Raises:
+        ValueError: in place of another error, except those of the operating system.
+    """
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{path} must be {kind}; it is another file or damaged ({error!s:.300})."
+        ) from error
 
 
 def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.interoperability.files import find_folder
+from keras_transformer.interoperability.files import file_named, find_folder
 from keras_transformer.interoperability.tensors import Tensors, open_safetensors
 from keras_transformer.layers import DecoderBlock, LearnedPositionalEncoding
 from keras_transformer.models import CausalLM
 from keras_transformer.text import KerasHubTokenizer
 from keras_transformer.types import Config
-from keras_transformer_runtime.files import checked_file, read_json
+from keras_transformer_runtime.files import checked_file, read_file, read_json
 
 FILES = ("config.json", "model.safetensors", "vocab.json", "merges.txt")
 END = "<|endoftext|>"
@@ -103,16 +103,23 @@ def load_gpt2(folder: str | os.PathLike, revision: str | None = None) -> CausalL
 def _complete(config: Config) -> Config:
     """Returns the settings, after checking those that the model depends on."""
     config = {name: config.get(name, value) for name, value in DEFAULTS.items()}
-    config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
     _require(config, "model_type", "'gpt2'", lambda name: name == "gpt2")
-    for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"):
-        _require(config, name, "a positive int", lambda n: type(n) is int and n > 0)
+    for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
+        _require(config, name, "a positive int below 2**31", _is_size)
+    config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
+    _require(config, "n_inner", "a positive int below 2**31", _is_size)
+    _require(
+        config,
+        "layer_norm_epsilon",
+        "a number in (0, 1)",
+        lambda x: type(x) is float and 0 < x < 1,
+    )
     for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
         _require(
             config, name, "in [0, 1)", lambda x: type(x) in (int, float) and 0 <= x < 1
         )
     known = f"one of {', '.join(map(repr, ACTIVATIONS))}"
-    _require(config, "activation_function", known, ACTIVATIONS.__contains__)
+    _require(config, "activation_function", known, lambda name: name in [*ACTIVATIONS])
     for name in ("scale_attn_weights", "tie_word_embeddings"):
         _require(config, name, "true", bool)
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
@@ -124,6 +131,10 @@ def _complete(config: Config) -> Config:
             config, name, f"below {size}", lambda n: type(n) is int and 0 <= n < size
         )
     return config
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 0 < value < 2**31
 
 
 def _require(
@@ -141,13 +152,14 @@ def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None
     if not (folder / "vocab.json").is_file():
         return None
     vocabulary = read_json(folder / "vocab.json")
-    ids = sorted(vocabulary.values())
     size = config["vocab_size"]
-    if ids != [*range(len(ids))] or len(ids) > size or END not in vocabulary:
+    are_ints = all(type(token_id) is int for token_id in vocabulary.values())
+    ids = sorted(vocabulary.values()) if are_ints else []
+    if ids != [*range(len(vocabulary))] or len(ids) > size or END not in vocabulary:
         raise ValueError(
             f"{folder / 'vocab.json'} must have the ids from 0 on for at most "
             f"{size} tokens, `vocab_size` in config.json, and the token {END!r}; "
-            f"received {len(ids)} tokens up to id {max(ids, default=None)}."
+            f"received {len(vocabulary)} tokens, ids up to {max(ids, default=None)}."
         )
     if config["eos_token_id"] != vocabulary[END]:
         raise ValueError(
@@ -168,10 +180,13 @@ def byte_pair_tokenizer(
 
     Raises:
         FileNotFoundError: if the file is missing.
+        ValueError: if it is damaged, or does not suit the vocabulary.
     """
-    lines = checked_file(folder / "merges.txt").read_text("utf-8").split("\n")
-    merges = [line for line in lines if line and not line.startswith("#version")]
-    return KerasHubTokenizer.from_byte_pairs("GPT2Tokenizer", vocabulary, merges)
+    path = checked_file(folder / "merges.txt")
+    with file_named(path, "pairs of tokens of vocab.json, a pair per line"):
+        lines = read_file(path).decode("utf-8").split("\n")
+        merges = [line for line in lines if line and not line.startswith("#version")]
+        return KerasHubTokenizer.from_byte_pairs("GPT2Tokenizer", vocabulary, merges)
 
 
 def _vocabulary(config: Config, tokenizer: KerasHubTokenizer | None) -> Config:

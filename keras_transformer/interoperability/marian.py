@@ -32,6 +32,7 @@ from keras_transformer.interoperability.marian_npz import (
     DECODER_FILE,
     read_own_files,
 )
+from keras_transformer.interoperability.marian_vocabulary import marian_tokenizer
 from keras_transformer.interoperability.tensors import (
     PyTorchTensors,
     Tensors,
@@ -238,9 +239,8 @@ def _tokenizers(folder: pathlib.Path, config: Config) -> dict[str, MarianTokeniz
     sizes = {"source": "vocab_size", "target": "decoder_vocab_size"}
     tokenizers = {}
     for side, name in {"source": "vocab.json", "target": target}.items():
-        proto = checked_file(folder / f"{side}.spm").read_bytes()
         tokens = read_vocabulary(folder, name, config[sizes[side]])
-        tokenizer = MarianTokenizer(proto, tokens)
+        tokenizer = marian_tokenizer(checked_file(folder / f"{side}.spm"), tokens)
         _check_special_ids(tokenizer, config, name)
         tokenizers[f"{side}_tokenizer"] = tokenizer
     return tokenizers

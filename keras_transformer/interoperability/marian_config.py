@@ -46,7 +46,7 @@ def complete_config(config: Config) -> Config:
     for name in ("add_final_layer_norm", "normalize_before", "normalize_embedding"):
         _require(config, name, "false, for post-norm", lambda value: not value)
     for name in SIZES:
-        _require(config, name, "a positive int", _is_size)
+        _require(config, name, "a positive int below 2**31", _is_size)
     for name in ("activation_dropout", "attention_dropout", "dropout"):
         _require(config, name, "a number in [0, 1)", _is_rate)
     expected = f"one of {', '.join(map(repr, ACTIVATIONS))}"
@@ -116,7 +116,7 @@ def _require(
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return type(value) is int and 0 < value < 2**31
 
 
 def _is_rate(value: object) -> bool:

@@ -1,12 +1,9 @@
 """Reads Marian's own files as OPUS publishes them: decoder.yml, npz, vocab.yml, spm."""
 
-import contextlib
 import math
 import pathlib
 import re
 import zipfile
-import zlib
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +22,20 @@ from keras_transformer.interoperability.added_tokens import (
     padded_rows,
     with_padding,
 )
-from keras_transformer.interoperability.marian_vocabulary import read_vocabulary_file
+from keras_transformer.interoperability.files import file_named
+from keras_transformer.interoperability.marian_vocabulary import (
+    marian_tokenizer,
+    read_vocabulary_file,
+)
 from keras_transformer.interoperability.tensors import ArrayTensors
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
-from keras_transformer_runtime.files import checked_file
+from keras_transformer_runtime.files import (
+    check_zip_members,
+    checked_file,
+    read_file,
+)
 from keras_transformer_runtime.packages import require_extra
 
 DECODER_FILE = "decoder.yml"
@@ -124,7 +129,8 @@ def read_own_files(folder: pathlib.Path) -> OwnFiles:
         ValueError: if a file is damaged, or the model has a part that this library does
             not support.
     """
-    decoder = _read_yaml(checked_file(folder / DECODER_FILE).read_bytes(), DECODER_FILE)
+    path = folder / DECODER_FILE
+    decoder = _read_yaml(read_file(path), str(path))
     models, vocabularies = (
         _files(folder, decoder, name) for name in ("models", "vocabs")
     )
@@ -135,7 +141,7 @@ def read_own_files(folder: pathlib.Path) -> OwnFiles:
         )
     (model,) = models
     arrays = _read_arrays(model)
-    settings = _read_yaml(_settings(arrays, model), f"{SETTINGS} in {model.name}")
+    settings = _read_yaml(_settings(arrays, model), f"{SETTINGS} in {model}")
     pre_norm = _check_options(settings, model)
     tensors = _renamed(arrays, model, pre_norm)
     _check_depths(settings, tensors, model)
@@ -166,7 +172,11 @@ def _read_yaml(content: bytes, name: str) -> Config:
     import yaml
 
     try:
-        found = yaml.safe_load(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        # Aliases of aliases take a few bytes, and their values any memory.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("it has an alias")
+        found = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{name} must be a YAML file; it is not ({error!s:.200})."
@@ -198,10 +208,8 @@ def _files(folder: pathlib.Path, decoder: Config, name: str) -> list[pathlib.Pat
 def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads all arrays of an npz file, which is a zip archive of npy files."""
     arrays = {}
-    with _damage_as_value_error(path), zipfile.ZipFile(path) as archive:
-        sizes = [info.file_size for info in archive.infolist()]
-        if sum(sizes) > GREATEST_RATIO * path.stat().st_size:
-            raise ValueError(f"it expands to {sum(sizes)} bytes")
+    with file_named(path, "an npz file of Marian"), zipfile.ZipFile(path) as archive:
+        check_zip_members(archive, GREATEST_RATIO * path.stat().st_size)
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             if name in arrays:
@@ -224,26 +232,6 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         raise ValueError(f"{info.filename!r:.80} has another size than its shape")
     array = np.frombuffer(content, dtype)
     return array.reshape(shape, order="F" if in_columns else "C")
-
-
-@contextlib.contextmanager
-def _damage_as_value_error(path: pathlib.Path) -> Iterator[None]:
-    try:
-        yield
-    except (
-        EOFError,
-        KeyError,
-        OverflowError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise ValueError(
-            f"{path} must be an npz file of Marian; it is another file or damaged "
-            f"({error!s:.200})."
-        ) from error
 
 
 def _settings(arrays: dict[str, np.ndarray], path: pathlib.Path) -> bytes:
@@ -420,8 +408,8 @@ def _tokenizers(
     file = checked_file(folder / "source.spm")
     other = folder / "target.spm"
     return {
-        "source_tokenizer": MarianTokenizer(file.read_bytes(), source),
-        "target_tokenizer": MarianTokenizer(
-            (other if other.is_file() else file).read_bytes(), target
+        "source_tokenizer": marian_tokenizer(file, source),
+        "target_tokenizer": marian_tokenizer(
+            other if other.is_file() else file, target
         ),
     }

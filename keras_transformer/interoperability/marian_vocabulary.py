@@ -1,7 +1,12 @@
-"""Reads the vocabularies of Marian, `vocab.yml`."""
+"""Reads the vocabularies of Marian, `vocab.yml`, and its SentencePiece models."""
 
 import pathlib
 import re
+from collections.abc import Sequence
+
+from keras_transformer.interoperability.files import file_named
+from keras_transformer.text import MarianTokenizer
+from keras_transformer_runtime.files import read_file
 
 # The names of YAML's escapes in double quotes, apart from those with digits.
 ESCAPES = {
@@ -25,6 +30,20 @@ ESCAPE = re.compile(
 )
 
 
+def marian_tokenizer(path: pathlib.Path, tokens: Sequence[str]) -> MarianTokenizer:
+    """Reads a SentencePiece model and gives it a vocabulary.
+
+    Args:
+        path: the file of the model.
+        tokens: the vocabulary.
+
+    Raises:
+        ValueError: if the file is damaged, or does not suit the vocabulary.
+    """
+    with file_named(path, "a SentencePiece model that suits the vocabulary"):
+        return MarianTokenizer(read_file(path), tokens)
+
+
 def read_vocabulary_file(path: pathlib.Path) -> list[str]:
     """Reads a file of lines `token: id`, as Marian writes it.
 
@@ -43,7 +62,7 @@ def read_vocabulary_file(path: pathlib.Path) -> list[str]:
             or the ids are not 0, 1, 2 and so on.
     """
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
+        lines = read_file(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8; it is not: {error}.") from error
     ids: dict[str, int] = {}
@@ -62,7 +81,8 @@ def read_vocabulary_file(path: pathlib.Path) -> list[str]:
             raise ValueError(
                 f"line {number} of {path} must be `token: id`; it is {line!r:.80}."
             )
-        token = _unquoted(text)
+        with file_named(path, "a vocabulary of Marian"):
+            token = _unquoted(text)
         if token in ids:
             raise ValueError(
                 f"{path} must hold each token once; line {number} repeats "

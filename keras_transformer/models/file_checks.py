@@ -9,14 +9,19 @@ import zipfile
 from typing import Any, BinaryIO, NamedTuple
 
 from keras_transformer.types import Config
-from keras_transformer_runtime.files import check_is_file
+from keras_transformer_runtime.files import check_is_file, check_zip_members
 
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
-# Keras compresses neither the members of a `.keras` file nor its weights. Files that
+# Keras compresses neither the members of a `.keras` file nor its arrays. Files that
 # were compressed later are smaller by a few percent, those of zeros by a factor of
 # 1000.
 MAX_EXPANSION = 20
 SMALL = 1 << 24  # bytes, of a file whose expansion does not matter
+# Arguments of layers. A layer has at least as many weights as each of them.
+SIZE_ARGUMENTS = (
+    *("input_dim", "units", "filters", "num_buckets"),
+    *("num_layers", "intermediate_dim", "vocabulary_size"),
+)
 # Kernels of an attention and a feed-forward network.
 ARRAYS_PER_BLOCK = 6
 # Less than the Python objects of a block take.
@@ -61,11 +66,38 @@ def least_sizes(config: Config) -> Sizes:
     rows = _size(config, "vocabulary_size") or sum(
         _size(config, f"{side}_vocabulary_size") for side in ("source", "target")
     )
-    positions = _mapping(config.get("positions"))
-    if positions.get("class_name") == "LearnedPositionalEncoding":
-        rows += _size(_mapping(positions.get("config")), "max_length")
-    numbers = width * (num_blocks * block + rows)
-    return Sizes(numbers, ARRAYS_PER_BLOCK * num_blocks)
+    layers = _least_sizes_of_layers(
+        [config.get("positions"), config.get("source_embedding")], width
+    )
+    return Sizes(
+        width * (num_blocks * block + rows) + layers.numbers,
+        ARRAYS_PER_BLOCK * num_blocks + layers.arrays,
+    )
+
+
+def _least_sizes_of_layers(value: Any, width: int) -> Sizes:
+    """Returns sizes that serialized layers have at least.
+
+    Args:
+        value: a serialized layer, or any part of a configuration that holds some.
+        width: `hidden_dim` of the model.
+    """
+    if not isinstance(value, dict | list | tuple):
+        return Sizes(0, 0)
+    parts = value.values() if isinstance(value, dict) else value
+    inner = [_least_sizes_of_layers(part, width) for part in parts]
+    numbers, arrays = sum(s.numbers for s in inner), sum(s.arrays for s in inner)
+    layer = _mapping(value)
+    config = _mapping(layer.get("config"))
+    sizes = [_size(config, name) for name in SIZE_ARGUMENTS]
+    sizes.append(_size(config, "input_dim") * _size(config, "output_dim"))
+    if layer.get("class_name") == "LearnedPositionalEncoding":
+        sizes.append(_size(config, "max_length") * width)
+    shape = _mapping(layer.get("build_config")).get("input_shape")
+    if isinstance(shape, list | tuple) and shape:
+        sizes.append(_size(config, "units") * _size({"last": shape[-1]}, "last"))
+    numbers += max(sizes)
+    return Sizes(numbers, arrays + _size(config, "num_layers"))
 
 
 def _size(config: Config, name: str) -> int:
@@ -89,8 +121,8 @@ def stored_sizes(file: str | os.PathLike | BinaryIO, size: int) -> Sizes:
 
     Raises:
         OSError: if it is not an HDF5 file.
-        ValueError: if an array is not in the file, or all of them would have more
-            bytes than the file can have.
+        ValueError: if an array is not in the file or is compressed, or all of them
+            would have more bytes than the file can have.
     """
     import h5py
 
@@ -104,6 +136,8 @@ def stored_sizes(file: str | os.PathLike | BinaryIO, size: int) -> Sizes:
                 return
             if item.external or item.is_virtual:
                 raise ValueError(f"the array {name!r} is in another file")
+            if item.id.get_create_plist().get_nfilters():
+                raise ValueError(f"the array {name!r} is compressed")
             sizes.append(math.prod(item.shape or ()))
             num_bytes += sizes[-1] * item.dtype.itemsize
 
@@ -178,13 +212,9 @@ def check_keras_file(path: pathlib.Path) -> Config:
             size, or has weights for a smaller model than it describes.
     """
     check_is_file(path)
-    size = path.stat().st_size
+    most = max(MAX_EXPANSION * path.stat().st_size, SMALL)
     with zipfile.ZipFile(path) as archive:
-        expanded = sum(member.file_size for member in archive.infolist())
-        if expanded > max(MAX_EXPANSION * size, SMALL):
-            raise ValueError(
-                f"the file has {size} bytes, and its members would have {expanded}"
-            )
+        check_zip_members(archive, most)
         for name in (CONFIG, WEIGHTS):
             if name not in archive.namelist():
                 raise ValueError(f"it has no {name}")

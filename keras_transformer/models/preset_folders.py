@@ -100,9 +100,10 @@ def load_preset(cls: Any, preset: str, load_weights: bool, overrides: Config) ->
     _check_version(metadata, folder)
     _check_tokenizers(metadata, folder)
     versions = _keras_versions(metadata)
-    arguments = _arguments(cls, folder, versions)
+    config = _read_config(cls, folder)
     if load_weights:
-        _check_weights(folder, metadata.get("parameter_count"), versions)
+        _check_weights(folder, config, metadata.get("parameter_count"), versions)
+    arguments = _arguments(cls, config, folder, versions)
     if not load_weights and overrides:
         return cls(**{**arguments, **overrides})
     model = _build(cls, arguments, folder, versions)
@@ -196,8 +197,8 @@ def _check_tokenizers(metadata: Config, folder: pathlib.Path) -> None:
         checked_file(folder / name, "preset")
 
 
-def _arguments(cls: Any, folder: pathlib.Path, versions: str) -> Config:
-    """Returns the constructor's arguments, tokenizers included."""
+def _read_config(cls: Any, folder: pathlib.Path) -> Config:
+    """Returns the configuration of the model, not deserialized."""
     path = checked_file(folder / CONFIG, "preset")
     content = read_json(path)
     config = content.get("config")
@@ -207,10 +208,16 @@ def _arguments(cls: Any, folder: pathlib.Path, versions: str) -> Config:
             f"{path} must describe a {cls.__name__}; received "
             f"`registered_name={content.get('registered_name')!r}`."
         )
+    return config
+
+
+def _arguments(cls: Any, config: Config, folder: pathlib.Path, versions: str) -> Config:
+    """Returns the constructor's arguments, tokenizers included."""
     try:
         check_fits_memory(config)
         design = deserialize_objects(config, MODEL_OBJECTS)
     except Exception as error:  # a damaged configuration can raise almost anything
+        path = folder / CONFIG
         raise ValueError(f"{path} is damaged: {error} {versions}") from error
     return {**design, **_read_tokenizers(cls.tokenizer_arguments, folder)}
 
@@ -252,7 +259,9 @@ def _load_weights(
         raise _damaged_weights(path, error, versions) from error
 
 
-def _check_weights(folder: pathlib.Path, parameter_count: Any, versions: str) -> None:
+def _check_weights(
+    folder: pathlib.Path, config: Config, parameter_count: Any, versions: str
+) -> None:
     """Checks the sizes of the weights before the model is built."""
     path = folder / WEIGHTS
     if not path.is_file():
@@ -266,7 +275,7 @@ def _check_weights(folder: pathlib.Path, parameter_count: Any, versions: str) ->
             raise ValueError(
                 f"it has {stored.numbers} numbers instead of {parameter_count}"
             )
-        check_weights(read_json(folder / CONFIG)["config"], stored)
+        check_weights(config, stored)
     except Exception as error:  # a damaged HDF5 file can raise almost anything
         raise _damaged_weights(path, error, versions) from error
 

@@ -35,6 +35,8 @@ def train(recipe: Recipe) -> TrainingResult:
     - `model.keras`, the model,
     - `figures.json`, the scores,
     - `options.toml`, all options, to repeat the run,
+    - `checksums.json`, the CRC-32 of each text: a run whose text has changed is not
+      resumed,
     - `history.csv`, losses and metrics of each epoch,
     - `tokenizer.json`, or `source_tokenizer.json` and `target_tokenizer.json`; with
       `recipe.init`, `initial.keras` instead,
@@ -50,7 +52,8 @@ def train(recipe: Recipe) -> TrainingResult:
 
     Raises:
         ValueError: if an option has an invalid value, or if the folder contains a run
-            of other options on which the weights depend. The error names the option.
+            of other options on which the weights depend, or of other texts. The error
+            names the option.
         FileNotFoundError: if a text or the initial model does not exist.
         ModuleNotFoundError: if an option requires a package that is not installed.
 

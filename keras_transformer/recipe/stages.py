@@ -18,12 +18,12 @@ from keras_transformer.training import (
     TrainingProgress,
 )
 from keras_transformer_runtime.files import written_whole
-from keras_transformer_runtime.runs.folder import next_version
+from keras_transformer_runtime.runs.folder import next_version, write_checksums
 from keras_transformer_runtime.runs.recipe import Recipe
 
 
 def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
-    """Prepares a run and writes its options to `options.toml`.
+    """Prepares a run and writes its options and the checksums of its texts.
 
     Args:
         recipe: the options that are given.
@@ -41,6 +41,7 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
         _figures_file(output).unlink(missing_ok=True)  # of a run with fewer epochs
         with written_whole(output / "options.toml") as file:
             file.write(prepared.recipe.to_toml().encode())
+        write_checksums(prepared.recipe)
     return prepared
 
 

@@ -251,7 +251,7 @@ def _parse(proto: bytes) -> Any:
     return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
 
 
-def load_pieces(proto: bytes | str, out_type: tf.DType) -> tuple[bytes, Any]:
+def load_pieces(proto: bytes | str, out_type: tf.DType = tf.int32) -> tuple[bytes, Any]:
     """Loads a SentencePiece model.
 
     Args:

@@ -144,10 +144,12 @@ class LineIndex:
     Attributes:
         lines: number of lines in the file.
         offsets: byte offset of every 4096th line in the uncompressed text.
+        checksum: CRC-32 of the uncompressed text.
     """
 
     lines: int
     offsets: tuple[int, ...]
+    checksum: int
 
     @classmethod
     def of(cls, path: FilePath) -> Self:
@@ -162,13 +164,14 @@ class LineIndex:
         Raises:
             ValueError: if a line is not valid UTF-8.
         """
-        number, offset, offsets = 0, 0, [0]
+        number, offset, offsets, checksum = 0, 0, [0], 0
         for number, line in numbered_lines(path):
             decode_line(line, path, number)
             offset += len(line)
+            checksum = zlib.crc32(line, checksum)
             if number % _STRIDE == 0:
                 offsets.append(offset)
-        return cls(number, tuple(offsets))
+        return cls(number, tuple(offsets), checksum)
 
 
 class LineReader:

@@ -17,7 +17,12 @@ import tensorflow as tf
 
 from keras_transformer.types import Config, Tensor
 from keras_transformer_runtime.arguments import check_unicode
-from keras_transformer_runtime.files import read_file, write_json, written_whole
+from keras_transformer_runtime.files import (
+    read_file,
+    read_json,
+    write_json,
+    written_whole,
+)
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 SHOWN_TOKENS = 7  # In descriptions; `reprlib` abbreviates lists of more than 6.
@@ -430,7 +435,7 @@ class Tokenizer(tf.Module):
             ValueError: if the file does not contain a tokenizer of this class.
         """
         try:
-            content = json.loads(read_file(path).decode("utf-8"))
+            content = read_json(pathlib.Path(path))
             name = f"{PACKAGE}>{content['class_name']}"
             kind, config = keras.saving.get_registered_object(name), content["config"]
             for argument, ending in kind.assets.items():
@@ -438,14 +443,9 @@ class Tokenizer(tf.Module):
                     asset = read_file(pathlib.Path(path).with_suffix(ending))
                     config[argument] = base64.b64encode(asset).decode()
             tokenizer = kind.from_config(config)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            RuntimeError,  # of SentencePiece
-        ) as error:
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # a damaged file can raise almost anything
             raise ValueError(
                 f"`path` must be a file that `Tokenizer.save` wrote; `{path}` is not "
                 f"or is damaged ({error}). Save the tokenizer again."

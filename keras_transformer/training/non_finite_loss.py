@@ -5,7 +5,7 @@ import os
 import pathlib
 import threading
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import keras
 import numpy as np
@@ -13,9 +13,12 @@ from keras import ops
 
 from keras_transformer.backend.keras_internals import count_steps
 from keras_transformer.training.skip_non_finite import SkipNonFinite
-from keras_transformer.training.training_data import TrainingData
+from keras_transformer.training.training_data import TrainingData, copy_sharing_data
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.files import write_json
+
+# Of all callbacks, as a lock of each could not be copied with it.
+_LOCK = threading.Lock()
 
 
 class NonFiniteLoss(keras.callbacks.Callback):
@@ -87,7 +90,10 @@ class NonFiniteLoss(keras.callbacks.Callback):
         self.patience = patience
         # Lets Keras read the logs in another thread, while `fit` continues.
         self.async_safe = action == "stop"
-        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied: Self = copy_sharing_data(self, memo)
+        return copied
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.skipped_batches = self._in_a_row = 0
@@ -123,7 +129,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
     ) -> None:
         logs = {} if logs is None else logs
         # The loss is the mean over the epoch so far, which remains NaN.
-        with self._lock:
+        with _LOCK:
             if math.isfinite(logs.get("loss", 0.0)):
                 self._last_finite = max(self._last_finite, batch)
             else:
@@ -258,3 +264,36 @@ class NonFiniteLoss(keras.callbacks.Callback):
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(path, content)
+
+
+class NonFiniteWarning(keras.callbacks.Callback):
+    """Warns once if the loss of an epoch is NaN or infinite; `fit` adds it."""
+
+    _has_warned = False
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._has_warned or math.isfinite((logs or {}).get("loss", 0.0)):
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"The loss is NaN or infinite in epoch {epoch + 1}, and training goes on. "
+            "The weights may be NaN. To stop at the first such batch and see it, pass "
+            "the callback `NonFiniteLoss()` to `fit`.",
+            stacklevel=2,
+        )
+
+    @classmethod
+    def added_to(cls, callbacks: Any) -> Any:
+        """Returns the argument `callbacks` of `fit` with this callback, if needed.
+
+        Args:
+            callbacks: the argument. A `CallbackList`, and callbacks that stop at such a
+                loss, stay as they are.
+        """
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            return callbacks
+        given = [] if callbacks is None else keras.tree.flatten(callbacks)
+        stopping = NonFiniteLoss, keras.callbacks.TerminateOnNaN
+        if any(isinstance(each, stopping) for each in given):
+            return callbacks
+        return [cls(), *given]

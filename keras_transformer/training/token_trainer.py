@@ -42,6 +42,7 @@ from keras_transformer.training.fit_arguments import (
     learning_rate_schedules,
 )
 from keras_transformer.training.losses import token_weights
+from keras_transformer.training.non_finite_loss import NonFiniteWarning
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.token_checks import TokenChecks, Vocabularies
@@ -165,6 +166,8 @@ class TokenTrainer(ReplicatedModel):
     ) -> keras.callbacks.History:
         """Trains the model, as `keras.Model.fit` does, without `class_weight`.
 
+        A warning says if the loss of an epoch is NaN or infinite.
+
         Args:
             *args: arguments of `keras.Model.fit`.
             class_weight: must be `None`: Keras would weight whole rows by the position
@@ -194,8 +197,9 @@ class TokenTrainer(ReplicatedModel):
         build_optimizer(self)
         if not is_first_process():
             arguments["verbose"] = 0
-        checks = self._check_ids(arguments)
-        with explained_errors(checks), within_fit(arguments.get("callbacks")):
+        callbacks = arguments.get("callbacks")
+        arguments["callbacks"] = NonFiniteWarning.added_to(callbacks)
+        with explained_errors(self._check_ids(arguments)), within_fit(callbacks):
             return super().fit(**arguments)
 
     def _check_ids(self, arguments: dict[str, Any]) -> TokenChecks:

@@ -1,5 +1,6 @@
 """Protocol of training data with positions, and checks of such data."""
 
+import copy
 from typing import Any, Protocol, TypeAlias
 
 # A position in the data: JSON values, from `TrainingData.state`.
@@ -19,6 +20,10 @@ class TrainingData(Protocol):
     @property
     def tokens_per_epoch(self) -> int:
         """Number of real target tokens in an epoch."""
+
+    @property
+    def checksums(self) -> dict[str, int]:
+        """Numbers that distinguish the data, by what they depend on."""
 
     def state(self, batches: int) -> DataState:
         """Returns the position after `batches` batches of the current epoch."""
@@ -76,8 +81,8 @@ def check_steps(data: TrainingData | None, steps: int | None) -> None:
         )
 
 
-def data_size(data: TrainingData | None) -> dict[str, int] | None:
-    """Returns the sizes that distinguish datasets.
+def data_identity(data: TrainingData | None) -> dict[str, int] | None:
+    """Returns the sizes and the checksums that distinguish datasets.
 
     Args:
         data: the argument of `Checkpoints`.
@@ -87,4 +92,18 @@ def data_size(data: TrainingData | None) -> dict[str, int] | None:
     return {
         "batches_per_epoch": int(data.batches_per_epoch),
         "tokens_per_epoch": int(data.tokens_per_epoch),
+        **data.checksums,
     }
+
+
+def copy_sharing_data(callback: Any, memo: dict[int, Any]) -> Any:
+    """Copies a callback, but not its `data`, whose `dataset` is passed to `fit`.
+
+    Args:
+        callback: a callback with the attribute `data`.
+        memo: the argument of `__deepcopy__`.
+    """
+    memo.setdefault(id(callback.data), callback.data)
+    memo[id(callback)] = copied = object.__new__(type(callback))
+    vars(copied).update(copy.deepcopy(vars(callback), memo))
+    return copied

@@ -83,6 +83,7 @@ def _stored_date(path: pathlib.Path) -> str:
     if path.is_dir():
         metadata = read_json(path / "metadata.json")
     else:
+        # `load_trained_model` has checked the sizes of the members.
         with zipfile.ZipFile(path) as archive:
             metadata = json.loads(archive.read("metadata.json"))
     date = str(metadata.get("date_saved"))[:16].replace("@", " ").replace("T", " ")

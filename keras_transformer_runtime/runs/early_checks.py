@@ -12,7 +12,11 @@ from keras_transformer_runtime.arguments import (
 from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import require_extra
 from keras_transformer_runtime.presets import PRESETS
-from keras_transformer_runtime.runs.folder import is_complete, recipe_to_resume
+from keras_transformer_runtime.runs.folder import (
+    check_same_texts,
+    is_complete,
+    recipe_to_resume,
+)
 from keras_transformer_runtime.runs.recipe import Recipe
 
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -26,7 +30,7 @@ def check_early(recipe: Recipe) -> None:
 
     Raises:
         ValueError: if an option has an invalid value, or if the folder of the run
-            contains a run that cannot be resumed with these options.
+            contains a run that cannot be resumed with these options or texts.
         FileNotFoundError: if a text or the initial model does not exist.
         ModuleNotFoundError: if an option requires a package that is not installed.
         OSError: if `bleu_tokenize` requires a file that sacreBLEU fails to download.
@@ -48,10 +52,13 @@ def check_early(recipe: Recipe) -> None:
             "a file."
         )
     if is_complete(recipe):
+        check_same_texts(recipe)
         return
     for name in ("train", "valid", "test"):
         _check_files(name, vars(recipe)[name])
-    if recipe_to_resume(recipe) is None and recipe.init:
+    if recipe_to_resume(recipe) is not None:
+        check_same_texts(recipe)
+    elif recipe.init:
         _check_init(recipe.init)
 
 

@@ -2,11 +2,14 @@
 
 import pathlib
 import warnings
+import zlib
 from typing import NamedTuple
 
-from keras_transformer_runtime.files import read_json
+from keras_transformer_runtime.files import read_json, write_json
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
+
+CHECKSUMS = "checksums.json"
 
 
 class SearchSettings(NamedTuple):
@@ -163,6 +166,58 @@ def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
             "another `output` for a run of fewer epochs."
         )
     return completed
+
+
+def write_checksums(recipe: Recipe) -> None:
+    """Writes the checksums of the texts of a run, for `check_same_texts`.
+
+    Args:
+        recipe: the options.
+    """
+    files = [file for named in _text_files(recipe).values() for file in named]
+    path = pathlib.Path(recipe.output, CHECKSUMS)
+    write_json(path, {file: _checksum(file) for file in files})
+
+
+def check_same_texts(recipe: Recipe) -> None:
+    """Checks that the texts of a run have not changed since it began.
+
+    Args:
+        recipe: the options with which the run in `recipe.output` is resumed.
+
+    Raises:
+        ValueError: if the content of a file has changed.
+    """
+    path = pathlib.Path(recipe.output, CHECKSUMS)
+    before = read_json(path) if path.is_file() else {}
+    for name, files in _text_files(recipe).items():
+        for file in files:
+            if before.get(file) not in (None, _checksum(file)):
+                raise ValueError(
+                    f"`{name}` must have the text with which the run in "
+                    f"{recipe.output} began; received {file}, whose content has "
+                    "changed. Restore the file, or choose another `output` for a new "
+                    f"run. To go on with the new text, remove {path}."
+                )
+
+
+def _text_files(recipe: Recipe) -> dict[str, list[str]]:
+    """Returns the files of the texts that exist, by their option."""
+    texts = {name: vars(recipe)[name] for name in ("train", "valid", "test")}
+    return {
+        name: [file for file in files if pathlib.Path(file).is_file()]
+        for name, files in texts.items()
+        if isinstance(files, list)
+    }
+
+
+def _checksum(file: str) -> int:
+    """Returns the CRC-32 of a file."""
+    checksum = 0
+    with open(file, "rb") as content:
+        while block := content.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def warn_of_another_cooldown(recipe: PlannedRecipe) -> None:

@@ -472,6 +472,21 @@ def test_a_vocabulary_of_another_length(side, rows, more, folder):
         load_ctranslate2(folder)
 
 
+@pytest.mark.parametrize("token", [{"a": 1}, 7, None])
+def test_a_token_that_is_no_text(folder, token):
+    path = folder / "source_vocabulary.json"
+    path.write_text(json.dumps([*json.loads(path.read_text())[:-1], token]))
+    with pytest.raises(ValueError, match=f"{path} must be a list of tokens"):
+        load_ctranslate2(folder)
+
+
+def test_damaged_pieces(folder):
+    for side in ("source", "target"):
+        (folder / f"{side}.model").write_bytes(b"\xff" * 99)
+    with pytest.raises(ValueError, match="source.model must be a SentencePiece model"):
+        load_ctranslate2(folder)
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.bin", "source_vocabulary.json"])
 def test_a_missing_file(folder, name):
     (folder / name).unlink()

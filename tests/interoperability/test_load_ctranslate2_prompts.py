@@ -98,7 +98,8 @@ def test_sentence_pieces_are_loaded(tmp_path):
     errors = np.abs(to_numpy(again(ids)) - to_numpy(model(ids)))
     assert 0 < errors.max() < 0.05
     (tmp_path / "1/tokenizer.model").write_bytes(b"\xff")
-    assert load_ctranslate2(tmp_path / "1").tokenizer is None
+    with pytest.raises(ValueError, match="tokenizer.model must be a SentencePiece m"):
+        load_ctranslate2(tmp_path / "1")
 
 
 def test_an_older_format(good, tmp_path):

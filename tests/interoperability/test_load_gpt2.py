@@ -142,6 +142,9 @@ def test_texts(tmp_path):
         ({"n_embd": 64}, "must hold the tensor 'wte.weight'|as floats of shape"),
         ({"tie_word_embeddings": False}, "`tie_word_embeddings`.*must be true"),
         ({"activation_function": "mish"}, "`activation_function`"),
+        ({"activation_function": ["gelu"]}, "`activation_function`"),
+        ({"n_embd": None}, "`n_embd` in config.json must be a positive int"),
+        ({"layer_norm_epsilon": "1e-5"}, "`layer_norm_epsilon` in config.json"),
         ({"eos_token_id": 99}, "`eos_token_id` in config.json must be below 47"),
     ],
 )
@@ -151,4 +154,23 @@ def test_damaged_folders(folder, change, message, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(ValueError, match=message):
+        load_gpt2(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("vocab.json", json.dumps({"<|endoftext|>": 0, "a": "1"}).encode()),
+        ("vocab.json", b'{"<|endoftext|>": 0, "\\ud800": 1}'),
+        ("merges.txt", "é a".encode("latin-1")),
+    ],
+)
+def test_damaged_vocabularies(folder, name, content, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    write_tokenizer(
+        tmp_path, lambda size: {"bos_token_id": size - 1, "eos_token_id": size - 1}
+    )
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} must"):
         load_gpt2(tmp_path)

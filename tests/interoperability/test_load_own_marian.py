@@ -247,7 +247,11 @@ def test_files_outside_the_folder(folder):
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [", "[1]", "", "!!python/object/apply:os.abort []", "[" * 1999]
+    "text",
+    [
+        *("a: [", "[1]", "", "!!python/object/apply:os.abort []", "[" * 1999),
+        "a: &a [b]\nmodels: [*a, *a]",
+    ],
 )
 def test_a_damaged_decoder_file(folder, text):
     (folder / "decoder.yml").write_text(text)
@@ -258,6 +262,12 @@ def test_a_damaged_decoder_file(folder, text):
 def test_missing_files(folder, name):
     (folder / name).unlink()
     assert f"must have the file {name}" in refusal(folder, FileNotFoundError)
+
+
+@pytest.mark.parametrize("name", ["source.spm", "opus.src.vocab.yml"])
+def test_damaged_tokenizers(folder, name):
+    (folder / name).write_text('"\\uD800": 0\n')
+    assert f"{folder / name} must be a" in refusal(folder)
 
 
 def test_without_pieces_of_the_target_outputs_are_the_same(folder):
@@ -289,4 +299,4 @@ def test_pickled_and_inflated_arrays(folder):
     assert "must be an npz file of Marian" in refusal(folder)
     np.savez_compressed(folder / "zeros", a=np.zeros(10**7))
     (folder / "zeros.npz").rename(path)
-    assert "it expands to 8000" in refusal(folder)
+    assert "its members would have 8000" in refusal(folder)

@@ -45,7 +45,7 @@ SETTINGS = {
     "activation_function again": (["relu"], "one of 'gelu', 'relu'"),
     "d_model": (13, "divisible by 3"),
     "d_model again": (-12, "a positive int"),
-    "encoder_layers": (10**12, "2, as in model.safetensors"),
+    "encoder_layers": (10**9, "2, as in model.safetensors"),
     "decoder_layers": (2, "1, as in model.safetensors"),
     "encoder_layers again": ("2", "a positive int"),
     "vocab_size": (True, "a positive int"),

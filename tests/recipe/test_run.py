@@ -105,6 +105,18 @@ def test_a_run_writes_its_files(trained, capsys):
 
 
 @pytest.mark.once("torch")
+def test_a_run_of_other_texts_is_not_resumed(options):
+    train(Recipe(**options))
+    path = pathlib.Path(options["train"][1])
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[1:], lines[0]]))
+    for epochs in (1, 2):
+        message = f"`train` must have the text .* received {path}, whose content has ch"
+        with pytest.raises(ValueError, match=message):
+            train(Recipe(**{**options, "epochs": epochs}))
+
+
+@pytest.mark.once("torch")
 def test_a_run_is_resumed(trained, tmp_path):
     results = tmp_path / "results"
     options = copied(trained, results)

@@ -3,14 +3,18 @@
 import os
 import pathlib
 import stat
+import struct
 import subprocess
 import sys
+import zipfile
+import zlib
 
 import pytest
 
 from keras_transformer_runtime import files
 from keras_transformer_runtime.files import (
     check_is_file,
+    check_zip_members,
     checked_file,
     new_folder,
     read_json,
@@ -266,6 +270,42 @@ def test_a_required_file_of_a_folder(tmp_path):
         checked_file(tmp_path / "model.h5", "preset")
 
 
+# Zip files.
+
+
+def zip_file(path, method, content, claim):
+    """Writes a zip file whose headers give a member another size and checksum."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", content, method)
+    raw = bytearray(path.read_bytes())
+    forged = struct.pack("<I", zlib.crc32(content[: claim + 1]))
+    size = struct.pack("<I", claim)
+    for start, offset in ((b"PK\3\4", 14), (b"PK\1\2", 16)):
+        at = raw.index(start) + offset
+        raw[at : at + 4], raw[at + 8 : at + 12] = forged, size
+    path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("claim", [50, 199, 201])
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_member_of_another_size_than_its_header_says(tmp_path, method, claim):
+    path = zip_file(tmp_path / "a.zip", method, bytes(200), claim)
+    with zipfile.ZipFile(path) as archive, pytest.raises(ValueError, match="'a' has a"):
+        check_zip_members(archive, 1000)
+    with zipfile.ZipFile(zip_file(path, method, bytes(200), 200)) as archive:
+        check_zip_members(archive, 200)
+        with pytest.raises(ValueError, match="would have 200 bytes, more than the 199"):
+            check_zip_members(archive, 199)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_that_is_unpacked_at_once(tmp_path, method):
+    path = zip_file(tmp_path / "a.zip", method, bytes(200), 200)
+    with zipfile.ZipFile(path) as archive, pytest.raises(ValueError, match="another m"):
+        check_zip_members(archive, 1000)
+
+
 # JSON.
 
 
@@ -279,7 +319,9 @@ def test_json_round_trip(tmp_path):
         read_json(path)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"a', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b'{"a', b"\xff", b"[" * 100_000, b'["\\ud800"]']
+)
 def test_other_content_than_json(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="config.json must be a JSON file; it is not"):

@@ -1,5 +1,7 @@
+import copy
 import fcntl
 import os
+import pickle
 import re
 import resource
 import shutil
@@ -27,11 +29,14 @@ from keras_transformer import (
     Checkpoints,
     LabelSmoothedCrossEntropy,
     MaskedTokenAccuracy,
+    NonFiniteLoss,
     Perplexity,
     parallel_dataset,
 )
 from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
+
+LIMITS = {"max_source_length": 4, "max_target_length": 4}
 
 
 class Stop(Exception):
@@ -304,6 +309,7 @@ def test_an_epoch_that_is_cut_short_is_not_saved_as_complete(tmp_path):
 
 
 @pytest.mark.once("torch")
+@pytest.mark.filterwarnings("ignore:The loss is NaN or infinite in epoch 1, and")
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
     with pytest.warns(
@@ -612,13 +618,63 @@ def test_steps_per_epoch(tmp_path):
 
 
 @pytest.mark.once("torch")
+@pytest.mark.parametrize(
+    "window", [{}, {"window": 12, "batches_per_epoch": 3, **LIMITS}]
+)
+def test_other_data_and_another_backend_are_said(tmp_path, window):
+    sources = ["abc", "bca", "cab", "fed", "def", "efd"] * 2
+    targets = [source[::-1] for source in sources]
+    tokenizer = CharacterTokenizer.train(lines=[LETTERS])
+
+    def data_of(targets, **options):
+        return parallel_dataset(
+            pairs=zip(sources, targets, strict=True),
+            source_tokenizer=tokenizer,
+            target_tokenizer=tokenizer,
+            tokens_per_batch=16,
+            **{**window, **options},
+        )
+
+    def resume(data, folder="a"):
+        fit(tmp_path / folder, data=data, model=make_model(), epochs=2)
+
+    fit(tmp_path / "a", data=data_of(targets), model=make_model(), epochs=1)
+    for folder in "bcd":
+        shutil.copytree(tmp_path / "a", tmp_path / folder)
+    resume(data_of(targets))
+    with pytest.warns(UserWarning, match="of the run so far in 'texts'. Training"):
+        resume(data_of([*targets[1:], targets[0]]), "b")
+    with pytest.warns(UserWarning, match="of the run so far in 'order'. Training"):
+        resume(data_of(targets, seed=3), "c")
+    path = tmp_path / "d" / RunPosition(1).file_name
+    state = storage.read_checkpoint(path)
+    storage.write_checkpoint(path, {**state, "backend": "jax"})
+    with pytest.warns(UserWarning, match="backend 'jax', and continues with 'torch'"):
+        resume(data_of(targets), "d")
+
+
+@pytest.mark.once("torch")
+def test_a_copy_has_the_data_that_fit_gets(tmp_path):
+    data = make_data()
+    for callback in (Checkpoints(tmp_path, data), NonFiniteLoss(data=data)):
+        assert copy.deepcopy(callback).data is data
+        again = pickle.loads(pickle.dumps(callback))
+        assert again.folder == callback.folder
+        assert again.data.checksums == data.checksums
+    model, copied = make_ema_model(), copy.deepcopy(Checkpoints(tmp_path, data))
+    model.fit(data.dataset, epochs=1, shuffle=False, verbose=0, callbacks=[copied])
+    assert [*checkpoint_files(tmp_path)] == [RunPosition(1)]
+
+
+@pytest.mark.once("torch")
 def test_data_are_required_to_resume_within_an_epoch(tmp_path):
     data, model = make_data(), make_model()
     state = {
         **dict.fromkeys(("model", "optimizer", "metrics", "callbacks"), []),
         "epoch": 1,
         "batch": 3,
-        "data_size": None,
+        "backend": "torch",
+        "data_identity": None,
         "learning_rates": [],
         "data": None,
         "random": run_state.save_random_state(),

@@ -399,3 +399,12 @@ def test_moving_averages_with_loss_scaling():
     data, swap = (np.ones((4, 3)), np.ones((4, 2))), keras.callbacks.SwapEMAWeights()
     logs = model.fit(*data, validation_data=data, callbacks=[swap], verbose=0).history
     assert np.isfinite(logs["val_loss"]).all()
+
+
+@pytest.mark.once("torch")
+def test_fit_warns_once(recwarn):
+    data = make_data()
+    model = faulty_model(data, keras.optimizers.Adam(1e-3))
+    model.fit(data.dataset, epochs=3, shuffle=False, verbose=0)
+    [warning] = [w for w in recwarn if "NaN or infinite in epoch" in str(w.message)]
+    assert "in epoch 1, and training goes on" in str(warning.message)

@@ -1,5 +1,6 @@
 """Relative position bias, as in T5."""
 
+import bisect
 from typing import Any
 
 import keras
@@ -14,6 +15,9 @@ from keras_transformer.layers.positions.scheme import (
 from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Shape, Tensor
 
+# The table of the buckets takes eight bytes for each distance.
+MOST_BUCKETS, MOST_DISTANCE = 4096, 2**20
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class RelativePositionBias(PositionScheme):
@@ -27,11 +31,11 @@ class RelativePositionBias(PositionScheme):
     all buckets are one such half, and a later key has the bucket of distance 0.
 
     Args:
-        num_buckets: even int, 4 or more, number of buckets; with
-            `bidirectional=False` any int, 2 or more.
+        num_buckets: even int from 4 to 4096, number of buckets; with
+            `bidirectional=False` any int from 2 on.
         max_distance: int above `num_buckets / 4`, or above `num_buckets / 2` with
-            `bidirectional=False`. All distances from this number of tokens on share a
-            bucket.
+            `bidirectional=False`, and at most 1,048,576. All distances from this
+            number of tokens on share a bucket.
         embeddings_initializer: initializer of the table
             `(num_buckets, num_heads)`.
         bidirectional: bool, whether later keys have separate buckets.
@@ -74,17 +78,21 @@ class RelativePositionBias(PositionScheme):
     ):
         super().__init__(**kwargs)
         sides = 2 if bidirectional else 1
-        is_int = isinstance(num_buckets, int) and num_buckets >= 2 * sides
-        if not is_int or num_buckets % sides:
-            kind = "an even int of 4" if bidirectional else "an int of 2"
+        is_int = isinstance(num_buckets, int)
+        in_range = is_int and 2 * sides <= num_buckets <= MOST_BUCKETS
+        if not in_range or num_buckets % sides:
+            kind = "an even int from 4" if bidirectional else "an int from 2"
             raise ValueError(
-                f"`num_buckets` must be {kind} or more; received "
+                f"`num_buckets` must be {kind} to {MOST_BUCKETS}; received "
                 f"`num_buckets={num_buckets!r}`, `bidirectional={bidirectional}`."
             )
         exact = num_buckets // (2 * sides)
-        if not isinstance(max_distance, int) or max_distance <= exact:
+        if not (
+            isinstance(max_distance, int) and exact < max_distance <= MOST_DISTANCE
+        ):
             raise ValueError(
-                f"`max_distance` must be an int above `num_buckets / {2 * sides}`; "
+                f"`max_distance` must be an int above `num_buckets / {2 * sides}` and "
+                f"of at most {MOST_DISTANCE}; "
                 f"received `max_distance={max_distance!r}`, "
                 f"`num_buckets={num_buckets}`, `bidirectional={bidirectional}`."
             )
@@ -163,13 +171,17 @@ def bucket_of_each_distance(
     side = num_buckets // 2 if bidirectional else num_buckets
     exact = side // 2
     steps = side - exact
-    buckets = [
-        min(d, exact)
-        + sum(
-            d**steps * exact**step >= max_distance**step * exact**steps
-            for step in range(1, steps)
+    distances = range(max_distance + 1)
+
+    def first_distance(step: int) -> int:
+        """Returns the least distance of a bucket of several distances."""
+        least = max_distance**step * exact**steps
+        return bisect.bisect_left(
+            distances, least, key=lambda d: d**steps * exact**step
         )
-        for d in range(max_distance + 1)
-    ]
-    later = [side + bucket if bidirectional else 0 for bucket in buckets[1:]]
-    return np.array([*buckets[::-1], *later], "int32")
+
+    first_distances = list(map(first_distance, range(1, steps)))
+    buckets = np.minimum(distances, exact)
+    buckets += np.searchsorted(first_distances, distances, side="right")
+    later = buckets[1:] + side if bidirectional else np.zeros(max_distance)
+    return np.concatenate([buckets[::-1], later]).astype("int32")

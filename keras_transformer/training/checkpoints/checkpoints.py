@@ -6,7 +6,7 @@ import os
 import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import keras
 
@@ -27,7 +27,8 @@ from keras_transformer.training.training_data import (
     TrainingData,
     check_data,
     check_steps,
-    data_size,
+    copy_sharing_data,
+    data_identity,
 )
 from keras_transformer_runtime.arguments import check_ints, check_positive
 from keras_transformer_runtime.runs.run_position import RunPosition
@@ -80,7 +81,8 @@ class Checkpoints(keras.callbacks.Callback):
     File names count epochs and batches from 1: `epoch-0003.npz` is the end of epoch 3,
     `epoch-0003-after-batch-000020.npz` comes after batch 20 of epoch 3.
 
-    Everything that is not saved must be the same in the resumed run. A constant
+    Everything that is not saved must be the same in the resumed run. A warning says
+    whether the texts or the order of `data` differ, or the backend. A constant
     learning rate is saved; a schedule is not. Validation data from `parallel_dataset`
     require `shuffle=False` and no `window`. Otherwise their batches differ after a
     resume, and so does `val_loss`.
@@ -179,6 +181,10 @@ class Checkpoints(keras.callbacks.Callback):
         self._callbacks_of_fit: list[keras.callbacks.Callback] | None = None
         self._signals = StopSignals(self._finish)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied: Self = copy_sharing_data(self, memo)
+        return copied
+
     def _best_epoch(self) -> BestEpoch | None:
         return None if self.monitor is None else BestEpoch(self.monitor, self.mode)
 
@@ -260,19 +266,14 @@ class Checkpoints(keras.callbacks.Callback):
                 "`data` must be given to resume within an epoch; received `data=None`, "
                 f"and {path} is not at the end of an epoch."
             )
-        if state["data_size"] not in (None, data_size(self.data)):
-            warnings.warn(
-                "`data` differ from the data of the run so far. Training continues "
-                f"with them. Received {data_size(self.data)}; {path} has "
-                f"{state['data_size']}.",
-                stacklevel=2,
-            )
+        _warn_of_changes(state, data_identity(self.data), path)
         model, epochs = self.model, self.params["epochs"]
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         is_new = not int(keras.ops.convert_to_numpy(model.optimizer.iterations))
         self._restore(state, path)
-        self._seed = state["seed"]
+        if state["backend"] == keras.backend.backend():
+            self._seed = state["seed"]
         self._check_learning_rates(state, path, is_new)
         early = callback_state.stopped_early(self._callbacks)
         self._first_epoch = epochs if early else min(epochs, state["epoch"])
@@ -505,7 +506,8 @@ class Checkpoints(keras.callbacks.Callback):
         return {
             "epoch": position.epochs,
             "batch": position.batches,
-            "data_size": data_size(self.data),
+            "backend": keras.backend.backend(),
+            "data_identity": data_identity(self.data),
             "learning_rates": self._learning_rates,
             "model": run_state.save_variables(model.variables),
             "optimizer": run_state.save_variables(model.optimizer.variables),
@@ -540,6 +542,29 @@ def within_fit(callbacks: Any) -> Iterator[None]:
             each._callbacks_of_fit = None
             each._signals.restore()
             storage.release_lock(each.folder)
+
+
+def _warn_of_changes(
+    state: RunState, data: dict[str, int] | None, path: pathlib.Path
+) -> None:
+    """Warns if a resumed run has other data or another backend than before."""
+    before = state["data_identity"] or {}
+    changed = [n for n, number in before.items() if (data or before).get(n) != number]
+    if changed:
+        warnings.warn(
+            "`data` differ from the data of the run so far in "
+            f"{', '.join(map(repr, changed))}. Training continues with them. Received "
+            f"{data}; {path} has {before}. To continue the run as it began, pass its "
+            "texts and arguments.",
+            stacklevel=2,
+        )
+    if state["backend"] != keras.backend.backend():
+        warnings.warn(
+            f"The run so far used the backend {state['backend']!r}, and continues with "
+            f"{keras.backend.backend()!r}. Its losses differ slightly from those of a "
+            "run on one backend: dropout draws other numbers.",
+            stacklevel=2,
+        )
 
 
 def _format_rates(rates: Sequence[float]) -> str:

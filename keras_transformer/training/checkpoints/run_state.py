@@ -42,7 +42,8 @@ class RunState(TypedDict):
 
     epoch: int
     batch: int
-    data_size: dict[str, int] | None
+    backend: str
+    data_identity: dict[str, int] | None
     learning_rates: list[float]
     model: list[SavedVariable]
     optimizer: list[SavedVariable]
@@ -59,7 +60,8 @@ class RunState(TypedDict):
 _TYPES: dict[str, tuple[type, ...]] = {
     "epoch": (int,),
     "batch": (int,),
-    "data_size": (dict, type(None)),
+    "backend": (str,),
+    "data_identity": (dict, type(None)),
     "learning_rates": (list,),
     "model": (list,),
     "optimizer": (list,),
@@ -97,7 +99,7 @@ def check_state(path: pathlib.Path, state: dict[str, Any]) -> None:
         raise TypeError("`history` has no lists")
     if not all(type(rate) is float for rate in state["learning_rates"]):
         raise TypeError("`learning_rates` are not numbers")
-    for name in ("data", "data_size"):
+    for name in ("data", "data_identity"):
         if not all(type(value) is int for value in (state[name] or {}).values()):
             raise TypeError(f"`{name}` is not of ints")
     version, words, gauss = state["random"]["python"]

@@ -23,6 +23,7 @@ import numpy as np
 from keras_transformer_runtime.files import (
     UNFINISHED,
     check_is_file,
+    check_zip_members,
     lock,
     written_whole,
 )
@@ -156,10 +157,8 @@ def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
 def _check_sizes(path: pathlib.Path) -> None:
     """Raises `ValueError` if arrays are declared to be larger than the file."""
     with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > path.stat().st_size:
-            raise ValueError("its members claim to be larger than the file")
-        for member in members:
+        check_zip_members(archive, path.stat().st_size)
+        for member in archive.infolist():
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
                 read_header = {

@@ -109,16 +109,18 @@ def test_gradients_go_to_the_buckets_in_use():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_buckets": 7}, "even int of 4 or more; .*`num_buckets=7`"),
-        ({"num_buckets": 8.0}, "even int of 4 or more; .*`num_buckets=8.0`"),
-        ({"max_distance": 8}, "int above `num_buckets / 4`; .*`max_distance=8`, .*=32"),
+        ({"num_buckets": 7}, "even int from 4 to 4096; .*`num_buckets=7`"),
+        ({"num_buckets": 8.0}, "even int from 4 to 4096; .*=8.0`"),
+        ({"num_buckets": 10**10}, "even int from 4 to 4096; .*=10000000000`"),
+        ({"max_distance": 10**9}, "of at most 1048576; .*`max_distance=1000000000`"),
+        ({"max_distance": 8}, "int above `num_buckets / 4` .*`max_distance=8`, .*=32"),
         (
             {"num_buckets": 1, "bidirectional": False},
-            "an int of 2 or more; .*`num_buckets=1`",
+            "an int from 2 to 4096; .*`num_buckets=1`",
         ),
         (
             {"num_buckets": 7, "max_distance": 3, "bidirectional": False},
-            "int above `num_buckets / 2`; .*=3`, .*=7`",
+            "int above `num_buckets / 2` .*=3`, .*=7`",
         ),
     ],
 )
