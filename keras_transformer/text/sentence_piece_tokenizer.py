@@ -314,6 +314,8 @@ def _train_model(sample: list[str], normalization: str, **options: Any) -> bytes
         sample = normalize_lines(sample, normalization_rules(normalization))
         proto = _train_model(sample, "identity", **options)
         return with_normalization(proto, normalization)
+    # SentencePiece skips lines with this character, which it uses for unknown text.
+    sample = [line.replace("\u2585", " ") for line in sample]
     written = io.BytesIO()
     longest = max(len(line.encode()) for line in sample)
     try:

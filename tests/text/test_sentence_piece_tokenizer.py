@@ -40,6 +40,12 @@ def test_training_with_long_lines():
     assert tokenizer.unknown_token_id not in ids
 
 
+def test_training_with_the_character_of_unknown_text_of_sentencepiece():
+    lines = ["the quick fox"] * 5 + ["a \u2585 zebra"]
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=22)
+    assert 1 not in tokenizer.tokenize(["zebra"]).to_list()[0]
+
+
 def test_sample_depends_on_the_seed():
     lines = ["".join(word) for word in itertools.product("stkb", "aeiou", "nmrldfg")]
     options = {"lines": lines, "vocabulary_size": 37, "max_sentences": 97}

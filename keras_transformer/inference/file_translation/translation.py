@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple, TypeAlias, cast
@@ -435,4 +436,4 @@ def _n_best_lines(number: int, hypotheses: Hypotheses) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+    return re.sub(r"\r\n|\r|\n", " ", text.rstrip("\r\n"))
