@@ -37,7 +37,7 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
 
 
 def is_version(name: str) -> bool:
-    """Returns whether a name is that of a version of a SavedModel: 1, 2, …"""
+    """Returns whether a name is that of a version of a SavedModel, such as 2."""
     return name.isascii() and name.isdigit() and str(int(name)) == name
 
 

@@ -95,12 +95,11 @@ def describe_saved_model(path: pathlib.Path) -> Facts:
 
     card = {"model card": path / "README.md"} if (path / "README.md").exists() else {}
     load = f'in Python: tensorflow.saved_model.load("{path}")'
-    is_version = is_version(path.name)
     return {
         **size_and_date(path),
         **describe_signatures(path),
         **card,
-        "next": [command("serve", path.parent) if is_version else load],
+        "next": [command("serve", path.parent) if is_version(path.name) else load],
     }
 
 

@@ -105,6 +105,9 @@ def export_saved_model(
     - `constrained`, with `constraints=True`: `text`; `prefix`, as above; `constraints`,
       strings `(batch,)`, the phrases that must occur in the outputs of a text,
       separated by tabs, `""` for none. It returns what `nbest` does.
+    - `check_constraints`, likewise: `constraints`, strings `(batch,)`, a phrase each.
+      It returns `spelled`, bool `(batch,)`, whether the target vocabulary can spell
+      them.
     - `tokens`: `token_ids`, int32 `(batch, source_length)`, padded. It returns
       `token_ids`, int32 `(batch, num_hypotheses, target_length)`, `score` and
       `length`.

@@ -58,6 +58,9 @@ def test_the_signature_equals_generate(model, tmp_path):
         (found,) = replica.predict("constrained", [wrong])
         assert found.startswith(message)
 
+    checked = replica.call("check_constraints", {"constraints": ["abc", "az", "", "f"]})
+    assert checked["spelled"].tolist() == [True, False, False, True]
+
 
 def test_groups_of_beams(model, tmp_path):
     folder = tmp_path / "1"
