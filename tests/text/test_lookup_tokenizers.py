@@ -79,6 +79,17 @@ def test_bytes_that_are_not_utf_8():
     assert tokenizer.token_texts()[0xE9 + 4] == b"\xe9"
 
 
+def test_white_space_and_invisible_characters_are_no_words():
+    tokenizer = ByteTokenizer()
+    texts = ["", " \n\t", "\u00a0\u3000", "\u200b\u200d\ufe0f", "\x00\u00ad", "\u3164"]
+    others = ["a", " \u0301", "-", "\u200bé ", "\ue000"]
+    rows = tokenizer.tokenize(texts + others, add_end=True).to_list()
+    expected = [False] * len(texts) + [True] * len(others)
+    assert [*map(tokenizer.has_words, texts + others, rows)] == expected
+    blank = tf.function(tokenizer.find_blank)(tf.constant(texts + others))
+    assert (~blank).numpy().tolist() == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("locale", ["tr_TR.UTF-8", "lt_LT.UTF-8"])
 def test_lower_case_does_not_depend_on_the_locale(locale):

@@ -304,6 +304,9 @@ class Signatures(SearchFunctions):
         for language_token_id in self.source_tokenizer.language_token_ids:
             is_token &= token_ids != language_token_id
         is_empty = tf.math.count_nonzero(is_token, axis=1, keepdims=True) <= 1
+        is_blank = self.source_tokenizer.find_blank(text)
+        rows = tf.shape(token_ids)[0] - tf.shape(text)[0]
+        is_empty |= tf.pad(is_blank, [[0, rows]])[:, None]
         if self._empty_source:  # The model continues it too.
             is_empty = tf.zeros_like(is_empty)
         result = SearchResult(
