@@ -301,6 +301,8 @@ def _special_id(
 ) -> int | None:
     """Returns the id of a special token of KerasHub's vocabulary, if it has one."""
     id = getattr(tokenizer, name, None)
+    if name == "pad_token_id" and id == getattr(tokenizer, "end_token_id", None):
+        id = None  # KerasHub's `GPT2Tokenizer` pads with id 0, whichever token it is.
     if id is not None and id in tokenizer.special_token_ids:
         return int(id)
     if name == "unknown_token_id" and hasattr(tokenizer, "oov_token"):

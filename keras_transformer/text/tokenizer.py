@@ -101,6 +101,15 @@ class Tokenizer(tf.Module):
                 "`--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3`."
             )
         self._special_ids = tuple(special_ids or map(self._vocabulary.index, special))
+        pad, unknown, start, end = self._special_ids
+        if end in (pad, unknown) or unknown in (pad, start):
+            raise ValueError(
+                "The ids of padding, unknown text and end must differ, and those of "
+                f"unknown text and start; received `pad_token_id={pad}`, "
+                f"`unknown_token_id={unknown}`, `start_token_id={start}` and "
+                f"`end_token_id={end}`. Use other tokens of the vocabulary, or `None` "
+                "for a new one."
+            )
         self._language_token_ids = self._find_language_tokens()
 
     @abc.abstractmethod

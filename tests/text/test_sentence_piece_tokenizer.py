@@ -126,6 +126,7 @@ def test_vocabulary_smaller_than_the_set_of_characters():
         ({"user_defined_symbols": "<a>"}, "must be a list of strings without spaces; "),
         ({"user_defined_symbols": ["<a b>"]}, "must be a list of strings without sp"),
         ({"user_defined_symbols": [5]}, "must be a list of strings without spaces; "),
+        ({"user_defined_symbols": ["<a>", "</s>"]}, r"special tokens, .*\['</s>'\]"),
     ],
 )
 def test_invalid_options(options, message):
@@ -189,6 +190,15 @@ def test_special_ids_of_the_model():
     rows = tokenizer.tokenize(LINES, add_start=True, add_end=True)
     texts = tokenizer.detokenize(rows.to_tensor(60)).numpy()
     assert [text.decode() for text in texts] == LINES
+
+
+def test_text_is_never_converted_to_special_tokens():
+    symbols = ["<pad>", "</s>"]
+    proto = train_with_sentencepiece(user_defined_symbols=symbols)
+    tokenizer = SentencePieceTokenizer(proto)
+    special = {tokenizer.token_to_id(symbol) for symbol in symbols}
+    for row in tokenizer.tokenize(["a <pad> b", "a </s> b"]).to_list():
+        assert not special.intersection(row)
 
 
 def test_model_without_padding():
