@@ -4,6 +4,7 @@ The modules of `commands` declare the options with Typer, and import Keras only 
 functions: `--help` and errors in the options are printed without waiting for it.
 """
 
+import io
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -82,6 +83,14 @@ def main() -> None:
 
     An error is printed as one line on standard error, with exit code 1.
     """
+    if sys.stdout is None:
+        _print_message(
+            "error",
+            "Standard output must be open; it is closed. To discard what the command "
+            "prints, add `>/dev/null`.",
+        )
+        sys.exit(1)
+    _write_utf_8()
     app = make_app(sys.argv[1:])
     try:
         with prints_warnings(_print_message):
@@ -95,6 +104,19 @@ def main() -> None:
     ) as error:
         _print_message("error", f"{error}")
         sys.exit(1)
+
+
+def _write_utf_8() -> None:
+    """Writes UTF-8 in every locale, as the UTF-8 mode of Python does.
+
+    Other encodings lack characters of texts and of `--help`.
+    """
+    for stream, errors in (
+        (sys.stdout, "surrogateescape"),  # of paths
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def _print_message(kind: str, text: str) -> None:

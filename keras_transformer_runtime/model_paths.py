@@ -1,4 +1,4 @@
-"""Finds the file of a trained model, or its folder."""
+"""Finds the file of a trained model, or its folder, and versions of a SavedModel."""
 
 import pathlib
 import shlex
@@ -34,6 +34,11 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
             f"{path} must be a .keras file; it is damaged or another kind of file."
         )
     return path
+
+
+def is_version(name: str) -> bool:
+    """Returns whether a name is that of a version of a SavedModel, such as 2."""
+    return name.isascii() and name.isdigit() and str(int(name)) == name
 
 
 def _check_is_preset(folder: pathlib.Path) -> None:

@@ -19,6 +19,7 @@ EXTRAS = {
     "tensorflow": {
         "keras_nlp": "keras-nlp>=0.32",
         "rapidfuzz": "rapidfuzz>=3.14",
+        "regex": "regex>=2025.10",
         "sacrebleu": "sacrebleu>=2.6",
         "sentencepiece": "sentencepiece>=0.2.1",
         "tensorflow": "tensorflow>=2.21",

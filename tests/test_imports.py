@@ -46,7 +46,7 @@ REQUIRED = {
     "distribution": {"keras"},
     "evaluation": {"rapidfuzz", "sacrebleu"},
     "export": {"ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"},
-    "inference": {"keras", "numpy", "ray", "sacrebleu", "tqdm"},
+    "inference": {"keras", "numpy", "ray", "regex", "sacrebleu", "tqdm"},
     "interoperability": {"keras", "numpy"},
     "layers": {"keras", "numpy"},
     "models": {"keras"},

@@ -1,9 +1,11 @@
 """Running text: windows of token ids of one length, for language models."""
 
 import dataclasses
+import io
 import math
 import pathlib
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -211,6 +213,7 @@ class TextCounts:
     """Counts of a text."""
 
     documents: int = 0
+    line_endings: int = 0
     unknown: int = 0
     characters: int = 0
     bytes: int = 0
@@ -311,6 +314,15 @@ def text_dataset(
     else:
         pieces = _document_pieces(texts)
     token_ids, counts = _write_tokens(pieces, tokenizer, documents is not None)
+    newline = tokenizer.tokenize(["\n"]).flat_values.numpy()
+    if counts.line_endings and tokenizer.unknown_token_id in newline:
+        warnings.warn(
+            "`tokenizer` must have the token '\\n' to keep the lines; received one "
+            f"that converts all {counts.line_endings:,} line endings to the unknown "
+            "token. Train it on lines with their endings, such as those of "
+            "`CharacterTokenizer.train(lines=open(path))`, or use `documents='line'`.",
+            stacklevel=2,
+        )
     if len(token_ids) < 2:
         raise ValueError(
             "The text must have at least two tokens, of which one is predicted from "
@@ -347,7 +359,7 @@ def _document_pieces(texts: Iterable[str]) -> Iterator[Piece]:
                 f"{text!r:.80} as document {number}. Decode bytes to strings first."
             )
         check_unicode(text, "texts", f"document {number}")
-        yield from text.splitlines(keepends=True)
+        yield from io.StringIO(text, newline="\n")
         yield None
 
 
@@ -421,6 +433,7 @@ def _write_tokens(
     with tempfile.TemporaryFile() as file:
         for batch in _batches(pieces):
             lines = [piece for piece in batch if piece is not None]
+            counts.line_endings += sum(line.endswith("\n") for line in lines)
             counts.characters += sum(map(len, lines))
             counts.bytes += sum(len(line.encode()) for line in lines)
             rows = iter(tokenizer.tokenize(lines).numpy() if lines else [])

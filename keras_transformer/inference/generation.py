@@ -177,7 +177,8 @@ class Generator:
         texts = alignments = None
         if are_texts:
             assert tokenizer is not None
-            empty = [not tokenizer.has_words(row) for row in rows]
+            pairs = zip(entries, rows, strict=True)
+            empty = [not tokenizer.has_words(text, row) for text, row in pairs]
             result = _empty_outputs(result, empty, pad)
         check_probabilities(np.asarray(result.scores))
         if gives_texts:

@@ -4,17 +4,34 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
-from keras_transformer.text import read_lines
+import regex
 
-# Words, and single characters that are neither letters nor digits, or belong to a
-# script without spaces: Thai, Lao, Burmese, Khmer, Chinese and Japanese.
-_SCRIPTS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+from keras_transformer.text import Tokenizer, read_lines
+from keras_transformer.text.invisible_characters import replacements
+
+# The ends of words, of Unicode Standard Annex 29.
+_END = regex.compile(r"(?V1w)\b")
+# French and Italian words before an apostrophe and a vowel, which the annex joins to
+# the next word. A zero width space separates them.
+_ELISION = re.compile(
+    r"\b(?:[cdjlmnst]|[a-zà-ù]*qu|[a-zà-ù]*ll|un)['’](?=[haeiouyà-æè-ïò-öœù-ü])",
+    re.IGNORECASE,
 )
-_WORD = re.compile(rf"[{_SCRIPTS}\U00020000-\U0003ffff]|[^\W{_SCRIPTS}]+|[^\w\s]")
+_SEPARATOR = "\u200b"
+# What makes a word in front of it a part of another one: C++, C#, rock'n'roll.
+_REST = re.compile(rf"#|['’+]{_SEPARATOR}?[\w'’+#]")
+# Zero width joiner and the forms of emoji, which change no word.
+_IGNORED = dict.fromkeys([0x200D, 0xFE0E, 0xFE0F])
+_NORMALIZED = {ord(before): after for before, after in replacements().items()}
+
+
+class _Word(NamedTuple):
+    text: str
+    is_part: bool  # whether it ends in front of `_REST`
 
 
 class PhraseDictionary:
@@ -24,6 +41,15 @@ class PhraseDictionary:
     phrases overlap in a text, the first one counts, and of those with the same
     beginning the longest: an entry for `New York` precedes one for `York`.
 
+    Words end where Unicode's text segmentation ends them; `don` does not occur in
+    `don't`, but `eau` occurs in `l'eau`. A source phrase does not occur in front of
+    `#`, nor in front of `+` or an apostrophe that a letter or one more of these
+    follows: `C` does not occur in `C#` and `C++`. Equivalent spellings of Unicode are
+    equal (NFC and NFD), and soft hyphens and similar characters do not count. In the
+    scripts without spaces, Thai, Lao, Khmer, Burmese, Chinese and Hiragana, each
+    character with its marks is a word, so a source phrase also occurs within a longer
+    word.
+
     A target phrase may end within a word of the output, so that inflected forms and
     compounds of a term count as the term: `Hauses` for `Haus`.
 
@@ -31,13 +57,18 @@ class PhraseDictionary:
         entries: dictionary of target phrases by source phrase.
 
     Raises:
-        ValueError: if there are no entries, or a phrase has no words.
+        ValueError: if there are no entries, a phrase has no words, or two equal source
+            phrases have different target phrases.
 
     Example:
 
     >>> dictionary = PhraseDictionary({"New York": "Nueva York", "York": "York"})
     >>> dictionary.constraints(["From York to New York.", "Yorkshire"])
     [['York', 'Nueva York'], []]
+
+    References:
+        - [Unicode Standard Annex 29](https://www.unicode.org/reports/tr29/), word
+          boundaries
     """
 
     def __init__(self, entries: Mapping[str, str]) -> None:
@@ -45,13 +76,18 @@ class PhraseDictionary:
             raise ValueError("`entries` must have at least one entry; received none.")
         self._targets: dict[tuple[str, ...], str] = {}
         for source, target in entries.items():
-            words = tuple(_WORD.findall(source))
+            words = tuple(word.text for word in _words(source))
             if not words or not target.strip():
                 raise ValueError(
                     "`entries` must have a source phrase and a target phrase with at "
                     f"least one character each; received {source!r}: {target!r}."
                 )
-            self._targets[words] = target
+            if self._targets.setdefault(words, target) != target:
+                raise ValueError(
+                    "`entries` must have one target phrase for each source phrase; "
+                    f"received {self._targets[words]!r} and {target!r} for {source!r}. "
+                    "Remove one."
+                )
         self._longest = max(map(len, self._targets))
 
     @classmethod
@@ -82,7 +118,7 @@ class PhraseDictionary:
             if not line.strip():
                 continue
             source, *targets = [part.strip() for part in line.split("\t")]
-            if len(targets) != 1 or not _WORD.search(source) or not targets[0]:
+            if len(targets) != 1 or not _words(source) or not targets[0]:
                 raise ValueError(
                     "A line of a dictionary must have a source phrase, a tab and a "
                     f"target phrase; line {number} of `{path}` is {line!r:.200}."
@@ -95,6 +131,25 @@ class PhraseDictionary:
                 )
         return cls(entries)
 
+    @property
+    def targets(self) -> list[str]:
+        """The target phrases, each once."""
+        return [*dict.fromkeys(self._targets.values())]
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Checks that a vocabulary can spell the target phrases.
+
+        Args:
+            tokenizer: the target tokenizer of the model.
+
+        Raises:
+            ValueError: if a phrase has no tokens, or unknown ones.
+        """
+        targets = self.targets
+        rows = tokenizer.tokenize(targets).to_list()
+        unknown = tokenizer.unknown_token_id
+        check_spelled(targets, [bool(row) and unknown not in row for row in rows])
+
     def constraints(self, texts: Sequence[str]) -> list[list[str]]:
         """Returns the target phrases for each text.
 
@@ -104,7 +159,7 @@ class PhraseDictionary:
         Returns:
             Lists of str, each phrase once: the argument `constraints` of `generate`.
         """
-        return [self._phrases(_WORD.findall(text)) for text in texts]
+        return [self._phrases(_words(text)) for text in texts]
 
     def digest(self) -> str:
         """Returns a digest of the entries."""
@@ -114,14 +169,47 @@ class PhraseDictionary:
     def __len__(self) -> int:
         return len(self._targets)
 
-    def _phrases(self, words: list[str]) -> list[str]:
+    def _phrases(self, words: list[_Word]) -> list[str]:
         found: dict[str, None] = {}
         start = 0
         while start < len(words):
             ends = range(min(start + self._longest, len(words)), start, -1)
-            spans = (tuple(words[start:end]) for end in ends)
+            spans = (
+                tuple(word.text for word in words[start:end])
+                for end in ends
+                if not words[end - 1].is_part
+            )
             span = next((each for each in spans if each in self._targets), None)
             if span is not None:
                 found[self._targets[span]] = None
             start += 1 if span is None else len(span)
         return [*found]
+
+
+def check_spelled(targets: Sequence[str], spelled: Sequence[bool]) -> None:
+    """Raises `ValueError` if a model cannot spell a target phrase of a dictionary.
+
+    Args:
+        targets: list of str, the target phrases.
+        spelled: list of bool, whether the target vocabulary can spell each of them.
+    """
+    refused = [text for text, known in zip(targets, spelled, strict=True) if not known]
+    if refused:
+        raise ValueError(
+            "`dictionary` must have target phrases of characters and words of the "
+            f"target vocabulary; received {len(refused)} others: "
+            f"{', '.join(map(repr, refused[:5]))}. Remove or change them."
+        )
+
+
+def _words(text: str) -> list[_Word]:
+    """Splits a text into words and single symbols, without spaces."""
+    text = unicodedata.normalize("NFC", text.translate(_NORMALIZED))
+    text = _ELISION.sub(rf"\g<0>{_SEPARATOR}", text)
+    words, end = [], 0
+    for part in _END.split(text):
+        end += len(part)
+        word = part.translate(_IGNORED).strip(_SEPARATOR).strip()
+        if word:
+            words.append(_Word(word, bool(_REST.match(text, end))))
+    return words

@@ -216,7 +216,9 @@ class Stepper:
         tokenizer = self._model.source_tokenizer
         if not is_text(inputs) or tokenizer is None:
             return False
-        return not tokenizer.has_words(tokenizer.tokenize([inputs]).to_list()[0])
+        return not tokenizer.has_words(
+            inputs, tokenizer.tokenize([inputs]).to_list()[0]
+        )
 
 
 def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:

@@ -96,7 +96,9 @@ class Variables:
         names = (*self._arrays, *self._aliases)
         rest = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
         numbers = {name.partition("/")[0] for name in rest}
-        return len({number for number in numbers if number.isdecimal()})
+        return len(
+            {number for number in numbers if number.isascii() and number.isdigit()}
+        )
 
     def scalar(self, name: str, default: Any = None) -> Any:
         """Returns a setting as a Python number.

@@ -114,8 +114,9 @@ class GenerativeModel(SearchableModel):
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
-        The result of one input does not depend on the others. The output of an empty
-        text is an empty text.
+        The result of one input does not depend on the others. A string is one text,
+        also with line breaks. The output of a text without words, which is empty or has
+        white space and invisible characters alone, is an empty text.
 
         Args:
             inputs: a text or a list of texts, if the model has tokenizers; or

@@ -243,18 +243,14 @@ class ServedModel:
         unique_name = f"{self.name}-{number}"
         folder = self.options.folder / str(number)
         replicas = await self._cluster.deploy(unique_name, folder, self.options)
-        if self.dictionary and terminology.SIGNATURE not in replicas.signatures:
-            await self._cluster.remove(unique_name)
-            raise RuntimeError(
-                f"`dictionary` requires the signature {terminology.SIGNATURE!r}. "
-                "Export the model with `constraints=True`"
-            )
-        if wait:
-            try:
+        try:
+            if self.dictionary:
+                await terminology.check(replicas, self.dictionary)
+            if wait:
                 await _until_compiled(f"{self.name}, version {number}", replicas)
-            except BaseException:
-                await self._cluster.remove(unique_name)
-                raise
+        except BaseException:
+            await self._cluster.remove(unique_name)
+            raise
         return replicas
 
     async def _log_compilation(self, name: str, replicas: "Replicas") -> None:

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from keras_transformer_runtime.files import read_file
+from keras_transformer_runtime.model_paths import is_version
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
@@ -78,7 +79,7 @@ class ModelOptions(_Options):
         if (folder / "saved_model.pb").exists():
             advice = (
                 f"Give the folder above it, {folder.parent}"
-                if folder.name.isdecimal()
+                if is_version(folder.name)
                 else f"Move it to {folder / '1'}"
             )
             raise ValueError(
@@ -253,7 +254,7 @@ def make_server_options(**options: Any) -> ServerOptions:
 def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns the folders of SavedModels in a folder whose names are numbers."""
     saved_models = [path.parent for path in folder.glob("*/saved_model.pb")]
-    return [version for version in saved_models if version.name.isdecimal()]
+    return [version for version in saved_models if is_version(version.name)]
 
 
 def _message(location: tuple[int | str, ...], kind: str, text: str) -> str:

@@ -2,16 +2,39 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from keras_transformer.serving.rest import DEFAULT_SIGNATURE, Columns
 
 if TYPE_CHECKING:  # imports TensorFlow
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
+    from keras_transformer.serving.cluster import Replicas
 
 SIGNATURE = "constrained"
 
 Predict: TypeAlias = Callable[[str, Columns], Awaitable[Columns]]
+
+
+async def check(replicas: "Replicas", dictionary: "PhraseDictionary") -> None:
+    """Checks that a model can decode with a dictionary, and spell its target phrases.
+
+    Args:
+        replicas: the `Replicas` of the model.
+        dictionary: the dictionary.
+
+    Raises:
+        ValueError: if it lacks the signature, or cannot spell a phrase.
+    """
+    from keras_transformer.inference.phrase_dictionary import check_spelled
+
+    if SIGNATURE not in replicas.signatures:
+        raise ValueError(
+            f"`dictionary` requires the signature {SIGNATURE!r}. "
+            "Export the model with `constraints=True`"
+        )
+    targets = dictionary.targets
+    (found,) = await replicas.predict("check_constraints", [{"constraints": targets}])
+    check_spelled(targets, cast(Columns, found)["spelled"])
 
 
 async def decode(

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping
 
 from keras_transformer.serving.server_options import ModelOptions
+from keras_transformer_runtime.model_paths import is_version
 
 
 def selected_versions(options: ModelOptions) -> list[int]:
@@ -19,10 +20,7 @@ def selected_versions(options: ModelOptions) -> list[int]:
     found = sorted(
         int(folder.name)
         for folder in options.folder.iterdir()
-        if folder.name.isascii()
-        and folder.name.isdigit()
-        and str(int(folder.name)) == folder.name
-        and is_complete(folder)
+        if is_version(folder.name) and is_complete(folder)
     )
     if options.versions == "all":
         return found

@@ -39,6 +39,20 @@ KEPT = (
     (0xE0100, 0xE01EF),  # variation selectors of ideographs
 )
 
+_WHITE_SPACE = (
+    *((0x0020, 0x0020), (0x00A0, 0x00A0), (0x1680, 0x1680), (0x2000, 0x200A)),
+    *((0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
+)
+_FILLERS = ((0x115F, 0x1160), (0x2800, 0x2800), (0x3164, 0x3164), (0xFFA0, 0xFFA0))
+# Regular expression (of Python and RE2) of white space and invisible characters.
+BLANK = r"[\x00{}]*".format(
+    "".join(
+        f"{chr(first)}-{chr(last)}"
+        for ranges in (REMOVED, SPACES, KEPT, _WHITE_SPACE, _FILLERS)
+        for first, last in ranges
+    )
+)
+
 
 def replacements(lacking: frozenset[str] = frozenset()) -> dict[str, str]:
     """Returns the replacement of each invisible character.

@@ -1,6 +1,7 @@
 """Tokenizers of KerasHub, with the interface of the tokenizers of this library."""
 
 import base64
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self, final
 
@@ -26,6 +27,21 @@ _FIXED = {"sequence_length": None, "add_bos": False, "add_eos": False, "split": 
 # Settings that are saved elsewhere, or that no token depends on.
 _OTHERS = {
     *("name", "trainable", "dtype", "config_file", "vocabulary", "merges", "proto"),
+}
+
+# Characters that KerasHub's `BytePairTokenizer` drops, NUL with the text behind it,
+# and the tokens of their bytes.
+_DROPPED = {"\x00": "Ā", "\u096c": "à¥¬"}
+_SEPARATOR = "\U0010ffff\U0010fffe"
+# White space that `BytePairTokenizer` takes for punctuation, and all but the space.
+_RARE_SPACE = r"\v\x{85}\x{1680}\x{2000}-\x{2008}\x{200a}\x{2028}\x{2029}\x{205f}"
+_NO_BLANK = r"\t-\r\x{a0}\x{2009}\x{202f}\x{3000}" + _RARE_SPACE
+# Where GPT-2 splits a text and `BytePairTokenizer` does not, and with what: in front
+# of rare white space, and around the last white space of several.
+_SPLITS = {
+    rf"([^ {_NO_BLANK}])([{_RARE_SPACE}])": rf"\1{_SEPARATOR}\2",
+    rf"([{_NO_BLANK}])([^ {_NO_BLANK}])": rf"{_SEPARATOR}\1{_SEPARATOR}\2",
+    r"(\x{0}|\x{96c})": rf"{_SEPARATOR}\1{_SEPARATOR}",
 }
 
 
@@ -57,7 +73,9 @@ class KerasHubTokenizer(Tokenizer):
 
     The ids of a text are those that KerasHub's tokenizer returns inside a TensorFlow
     graph, as in `tf.data`. (Outside graphs, its `BytePairTokenizer` splits numbers and
-    punctuation by other rules.) The ids of the special tokens are arguments. `None` is
+    punctuation by other rules.) A `BytePairTokenizer` is an exception: rare white space
+    such as CRLF and U+0085 is split as in GPT-2, and NUL and U+096C are kept, unless it
+    has `add_prefix_space`. The ids of the special tokens are arguments. `None` is
     the id of KerasHub's special token of this kind, or of the token `<pad>`, `<unk>`,
     `<s>` or `</s>`. If the vocabulary has neither, it is a new id after the vocabulary.
 
@@ -135,6 +153,13 @@ class KerasHubTokenizer(Tokenizer):
             ids.append(len(tokens) if found is None else found)
             tokens += [token] if found is None else []
         super().__init__(tokens, [int(id) for id in ids])
+        merges = [*getattr(tokenizer, "merges", ())]
+        # Not those that add a space in front of each part.
+        self._splits = bool(merges) and not tokenizer.add_prefix_space
+        self._dropped = [
+            [*map(self.token_to_id, _merged(symbols, merges))]
+            for symbols in _DROPPED.values()
+        ]
 
     @classmethod
     def from_byte_pairs(
@@ -204,12 +229,30 @@ class KerasHubTokenizer(Tokenizer):
         return texts
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        rows = self._ids(texts)
+        rows = self._byte_pair_ids(texts) if self._splits else self._ids(texts)
         ids = rows.flat_values
         framing = [self.pad_token_id, self.start_token_id, self.end_token_id]
         special = tf.reduce_any(ids[:, None] == tf.constant(framing), axis=1)
         ordinary = tf.where(special | (ids < 0), self.unknown_token_id, ids)
         return rows.with_flat_values(ordinary)
+
+    def _byte_pair_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of KerasHub, and those of the characters that it drops."""
+        for pattern, parted in _SPLITS.items():
+            texts = tf.strings.regex_replace(texts, pattern, parted)
+        parts = tf.strings.split(texts, _SEPARATOR)
+        flat = parts.flat_values
+        numbers = tf.zeros_like(flat, tf.int32)
+        for number, character in enumerate(_DROPPED, start=1):
+            numbers = tf.where(flat == character, number, numbers)
+        dropped = tf.ragged.constant(
+            [[], *self._dropped], tf.int32, row_splits_dtype="int64"
+        )
+        ids = self._ids(tf.where(numbers > 0, "", flat))
+        ids = tf.concat([ids, tf.gather(dropped, numbers)], axis=1)
+        return tf.RaggedTensor.from_nested_row_splits(
+            ids.flat_values, [parts.row_splits, ids.row_splits]
+        ).merge_dims(1, 2)
 
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         own = tf.ragged.boolean_mask(token_ids, token_ids < self._own_size)
@@ -301,11 +344,23 @@ def _special_id(
 ) -> int | None:
     """Returns the id of a special token of KerasHub's vocabulary, if it has one."""
     id = getattr(tokenizer, name, None)
+    if name == "pad_token_id" and id == getattr(tokenizer, "end_token_id", None):
+        id = None  # KerasHub's `GPT2Tokenizer` pads with id 0, whichever token it is.
     if id is not None and id in tokenizer.special_token_ids:
         return int(id)
     if name == "unknown_token_id" and hasattr(tokenizer, "oov_token"):
         token = tokenizer.oov_token
     return tokens.index(token) if token in tokens else None
+
+
+def _merged(symbols: Sequence[str], merges: Sequence[str]) -> list[str]:
+    """Merges symbols to tokens, by the first of the merges that applies."""
+    symbols = [*symbols]
+    while pairs := {*map(" ".join, itertools.pairwise(symbols))}.intersection(merges):
+        first = min(pairs, key=merges.index)
+        place = [*map(" ".join, itertools.pairwise(symbols))].index(first)
+        symbols[place : place + 2] = [first.replace(" ", "")]
+    return symbols
 
 
 def _read(content: Config) -> Any:

@@ -13,6 +13,9 @@ from keras_transformer.text.text_files import Paths, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
 from keras_transformer.types import Config
 
+# Capitals whose lower case depends on the locale: `SpecialCasing.txt` of Unicode.
+_OF_LOCALES = "IİJĮÌÍĨ"
+
 
 class _LookupTokenizer(Tokenizer):
     """Base class of the tokenizers that look up tokens in a vocabulary.
@@ -88,9 +91,7 @@ class _LookupTokenizer(Tokenizer):
     @classmethod
     def _split(cls, texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
         """Splits string `(batch,)` into tokens, ragged string `(batch, None)`."""
-        if lowercase:
-            texts = tf.strings.lower(texts, encoding="utf-8")
-        return cls._split_texts(texts)
+        return cls._split_texts(_lower_case(texts) if lowercase else texts)
 
     @staticmethod
     @abc.abstractmethod
@@ -217,7 +218,7 @@ class ByteTokenizer(Tokenizer):
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         if self._lowercase:
-            texts = tf.strings.lower(texts, encoding="utf-8")
+            texts = _lower_case(texts)
         first = len(SPECIAL_TOKENS)
         return tf.ragged.map_flat_values(
             lambda single: (
@@ -230,6 +231,17 @@ class ByteTokenizer(Tokenizer):
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.strings.reduce_join(tf.gather(self._texts, token_ids), axis=-1)
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+
+
+def _lower_case(texts: tf.Tensor) -> tf.Tensor:
+    """Lower-cases texts as `str.lower` does, in every locale of the process.
+
+    `tf.strings.lower` applies the special rules of Turkish, Azeri and Lithuanian in
+    their locales. All of them begin with the capitals of `_OF_LOCALES`.
+    """
+    for capital in _OF_LOCALES:
+        texts = tf.strings.regex_replace(texts, capital, capital.lower())
+    return tf.strings.lower(texts, encoding="utf-8")
 
 
 def _check_vocabulary(vocabulary: tuple[str, ...]) -> None:

@@ -63,7 +63,7 @@ class PromptTokenizer(Tokenizer):
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         return self.tokenizer.detokenize(token_ids)
 
-    def has_words(self, token_ids: Sequence[int]) -> bool:
+    def has_words(self, text: str | bytes, token_ids: Sequence[int]) -> bool:
         """Returns `True`: a model also continues a prompt without words."""
         return True
 

@@ -20,7 +20,7 @@ from keras_transformer.text.invisible_characters import (
     with_normalization,
 )
 from keras_transformer.text.text_files import Paths, sample_items, training_lines
-from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
+from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
     check_character_coverage,
@@ -78,7 +78,7 @@ class SentencePieceTokenizer(Tokenizer):
     assets: ClassVar[dict[str, str]] = {"proto": ".model"}
 
     def __init__(self, proto: bytes | str) -> None:
-        self._proto, self._model = load_pieces(proto, tf.int32)
+        self._proto, self._model = load_pieces(proto, tf.int32, self.special_tokens)
         count = self._model.vocab_size()
         pieces = self._model.id_to_string(tf.range(count)).numpy()
         super().__init__(piece.decode() for piece in pieces)
@@ -181,6 +181,14 @@ class SentencePieceTokenizer(Tokenizer):
                 "`user_defined_symbols` must be a list of strings without spaces; "
                 f"received `user_defined_symbols={user_defined_symbols!r}`."
             )
+        special = set(SPECIAL_TOKENS).intersection(user_defined_symbols)
+        if special:
+            raise ValueError(
+                "`user_defined_symbols` must differ from the special tokens, to which "
+                "text is never converted; received "
+                f"`user_defined_symbols={user_defined_symbols!r}`. Remove "
+                f"{sorted(special)}."
+            )
         rule = normalization_rule(normalization, lowercase)
         sample = sample_items(training_lines(files, lines), max_sentences, seed)
         symbols, options = list(user_defined_symbols), {}
@@ -251,12 +259,15 @@ def _parse(proto: bytes) -> Any:
     return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
 
 
-def load_pieces(proto: bytes | str, out_type: tf.DType = tf.int32) -> tuple[bytes, Any]:
+def load_pieces(
+    proto: bytes | str, out_type: tf.DType = tf.int32, special_tokens: Sequence[str] = ()
+) -> tuple[bytes, Any]:
     """Loads a SentencePiece model.
 
     Args:
         proto: the serialised model, as `bytes` or as a base64 string.
         out_type: output of the tokenizer, `tf.int32` for ids or `tf.string` for pieces.
+        special_tokens: pieces that no text is converted to, whatever their type is.
 
     Returns:
         The serialised model as `bytes`, and the tokenizer of tensorflow-text.
@@ -272,6 +283,7 @@ def load_pieces(proto: bytes | str, out_type: tf.DType = tf.int32) -> tuple[byte
     try:
         content = base64.b64decode(proto) if isinstance(proto, str) else proto
         sentencepiece.SentencePieceProcessor(model_proto=content)
+        content = _with_control_pieces(content, special_tokens)
         model = tf_text.SentencepieceTokenizer(content, out_type=out_type)
         model.vocab_size().numpy()  # which reads it
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
@@ -282,6 +294,20 @@ def load_pieces(proto: bytes | str, out_type: tf.DType = tf.int32) -> tuple[byte
         ) from error
     keep_model(model, content)
     return content, model
+
+
+def _with_control_pieces(proto: bytes, tokens: Sequence[str]) -> bytes:
+    """Returns a model in which text is not converted to certain pieces.
+
+    Programs train models with special tokens as user-defined symbols.
+    """
+    model = _parse(proto)
+    pieces = [piece for piece in model.pieces if piece.piece in tokens]
+    found = [piece for piece in pieces if piece.type == piece.USER_DEFINED]
+    for piece in found:
+        piece.type = piece.CONTROL
+    content: bytes = model.SerializeToString() if found else proto
+    return content
 
 
 def _to_ragged(rows: list[list[int]]) -> tf.RaggedTensor:
@@ -314,6 +340,8 @@ def _train_model(sample: list[str], normalization: str, **options: Any) -> bytes
         sample = normalize_lines(sample, normalization_rules(normalization))
         proto = _train_model(sample, "identity", **options)
         return with_normalization(proto, normalization)
+    # SentencePiece skips lines with this character, which it uses for unknown text.
+    sample = [line.replace("\u2585", " ") for line in sample]
     written = io.BytesIO()
     longest = max(len(line.encode()) for line in sample)
     try:

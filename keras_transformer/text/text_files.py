@@ -1,4 +1,9 @@
-"""Text files in UTF-8, plain or gzip: reading, checking and indexing their lines."""
+r"""Text files in UTF-8, plain or gzip: reading, checking and indexing their lines.
+
+A line ends with `\n` or `\r\n`, and with nothing else. Other separators of Unicode,
+such as U+0085 and U+2028, are characters of a line. A file with a `\r` elsewhere is an
+error, since programs disagree on whether it ends a line.
+"""
 
 import codecs
 import dataclasses
@@ -51,7 +56,7 @@ def read_lines(path: FilePath) -> Iterator[str]:
 
     Raises:
         ValueError: if the file is empty, if a compressed file is damaged, or if a line
-            is not valid UTF-8 or contains a NUL character.
+            is not valid UTF-8 or contains a NUL character or a carriage return.
     """
     for number, line in numbered_lines(path):
         yield decode_line(line, path, number)
@@ -110,7 +115,8 @@ def decode_line(line: bytes, path: FilePath, number: int) -> str:
         The text of the line.
 
     Raises:
-        ValueError: if the line is not valid UTF-8 or contains a NUL character.
+        ValueError: if the line is not valid UTF-8, or contains a NUL character or a
+            carriage return.
     """
     if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(
@@ -131,7 +137,15 @@ def decode_line(line: bytes, path: FilePath, number: int) -> str:
             "contains one. Convert the file if it is UTF-16 (`iconv -f utf-16le -t "
             "utf-8`), or remove the characters with `tr -d '\\000'`."
         )
-    return text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+    text = text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+    if "\r" in text:
+        raise ValueError(
+            "A line of a text file must end with a line feed, or a carriage return and "
+            f"a line feed; line {number} of `{path}` contains a carriage return alone. "
+            "If it ends a line, convert the file with `tr '\\r' '\\n'`; otherwise "
+            "remove it with `tr -d '\\r'`."
+        )
+    return text
 
 
 # Reading from any line on.

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.text.invisible_characters import BLANK
 from keras_transformer.types import Config, Tensor
 from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.files import (
@@ -105,6 +106,15 @@ class Tokenizer(tf.Module):
                 "`--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3`."
             )
         self._special_ids = tuple(special_ids or map(self._vocabulary.index, special))
+        pad, unknown, start, end = self._special_ids
+        if end in (pad, unknown) or unknown in (pad, start):
+            raise ValueError(
+                "The ids of padding, unknown text and end must differ, and those of "
+                f"unknown text and start; received `pad_token_id={pad}`, "
+                f"`unknown_token_id={unknown}`, `start_token_id={start}` and "
+                f"`end_token_id={end}`. Use other tokens of the vocabulary, or `None` "
+                "for a new one."
+            )
         self._language_token_ids = self._find_language_tokens()
 
     @abc.abstractmethod
@@ -268,16 +278,40 @@ class Tokenizer(tf.Module):
         end = [column * self.end_token_id] if add_end else []
         return tf.concat([*start, rows, *end], axis=1) if start or end else rows
 
-    def has_words(self, token_ids: Sequence[int]) -> bool:
+    def has_words(self, text: str | bytes, token_ids: Sequence[int]) -> bool:
         """Returns whether a text has tokens apart from a language token.
 
+        White space and invisible characters are no words; see `docs/data.md`.
+
         Args:
-            token_ids: the token ids of the text, with or without the end token.
+            text: the text.
+            token_ids: its token ids, with or without the end token.
 
         Returns:
             bool. The output of a text without words is empty.
         """
-        return not {*token_ids} <= {self.end_token_id, *self.language_token_ids}
+        decoded = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        if self.language_token_pattern is not None:
+            decoded = re.sub(self.language_token_pattern, "", decoded)
+        is_blank = re.fullmatch(BLANK, decoded) is not None
+        without_words = {self.end_token_id, *self.language_token_ids}
+        return not is_blank and not {*token_ids} <= without_words
+
+    def find_blank(self, texts: tf.Tensor) -> tf.Tensor:
+        """Returns which texts are white space and invisible characters alone.
+
+        Args:
+            texts: string tensor `(batch,)`. A language token at the beginning of a
+                text does not count.
+
+        Returns:
+            Boolean tensor `(batch,)`. The output of such a text is empty.
+        """
+        if self.language_token_pattern is not None:
+            texts = tf.strings.regex_replace(
+                texts, self.language_token_pattern, "", replace_global=False
+            )
+        return tf.strings.regex_full_match(texts, BLANK)
 
     def unknown_language_token(
         self, text: str | bytes, token_ids: Sequence[int]

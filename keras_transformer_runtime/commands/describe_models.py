@@ -15,7 +15,7 @@ from keras_transformer_runtime.files import (
     read_file,
     read_json,
 )
-from keras_transformer_runtime.model_paths import find_model
+from keras_transformer_runtime.model_paths import find_model, is_version
 
 # Values by name. Each entry of a list has its own line.
 Facts: TypeAlias = Mapping[str, object]
@@ -96,12 +96,11 @@ def describe_saved_model(path: pathlib.Path) -> Facts:
 
     card = {"model card": path / "README.md"} if (path / "README.md").exists() else {}
     load = f'in Python: tensorflow.saved_model.load("{path}")'
-    is_version = path.name.isdecimal()
     return {
         **size_and_date(path),
         **describe_signatures(path),
         **card,
-        "next": [command("serve", path.parent) if is_version else load],
+        "next": [command("serve", path.parent) if is_version(path.name) else load],
     }
 
 
@@ -110,7 +109,7 @@ def describe_versions(path: pathlib.Path) -> Facts:
     numbers = [
         each.name for each in path.iterdir() if (each / "saved_model.pb").exists()
     ]
-    versions = sorted(map(int, filter(str.isdecimal, numbers)))
+    versions = sorted(map(int, filter(is_version, numbers)))
     newest = describe_saved_model(path / str(versions[-1]))
     return {"versions": ", ".join(map(str, versions)), **newest}
 

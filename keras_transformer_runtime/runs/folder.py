@@ -6,6 +6,7 @@ import zlib
 from typing import NamedTuple
 
 from keras_transformer_runtime.files import read_json, write_json
+from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
@@ -247,5 +248,5 @@ def next_version(folder: pathlib.Path) -> pathlib.Path:
     Args:
         folder: contains the versions in folders 1, 2, …; it need not exist.
     """
-    versions = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    versions = [int(path.name) for path in folder.glob("*") if is_version(path.name)]
     return folder / str(max(versions, default=0) + 1)

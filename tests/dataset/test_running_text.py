@@ -125,6 +125,21 @@ def test_documents_of_files(letters, tmp_path):
     assert inputs[: len(text)].tolist() == letters.tokenize([text]).to_list()[0]
 
 
+def test_unknown_line_endings_are_said(tmp_path):
+    file = tmp_path / "lines.txt"
+    file.write_bytes("a\u2028b\r\nc\x85\n\nd".encode())
+    lines = kt.CharacterTokenizer.train(file)
+    with pytest.warns(UserWarning, match=r"converts all 3 line endings to the unknown"):
+        data = dataset(lines, texts=None, files=file)
+    assert data.num_unknown == 3
+    for options in ({"files": file, "documents": "line"}, {"texts": ["a\u2028b\x85"]}):
+        data = dataset(lines, **{"texts": None, **options})
+        assert data.num_unknown == 0
+    with open(file, encoding="utf-8") as opened:
+        with_endings = kt.CharacterTokenizer.train(lines=opened)
+    assert dataset(with_endings, texts=None, files=file).num_unknown == 0
+
+
 def test_nothing_follows_from_the_end_of_a_document(letters):
     data = dataset(letters, texts=["a", "of"], shuffle=False)
     ((x, y),) = batches(data)

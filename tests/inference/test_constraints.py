@@ -154,6 +154,40 @@ def test_a_dictionary_finds_the_longest_whole_words():
 
 
 @once
+@pytest.mark.parametrize(
+    ("source", "text", "occurs"),
+    [
+        ("दिल", "मैं दिल्ली में", False),
+        ("कम", "कमा".replace("क", "ক").replace("म", "ম"), False),
+        ("Cafe\u0301", "The Café.", True),
+        ("resume", "re\u0301sume\u0301", False),
+        ("roof", "the ro\u00adof", True),
+        ("می", "می\u200cخواهم", False),
+        ("👩", "👩\u200d💻", False),
+        ("ไทย", "ภาษาไทยง่าย", True),
+        ("バス", "バスケット", False),
+        ("don", "I don't, don’t", False),
+        ("eau", "l'eau", True),
+        ("Brien", "O'Brien", False),
+        ("C", "C++, C#", False),
+        ("C", "C, 'C' (C).", True),
+        ("C++", "C++.", True),
+        ("James", "James' dog", True),
+    ],
+)
+def test_words_of_a_dictionary_end_as_in_unicode(source, text, occurs):
+    assert PhraseDictionary({source: "x"}).constraints([text]) == [["x"] * occurs]
+
+
+@once
+def test_a_dictionary_has_phrases_that_the_vocabulary_can_spell():
+    letters = CharacterTokenizer.train(lines=["abc"])
+    PhraseDictionary({"x": "cab"}).check(letters)
+    with pytest.raises(ValueError, match=r"received 2 others: 'd', 'ab c'\."):
+        PhraseDictionary({"x": "cab", "y": "d", "z": "ab c"}).check(letters)
+
+
+@once
 def test_a_dictionary_of_a_file(tmp_path):
     path = tmp_path / "terms.tsv"
     lines = [f"{source}\t {target}\n" for source, target in ENTRIES.items()]
@@ -170,7 +204,9 @@ def test_a_dictionary_of_a_file(tmp_path):
 
 
 @once
-@pytest.mark.parametrize("entries", [{}, {" ": "a"}, {"a": ""}])
+@pytest.mark.parametrize(
+    "entries", [{}, {" ": "a"}, {"a": ""}, {"é": "a", "e\u0301": "b"}]
+)
 def test_invalid_entries(entries):
     with pytest.raises(ValueError, match="`entries` must have"):
         PhraseDictionary(entries)

@@ -532,6 +532,8 @@ def test_arguments(monkeypatch):
 class Constrained(Shouter):
     """Records the phrases of each text."""
 
+    target_tokenizer = CharacterTokenizer.train(lines=["XYZ"])
+
     def __init__(self, calls=None):
         super().__init__(calls)
         self.phrases = {}
@@ -550,6 +552,9 @@ def test_a_dictionary():
     model = Constrained()
     translate_stream(model, "source", io.BytesIO(), GREEDY, dictionary=dictionary)
     assert model.phrases == expected
+    unknown = PhraseDictionary({"zzz": "W"})
+    with pytest.raises(ValueError, match="`dictionary` must have .* others: 'W'"):
+        translate_stream(model, "source", io.BytesIO(), GREEDY, dictionary=unknown)
 
 
 def test_unfinished_work_with_another_dictionary():

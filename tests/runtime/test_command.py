@@ -1,4 +1,5 @@
 import gzip
+import io
 import os
 import pathlib
 import re
@@ -426,6 +427,21 @@ def test_errors_have_no_traceback(folder, tmp_path):
     assert any(line.startswith("error: `TARGET`") for line in error.splitlines())
     assert f"received `{target}`" in error and "with `--overwrite`." in error
     assert target.read_text() == "mine"
+
+
+def test_output_is_utf_8_in_every_locale(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "argv", ["", "evaluate", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    stream.flush()
+    assert stop.value.code == 0 and "…" in stream.buffer.getvalue().decode()
+
+
+def test_standard_output_is_closed(failure, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert "Standard output must be open" in failure("generate", "a.keras")
 
 
 def test_warnings_name_options(folder, monkeypatch, capsys):

@@ -43,13 +43,14 @@ class Cluster:
         self.loading = asyncio.Event()
         self.loading.set()
         self.states = {}
+        self.replicas = Replicas
 
     async def deploy(self, name, folder, options):
         await self.loading.wait()
         self.done.append(f"+{name}")
         if name in self.broken:
             raise RuntimeError("no such op")
-        replicas = Replicas(name)
+        replicas = self.replicas(name)
         replicas.states = self.states.get(name, [])
         return replicas
 
@@ -324,6 +325,26 @@ def test_a_shape_that_cannot_be_compiled(tmp_path, caplog, monkeypatch):
         assert cluster.done == ["+m-1", "+m-2", "-m-2"]
 
     run(scenario, tmp_path)
+
+
+def test_a_dictionary_with_a_term_that_the_model_cannot_spell(tmp_path):
+    class Constrained(Replicas):
+        signatures = {"constrained": None}
+
+        async def predict(self, signature, requests):
+            assert signature == "check_constraints"
+            (request,) = requests
+            return [{"spelled": [text != "漢字" for text in request["constraints"]]}]
+
+    async def scenario(model, cluster):
+        cluster.replicas = Constrained
+        add(tmp_path, 1)
+        await model.refresh()
+        assert cluster.done == ["+m-1", "-m-1"]
+        assert "received 1 others: '漢字'" in model.versions[1].error
+
+    (tmp_path / "terms.tsv").write_text("snow\t漢字\ndog\tHund\n", "utf-8")
+    run(scenario, tmp_path, dictionary=tmp_path / "terms.tsv")
 
 
 def test_unloading_ends_the_log_of_the_compilation(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from tokenizers import ByteLevelBPETokenizer
 
 from keras_transformer import (
     BannedTexts,
@@ -107,6 +108,26 @@ def test_ids_and_texts_are_those_of_keras_hub(kind, tokenizers):
     assert tokenizer.tokenize([]).nrows() == 0
 
 
+def test_odd_texts_have_the_tokens_of_gpt2():
+    merges = [*MERGES, "č Ċ", "à ¥", "Ċ Ċ", "Â ħ"]
+    tokens = ["<|endoftext|>", *BYTES, *(m.replace(" ", "") for m in merges)]
+    ids = {token: id for id, token in enumerate(tokens)}
+    expected = ByteLevelBPETokenizer(ids, [tuple(m.split(" ")) for m in merges])
+    tokenizer = KerasHubTokenizer(keras_nlp.tokenizers.GPT2Tokenizer(ids, merges))
+    texts = [
+        "a\r\nb\r\n",
+        "a\n\nb",
+        "a\x00b\x00",
+        "the\x85's\x85\x85 cat",
+        "x ६६",
+        " \u2003the",
+    ]
+    rows = tokenizer.tokenize(texts)
+    assert rows.to_list() == [expected.encode(text).ids for text in texts]
+    assert [text.decode() for text in tokenizer.detokenize(rows).numpy()] == texts
+    assert (tokenizer.end_token_id, tokenizer.pad_token_id) == (0, len(tokens))
+
+
 def test_special_ids(tokenizers):
     """GPT-2 has no padding and no unknown token: both are new ids."""
     size = 257 + len(MERGES)
@@ -123,6 +144,11 @@ def test_special_ids(tokenizers):
         assert (*names,) == tokenizer.special_tokens
     rows = tokenizers["BertTokenizer"].tokenize(["the"], add_start=True, add_end=True)
     assert rows.to_list() == [[2, 5, 3]]
+
+
+def test_special_ids_that_collide():
+    with pytest.raises(ValueError, match="must differ, .*`end_token_id=0`"):
+        KerasHubTokenizer(bert(), pad_token_id=0, end_token_id=0)
 
 
 def test_given_special_ids():

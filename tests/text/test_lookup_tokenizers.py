@@ -1,5 +1,11 @@
 """Tokenizers of characters and words."""
 
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
 import pytest
 import tensorflow as tf
 
@@ -11,6 +17,7 @@ from keras_transformer.text import (
 )
 
 pytestmark = pytest.mark.once
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_vocabulary_by_frequency_then_alphabetical():
@@ -70,3 +77,39 @@ def test_bytes_that_are_not_utf_8():
     assert tokenizer.detokenize(incomplete).numpy()[0].decode() == "\ufffd"
     assert tokenizer.tokenize(["É"]).to_list() == tokenizer.tokenize(["é"]).to_list()
     assert tokenizer.token_texts()[0xE9 + 4] == b"\xe9"
+
+
+def test_white_space_and_invisible_characters_are_no_words():
+    tokenizer = ByteTokenizer()
+    texts = ["", " \n\t", "\u00a0\u3000", "\u200b\u200d\ufe0f", "\x00\u00ad", "\u3164"]
+    others = ["a", " \u0301", "-", "\u200bé ", "\ue000"]
+    rows = tokenizer.tokenize(texts + others, add_end=True).to_list()
+    expected = [False] * len(texts) + [True] * len(others)
+    assert [*map(tokenizer.has_words, texts + others, rows)] == expected
+    blank = tf.function(tokenizer.find_blank)(tf.constant(texts + others))
+    assert (~blank).numpy().tolist() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", ["tr_TR.UTF-8", "lt_LT.UTF-8"])
+def test_lower_case_does_not_depend_on_the_locale(locale):
+    code = """
+import json, sys, keras_transformer as kt, tensorflow as tf
+texts = json.load(sys.stdin)
+tokenizer = kt.ByteTokenizer(lowercase=True)
+ids = tf.function(tokenizer.tokenize)(tf.constant(texts))
+lower = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+print(json.dumps([lower, tf.strings.lower(texts, "utf-8")[0].numpy().decode()]))
+"""
+    texts = ["I\u0301 TITLE ΟΔΟΣ", "İ", "I\u0323\u0307", "J\u0307 Į\u0300 ÌÍĨ"]
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LC_ALL": locale, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    lower, of_locale = json.loads(process.stdout)
+    assert lower == [text.lower() for text in texts]
+    assert of_locale != lower[0]  # The process has the locale.

@@ -40,6 +40,12 @@ def test_training_with_long_lines():
     assert tokenizer.unknown_token_id not in ids
 
 
+def test_training_with_the_character_of_unknown_text_of_sentencepiece():
+    lines = ["the quick fox"] * 5 + ["a \u2585 zebra"]
+    tokenizer = SentencePieceTokenizer.train(lines=lines, vocabulary_size=22)
+    assert 1 not in tokenizer.tokenize(["zebra"]).to_list()[0]
+
+
 def test_sample_depends_on_the_seed():
     lines = ["".join(word) for word in itertools.product("stkb", "aeiou", "nmrldfg")]
     options = {"lines": lines, "vocabulary_size": 37, "max_sentences": 97}
@@ -120,6 +126,7 @@ def test_vocabulary_smaller_than_the_set_of_characters():
         ({"user_defined_symbols": "<a>"}, "must be a list of strings without spaces; "),
         ({"user_defined_symbols": ["<a b>"]}, "must be a list of strings without sp"),
         ({"user_defined_symbols": [5]}, "must be a list of strings without spaces; "),
+        ({"user_defined_symbols": ["<a>", "</s>"]}, r"special tokens, .*\['</s>'\]"),
     ],
 )
 def test_invalid_options(options, message):
@@ -183,6 +190,15 @@ def test_special_ids_of_the_model():
     rows = tokenizer.tokenize(LINES, add_start=True, add_end=True)
     texts = tokenizer.detokenize(rows.to_tensor(60)).numpy()
     assert [text.decode() for text in texts] == LINES
+
+
+def test_text_is_never_converted_to_special_tokens():
+    symbols = ["<pad>", "</s>"]
+    proto = train_with_sentencepiece(user_defined_symbols=symbols)
+    tokenizer = SentencePieceTokenizer(proto)
+    special = {tokenizer.token_to_id(symbol) for symbol in symbols}
+    for row in tokenizer.tokenize(["a <pad> b", "a </s> b"]).to_list():
+        assert not special.intersection(row)
 
 
 def test_model_without_padding():

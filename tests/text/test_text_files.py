@@ -76,5 +76,16 @@ def test_file_that_lost_lines(tmp_path):
 
 def test_only_line_endings_are_removed(tmp_path):
     path = tmp_path / "lines.txt"
-    path.write_bytes("\ufeff a \r\n\n\u2028b\tc\rd".encode())
-    assert list(read_lines(path)) == [" a ", "", "\u2028b\tc\rd"]
+    path.write_bytes("\ufeff a \r\n\n\u2028b\tc\x85\vd\r".encode())
+    assert list(read_lines(path)) == [" a ", "", "\u2028b\tc\x85\vd"]
+
+
+@pytest.mark.parametrize("text", ["a\rb\rc\r", "a\rb\n", "a\nb\rc\nd", "a\nb\r\r\n"])
+def test_a_carriage_return_alone_is_an_error(text, tmp_path):
+    path = tmp_path / "lines.txt.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    number = 1 + text.split("\r")[0].count("\n")
+    message = rf"line {number} of `.*lines\.txt\.gz` contains a carriage return alone"
+    for read in (LineIndex.of, lambda path: [*read_lines(path)]):
+        with pytest.raises(ValueError, match=message):
+            read(path)

@@ -88,7 +88,8 @@ class Signatures(SearchFunctions):
         model: a model with tokenizers.
         request: the search and its limits.
         quantization: how the weights are stored; see `StoredWeights`.
-        constraints: whether there is the signature `constrained`.
+        constraints: whether there are the signatures `constrained` and
+            `check_constraints`.
 
     Attributes:
         functions: the functions by the names of their signatures.
@@ -128,6 +129,9 @@ class Signatures(SearchFunctions):
                     input_spec(name) for name in ("text", "prefix", "constraints")
                 ],
             )
+            self.functions["check_constraints"] = traced_function(
+                self._check_constraints, input_signature=[input_spec("constraints")]
+            )
         if streams(model, request):
             self.functions["continue"] = traced_function(
                 self._continue,
@@ -166,6 +170,13 @@ class Signatures(SearchFunctions):
         prefix = check_same_batch(prefix, "prefix", text, "text")
         constraints = check_same_batch(constraints, "constraints", text, "text")
         return self._texts_of(self._decode(text, prefix, constraints=constraints))
+
+    def _check_constraints(self, constraints: tf.Tensor) -> Outputs:
+        """Returns whether the vocabulary can spell each phrase, bool `(batch,)`."""
+        tokens = self.target_tokenizer.tokenize(constraints)
+        unknown = tokens == self.target_tokenizer.unknown_token_id
+        spelled = ~tf.reduce_any(unknown, axis=1) & (tokens.row_lengths() > 0)
+        return {"spelled": spelled}
 
     @traced_function(input_signature=[input_spec("token_ids", tf.int32, rank=2)])
     def tokens(self, token_ids: tf.Tensor) -> Outputs:
@@ -293,6 +304,9 @@ class Signatures(SearchFunctions):
         for language_token_id in self.source_tokenizer.language_token_ids:
             is_token &= token_ids != language_token_id
         is_empty = tf.math.count_nonzero(is_token, axis=1, keepdims=True) <= 1
+        is_blank = self.source_tokenizer.find_blank(text)
+        rows = tf.shape(token_ids)[0] - tf.shape(text)[0]
+        is_empty |= tf.pad(is_blank, [[0, rows]])[:, None]
         if self._empty_source:  # The model continues it too.
             is_empty = tf.zeros_like(is_empty)
         result = SearchResult(

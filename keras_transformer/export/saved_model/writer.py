@@ -50,6 +50,7 @@ from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
 from keras_transformer_runtime.files import new_folder
+from keras_transformer_runtime.model_paths import is_version
 
 DEFAULT_WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
 
@@ -104,6 +105,9 @@ def export_saved_model(
     - `constrained`, with `constraints=True`: `text`; `prefix`, as above; `constraints`,
       strings `(batch,)`, the phrases that must occur in the outputs of a text,
       separated by tabs, `""` for none. It returns what `nbest` does.
+    - `check_constraints`, likewise: `constraints`, strings `(batch,)`, a phrase each.
+      It returns `spelled`, bool `(batch,)`, whether the target vocabulary can spell
+      them.
     - `tokens`: `token_ids`, int32 `(batch, source_length)`, padded. It returns
       `token_ids`, int32 `(batch, num_hypotheses, target_length)`, `score` and
       `length`.
@@ -317,7 +321,7 @@ def _limits(model: ExportableModel) -> dict[str, int]:
 
 def _usage(model: ExportableModel, folder: pathlib.Path, text: Any) -> str:
     name = _model_name(folder)
-    path = f"{name}/{folder.name}" if folder.name.isdigit() else folder.name
+    path = f"{name}/{folder.name}" if is_version(folder.name) else folder.name
     if model.source_spec is not None:
         _, dtype = array_input(model)
         return _ARRAY_USAGE.format(folder=path, dtype=dtype, shape=(1, *text.shape))
@@ -329,4 +333,4 @@ def _usage(model: ExportableModel, folder: pathlib.Path, text: Any) -> str:
 def _model_name(folder: str | os.PathLike) -> str:
     """Returns the name of the model in a folder `name/version` or `name`."""
     path = pathlib.Path(folder).absolute()
-    return path.parent.name if path.name.isdigit() else path.name
+    return path.parent.name if is_version(path.name) else path.name

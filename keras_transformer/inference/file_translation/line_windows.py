@@ -82,7 +82,7 @@ class ModelSide:
             self._tokenizer.check_language_token(
                 line, row, self._name, f"line {number + 1}"
             )
-            empty.append(not line.strip() or not self._tokenizer.has_words(row))
+            empty.append(not line.strip() or not self._tokenizer.has_words(line, row))
         lengths = np.where(np.array(empty, dtype=bool), 1, lengths)
         return LineWindow(start, lines, lengths, lengths > (self.limit or np.inf))
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple, TypeAlias, cast
@@ -157,6 +158,7 @@ def translate_file(
     check_workers(workers)
     check_new_file(target, source, overwrite)
     text = FileLines(source, ModelSide(model))
+    _check_dictionary(model, dictionary)
     settings = {
         "search": repr(search),
         "max_length": repr(max_length),
@@ -249,6 +251,7 @@ def translate_stream(
     _check_arguments(window, too_long)
     text: FileLines | PipeLines
     side, check_lengths = ModelSide(model), too_long == "error"
+    _check_dictionary(model, dictionary)
     if isinstance(source, str | os.PathLike):
         text = FileLines(source, side)
         if check_lengths:
@@ -312,6 +315,14 @@ def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> tqdm:
     """Returns a progress bar, which is shown only in a terminal or a notebook."""
     disable = None if verbose else True
     return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
+
+
+def _check_dictionary(
+    model: SequenceModel, dictionary: PhraseDictionary | None
+) -> None:
+    """Raises `ValueError` if the model cannot spell a phrase of the dictionary."""
+    if dictionary is not None and model.target_tokenizer is not None:
+        dictionary.check(model.target_tokenizer)
 
 
 def _check_arguments(window: int, too_long: str) -> None:
@@ -459,4 +470,4 @@ def _n_best_lines(number: int, hypotheses: Hypotheses) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+    return re.sub(r"\r\n|\r|\n", " ", text.rstrip("\r\n"))

@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
 SEARCH = BeamSearch(3, num_hypotheses=2)
 GROUPS = BeamSearch(4, num_hypotheses=2, num_beam_groups=2, diversity_penalty=0.8)
-TEXTS = ["abc", "", "d", "f", "bee"]
-PREFIXES = ["", "", "a", "", "fd"]
-CONSTRAINTS = [["fe"], ["d"], ["abc", "ca"], [], ["dd"]]
+TEXTS = ["abc", "", "d", "f", "bee", "\u00a0\u200b"]
+PREFIXES = ["", "", "a", "", "fd", ""]
+CONSTRAINTS = [["fe"], ["d"], ["abc", "ca"], [], ["dd"], []]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,7 @@ def test_the_signature_equals_generate(model, tmp_path):
     )
     assert served_texts(outputs) == expected
     np.testing.assert_allclose(outputs["score"], scores, atol=1e-4)
+    assert expected[5] == ["", ""]
     assert "fe" in expected[0][0] and "abc" in expected[2][0]
     for phrase, message in {
         "abcabca": "`constraints` must be shorter than the maximum output length",
@@ -58,12 +59,15 @@ def test_the_signature_equals_generate(model, tmp_path):
         (found,) = replica.predict("constrained", [wrong])
         assert found.startswith(message)
 
+    checked = replica.call("check_constraints", {"constraints": ["abc", "az", "", "f"]})
+    assert checked["spelled"].tolist() == [True, False, False, True]
+
 
 def test_groups_of_beams(model, tmp_path):
     folder = tmp_path / "1"
     model.export(folder, GROUPS, warmup=())
     function = tf.saved_model.load(str(folder)).signatures["nbest"]
-    seed = tf.zeros([5], tf.int32)
+    seed = tf.zeros([6], tf.int32)
     outputs = function(text=tf.constant(TEXTS), prefix=tf.constant(PREFIXES), seed=seed)
     expected, scores = model.generate(
         TEXTS, GROUPS, prefix=PREFIXES, return_scores=True
