@@ -93,7 +93,7 @@ class SearchResult(NamedTuple):
     token_ids: TokenIds
     lengths: Tensor
     scores: Tensor
-    truncated: Mask | None = None
+    truncated: Mask = None  # type: ignore[assignment]
 
     def merged(self, other: Self, pad_token_id: int) -> Self:
         """Returns the best hypotheses of two results, each hypothesis once.

@@ -260,7 +260,9 @@ def _parse(proto: bytes) -> Any:
 
 
 def load_pieces(
-    proto: bytes | str, out_type: tf.DType = tf.int32, special_tokens: Sequence[str] = ()
+    proto: bytes | str,
+    out_type: tf.DType = tf.int32,
+    special_tokens: Sequence[str] = (),
 ) -> tuple[bytes, Any]:
     """Loads a SentencePiece model.
 
