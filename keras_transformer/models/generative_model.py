@@ -4,6 +4,8 @@ import abc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
@@ -231,7 +233,7 @@ class GenerativeModel(SearchableModel):
             if return_truncated:
                 outputs.append(result.truncated[:, 0] if one else result.truncated)
             elif request.max_length is None and self.forces_end_token:
-                warn_of_truncation(int(result.truncated[:, 0].sum()), len(texts))
+                warn_of_truncation(int(np.sum(result.truncated[:, 0])), len(texts))
         if alignments is not None:
             outputs.append(_squeeze(alignments, one))
         if single:
