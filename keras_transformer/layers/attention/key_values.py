@@ -93,8 +93,7 @@ def update_cache(cache: Cache, keys: Tensor, values: Tensor, index: Size) -> Cac
     """
     if isinstance(cache, KeyValues):
         return cache.updated(keys, values, index)
-    new = ops.stack([keys, values], axis=1)
-    return ops.slice_update(cache, (0, 0, index, 0, 0), new)
+    return slice_update(cache, ops.stack([keys, values], axis=1), index, axis=2)
 
 
 def read_cache(cache: Cache) -> tuple[Tensor, Tensor]:
