@@ -4,9 +4,11 @@
 
 - `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
+- `custom_gradient`: functions with a gradient of their own
 - `distribution`: losses, metrics and updates over several replicas
 - `freed_memory`: memory that glibc keeps for later steps
 - `sharding`: batches and variables on several devices of JAX
+- `int32_sum`: sums of integers that stay int32 with the 64-bit types of JAX
 - `keras_internals`: layers, builds and states of `fit` of Keras; quantized models
 - `micro_batches`: gradients accumulated over parts of a batch
 - `pipeline`: blocks of a model on several devices of JAX, one after another

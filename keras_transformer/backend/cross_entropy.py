@@ -76,5 +76,8 @@ def _torch_gradient(
     import torch
 
     result = torch.softmax(logits, dim=-1)
+    if torch.is_grad_enabled():  # The gradient is differentiated again.
+        result = (result - smoothing) * scale[:, None]
+        return result.scatter_add(1, targets[:, None].long(), -on_target[:, None])
     result.sub_(smoothing).mul_(scale[:, None])
     return result.scatter_add_(1, targets[:, None].long(), -on_target[:, None])

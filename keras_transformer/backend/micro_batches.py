@@ -72,6 +72,11 @@ def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
     ]
 
 
+def _float32(loss: Any) -> Any:
+    """Casts a loss, which Keras returns in `keras.config.floatx()`."""
+    return ops.cast(loss, "float32")
+
+
 def _log(model: Any, loss: Any, weight: Any, rows: Any) -> Any:
     """Updates the mean loss as Keras does, and returns the logs."""
     tracker = model.metrics[0]  # The mean of the loss; `fit` shows it as "loss".
@@ -107,7 +112,7 @@ def _jax(model: Any, parts: tuple[Any, ...], rows: Any, state: tuple[Any, ...]) 
         new = [b.astype("float32") for b in new]
         gradients = [a + weight * b for a, b in zip(gradients, new, strict=True)]
         _, metrics = update(metrics, model.compute_metrics, x, y, y_pred, sample_weight)
-        total, total_loss = total + weight, total_loss + weight * loss
+        total, total_loss = total + weight, total_loss + weight * _float32(loss)
         return (gradients, total, total_loss, non_trainable, metrics), None
 
     nothing = [jax.numpy.zeros(value.shape, "float32") for value in trainable]
@@ -142,7 +147,8 @@ def _tensorflow(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
             for a, b in zip(gradients, new, strict=True)
         ]
         model.compute_metrics(x, y, y_pred, sample_weight)
-        return index + 1, total + weight, total_loss + weight * loss, *sums
+        total_loss += weight * _float32(loss)
+        return index + 1, total + weight, total_loss, *sums
 
     nothing = [tf.zeros(weight.shape, "float32") for weight in weights]
     _, total, total_loss, *gradients = tf.while_loop(

@@ -31,7 +31,7 @@ def slice_update(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
     """
     if keras.backend.backend() == "torch" and _is_writable(x):
         return _torch_slice_update(x, updates, index, axis)
-    start: list[Size] = [0] * len(x.shape)
+    start: list[Size] = [0 * index] * len(x.shape)  # For JAX, all of one dtype.
     start[axis] = index
     return ops.slice_update(x, tuple(start), updates)
 

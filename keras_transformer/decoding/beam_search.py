@@ -8,6 +8,7 @@ from numbers import Real
 
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_groups import (
     check_groups,
@@ -319,7 +320,7 @@ class BeamSearch:
             finished_ids=ops.take_along_axis(ids, best[:, :, None], axis=1),
             finished_lengths=ops.take_along_axis(lengths, best, axis=1),
             finished_scores=scores,
-            num_finished=beams.num_finished + ops.sum(ops.cast(ended, "int32"), axis=1),
+            num_finished=beams.num_finished + int32_sum(ended, axis=1),
             is_broken=ops.logical_or(beams.is_broken, ops.any(is_broken, axis=1)),
         )
 

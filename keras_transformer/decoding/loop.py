@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.backend.while_loop import while_loop
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
@@ -214,7 +215,7 @@ def _advance(
 
     def continues(*fields: Tensor) -> Tensor:
         now = kind(*fields)
-        unfinished = ops.sum(ops.cast(_unfinished(now), "int32")) > count
+        unfinished = int32_sum(_unfinished(now)) > count
         return ops.logical_and(unfinished, now.index < steps)
 
     def advance(inputs: SearchInputs, *fields: Tensor) -> StateT:

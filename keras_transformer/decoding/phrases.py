@@ -4,6 +4,7 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.beam_state import BeamState, Candidates
 from keras_transformer.decoding.top_candidates import top_candidates
@@ -70,7 +71,7 @@ class Phrases:
         is_real = ops.not_equal(token_ids, pad_token_id)
         # No token of a hypothesis is -1.
         self._token_ids = ops.where(is_real, token_ids, -1)[:, None]
-        self._lengths = ops.sum(ops.cast(is_real, "int32"), axis=2)[:, None]
+        self._lengths = int32_sum(is_real, axis=2)[:, None]
         places = ops.arange(length, dtype="int32")
         self._is_last = ops.equal(places, self._lengths[..., None] - 1)
         are_equal = ops.all(
@@ -78,10 +79,10 @@ class Phrases:
         )
         numbers = ops.arange(count, dtype="int32")
         up_to = numbers[:, None] >= numbers
-        copies = ops.cast(ops.logical_and(are_equal, up_to), "int32")
+        copies = ops.logical_and(are_equal, up_to)
         # The number of occurrences after which each phrase, or copy of it, is complete.
         self._required = ops.where(
-            self._lengths > 0, ops.sum(copies, axis=2)[:, None], 0
+            self._lengths > 0, int32_sum(copies, axis=2)[:, None], 0
         )
 
     @property
@@ -128,7 +129,7 @@ class Phrases:
             int32 tensor `(batch, num_beams)`, 0 if a hypothesis has all phrases.
         """
         is_missing = self._is_missing(progress)
-        total = ops.sum(ops.where(is_missing, self._lengths, 0), axis=2)
+        total = int32_sum(ops.where(is_missing, self._lengths, 0), axis=2)
         begun = ops.where(is_missing, self._begun(progress), 0)
         return total - ops.max(begun, axis=2)
 
@@ -286,16 +287,12 @@ def _bank_keys(log_probs: Tensor, missing: Tensor) -> Tensor:
     is_before = ops.logical_and(ops.equal(others, own), numbers < numbers[:, None])
     is_better = ops.logical_or(others > own, is_before)
     in_bank = ops.equal(missing[:, None], missing[:, :, None])
-    rank = _count(ops.logical_and(is_better, in_bank))
+    rank = int32_sum(ops.logical_and(is_better, in_bank), axis=-1)
     own, others = rank[:, :, None], rank[:, None]
     is_before = ops.logical_and(ops.equal(others, own), is_better)
-    place = _count(ops.logical_or(others < own, is_before))
+    place = int32_sum(ops.logical_or(others < own, is_before), axis=-1)
     exists = log_probs > -float("inf")
     least = ops.min(ops.where(exists, missing, 2**30), axis=1, keepdims=True)
     is_first = ops.logical_and(ops.equal(missing, least), ops.equal(rank, 0))
     place = ops.where(is_first, -1, place)
     return ops.where(exists, -ops.cast(place, "float32"), -float("inf"))
-
-
-def _count(mask: Mask) -> Tensor:
-    return ops.sum(ops.cast(mask, "int32"), axis=-1)

@@ -7,6 +7,7 @@ samples would depend on the other sequences of the batch, on padding and on the 
 import keras
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
 
@@ -47,7 +48,7 @@ def key_of_tokens(token_ids: TokenIds, mask: Mask) -> Tensor:
     """
     positions = ops.arange(ops.shape(token_ids)[1], dtype="int32")
     keys = combine(positions, token_ids)
-    return ops.sum(ops.where(mask, keys, 0), axis=1)
+    return int32_sum(ops.where(mask, keys, 0), axis=1)
 
 
 def key_of_array(array: Tensor, padding: int = 0) -> Tensor:

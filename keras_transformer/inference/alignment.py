@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
 from keras_transformer.inference.sources import pair_batches, token_pairs
 from keras_transformer.inference.token_ids import Sequences
@@ -118,10 +119,10 @@ def align_batch(
     token_ids = inputs["encoder_token_ids"]
     attention = model.cross_attention(token_ids, inputs["decoder_token_ids"], layer)
     is_token = model.source_mask(token_ids)
-    places = ops.arange(ops.shape(is_token)[1])
+    places = ops.arange(ops.shape(is_token)[1], dtype="int32")
     words = is_token
     if model.source_spec is None:
-        last = ops.sum(ops.cast(is_token, places.dtype), axis=1, keepdims=True) - 1
+        last = int32_sum(is_token, axis=1, keepdims=True) - 1
         ends = ops.logical_and(ops.equal(token_ids, model.end_token_id), places == last)
         words = ops.logical_and(is_token, ops.logical_not(ends))
     words = ops.logical_or(words, ops.equal(places, 0))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 import keras
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.decoding.lengths import smaller
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.layers import (
@@ -325,7 +326,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             segments = inputs["segment_ids"]
             same = ops.equal(segments[:, :, None], segments[:, None, :])
             earlier = ops.tril(ops.cast(same, "int32"))
-            positions = ops.sum(earlier, axis=2) - 1
+            positions = int32_sum(earlier, axis=2) - 1
             return _Rows(inputs["token_ids"], positions, same)
         return self._join(inputs["encoder_token_ids"], inputs["decoder_token_ids"])
 

@@ -4,6 +4,7 @@ from typing import Any, NoReturn
 
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.decoding import OutputLength, Sampling, Search
 from keras_transformer.decoding.lengths import (
     default_lengths,
@@ -310,8 +311,8 @@ def prompt_lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:
     Returns:
         int32 tensor `(batch,)`, at least 1.
     """
-    real = ops.cast(padding_mask(token_ids, pad_token_id), "int32")
-    return ops.maximum(ops.sum(real, axis=1), 1)
+    real = padding_mask(token_ids, pad_token_id)
+    return ops.maximum(int32_sum(real, axis=1), 1)
 
 
 def _refuse(argument: str) -> NoReturn:

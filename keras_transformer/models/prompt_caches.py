@@ -4,6 +4,7 @@ from typing import NamedTuple, Self
 
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.backend.slice_update import slice_update
 from keras_transformer.layers import DecoderStack
 from keras_transformer.layers.attention.key_values import KeyValues
@@ -100,7 +101,7 @@ class PromptCaches(NamedTuple):
 
     def first_positions(self) -> Tensor:
         """Returns the position of the last token of each prompt, int32 `(batch,)`."""
-        return ops.sum(ops.cast(self.prompt_mask, "int32"), axis=1)
+        return int32_sum(self.prompt_mask, axis=1)
 
     def step(
         self, decoder: DecoderStack, x: Tensor, index: Tensor, positions: Tensor

@@ -5,6 +5,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.decoding import (
     ModelState,
     OutputLength,
@@ -251,7 +252,7 @@ class SearchableModel(PresetModel):
         """
         sources = self.prepare_sources(encoder_token_ids)
         real = self.source_mask(sources)
-        lengths = ops.sum(ops.cast(real, "int32"), axis=1)
+        lengths = int32_sum(real, axis=1)
         batch, source_length = ops.shape(real)
         if self.source_spec is None:
             keys = key_of_tokens(sources, real)

@@ -10,6 +10,7 @@ from keras_transformer.backend.cross_entropy import (
     cross_entropy_gradient,
     logsumexp,
 )
+from keras_transformer.backend.custom_gradient import with_gradient
 from keras_transformer.types import Config, Mask, Shape, Tensor, TokenIds
 
 
@@ -173,8 +174,9 @@ def token_cross_entropy(
         float32 tensor `(tokens,)`, in nats.
     """
     known = in_vocabulary(targets, logits)
-    cross_entropy = _cross_entropy(ops.where(known, targets, 0), label_smoothing)
-    return ops.where(known, cross_entropy(logits), math.inf)
+    cross_entropy = _cross_entropy(label_smoothing)
+    values = cross_entropy(logits, ops.where(known, targets, 0))
+    return ops.where(known, values, math.inf)
 
 
 def in_vocabulary(targets: TokenIds, logits: Tensor) -> Mask:
@@ -190,30 +192,26 @@ def in_vocabulary(targets: TokenIds, logits: Tensor) -> Mask:
     return ops.logical_and(targets >= 0, targets < ops.shape(logits)[-1])
 
 
-def _cross_entropy(
-    targets: TokenIds, label_smoothing: float
-) -> Callable[[Tensor], Tensor]:
-    """Returns the cross-entropy as a function of the logits, with a custom gradient.
+def _cross_entropy(label_smoothing: float) -> Callable[[Tensor, TokenIds], Tensor]:
+    """Returns the cross-entropy of logits and targets.
 
     With the target distribution q, the cross-entropy is
     logsumexp(logits) - E_q[logits], and its gradient is softmax(logits) - q. Automatic
     differentiation would add three tensors of the size of the logits.
     """
 
-    @ops.custom_gradient
-    def cross_entropy(logits: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+    def value(logits: Tensor, targets: TokenIds) -> Tensor:
         expected = (1 - label_smoothing) * pick(logits, targets)
         if label_smoothing:  # For a masked logit, 0 * -inf would be NaN.
             expected += label_smoothing * ops.mean(logits, axis=-1)
+        return logsumexp(logits) - expected
 
-        # PyTorch passes the upstream gradient by name, the other backends by position.
-        def gradient(*args: Tensor, upstream: Tensor | None = None) -> Tensor:
-            upstream = args[0] if upstream is None else upstream
-            return cross_entropy_gradient(logits, targets, label_smoothing, upstream)
+    def gradient(
+        upstream: Tensor, logits: Tensor, targets: TokenIds
+    ) -> tuple[Tensor, None]:
+        return cross_entropy_gradient(logits, targets, label_smoothing, upstream), None
 
-        return logsumexp(logits) - expected, gradient
-
-    return cross_entropy
+    return with_gradient(value, gradient)
 
 
 def pick(values: Tensor, indices: Tensor) -> Tensor:

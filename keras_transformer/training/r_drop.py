@@ -1,9 +1,8 @@
 """R-Drop: divergence of two predictions of the same tokens."""
 
-from collections.abc import Callable
-
 from keras import ops
 
+from keras_transformer.backend.custom_gradient import with_gradient
 from keras_transformer.training.losses import flatten_tokens
 from keras_transformer.types import Tensor, TokenIds
 
@@ -47,29 +46,27 @@ def r_drop_loss(
     """
     _, first, weights = flatten_tokens(y_true, first, sample_weight, pad_token_id)
     _, second, _ = flatten_tokens(y_true, second, sample_weight, pad_token_id)
-    divergence = _divergence(ops.cast(first, "float32"), ops.cast(second, "float32"))
+    logits = ops.cast(first, "float32"), ops.cast(second, "float32")
+    divergence = with_gradient(_divergence, _divergence_gradient)(*logits)
     return ops.divide_no_nan(ops.sum(weights * divergence), ops.sum(weights))
 
 
-@ops.custom_gradient
-def _divergence(
-    first: Tensor, second: Tensor
-) -> tuple[Tensor, Callable[..., tuple[Tensor, ...]]]:
+def _divergence(first: Tensor, second: Tensor) -> Tensor:
     """Computes float32 `(tokens,)` from two float32 `(tokens, vocabulary_size)`."""
-
-    # PyTorch passes the upstream gradient by name, the other backends by position.
-    def gradient(*args: Tensor, upstream: Tensor | None = None) -> tuple[Tensor, ...]:
-        upstream = args[0] if upstream is None else upstream
-        scale = upstream[:, None] / 2
-        p, q = ops.softmax(first), ops.softmax(second)
-        logit_difference = first - second
-        difference = p - q
-        by_first = difference + p * (logit_difference - _mean(p, logit_difference))
-        by_second = difference + q * (logit_difference - _mean(q, logit_difference))
-        return scale * by_first, -scale * by_second
-
     difference = ops.softmax(first) - ops.softmax(second)
-    return ops.sum(difference * (first - second), axis=-1) / 2, gradient
+    return ops.sum(difference * (first - second), axis=-1) / 2
+
+
+def _divergence_gradient(
+    upstream: Tensor, first: Tensor, second: Tensor
+) -> tuple[Tensor, Tensor]:
+    scale = upstream[:, None] / 2
+    p, q = ops.softmax(first), ops.softmax(second)
+    logit_difference = first - second
+    difference = p - q
+    by_first = difference + p * (logit_difference - _mean(p, logit_difference))
+    by_second = difference + q * (logit_difference - _mean(q, logit_difference))
+    return scale * by_first, -scale * by_second
 
 
 def _mean(probabilities: Tensor, values: Tensor) -> Tensor:

@@ -28,13 +28,7 @@ TEXTS = ["the dog sat", "", "the cat sat on the mat on the log"]
 
 REFUSED = [
     ({"dtype": "mixed_bfloat16"}, "`dtype` must be 'float32' for ONNX; received"),
-    (
-        {"attention_options": {"num_key_value_heads": 1}},
-        "`num_key_value_heads` must be at least 2 for ONNX; received "
-        "`num_key_value_heads=1`",
-    ),
     ({"activation": "gelu"}, "`activation` must be a function other than the exact "),
-    ({"attention_options": {"pattern": LocalWindow(3)}}, "`pattern` must be None"),
 ]
 
 # Runs the example as a script, once for all texts and once for the first alone, and
@@ -147,6 +141,7 @@ def test_other_designs_and_tokenizers(tmp_path):
             source_tokenizer=LETTERS,
             positions=RelativePositionBias(),
             tie_embeddings="none",
+            attention_options={"pattern": LocalWindow(3), "num_key_value_heads": 1},
         )
     )
     model.export(tmp_path / "1", format="onnx", check_texts=["a", "badge", ""])

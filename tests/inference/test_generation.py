@@ -457,3 +457,19 @@ def test_alignments_of_texts_come_last(model):
     assert model.generate([], return_alignments=True) == ([], [])
     with pytest.raises(ValueError, match="must have at least one token .*in row 1"):
         model.generate([[4, 3], []], return_alignments=True)
+
+
+@pytest.mark.once("jax")
+@pytest.mark.parametrize("search", [N_BEST, GREEDY])
+def test_64_bit_types_of_jax_change_nothing(model, search):
+    import jax
+
+    options = {"constraints": [[[5, 6]], [[7]], []], "max_length": 6}
+    if search is GREEDY:
+        options = {"max_length": 6}
+    expected = model.generate(ROWS, search, **options)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        check_equal(model.generate(ROWS, search, **options), expected)
+    finally:
+        jax.config.update("jax_enable_x64", False)

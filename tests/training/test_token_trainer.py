@@ -115,6 +115,17 @@ def test_micro_batches_of_a_seq2seq():
     check_equal(one_step(parts), one_step(whole))
 
 
+@pytest.mark.once
+def test_micro_batches_under_float64(whole_batch):
+    """Keras returns losses in `floatx`."""
+    keras.config.set_floatx("float64")
+    try:
+        logs = one_step(compiled(micro_batches=3, dtype="float32"))
+    finally:
+        keras.config.set_floatx("float32")
+    check_equal(logs, whole_batch)
+
+
 def test_weighted_tokens():
     expected = one_step(compiled(), WEIGHTS)
     check_equal(one_step(compiled(micro_batches=3), WEIGHTS), expected)

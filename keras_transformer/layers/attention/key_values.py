@@ -36,9 +36,7 @@ class KeyValues(NamedTuple):
         Returns:
             The `KeyValues`.
         """
-        return cls(
-            ops.transpose(keys, (0, 2, 3, 1)), ops.transpose(values, (0, 2, 1, 3))
-        )
+        return cls(ops.transpose(keys, (0, 2, 3, 1)), swap_length_and_heads(values))
 
     def updated(self, keys: Tensor, values: Tensor, index: Size) -> "KeyValues":
         """Returns the cache with new keys and values.
@@ -95,8 +93,7 @@ def update_cache(cache: Cache, keys: Tensor, values: Tensor, index: Size) -> Cac
     """
     if isinstance(cache, KeyValues):
         return cache.updated(keys, values, index)
-    new = ops.stack([keys, values], axis=1)
-    return ops.slice_update(cache, (0, 0, index, 0, 0), new)
+    return slice_update(cache, ops.stack([keys, values], axis=1), index, axis=2)
 
 
 def read_cache(cache: Cache) -> tuple[Tensor, Tensor]:
@@ -111,5 +108,22 @@ def read_cache(cache: Cache) -> tuple[Tensor, Tensor]:
     """
     if isinstance(cache, KeyValues):
         keys = ops.transpose(cache.keys, (0, 3, 1, 2))
-        return keys, ops.transpose(cache.values, (0, 2, 1, 3))
+        return keys, swap_length_and_heads(cache.values)
     return cache[:, 0], cache[:, 1]
+
+
+def swap_length_and_heads(x: Tensor) -> Tensor:
+    """Swaps two axes, as `ops.transpose(x, (0, 2, 1, 3))` does.
+
+    For an axis of size 1, tf2onnx 1.17 writes a wrong graph of the transposition.
+
+    Args:
+        x: tensor `(batch, length, num_heads, dim)`, or of the other layout.
+
+    Returns:
+        Tensor `(batch, num_heads, length, dim)`, or of the other layout.
+    """
+    for axis in (2, 1):
+        if x.shape[axis] == 1:
+            return ops.expand_dims(ops.squeeze(x, axis), 3 - axis)
+    return ops.transpose(x, (0, 2, 1, 3))

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention.key_values import swap_length_and_heads
 from keras_transformer.layers.masking import causal_mask, merge_masks, with_head_axis
 from keras_transformer.types import Mask, Shape, Size, Tensor
 
@@ -107,15 +108,18 @@ def scaled_dot_product_attention(
     else:
         scores = _attention_scores(query, key, mask, bias)
         weights = scores if dropout is None else dropout(scores)
-        output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))
-        output = ops.transpose(output, (0, 2, 1, 3))
+        output = ops.matmul(weights, swap_length_and_heads(value))
+        output = swap_length_and_heads(output)
     output = ops.cast(_zero_unattended(output, mask), query.dtype)
     output = output if group == 1 else _ungroup_output(output, group)
     if not return_attention_scores:
         return output
     scores = scores if mask is None else ops.where(mask, scores, 0.0)
-    heads = key.shape[2] * group
-    return output, ops.reshape(scores, (ops.shape(key)[0], heads, *lengths))
+    if group > 1:
+        batch, heads = ops.shape(key)[0], key.shape[2]
+        scores = ops.reshape(scores, (batch, heads, group, *lengths))
+        scores = ops.reshape(scores, (batch, heads * group, *lengths))
+    return output, scores
 
 
 def _fused_attention(
@@ -187,7 +191,7 @@ def _is_on_gpu() -> bool:
 def _attention_scores(
     query: Tensor, key: Tensor, mask: Mask | None, bias: Tensor | None
 ) -> Tensor:
-    query = ops.transpose(query * (1.0 / math.sqrt(query.shape[-1])), (0, 2, 1, 3))
+    query = swap_length_and_heads(query * (1.0 / math.sqrt(query.shape[-1])))
     logits = ops.cast(ops.matmul(query, ops.transpose(key, (0, 2, 3, 1))), "float32")
     if bias is not None:
         logits = logits + ops.cast(bias, "float32")
@@ -213,7 +217,7 @@ def _zero_unattended(output: Tensor, mask: Mask | None) -> Tensor:
     if mask is None:
         return output
     attended = ops.any(mask, axis=-1, keepdims=True)
-    return ops.where(ops.transpose(attended, (0, 2, 1, 3)), output, 0.0)
+    return ops.where(swap_length_and_heads(attended), output, 0.0)
 
 
 def _group_queries(query: Tensor, group: int) -> Tensor:
@@ -238,12 +242,14 @@ def _ungroup_output(output: Tensor, group: int) -> Tensor:
 
 def _group_pairs(x: Tensor | None, group: int, query_length: Size) -> Tensor | None:
     """Reshapes a mask or a bias for the queries of `_group_queries`."""
-    if x is None or x.shape[1] == x.shape[2] == 1:
+    if x is None or tuple(x.shape[1:3]) == (1, 1):
         return x
-    batch, heads, _, keys = ops.shape(x)
-    heads = group if x.shape[1] == 1 else heads
-    x = ops.broadcast_to(x, (batch, heads, query_length, keys))
-    return ops.reshape(x, (batch, heads // group, group * query_length, keys))
+    if x.shape[2] in (1, None):
+        batch, heads, _, keys = ops.shape(x)
+        x = ops.broadcast_to(x, (batch, heads, query_length, keys))
+    # `torch.export` cannot reshape heads and an unknown length to one axis.
+    parts = [x if x.shape[1] == 1 else x[:, i::group] for i in range(group)]
+    return ops.concatenate(parts, axis=2)
 
 
 def _check_shapes(query_shape: Shape, key_shape: Shape, value_shape: Shape) -> None:

@@ -180,6 +180,7 @@ def _pad(x: Tensor, before: int, after: int) -> Tensor:
     return ops.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (len(x.shape) - 2))
 
 
-# Sizes that are unknown when a function is traced are tensors.
+# Sizes that are unknown when a function is traced are tensors, and in an ONNX graph the
+# division of negative numbers truncates.
 def _ceil_div(number: int, divisor: int) -> int:
-    return -(-number // divisor)
+    return (number + divisor - 1) // divisor
