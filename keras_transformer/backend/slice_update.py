@@ -31,6 +31,21 @@ def slice_update(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
     """
     if keras.backend.backend() == "torch" and _is_writable(x):
         return _torch_slice_update(x, updates, index, axis)
+    return copy_with_slice(x, updates, index, axis)
+
+
+def copy_with_slice(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
+    """Returns a copy of `x` with another slice, as `ops.slice_update` does.
+
+    Args:
+        x: tensor of any shape.
+        updates: tensor of the shape of `x` except on `axis`.
+        index: int or int scalar tensor, the first entry of the slice on `axis`.
+        axis: int, the axis of the slice.
+
+    Returns:
+        The new tensor.
+    """
     start: list[Size] = [0 * index] * len(x.shape)  # For JAX, all of one dtype.
     start[axis] = index
     return ops.slice_update(x, tuple(start), updates)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_transformer.backend.slice_update import slice_update
+from keras_transformer.backend.slice_update import copy_with_slice
 from keras_transformer.decoding.decoding_model import ModelState
 from keras_transformer.types import Mask, Tensor, TokenIds
 
@@ -73,4 +73,4 @@ def append(token_ids: TokenIds, candidates: Candidates, index: Tensor) -> TokenI
     """
     parents = candidates.parents[:, :, None]
     histories = ops.take_along_axis(token_ids, parents, axis=1)
-    return slice_update(histories, candidates.tokens[:, :, None], index, axis=2)
+    return copy_with_slice(histories, candidates.tokens[:, :, None], index, axis=2)

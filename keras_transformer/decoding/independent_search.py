@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_transformer.backend.slice_update import slice_update
+from keras_transformer.backend.slice_update import copy_with_slice
 from keras_transformer.backend.top_k import top_k
 from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
 from keras_transformer.decoding.logits_processors import (
@@ -104,7 +104,7 @@ class IndependentSearch:
         return DecodingState(
             index=before.index + 1,
             done=ops.logical_or(before.done, ended),
-            token_ids=slice_update(
+            token_ids=copy_with_slice(
                 before.token_ids, tokens[:, :, None], before.index, axis=2
             ),
             tokens=tokens,

@@ -2,6 +2,7 @@
 
 import math
 import operator
+import warnings
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -91,6 +92,26 @@ def default_lengths(source_lengths: Any, ratio: float, least: OutputLength) -> A
     if isinstance(source_lengths, int):
         return max(lengths, wanted)
     return ops.maximum(lengths, wanted)
+
+
+def warn_of_truncation(count: int, total: int, remedy: str | None = None) -> None:
+    """Warns of texts that have reached the maximum length.
+
+    Args:
+        count: int, number of such texts.
+        total: int, number of texts.
+        remedy: str, what to do; `None` = arguments of `generate` and of the model.
+    """
+    if count:
+        remedy = remedy or (
+            "Pass a greater `max_length` to `generate`, or build the model with a "
+            "greater `output_length_ratio`."
+        )
+        warnings.warn(
+            f"{count:,} of {total:,} outputs have reached the maximum length. They may "
+            f"lack their ends. {remedy}",
+            stacklevel=5,
+        )
 
 
 def smaller(size: Any, limit: Any) -> Any:

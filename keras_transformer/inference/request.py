@@ -1,6 +1,5 @@
 """The arguments of `generate` that a compiled search depends on, and their checks."""
 
-import warnings
 from numbers import Integral
 from typing import NamedTuple
 
@@ -64,26 +63,6 @@ def _check_number(name: str, number: object, least: int, *others: type) -> None:
     if int(number) < least:
         raise ValueError(
             f"`{name}` must be at least {least}; received `{name}={number}`."
-        )
-
-
-def warn_of_truncation(count: int, total: int, remedy: str | None = None) -> None:
-    """Warns of texts that have reached the maximum length.
-
-    Args:
-        count: int, number of such texts.
-        total: int, number of texts.
-        remedy: str, what to do; `None` = arguments of `generate` and of the model.
-    """
-    if count:
-        remedy = remedy or (
-            "Pass a greater `max_length` to `generate`, or build the model with a "
-            "greater `output_length_ratio`."
-        )
-        warnings.warn(
-            f"{count:,} of {total:,} outputs have reached the maximum length. They may "
-            f"lack their ends. {remedy}",
-            stacklevel=5,
         )
 
 

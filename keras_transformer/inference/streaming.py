@@ -30,7 +30,7 @@ from keras_transformer.inference.sources import (
     check_sources,
     source_rows,
 )
-from keras_transformer.inference.token_ids import is_text, pad_prefixes
+from keras_transformer.inference.token_ids import as_entries, is_text, pad_prefixes
 from keras_transformer.types import TokenIds
 
 if TYPE_CHECKING:
@@ -216,9 +216,8 @@ class Stepper:
         tokenizer = self._model.source_tokenizer
         if not is_text(inputs) or tokenizer is None:
             return False
-        return not tokenizer.has_words(
-            inputs, tokenizer.tokenize([inputs]).to_list()[0]
-        )
+        [text] = as_entries(inputs, "inputs")
+        return not tokenizer.has_words(text, tokenizer.tokenize([text]).to_list()[0])
 
 
 def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:

@@ -4,14 +4,13 @@ import abc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
+from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator
-from keras_transformer.inference.request import Request, warn_of_truncation
+from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences, is_text
@@ -233,7 +232,7 @@ class GenerativeModel(SearchableModel):
             if return_truncated:
                 outputs.append(result.truncated[:, 0] if one else result.truncated)
             elif request.max_length is None and self.forces_end_token:
-                warn_of_truncation(int(np.sum(result.truncated[:, 0])), len(texts))
+                warn_of_truncation(sum(map(bool, result.truncated[:, 0])), len(texts))
         if alignments is not None:
             outputs.append(_squeeze(alignments, one))
         if single:

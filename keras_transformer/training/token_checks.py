@@ -24,6 +24,8 @@ class Vocabularies(NamedTuple):
             inputs that are not a dictionary is `""`.
         targets: int, size of the vocabulary of the targets; 0 if it is unknown.
         pad_token_id: int, the padding of the inputs.
+        start_token_id: int, the first token of `"decoder_token_ids"`, which may be the
+            padding, as in Marian's models; `None` if there is none.
         ignored: set of ints, the targets that the loss ignores; `None` = targets are
             not checked, since the loss may ignore any.
     """
@@ -31,6 +33,7 @@ class Vocabularies(NamedTuple):
     inputs: Mapping[str, int]
     targets: int
     pad_token_id: int
+    start_token_id: int | None = None
     ignored: frozenset[int] | None = None
 
 
@@ -94,9 +97,11 @@ class TokenChecks:
         if isinstance(x, Mapping) and "segment_ids" in x:
             return  # texts of a row need no padding between them
         real = ids != pad
+        if key == "decoder_token_ids" and pad == self._vocabularies.start_token_id:
+            real = real[:, 1:]
         starts = real[:, :1].sum(axis=1) + (real[:, 1:] & ~real[:, :-1]).sum(axis=1)
         if key == "decoder_token_ids":
-            starts = starts + (~real[:, 0] & real.any(axis=1))
+            starts = starts + (~real[:, :1].all(axis=1) & real.any(axis=1))
         wrong = np.flatnonzero(starts > 1)
         if len(wrong):
             sides = "at its end" if key == "decoder_token_ids" else "at one end"

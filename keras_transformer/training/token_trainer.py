@@ -213,7 +213,10 @@ class TokenTrainer(ReplicatedModel):
         }
         inputs = {name: size for name, size in sizes.items() if size}
         ignored = ignored_targets(self.pad_token_id, getattr(self, "loss", None))
-        checks = TokenChecks(Vocabularies(inputs, target, self.pad_token_id, ignored))
+        start = getattr(self, "start_token_id", None)
+        checks = TokenChecks(
+            Vocabularies(inputs, target, self.pad_token_id, start, ignored)
+        )
         x = arguments.get("x")
         checks.check(x, arguments.get("y"), arguments.get("sample_weight"), name="x")
         arguments["x"] = checks.applied_to(x, "x")

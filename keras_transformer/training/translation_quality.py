@@ -8,8 +8,8 @@ import keras
 
 from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
+from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.search_options import explains_search_options
-from keras_transformer.inference.request import warn_of_truncation
 from keras_transformer_runtime.arguments import check_ints
 
 MAX_SAMPLE_LENGTH = 160  # Characters.

@@ -110,11 +110,11 @@ def evaluate_command(
     find_model(model)
     import_keras_quietly()
     from keras_transformer.dataset import read_pairs
+    from keras_transformer.decoding.lengths import warn_of_truncation
     from keras_transformer.evaluation import text_scores
     from keras_transformer.inference.file_translation.translation import (
         TRUNCATION_REMEDY,
     )
-    from keras_transformer.inference.request import warn_of_truncation
     from keras_transformer.models import CausalLM
     from keras_transformer.recipe.loading import load_trained_model
 

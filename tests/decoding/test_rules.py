@@ -115,7 +115,7 @@ def test_samples_follow_the_processors(pair):
         distinct = set()
         every = reference.exhaustive_search(table, END, LIMITS[row], pad_token_id=PAD)
         allowed = [ids for ids, value in every if value > -np.inf]
-        for ids, length, value in zip(*(part[row] for part in result), strict=True):
+        for ids, length, value in zip(*(part[row] for part in result[:3]), strict=True):
             tokens = ids[:length].tolist()
             distinct.add(tuple(tokens))
             if length:

@@ -68,7 +68,7 @@ def test_the_lowest_temperature_is_greedy_search():
 def test_scores_are_log_probabilities_of_the_model():
     result = STEP.search(Sampling(4, temperature=2.0, top_k=3, top_p=0.9), LIMITS)
     for row in range(3):
-        for ids, length, score in zip(*(part[row] for part in result), strict=True):
+        for ids, length, score in zip(*(part[row] for part in result[:3]), strict=True):
             np.testing.assert_allclose(STEP.score(row, ids[:length]), score, atol=1e-5)
             assert PAD not in ids[:length]
 

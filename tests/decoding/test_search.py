@@ -125,7 +125,7 @@ def test_scores_are_those_of_the_tokens(search):
     assert isinstance(result, SearchResult)
     assert result.token_ids.shape == (4, search.num_hypotheses, 4)
     assert result.lengths.shape == result.scores.shape == (4, search.num_hypotheses)
-    assert [part.dtype for part in result] == ["int32", "int32", "float32"]
+    assert [part.dtype for part in result] == ["int32", "int32", "float32", "bool"]
     alpha = getattr(search, "length_penalty", 0.0)
     for row, hypothesis in np.argwhere(result.lengths):
         length = int(result.lengths[row, hypothesis])

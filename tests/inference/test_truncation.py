@@ -146,7 +146,7 @@ def test_generate_warns_without_a_limit_of_the_user():
     with pytest.warns(UserWarning, match="^1 of 2 outputs .*`output_length_ratio`"):
         model.generate(["a", ""])
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*the maximum length")
         model.generate(["a", ""], max_length=3)
         model.generate(["a", ""], return_truncated=True)
 

@@ -148,6 +148,7 @@ def test_a_log_that_is_missing_is_a_warning(tmp_path):
     assert load_checkpoint(make_model(), tmp_path / "best.npz").epoch == 3
 
 
+@pytest.mark.filterwarnings("ignore:The loss is NaN or infinite")
 def test_weights_that_are_not_finite_are_not_the_best(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
     with pytest.warns(UserWarning, match="epoch-0001.npz is not saved, as we"):

@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 
 from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
+from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.search_options import explains_search_options
 from keras_transformer.inference.file_translation.line_windows import (
     FileLines,
@@ -33,7 +34,6 @@ from keras_transformer.inference.request import (
     Request,
     check_request,
     check_seed,
-    warn_of_truncation,
 )
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.files import check_new_file, written_whole

@@ -4,7 +4,7 @@ from typing import NamedTuple, TypeAlias
 
 from keras import ops
 
-from keras_transformer.backend.slice_update import slice_update
+from keras_transformer.backend.slice_update import copy_with_slice, slice_update
 from keras_transformer.types import Size, Tensor
 
 
@@ -93,7 +93,7 @@ def update_cache(cache: Cache, keys: Tensor, values: Tensor, index: Size) -> Cac
     """
     if isinstance(cache, KeyValues):
         return cache.updated(keys, values, index)
-    return slice_update(cache, ops.stack([keys, values], axis=1), index, axis=2)
+    return copy_with_slice(cache, ops.stack([keys, values], axis=1), index, axis=2)
 
 
 def read_cache(cache: Cache) -> tuple[Tensor, Tensor]:
