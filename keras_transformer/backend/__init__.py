@@ -2,6 +2,7 @@
 
 `README.md` in this folder lists the private names, with their reasons and gains.
 
+- `checked_dataset`: checks of the batches of a `tf.data.Dataset`, on the host
 - `compiling`: compiles functions of a model for inference
 - `cross_entropy`: sums over the vocabulary without copies of the logits
 - `custom_gradient`: functions with a gradient of their own

@@ -15,6 +15,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.backend.checked_dataset import checked_dataset
+
 
 class Vocabularies(NamedTuple):
     """What the token ids of a model must be.
@@ -152,7 +154,7 @@ class TokenChecks:
         if isinstance(data, keras.utils.PyDataset):
             return _CheckedPyDataset(data, check)
         if hasattr(data, "element_spec") and hasattr(data, "map"):
-            return _mapped(check, data)
+            return checked_dataset(check, data)
         if hasattr(data, "collate_fn"):
             data, collate = copy.copy(data), data.collate_fn
             data.collate_fn = functools.partial(_collate, check, collate)
@@ -227,21 +229,3 @@ class _CheckedPyDataset(keras.utils.PyDataset):
 
     def on_epoch_end(self) -> None:
         self._data.on_epoch_end()
-
-
-def _mapped(check: Callable[[Any], Any], dataset: Any) -> Any:
-    import tensorflow as tf
-
-    spec = dataset.element_spec
-    if not all(isinstance(each, tf.TensorSpec) for each in keras.tree.flatten(spec)):
-        return dataset  # ragged or sparse tensors, which Keras refuses
-
-    def check_arrays(*arrays: np.ndarray) -> None:
-        check(keras.tree.pack_sequence_as(spec, arrays))
-
-    @tf.autograph.experimental.do_not_convert
-    def mapped(*parts: Any) -> Any:
-        tf.numpy_function(check_arrays, keras.tree.flatten(parts), [])
-        return parts if isinstance(spec, tuple) else parts[0]
-
-    return dataset.map(mapped)
