@@ -143,9 +143,7 @@ def ours(arguments: argparse.Namespace, is_compiled: bool) -> tuple[float, ...]:
     optimizer = keras.optimizers.AdamW(
         schedule, weight_decay=0.1, beta_2=0.99, global_clipnorm=1.0
     )
-    optimizer.exclude_from_weight_decay(
-        [w for w in model.trainable_variables if len(w.shape) < 2]
-    )
+    optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "scale"])
     loss = kt.LabelSmoothedCrossEntropy(0.0)
     model.compile(optimizer, loss, jit_compile=is_compiled or "auto")
 

@@ -48,10 +48,9 @@ def main(arguments: list[str] | None = None) -> float:
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, updates, warmup_target=3e-3, warmup_steps=updates // 20
     )
-    model.compile(
-        keras.optimizers.AdamW(schedule, weight_decay=0.1, global_clipnorm=1.0),
-        kt.LabelSmoothedCrossEntropy(0.0),
-    )
+    optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.1, global_clipnorm=1.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "scale"])
+    model.compile(optimizer, kt.LabelSmoothedCrossEntropy(0.0))
     model.fit(
         *token_ids(train, train_labels),
         batch_size=64,

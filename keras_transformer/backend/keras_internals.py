@@ -58,7 +58,7 @@ def _layers_in(values: Iterable[Any]) -> Iterator[keras.layers.Layer]:
 
 
 def check_not_quantized(model: keras.Model) -> None:
-    """Checks that no layer is quantized, since a file of such a model is unreadable.
+    """Checks that no layer is quantized, for files of models with floats.
 
     Args:
         model: a model.
@@ -70,11 +70,10 @@ def check_not_quantized(model: keras.Model) -> None:
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
             raise ValueError(
-                "A quantized model cannot be saved or exported, since its codes "
-                f"cannot be loaded; received a model with the {mode} layer "
-                f"{layer.path}. Save it before you quantize it, and quantize the "
-                "loaded model; or pass `quantization` to `export`, which rounds the "
-                "exported weights."
+                "A quantized model cannot be exported or saved as a preset; received a "
+                f"model with the {mode} layer {layer.path}. Save it in a `.keras` "
+                "file, or export it before you quantize it; `quantization` of `export` "
+                "rounds the exported weights."
             )
 
 

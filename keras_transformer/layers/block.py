@@ -10,6 +10,7 @@ from keras_transformer.layers.block_arguments import BlockArguments, deserialize
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
+from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.types import Config, Mask, Options, Shape, Tensor
@@ -30,7 +31,7 @@ class Attended(NamedTuple):
     cache: Cache | None
 
 
-class Block(BlockArguments, keras.layers.Layer):
+class Block(BlockArguments, QuantizedLayers):
     """Arguments and sub-layers that `EncoderBlock` and `DecoderBlock` share.
 
     The base class has no `call`. Its arguments are those of `EncoderBlock`.

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.activations import get_activation
+from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -16,7 +17,7 @@ from keras_transformer_runtime.arguments import check_ints, check_rates
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(QuantizedLayers):
     """Position-wise feed-forward network: two dense layers with an activation.
 
     `FFN(x) = activation(x W1 + b1) W2 + b2`. The output has the width of the

@@ -11,6 +11,7 @@ from keras_transformer.backend.rematerialization import rematerialized_call
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
 from keras_transformer.layers.positions.scheme import PositionScheme
+from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.residual import make_normalization
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Options, Shape, Tensor
@@ -37,7 +38,7 @@ def blocks_called_by(run: BlockRunner) -> Iterator[None]:
         _runner.reset(token)
 
 
-class Stack(BlockArguments, keras.layers.Layer):
+class Stack(BlockArguments, QuantizedLayers):
     """Blocks and final normalisation that `EncoderStack` and `DecoderStack` share.
 
     The base class has no `call`. Its arguments are those of `EncoderStack`.

@@ -3,13 +3,13 @@
 import io
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 import keras
 
-from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.backend.processes import written_by_first_process
+from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.models import preset_folders
 from keras_transformer_runtime.files import written_whole
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keras_transformer.decoding import Search
 
 
-class PresetModel(keras.Model):
+class PresetModel(QuantizedLayers, keras.Model):
     """Base class of models with named sizes, preset folders and exports.
 
     Attributes:
@@ -33,6 +33,31 @@ class PresetModel(keras.Model):
         "target_tokenizer.json": "target_tokenizer",
     }
 
+    def rematerialized_call(
+        self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Callable[..., Any]:
+        """Returns the call under `keras.RematScope`.
+
+        Raises:
+            ValueError: when it is called, if Keras cannot compute it. On TensorFlow and
+                JAX this is so for all modes but `"activations"`.
+        """
+        rematerialized = super().rematerialized_call
+
+        def explained_call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return rematerialized(layer_call, *args, **kwargs)(*args, **kwargs)
+            except Exception as error:
+                raise ValueError(
+                    "`mode` of `keras.RematScope` must be 'activations' or None on "
+                    f"{keras.backend.backend()}, unless the model itself fails; Keras "
+                    f"received: {error}\nCreate the model outside of the scope with "
+                    "`rematerialize=True`, which recomputes the activations of each "
+                    "block."
+                ) from error
+
+        return explained_call
+
     @written_by_first_process
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does, atomically.
@@ -46,9 +71,9 @@ class PresetModel(keras.Model):
 
         Raises:
             OSError: if the file cannot be written, such as on a full disk.
-            ValueError: if the model is quantized.
+            ValueError: if a layer is quantized by a mode other than `"int8"`, `"int4"`
+                and `"float8"`.
         """
-        check_not_quantized(self)
         path = pathlib.Path(filepath)
         remote = "://" in str(filepath)
         if remote or path.suffix != ".keras" or (path.exists() and not overwrite):

@@ -14,7 +14,7 @@ from layer_contract import (
     with_random_weights,
 )
 
-from keras_transformer import DecoderStack, EncoderStack, Seq2Seq
+from keras_transformer import CausalLM, DecoderStack, EncoderStack, Seq2Seq
 from keras_transformer.layers import stack
 
 RNG = np.random.default_rng(59)
@@ -242,3 +242,20 @@ def test_less_memory_on_a_cpu():
     x = ops.convert_to_tensor(RNG.normal(size=(16, 31, HIDDEN_DIM)))
     plain, layer = pair(EncoderStack, num_layers=4)
     assert needed(layer, x) < 0.7 * needed(plain, x)
+
+
+@pytest.mark.once("jax")
+@pytest.mark.parametrize(
+    "options", [{"mode": "full"}, {"mode": "larger_than", "output_size_threshold": 1}]
+)
+def test_modes_of_keras_name_the_argument_that_works(options):
+    with keras.RematScope(**options):
+        model = CausalLM(
+            num_layers=1,
+            hidden_dim=4,
+            intermediate_dim=5,
+            num_heads=2,
+            vocabulary_size=7,
+        )
+        with pytest.raises(ValueError, match="(?s)RematScope.*jax.*`rematerialize="):
+            model(np.array([[5, 6, 3]]), training=True)

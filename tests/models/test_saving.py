@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from layer_contract import to_numpy, with_random_weights
 
-from keras_transformer import LabelSmoothedCrossEntropy, Seq2Seq
+from keras_transformer import CausalLM, EncoderStack, LabelSmoothedCrossEntropy, Seq2Seq
 from keras_transformer.text import CharacterTokenizer, WordTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -118,12 +118,40 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.parametrize("save", [Seq2Seq.save, Seq2Seq.save_to_preset])
-def test_a_quantized_model_is_refused(model, save, tmp_path):
+def test_quantized_models_have_no_presets(model, tmp_path):
     model.encoder.blocks[0].feed_forward.output_dense.quantize("int8")
     with pytest.raises(ValueError, match="quantized .* the int8 layer .*feed_forward/"):
-        save(model, tmp_path / "model.keras")
+        model.save_to_preset(tmp_path / "preset")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.once("torch")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of what is not quantized
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+def test_a_loaded_quantized_model_is_equal(mode, tmp_path):
+    """A model, and a layer in a model of Keras."""
+    language_model = CausalLM(**SIZES, vocabulary_size=11, tie_embeddings=False)
+    inputs = keras.Input((None, 6))
+    functional = keras.Model(inputs, EncoderStack(2, 7, 2)(inputs))
+    rows = np.random.default_rng(3).normal(size=(2, 5, 6)).astype("float32")
+    for model, x in ((language_model, np.array([[5, 6, 3]])), (functional, rows)):
+        before = to_numpy(model(x))
+        model.quantize(mode)
+        expected = to_numpy(model(x))
+        assert np.abs(expected - before).max() > 1e-5
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_array_equal(to_numpy(loaded(x)), expected)
+
+
+@pytest.mark.once("torch")
+def test_files_of_other_quantizations_are_refused(model, tmp_path):
+    dense = model.encoder.blocks[0].feed_forward.output_dense
+    scale = keras.quantizers.AbsMaxQuantizer(axis=0, value_range=(-100, 100))
+    config = keras.quantizers.Int8QuantizationConfig(weight_quantizer=scale)
+    dense.quantize("int8", config=config)
+    with pytest.raises(ValueError, match="feed_forward/.* must be quantized by one of"):
+        model.save(tmp_path / "model.keras")
 
 
 @pytest.mark.once("torch")

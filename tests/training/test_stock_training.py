@@ -52,6 +52,31 @@ def assert_same(one, other, atol=0.0):
 
 
 @pytest.mark.once("torch")
+@pytest.mark.parametrize("normalization", ["layer", "rms"])
+def test_names_without_weight_decay(normalization):
+    """The names of docs/training.md are those of the biases and normalisations."""
+    model = Seq2Seq(
+        num_layers=1,
+        hidden_dim=8,
+        intermediate_dim=11,
+        num_heads=2,
+        vocabulary_size=13,
+        output_bias=True,
+        residual_options={"normalization": normalization},
+    )
+    optimizer = keras.optimizers.AdamW(1.0, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "scale"])
+    weights = model.trainable_variables
+    for weight in weights:
+        weight.assign(np.ones(weight.shape))
+    optimizer.apply([keras.ops.zeros(weight.shape) for weight in weights], weights)
+    for weight in weights:
+        is_matrix = weight.path.endswith(("kernel", "embeddings"))
+        expected = 0.9 if is_matrix else 1.0
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(weight), expected)
+
+
+@pytest.mark.once("torch")
 def test_float16_skips_an_overflow_and_halves_the_scale():
     sgd = keras.optimizers.SGD(0.3)
     scaled = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=2.0**40)

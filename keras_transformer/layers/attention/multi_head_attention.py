@@ -37,6 +37,7 @@ from keras_transformer.layers.positions.scheme import (
     sequence_positions,
 )
 from keras_transformer.layers.projection import Projection
+from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -49,7 +50,7 @@ from keras_transformer_runtime.arguments import check_ints
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(QuantizedLayers):
     """Multi-head attention that can replace `keras.layers.MultiHeadAttention`.
 
     `MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O` with

@@ -1,0 +1,93 @@
+"""Files of quantized sub-layers."""
+
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_transformer.backend.keras_internals import flatten_layers
+
+KEY = "quantized"
+MODES = ("int8", "int4", "float8")
+DEFAULT_BLOCK_SIZE = keras.quantizers.Int4QuantizationConfig().block_size
+QUANTIZABLE = keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding
+
+
+class QuantizedLayers(keras.layers.Layer):
+    """Base class of layers whose sub-layers may be quantized in a file.
+
+    Keras creates sub-layers with floats and cannot load codes into them. The weights of
+    this layer include which of its sub-layers are quantized, and how. Loading them
+    quantizes these sub-layers before their own weights are loaded.
+    """
+
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Writes the weights of this layer, without those of its sub-layers.
+
+        Args:
+            store: mapping that is written to.
+
+        Raises:
+            ValueError: if a sub-layer is quantized in another way than `"int8"`,
+                `"int4"` and `"float8"` with the quantizers of Keras.
+        """
+        super().save_own_variables(store)
+        layers = enumerate(flatten_layers(self))
+        modes = {n: _mode_and_block_size(each) for n, each in layers if _mode(each)}
+        if modes:
+            text = json.dumps(modes).encode()
+            store[KEY] = np.frombuffer(text, np.uint8)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the weights of this layer and quantizes sub-layers as in the file.
+
+        Args:
+            store: mapping that `save_own_variables` has written.
+
+        Raises:
+            ValueError: if the file is of a layer with other sub-layers.
+        """
+        keys = list(store.keys())
+        if KEY in keys:
+            modes = json.loads(np.asarray(store[KEY], np.uint8).tobytes())
+            layers = dict(enumerate(flatten_layers(self)))
+            for number, (mode, block_size) in modes.items():
+                layer = layers.get(int(number))
+                if not isinstance(layer, QUANTIZABLE):
+                    raise ValueError(
+                        f"`filepath` must be of a layer like `{self.path}`; received a "
+                        f"file in which its sub-layer {number} is quantized."
+                    )
+                if _mode(layer) is None:
+                    layer.quantize(mode, config=_config(mode, block_size))
+        super().load_own_variables({key: store[key] for key in keys if key != KEY})
+
+
+def _mode(layer: keras.layers.Layer) -> str | None:
+    return getattr(layer, "quantization_mode", None)
+
+
+def _mode_and_block_size(layer: keras.layers.Layer) -> tuple[str, int | None]:
+    mode, config = _mode(layer), getattr(layer, "quantization_config", None)
+    block_size = getattr(config, "block_size", DEFAULT_BLOCK_SIZE)
+    expected = _config(mode, block_size) if mode in MODES else None
+    if mode not in MODES or (
+        config is not None and config.get_config() != expected.get_config()
+    ):
+        raise ValueError(
+            f"`{layer.path}` must be quantized by one of the modes {MODES} with the "
+            f"quantizers of Keras for a file; received the mode {mode!r}. Save the "
+            "model before you quantize it, and quantize the loaded model."
+        )
+    return mode, block_size
+
+
+def _config(mode: str, block_size: int | None) -> Any:
+    """Returns the configuration of Keras for a mode."""
+    if mode == "int4":
+        return keras.quantizers.Int4QuantizationConfig(block_size=block_size)
+    if mode == "float8":
+        return keras.quantizers.Float8QuantizationConfig()
+    return keras.quantizers.Int8QuantizationConfig()
