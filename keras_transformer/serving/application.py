@@ -331,7 +331,7 @@ async def _compute(
         raise RequestError(
             400, f"the texts must have at most {limit} sentences; received {len(texts)}"
         )
-    outputs: Columns = {"text": [], "score": []}
+    outputs: Columns = {"text": [], "score": [], "truncated": []}
     if texts:
         outputs = await decode(texts)
     return sentences.join(outputs, parts)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 SIGNATURE = "constrained"
 
+OUTPUTS = ("score", "text", "truncated")
+
 Predict: TypeAlias = Callable[[str, Columns], Awaitable[Columns]]
 
 
@@ -48,7 +50,7 @@ async def decode(
         dictionary: the dictionary.
 
     Returns:
-        `text` and `score` of each text.
+        `text`, `score` and `truncated` of each text.
     """
     phrases = dictionary.constraints(texts)
     groups = {
@@ -62,12 +64,10 @@ async def decode(
     }
     names = [name for name, own in groups.items() if own]
     results = await asyncio.gather(*(predict(name, inputs[name]) for name in names))
-    outputs: Columns = {key: [None] * len(texts) for key in ("score", "text")}
+    outputs: Columns = {key: [None] * len(texts) for key in OUTPUTS}
     for name, result in zip(names, results, strict=True):
-        for place, text, score in zip(
-            groups[name], result["text"], result["score"], strict=True
-        ):
-            is_list = name == SIGNATURE  # of hypotheses
-            outputs["text"][place] = text[0] if is_list else text
-            outputs["score"][place] = score[0] if is_list else score
+        for key, values in outputs.items():
+            for place, value in zip(groups[name], result[key], strict=True):
+                # `constrained` returns lists of hypotheses.
+                values[place] = value[0] if name == SIGNATURE else value
     return outputs

@@ -44,6 +44,7 @@ class Replicas:
         return {
             "text": [[f"{t.upper()}+{found}", ""] for t, found in pairs],
             "score": [[-2.0, None]] * len(text),
+            "truncated": [[False, False]] * len(text),
         }
 
     def _answer(self, texts):
@@ -51,7 +52,11 @@ class Replicas:
             return Failure("the model computes NaN")
         if "refuse" in texts:
             return "`text` must be nice"
-        return {"score": [-1.0] * len(texts), "text": [t.upper() for t in texts]}
+        return {
+            "score": [-1.0] * len(texts),
+            "text": [t.upper() for t in texts],
+            "truncated": [len(t) > 20 for t in texts],
+        }
 
 
 class Writer(Replicas):
@@ -115,13 +120,15 @@ def client(tmp_path, request):
 
 
 def test_predict(client):
-    rows = [{"score": -1.0, "text": "A"}, {"score": -1.0, "text": "Ü"}]
+    rows = [{"score": -1.0, "text": text, "truncated": False} for text in "AÜ"]
     for path in (PREDICT, "/v1/models/upper/versions/3:predict"):
         response = client.post(path, json={"instances": ["a", "ü"]})
         assert response.status_code == 200
         assert response.json() == {"predictions": rows}
     response = client.post(PREDICT, json={"inputs": ["a"]})
-    assert response.json() == {"outputs": {"score": [-1.0], "text": ["A"]}}
+    assert response.json() == {
+        "outputs": {"score": [-1.0], "text": ["A"], "truncated": [False]}
+    }
 
 
 def test_terms(tmp_path):
@@ -140,25 +147,32 @@ def test_terms(tmp_path):
 
         assert outputs("terms", "In York.", "my York, my cat", "my dog", "York") == {
             "score": [-2.0, -2.0, -1.0, -2.0],
+            "truncated": [False] * 4,
             "text": [
                 *("IN YORK.+Yorck", "MY YORK, MY CAT+Yorck\tKater"),
                 *("MY DOG", "YORK+Yorck"),
             ],
         }
-        assert outputs("terms", "a") == {"score": [-1.0], "text": ["A"]}
+        assert outputs("terms", "a") == {
+            "score": [-1.0],
+            "text": ["A"],
+            "truncated": [False],
+        }
         listed = client.get("/v1/models").json()["models"]
         assert [model["terms"] for model in listed] == [2, 2]
         assert outputs("both", "In York.  No.", "") == {
             "score": [-3.0, 0],
+            "truncated": [False, False],
             "text": ["IN YORK.+Yorck  NO.", ""],
         }
 
 
 def test_sentences(client):
-    texts = ["It rains. Dr. Jones sleeps.", "", "One"]
+    texts = ["It rains. Dr. Jones sleeps all the day.", "", "One"]
     response = client.post("/v1/models/sentences:predict", json={"inputs": texts})
     assert response.json()["outputs"] == {
         "score": [-2.0, 0, -1.0],
+        "truncated": [True, False, False],
         "text": [text.upper() for text in texts],
     }
 

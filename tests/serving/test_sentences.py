@@ -49,6 +49,7 @@ def test_texts_are_joined_in_order():
     outputs = {
         "text": [sentence.swapcase() for sentence in found],
         "score": [-float(len(sentence)) for sentence in found],
+        "truncated": [False for _ in found],
     }
     joined = join(outputs, parts)
     assert joined["text"] == [text.swapcase() for text in TEXTS]
@@ -56,7 +57,9 @@ def test_texts_are_joined_in_order():
 
 
 def test_a_missing_score_of_a_sentence():
-    joined = join({"text": ["A.", ""], "score": [-1.0, None]}, [[0, " ", 1], [0]])
+    outputs = {"text": ["A.", ""], "score": [-1.0, None], "truncated": [False, True]}
+    joined = join(outputs, [[0, " ", 1], [0]])
+    assert joined.pop("truncated") == [True, False]
     assert joined == {"text": ["A. ", "A."], "score": [None, -1.0]}
 
 

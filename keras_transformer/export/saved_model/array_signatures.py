@@ -56,10 +56,10 @@ class ArraySignatures(SearchFunctions):
             )
 
     def _serve(self, source: tf.Tensor) -> Outputs:
-        """Decodes arrays to texts and scores `(batch,)`."""
+        """Decodes arrays to texts, scores and truncations `(batch,)`."""
         count = tf.shape(source)[0]
         outputs = self._outputs(self._decode(source, _random_seeds(count)), count)
-        return {name: outputs[name][:, 0] for name in ("text", "score")}
+        return {name: outputs[name][:, 0] for name in ("text", "score", "truncated")}
 
     def _serve_tokens(self, source: tf.Tensor) -> Outputs:
         """Decodes arrays to token ids, the signature without a tokenizer."""
