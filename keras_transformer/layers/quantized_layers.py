@@ -33,7 +33,7 @@ class QuantizedLayers(keras.layers.Layer):
             ValueError: if a sub-layer is quantized in another way than `"int8"`,
                 `"int4"` and `"float8"` with the quantizers of Keras.
         """
-        super().save_own_variables(store)
+        super().save_own_variables(store)  # type: ignore[misc]
         layers = enumerate(flatten_layers(self))
         modes = {n: _mode_and_block_size(each) for n, each in layers if _mode(each)}
         if modes:
@@ -62,7 +62,8 @@ class QuantizedLayers(keras.layers.Layer):
                     )
                 if _mode(layer) is None:
                     layer.quantize(mode, config=_config(mode, block_size))
-        super().load_own_variables({key: store[key] for key in keys if key != KEY})
+        own = {key: store[key] for key in keys if key != KEY}
+        super().load_own_variables(own)  # type: ignore[misc]
 
 
 def _mode(layer: keras.layers.Layer) -> str | None:
@@ -70,12 +71,14 @@ def _mode(layer: keras.layers.Layer) -> str | None:
 
 
 def _mode_and_block_size(layer: keras.layers.Layer) -> tuple[str, int | None]:
-    mode, config = _mode(layer), getattr(layer, "quantization_config", None)
+    mode: Any = _mode(layer)
+    config = getattr(layer, "quantization_config", None)
     block_size = getattr(config, "block_size", DEFAULT_BLOCK_SIZE)
-    expected = _config(mode, block_size) if mode in MODES else None
-    if mode not in MODES or (
-        config is not None and config.get_config() != expected.get_config()
-    ):
+    is_known = mode in MODES
+    if is_known and config is not None:
+        expected = _config(mode, block_size).get_config()
+        is_known = config.get_config() == expected
+    if not is_known:
         raise ValueError(
             f"`{layer.path}` must be quantized by one of the modes {MODES} with the "
             f"quantizers of Keras for a file; received the mode {mode!r}. Save the "

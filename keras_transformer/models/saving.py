@@ -42,7 +42,7 @@ class PresetModel(QuantizedLayers, keras.Model):
             ValueError: when it is called, if Keras cannot compute it. On TensorFlow and
                 JAX this is so for all modes but `"activations"`.
         """
-        rematerialized = super().rematerialized_call
+        rematerialized = super().rematerialized_call  # type: ignore[misc]
 
         def explained_call(*args: Any, **kwargs: Any) -> Any:
             try:
