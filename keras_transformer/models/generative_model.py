@@ -232,7 +232,8 @@ class GenerativeModel(SearchableModel):
             if return_truncated:
                 outputs.append(result.truncated[:, 0] if one else result.truncated)
             elif request.max_length is None and self.forces_end_token:
-                warn_of_truncation(sum(map(bool, result.truncated[:, 0])), len(texts))
+                best: Any = result.truncated[:, 0]
+                warn_of_truncation(int(best.sum()), len(texts))
         if alignments is not None:
             outputs.append(_squeeze(alignments, one))
         if single:
