@@ -178,9 +178,10 @@ class TokenTrainer(ReplicatedModel):
             The `keras.callbacks.History` of the training.
 
         Raises:
-            ValueError: if the data are texts, if `class_weight` is not `None`, if a
-                callback sets the learning rate of an optimizer with a schedule, if the
-                model belongs to a strategy of `tf.distribute` other than
+            ValueError: if the data are texts, if a token id is not in the vocabulary or
+                no integer, if padding is within a row, if `class_weight` is not `None`,
+                if a callback sets the learning rate of an optimizer with a schedule, if
+                the model belongs to a strategy of `tf.distribute` other than
                 `MirroredStrategy`, if `torch.distributed` has several processes, or
                 from `keras.Model.fit`.
         """
@@ -269,7 +270,8 @@ class TokenTrainer(ReplicatedModel):
             The loss and the metrics.
 
         Raises:
-            ValueError: if the data are texts, or from `keras.Model.evaluate`.
+            ValueError: if the data are texts, if a token id is not in the vocabulary,
+                or from `keras.Model.evaluate`.
         """
         arguments = _bound("evaluate", self, *args, **kwargs)
         check_compiled("evaluate", self)
@@ -291,9 +293,9 @@ class TokenTrainer(ReplicatedModel):
             returns a ragged tensor.
 
         Raises:
-            ValueError: if the data are texts, for which there is `generate`; or if
-                batches have different lengths on JAX or PyTorch. Use
-                `predict_on_batch`.
+            ValueError: if the data are texts, for which there is `generate`; if a token
+                id is not in the vocabulary; or if batches have different lengths on JAX
+                or PyTorch. Use `predict_on_batch`.
         """
         arguments = _bound("predict", self, *args, **kwargs)
         check_data("predict", arguments, self.input_keys)
