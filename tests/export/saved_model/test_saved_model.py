@@ -199,5 +199,6 @@ def test_signatures(loaded):
     assert {name: spec.dtype for name, spec in outputs.items()} == {
         "text": tf.string,
         "score": tf.float32,
+        "truncated": tf.bool,
     }
     assert all(spec.shape.rank == 1 for spec in outputs.values())
