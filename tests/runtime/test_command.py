@@ -319,7 +319,9 @@ def test_export_and_inspect(folder, tmp_path):
     assert "## Training data\n\na=b\n" in (tmp_path / "1" / "README.md").read_text()
     facts = facts_of(tmp_path / "1")
     assert facts["kind"] == "SavedModel"
-    expected = "text string(·,) → score float32(·,), text string(·,)"
+    expected = (
+        "text string(·,) → score float32(·,), text string(·,), truncated bool(·,)"
+    )
     assert facts["serving_default"] == expected
     inputs = "constraints string(·,), prefix string(·,), text string(·,)"
     assert facts["constrained"].startswith(inputs)
