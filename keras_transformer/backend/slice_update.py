@@ -35,17 +35,7 @@ def slice_update(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
 
 
 def copy_with_slice(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
-    """Returns a copy of `x` with another slice, as `ops.slice_update` does.
-
-    Args:
-        x: tensor of any shape.
-        updates: tensor of the shape of `x` except on `axis`.
-        index: int or int scalar tensor, the first entry of the slice on `axis`.
-        axis: int, the axis of the slice.
-
-    Returns:
-        The new tensor.
-    """
+    """Returns a copy of `x` with another slice; see `slice_update`."""
     start: list[Size] = [0 * index] * len(x.shape)  # For JAX, all of one dtype.
     start[axis] = index
     return ops.slice_update(x, tuple(start), updates)

@@ -46,20 +46,17 @@ def find_padding(
     Raises:
         ValueError: if one has another `pad_token_id`.
     """
-    found = {
-        f"`{argument}`: {type(each).__name__}": int(each.pad_token_id)
+    found = [
+        (f"`{argument}`: {type(each).__name__}", int(each.pad_token_id))
         for argument in ("loss", "metrics", "weighted_metrics")
         for each in keras.tree.flatten(compile_arguments.get(argument))
         if hasattr(each, "pad_token_id")
-    }
-    first = next(iter(found.values()), pad_token_id)
+    ]
+    first = found[0][1] if found else pad_token_id
     is_token = 0 <= first < (vocabulary_size or first + 1)
-    if (
-        is_token
-        and first != pad_token_id
-        or any(padding != first for padding in found.values())
-    ):
-        received = ", ".join(f"{name}(pad_token_id={i})" for name, i in found.items())
+    is_other_token = is_token and first != pad_token_id
+    if is_other_token or any(padding != first for _, padding in found):
+        received = ", ".join(f"{name}(pad_token_id={i})" for name, i in found)
         raise ValueError(
             f"The loss and the metrics must have the `pad_token_id={pad_token_id}` of "
             "the model, or all of them the same number that is no token, such as -100; "
@@ -81,7 +78,8 @@ def ignored_targets(pad_token_id: int, loss: Any) -> frozenset[int] | None:
         if hasattr(found, "pad_token_id"):
             ignored.add(int(found.pad_token_id))
         elif isinstance(found, keras.losses.SparseCategoricalCrossentropy):
-            ignored.add(int(found.get_config().get("ignore_class") or 0))
+            ignore_class = found.get_config()["ignore_class"]
+            ignored |= set() if ignore_class is None else {int(ignore_class)}
         elif found is not keras.losses.sparse_categorical_crossentropy:
             return None
     return frozenset(ignored)

@@ -276,9 +276,9 @@ class NonFiniteWarning(keras.callbacks.Callback):
             return
         self._has_warned = True
         warnings.warn(
-            f"The loss is NaN or infinite in epoch {epoch + 1}, and training goes on. "
-            "The weights may be NaN. To stop at the first such batch and see it, pass "
-            "the callback `NonFiniteLoss()` to `fit`.",
+            f"The loss is NaN or infinite in epoch {epoch + 1}. Training continues, "
+            "and the weights may be NaN. To stop at the first such batch and see it, "
+            "pass the callback `NonFiniteLoss()` to `fit`.",
             stacklevel=2,
         )
 

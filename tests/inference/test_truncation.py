@@ -16,6 +16,7 @@ from keras_transformer import (
     Seq2Seq,
     parallel_dataset,
 )
+from keras_transformer.export.saved_model import writer
 from keras_transformer.inference.file_translation import (
     translate_file,
     translate_stream,
@@ -123,6 +124,14 @@ def test_the_default_limit_of_answers():
         CausalLM(**{**sizes, "output_length_ratio": 0.5})
     with pytest.raises(ValueError, match="received `output_length_ratio=nan`"):
         seq2seq(output_length_ratio=float("nan"))
+
+
+def test_the_model_card_says_the_default_limit():
+    describe = writer._default_length
+    assert describe(seq2seq()) == "50 more than the source"
+    longer = "50 more than the source, or 2.5 times the source if this is more"
+    assert describe(seq2seq(output_length_ratio=2.5)) == longer
+    assert describe(CausalLM(**SIZES, tokenizer=TOKENIZER)) == "256"
 
 
 # What says so.

@@ -407,4 +407,4 @@ def test_fit_warns_once(recwarn):
     model = faulty_model(data, keras.optimizers.Adam(1e-3))
     model.fit(data.dataset, epochs=3, shuffle=False, verbose=0)
     [warning] = [w for w in recwarn if "NaN or infinite in epoch" in str(w.message)]
-    assert "in epoch 1, and training goes on" in str(warning.message)
+    assert "in epoch 1. Training continues" in str(warning.message)

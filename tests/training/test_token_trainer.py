@@ -223,6 +223,9 @@ def test_another_padding_id_than_that_of_the_model():
         model.compile("sgd", metrics=metrics)
     with pytest.raises(ValueError, match=message):
         model.compile("sgd", LabelSmoothedCrossEntropy(), None, metrics)
+    two = [Perplexity(pad_token_id=4), Perplexity(pad_token_id=0)]
+    with pytest.raises(ValueError, match=message):
+        model.compile("sgd", LabelSmoothedCrossEntropy(), None, two)
     with pytest.raises(ValueError, match="`weighted_metrics`: Perplexity"):
         model.compile("sgd", weighted_metrics=metrics)
 

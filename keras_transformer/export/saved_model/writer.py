@@ -240,7 +240,7 @@ def export_saved_model(
         write_warmup(model, folder, warmup, has_continue, constraints)
         decoding = {
             "search": repr(search),
-            "max_length": max_length or "50 more than the source",
+            "max_length": max_length or _default_length(model),
             "min_length": min_length,
             "weights": _describe_weights(folder, quantization, error),
         }
@@ -309,6 +309,15 @@ def _describe_weights(
     return (
         f"{described}; log-probabilities of the check change by {error:.2g} per token"
     )
+
+
+def _default_length(model: ExportableModel) -> str:
+    """Describes the maximum output length if none is given."""
+    is_translation = getattr(model, "forces_end_token", True)
+    least = "50 more than the source" if is_translation else "256"
+    ratio = getattr(model, "output_length_ratio", 1.0)
+    more = f", or {ratio:g} times the source if this is more" if ratio > 1 else ""
+    return least + more
 
 
 def _limits(model: ExportableModel) -> dict[str, int]:

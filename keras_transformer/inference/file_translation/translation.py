@@ -30,11 +30,7 @@ from keras_transformer.inference.file_translation.line_windows import (
 from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer.inference.request import (
-    Request,
-    check_request,
-    check_seed,
-)
+from keras_transformer.inference.request import Request, check_request, check_seed
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.files import check_new_file, written_whole
 from keras_transformer_runtime.packages import require_modules
@@ -453,7 +449,8 @@ def _decode(
     hypotheses = []
     for texts, *rows in zip(found, scores, truncated, strict=True):
         texts = [texts] if isinstance(texts, str) else texts
-        hypotheses.append([Hypothesis(*each) for each in zip(texts, *rows)])  # noqa: B905
+        # With `distinct_texts` there are fewer texts than scores.
+        hypotheses.append([*map(Hypothesis, texts, *rows)])
     return hypotheses
 
 
