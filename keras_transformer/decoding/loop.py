@@ -93,7 +93,6 @@ def mark_truncated(
     """
     is_real = ops.any(inputs.source_mask, axis=1)[:, None]
     reached = ops.logical_and(is_real, result.lengths >= inputs.limits[:, None])
-    reached = ops.logical_and(reached, result.lengths > 0)
     if not getattr(model, "forces_end_token", True):
         last = ops.maximum(result.lengths - 1, 0)[:, :, None]
         last = ops.take_along_axis(result.token_ids, last, axis=2)[:, :, 0]

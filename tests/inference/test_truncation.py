@@ -89,6 +89,7 @@ def test_phrases_and_empty_texts():
 # The default limit.
 
 
+@pytest.mark.once("jax")  # PyTorch does not compile the limit
 def test_the_default_limit_is_that_of_the_data():
     pairs = [("a", "c"), ("ab", "abcabcabcabc")] * 600
     data = parallel_dataset(
