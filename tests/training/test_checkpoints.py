@@ -309,7 +309,7 @@ def test_an_epoch_that_is_cut_short_is_not_saved_as_complete(tmp_path):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.filterwarnings("ignore:The loss is NaN or infinite in epoch 1, and")
+@pytest.mark.filterwarnings("ignore:The loss is NaN or infinite in epoch 1")
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model = make_model(keras.optimizers.SGD(float("inf")))
     with pytest.warns(
