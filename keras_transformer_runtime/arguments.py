@@ -1,5 +1,11 @@
-"""Checks of arguments."""
+"""Checks of arguments: one function for each kind of value.
 
+Each takes the arguments by name, and its error names the argument, what it must be and
+what it was.
+"""
+
+import math
+from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
@@ -7,12 +13,15 @@ _LEAST_FLOAT32 = 2.0**-126  # backends may round lower numbers to 0
 _GREATEST_FLOAT32 = 2.0**128 - 2.0**104
 
 
-def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
+def check_ints(
+    least: int, optional: bool = False, remedy: str = "", **arguments: Any
+) -> None:
     """Checks that each argument is an int that is not too small.
 
     Args:
         least: int, the smallest allowed value.
         optional: bool, whether `None` is allowed as well.
+        remedy: str, what to do, the end of the error message.
         **arguments: arguments by name.
 
     Raises:
@@ -24,8 +33,90 @@ def check_ints(least: int, optional: bool = False, **arguments: Any) -> None:
         if not isinstance(number, Integral) or int(number) < least:
             raise ValueError(  # Keras's message begins with "argument" too.
                 f"argument `{name}` must be an int of at least {least}; received "
-                f"`{name}={number!r}`."
+                f"`{name}={number!r}`.{_sentence(remedy)}"
             )
+
+
+def check_numbers(
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+    optional: bool = False,
+    remedy: str = "",
+    **arguments: Any,
+) -> None:
+    """Checks that each argument is a finite number in an interval.
+
+    Args:
+        least: float, the smallest allowed value.
+        most: float, the largest allowed value.
+        above: float, a bound that is too small itself.
+        below: float, a bound that is too large itself.
+        optional: bool, whether `None` is allowed as well.
+        remedy: str, what to do, the end of the error message.
+        **arguments: arguments by name.
+
+    Raises:
+        ValueError: if an argument is not a number, is not finite, or is outside of the
+            interval.
+
+    Example:
+
+    >>> check_numbers(0, below=1, momentum=1)
+    Traceback (most recent call last):
+        ...
+    ValueError: `momentum` must be a finite number of at least 0 and below 1; received \
+`momentum=1`.
+    """
+    bounds = {
+        f"of at least {least}": least,
+        f"above {above}": above,
+        f"of at most {most}": most,
+        f"below {below}": below,
+    }
+    expected = " and ".join(text for text, x in bounds.items() if math.isfinite(x))
+    for name, number in arguments.items():
+        if optional and number is None:
+            continue
+        is_number = isinstance(number, Real) and not isinstance(number, bool)
+        fits = is_number and math.isfinite(number)
+        if not (fits and least <= number <= most and above < number < below):
+            raise ValueError(
+                f"`{name}` must be a finite number {expected}".rstrip()
+                + f"; received `{name}={number!r}`.{_sentence(remedy)}"
+            )
+
+
+def check_one_of(
+    choices: Collection[Any], optional: bool = False, remedy: str = "", **arguments: Any
+) -> None:
+    """Checks that each argument is one of several values.
+
+    Args:
+        choices: the allowed values.
+        optional: bool, whether `None` is allowed as well.
+        remedy: str, what to do, the end of the error message.
+        **arguments: arguments by name.
+
+    Raises:
+        ValueError: if an argument is none of them.
+    """
+    for name, value in arguments.items():
+        if optional and value is None:
+            continue
+        if not any(type(value) is type(each) and value == each for each in choices):
+            *first, last = [repr(each) for each in choices]
+            expected = f"{', '.join(first)} or {last}" if first else last
+            raise ValueError(
+                f"`{name}` must be {expected}; received `{name}={value!r}`."
+                f"{_sentence(remedy)}"
+            )
+
+
+def _sentence(remedy: str) -> str:
+    return f" {remedy}" if remedy else ""
 
 
 def check_rates(**rates: Any) -> None:
