@@ -7,7 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import DecodingModel, SearchInputs, run_search
+from keras_transformer.decoding import (
+    DecodingModel,
+    SearchInputs,
+    StateTensor,
+    run_search,
+)
 
 PAD, END, START = 0, 1, 2
 TOKENS = {"pad_token_id": PAD, "end_token_id": END, "start_token_id": START}
@@ -169,9 +174,9 @@ class ScriptedModel(DecodingModel):
         attention = ops.take_along_axis(state["attends"], token_ids[:, :, None], axis=1)
         return logits, {**state, "nodes": nodes, "attention": attention}
 
-    def reorder_state(self, state: dict[str, Any], parents: Any) -> dict[str, Any]:
-        nodes = ops.take_along_axis(state["nodes"], parents, axis=1)
-        return {**state, "nodes": nodes}
+    def state_tensors(self, state: dict[str, Any]) -> dict[str, Any]:
+        kinds = dict.fromkeys(state, StateTensor())
+        return {**kinds, "nodes": StateTensor(has_beams=True)}
 
 
 def _note_call(sentences: int) -> None:

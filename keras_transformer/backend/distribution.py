@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 
-from keras_transformer.backend.keras_internals import symbolic_batch
 from keras_transformer.backend.processes import count_processes
 from keras_transformer.types import Tensor
 
@@ -39,15 +38,18 @@ def check_distribution(model: keras.Model) -> None:
             `torch.distributed` has several processes.
     """
     if keras.backend.backend() == "tensorflow":
-        _check_strategy(model.distribute_strategy)
+        check_strategy(model)
         if model.distribute_strategy.num_replicas_in_sync > 1 and model.compiled:
             _check_clipping(model.optimizer)
     elif keras.backend.backend() == "torch":
         _check_processes()
 
 
-def _check_strategy(strategy: Any) -> None:
-    names = [each.__name__ for each in type(strategy).__mro__]
+def check_strategy(model: keras.Model) -> None:
+    """Raises `ValueError` if Keras cannot train the model under its strategy."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    names = [each.__name__ for each in type(model.distribute_strategy).__mro__]
     refused = [name for name in _REFUSED if any(name in each for each in names)]
     if refused:
         name = refused[0].replace("CollectiveAllReduce", "MultiWorkerMirrored")
@@ -239,27 +241,6 @@ def supports_merge_call() -> bool:
     return not without()
 
 
-class ReplicatedModel(keras.Model):
-    """Keras model that is built under a strategy without a batch of the data.
-
-    Under a strategy of `tf.distribute`, `fit` and `evaluate` of Keras take a batch from
-    a separate iterator. If every iterator is another epoch, they waste one.
-    """
-
-    def _maybe_symbolic_build(
-        self, iterator: Any = None, data_batch: Any = None
-    ) -> None:
-        if not _has_strategy(self):
-            return
-        _check_strategy(self.distribute_strategy)  # `evaluate` has no other check.
-        batch = _batch_of(iterator)
-        if batch is None:
-            super()._maybe_symbolic_build(iterator, data_batch)  # type: ignore[misc]
-        else:
-            with self.distribute_strategy.scope():
-                self._symbolic_build(data_batch=batch)
-
-
 def build_optimizer(model: keras.Model) -> None:
     """Builds the optimizer of a built model before the first step.
 
@@ -284,12 +265,3 @@ def _has_strategy(model: keras.Model) -> bool:
 
     with model.distribute_strategy.scope():
         return bool(tf.distribute.has_strategy())
-
-
-def _batch_of(iterator: Any) -> Any:
-    """Returns the shapes of a batch of Keras's iterator; `None` if they are unknown."""
-    adapter = getattr(iterator, "data_adapter", None)
-    if adapter is None or not hasattr(adapter, "get_tf_dataset"):
-        return None
-    spec = getattr(adapter.get_tf_dataset(), "element_spec", None)
-    return symbolic_batch(spec)

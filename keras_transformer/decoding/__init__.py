@@ -7,7 +7,11 @@ prefixes. `run_search` runs it; `keras_transformer.Seq2Seq.generate` calls `run_
 
 from keras_transformer.decoding.banned_texts import BannedTexts
 from keras_transformer.decoding.beam_search import BeamSearch
-from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
+from keras_transformer.decoding.decoding_model import (
+    DecodingModel,
+    ModelState,
+    StateTensor,
+)
 from keras_transformer.decoding.greedy import GreedySearch
 from keras_transformer.decoding.independent_search import IndependentSearch
 from keras_transformer.decoding.length_penalties import (
@@ -56,6 +60,7 @@ __all__ = [
     "SearchInputs",
     "SearchResult",
     "SearchState",
+    "StateTensor",
     "SuppressTokens",
     "coverage_penalty",
     "run_search",

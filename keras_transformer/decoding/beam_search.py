@@ -23,7 +23,11 @@ from keras_transformer.decoding.beam_state import (
     append,
     end_broken,
 )
-from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
+from keras_transformer.decoding.decoding_model import (
+    DecodingModel,
+    ModelState,
+    reorder_beams,
+)
 from keras_transformer.decoding.length_penalties import (
     LengthPenalty,
     as_length_penalty,
@@ -215,7 +219,7 @@ class BeamSearch:
         beams = of_group._mark_done(beams, rows.limits)
         beams = join_groups(beams, groups)
         parents = join_parents(parents, groups)
-        return beams._replace(state=model.reorder_state(beams.state, parents))
+        return beams._replace(state=reorder_beams(model, beams.state, parents))
 
     def result(self, model: DecodingModel, search_state: BeamState) -> SearchResult:
         """Returns the finished hypotheses; see `Search.result`."""

@@ -1,5 +1,6 @@
-"""The protocol of a model that a search decodes."""
+"""The protocol of a model that a search decodes, and the state between its steps."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import keras
@@ -11,13 +12,33 @@ from keras_transformer.types import Size, Tensor, TokenIds
 ModelState: TypeAlias = Any
 
 
+@dataclass(frozen=True)
+class StateTensor:
+    """What a search may do with a tensor of the state of a model.
+
+    Attributes:
+        has_rows: bool, whether the first axis is the batch. `False` = the tensor is
+            the same for all sequences, such as transposed weights.
+        has_beams: bool, whether the second axis are the beams, whose histories the
+            tensor holds. The search reorders them. `False` = the beams share it, or
+            every step replaces it.
+        steps_axis: int, the axis with room for the steps; `None` = there is none.
+        entries_per_step: int, number of entries of a step along `steps_axis`.
+    """
+
+    has_rows: bool = True
+    has_beams: bool = False
+    steps_axis: int | None = None
+    entries_per_step: int = 1
+
+
 class DecodingModel(Protocol):
     """A model that predicts the next tokens of hypotheses, step by step.
 
     A search calls these methods and reads these ids, and uses nothing else of a model.
     A class that inherits from the protocol only has to define the ids and
-    `decode_step`: the other methods fit a state whose tensors all have the shape
-    `(batch, num_beams, ...)`, or a state without tensors, such as `{}`.
+    `decode_step`, if all tensors of its state have the shape `(batch, num_beams, ...)`,
+    or if it has no tensors, such as `{}`.
 
     Attributes:
         start_token_id: int, the token that precedes every hypothesis.
@@ -63,56 +84,48 @@ class DecodingModel(Protocol):
         """
         ...
 
-    def prepare_state(self, state: ModelState) -> ModelState:
-        """Adds tensors to the state that all steps of a compiled loop share.
+    def state_tensors(self, state: ModelState) -> Any:
+        """Returns a nest of the structure of a state, with a `StateTensor` for each.
 
         Args:
-            state: the state before the first step.
-
-        Returns:
-            The new state.
+            state: the state of the model. By default, all its tensors have the shape
+                `(batch, num_beams, ...)`.
         """
-        return state
+        return keras.tree.map_structure(lambda _: StateTensor(has_beams=True), state)
 
-    def reorder_state(self, state: ModelState, parents: Tensor) -> ModelState:
-        """Replaces the history of each beam with the history of its parent.
 
-        Args:
-            state: the state of the model.
-            parents: int32 tensor `(batch, num_beams)`; beam `i` continues beam
-                `parents[:, i]`.
+def reorder_beams(
+    model: DecodingModel, state: ModelState, parents: Tensor
+) -> ModelState:
+    """Continues beam `parents[:, i]` as beam `i`; parents: int32 (batch, num_beams)."""
 
-        Returns:
-            The new state.
-        """
+    def reorder(x: Tensor, kind: StateTensor) -> Tensor:
+        if not kind.has_beams:
+            return x
+        index = ops.reshape(parents, (*parents.shape, *(len(x.shape) - 2) * (1,)))
+        return ops.take_along_axis(x, index, axis=1)
 
-        def reorder(x: Tensor) -> Tensor:
-            index = ops.reshape(parents, (*parents.shape, *(len(x.shape) - 2) * (1,)))
-            return ops.take_along_axis(x, index, axis=1)
+    return keras.tree.map_structure(reorder, state, model.state_tensors(state))
 
-        return keras.tree.map_structure(reorder, state)
 
-    def extend_state(self, state: ModelState, max_length: Size) -> ModelState:
-        """Makes room in the state for more steps.
+def select_rows(model: DecodingModel, state: ModelState, rows: Tensor) -> ModelState:
+    """Selects rows of the batch; rows: int32 (count,)."""
 
-        Args:
-            state: the state of the model.
-            max_length: int or int32 scalar tensor, number of steps, at least as many
-                as the state has room for.
+    def select(x: Tensor, kind: StateTensor) -> Tensor:
+        return ops.take(x, rows, axis=0) if kind.has_rows else x
 
-        Returns:
-            The new state.
-        """
-        return state
+    return keras.tree.map_structure(select, state, model.state_tensors(state))
 
-    def take_state(self, state: ModelState, rows: Tensor) -> ModelState:
-        """Selects rows of the batch.
 
-        Args:
-            state: the state of the model.
-            rows: int32 tensor `(count,)`, the rows to keep.
+def extend_steps(model: DecodingModel, state: ModelState, steps: Size) -> ModelState:
+    """Makes room for `steps` more steps."""
 
-        Returns:
-            The new state.
-        """
-        return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), state)
+    def extend(x: Tensor, kind: StateTensor) -> Tensor:
+        axis = kind.steps_axis
+        if axis is None:
+            return x
+        shape: list[Size] = [*ops.shape(x)]
+        shape[axis] = steps * kind.entries_per_step
+        return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)
+
+    return keras.tree.map_structure(extend, state, model.state_tensors(state))

@@ -5,10 +5,15 @@ from typing import TypeVar
 
 from keras import ops
 
+from keras_transformer.backend.compiling import while_loop
 from keras_transformer.backend.int32_sum import int32_sum
-from keras_transformer.backend.while_loop import while_loop
 from keras_transformer.decoding.beam_search import BeamSearch
-from keras_transformer.decoding.decoding_model import DecodingModel, ModelState
+from keras_transformer.decoding.decoding_model import (
+    DecodingModel,
+    ModelState,
+    extend_steps,
+    select_rows,
+)
 from keras_transformer.decoding.phrases import Phrases
 from keras_transformer.decoding.search import (
     Search,
@@ -78,19 +83,138 @@ def run_search(
     return mark_truncated(first.merged(second, pad), model, inputs)
 
 
+def _run(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    state: ModelState,
+    max_length: Size,
+    capacity: Size | None,
+) -> SearchResult:
+    first = search.start(model, inputs, state, max_length)
+    if capacity is None or _is_one_loop(inputs, max_length, capacity):
+        last = run_steps(search, model, inputs, first, max_length)
+    else:
+        part = first_part(inputs, max_length, capacity)
+        last = run_steps(search, model, inputs, first, *part)
+        last = run_last_part(search, model, inputs, last, max_length, capacity)
+    return search.result(model, last)
+
+
+def first_part(
+    inputs: SearchInputs, max_length: Size, capacity: Size
+) -> tuple[Size, Size]:
+    """Returns the steps of the first part, and how many sequences it may leave.
+
+    It finishes most small batches, and compiles in half of the time of `run_search`.
+    """
+    if _is_one_loop(inputs, max_length, capacity):
+        return max_length, 0
+    return capacity, _last_part(inputs)
+
+
+def run_steps(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    first: StateT,
+    steps: Size,
+    count: Size = 0,
+) -> StateT:
+    """Runs up to `steps` steps while more than `count` sequences are unfinished."""
+    kind: Callable[..., StateT] = type(first)
+
+    def continues(*fields: Tensor) -> Tensor:
+        now = kind(*fields)
+        unfinished = int32_sum(_unfinished(now)) > count
+        return ops.logical_and(unfinished, now.index < steps)
+
+    def advance(inputs: SearchInputs, *fields: Tensor) -> StateT:
+        return search.advance(model, inputs, kind(*fields))
+
+    return kind(*while_loop(continues, advance, tuple(first), inputs))
+
+
+def run_last_part(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    last: StateT,
+    max_length: Size,
+    capacity: Size,
+) -> StateT:
+    """Continues what the first part has left, a quarter of the batch at a time."""
+    kind: Callable[..., StateT] = type(last)
+    *own, state = last
+    index = last.index
+    count = _last_part(inputs)
+    count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
+
+    def continues(*fields: Tensor) -> Tensor:
+        return ops.any(_unfinished(kind(*fields, state)))
+
+    def advance(*fields: Tensor) -> tuple[Tensor, ...]:
+        done = ops.logical_not(_unfinished(kind(*fields, state)))
+        rows = ops.argsort(ops.cast(done, "int32"))[:count]
+        part_state = select_rows(model, state, rows)
+        part_state = extend_steps(model, part_state, max_length - capacity)
+        part = kind(
+            index, *(ops.take(field, rows, axis=0) for field in fields[1:]), part_state
+        )
+        part_inputs = SearchInputs(*(ops.take(x, rows, axis=0) for x in inputs))
+        found = run_steps(search, model, part_inputs, part, max_length)
+        found = found._replace(done=ops.ones_like(found.done))
+        unfinished = _unfinished(part)  # finished sequences only fill the batch
+        return index, *(
+            _scatter(field, rows, _where(unfinished, new, old))
+            for field, new, old in zip(
+                fields[1:], tuple(found)[1:-1], tuple(part)[1:-1], strict=True
+            )
+        )
+
+    return kind(*ops.while_loop(continues, advance, tuple(own)), state)
+
+
+def _last_part(inputs: SearchInputs) -> Size:
+    """Returns the number of unfinished sequences that continue in a smaller batch."""
+    count: Size = ops.shape(inputs.limits)[0] // LAST_PART
+    return count
+
+
+def _is_one_loop(inputs: SearchInputs, max_length: Size, capacity: Size) -> bool:
+    """Returns whether the first part of a search is known to be all of it."""
+    count = _last_part(inputs)
+    fits = isinstance(capacity, int) and capacity == max_length
+    return fits and isinstance(count, int) and count < SMALLEST_PART
+
+
+def _unfinished(search_state: SearchState) -> Mask:
+    """Returns the unfinished sequences, boolean `(batch,)`."""
+    axes = tuple(range(1, len(search_state.done.shape)))
+    return ops.logical_not(ops.all(search_state.done, axis=axes))
+
+
+def _where(rows: Mask, new: Tensor, old: Tensor) -> Tensor:
+    """Selects rows of `new` where `rows` is `True`, and rows of `old` elsewhere."""
+    return ops.where(ops.reshape(rows, (-1, *(len(new.shape) - 1) * (1,))), new, old)
+
+
+def _scatter(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    """Replaces rows of a tensor; TensorFlow cannot update an empty tensor."""
+    if 0 in values.shape:
+        return values
+    return ops.scatter_update(values, ops.expand_dims(rows, 1), new)
+
+
+def has_ended(search_state: SearchState) -> Mask:
+    """Returns whether all sequences are finished, a boolean scalar tensor."""
+    return ops.all(search_state.done)
+
+
 def mark_truncated(
     result: SearchResult, model: DecodingModel, inputs: SearchInputs
 ) -> SearchResult:
-    """Adds which hypotheses have reached the maximum length.
-
-    Args:
-        result: the result of `Search.result`.
-        model: the model.
-        inputs: the constraints of the search.
-
-    Returns:
-        The `SearchResult` with `truncated`.
-    """
+    """Adds which hypotheses have reached the maximum length."""
     is_real = ops.any(inputs.source_mask, axis=1)[:, None]
     reached = ops.logical_and(is_real, result.lengths >= inputs.limits[:, None])
     if not getattr(model, "forces_end_token", True):
@@ -107,173 +231,3 @@ def check_finds_phrases(search: Search) -> None:
             "`search` must be a `BeamSearch` with one group of beams to find phrases "
             f"(`constraints`); received `search={search!r}`."
         )
-
-
-def _run(
-    search: Search[StateT],
-    model: DecodingModel,
-    inputs: SearchInputs,
-    state: ModelState,
-    max_length: Size,
-    capacity: Size | None,
-) -> SearchResult:
-    last = begin_search(search, model, inputs, state, max_length, capacity)
-    if _is_one_loop(inputs, max_length, capacity):
-        return search.result(model, last)
-    return end_search(search, model, inputs, last, max_length)
-
-
-def begin_search(
-    search: Search[StateT],
-    model: DecodingModel,
-    inputs: SearchInputs,
-    state: ModelState,
-    max_length: Size,
-    capacity: Size | None = None,
-) -> StateT:
-    """Computes the first part of `run_search`, which finishes most small batches.
-
-    It compiles in about half of the time of `run_search`.
-
-    Args:
-        search: the search.
-        model: the model.
-        inputs: the constraints, without phrases.
-        state: a nest of tensors, the state of the model before the first step.
-        max_length: int or int32 scalar tensor, at least the largest limit.
-        capacity: int or int32 scalar tensor, number of steps that `state` has room
-            for; `None` = `max_length`.
-
-    Returns:
-        The state of the search after `capacity` steps, or earlier if at most a quarter
-        of the batch is unfinished.
-    """
-    first = search.start(model, inputs, model.prepare_state(state), max_length)
-    if capacity is None or _is_one_loop(inputs, max_length, capacity):
-        return _advance(search, model, inputs, first, max_length)
-    return _advance(search, model, inputs, first, capacity, _last_part(inputs))
-
-
-def end_search(
-    search: Search[StateT],
-    model: DecodingModel,
-    inputs: SearchInputs,
-    search_state: StateT,
-    max_length: Size,
-) -> SearchResult:
-    """Finishes the sequences that `begin_search` has left unfinished.
-
-    Args:
-        search: the search.
-        model: the model.
-        inputs: the constraints of `begin_search`.
-        search_state: the result of `begin_search`.
-        max_length: int or int32 scalar tensor, that of `begin_search`.
-
-    Returns:
-        A `SearchResult`.
-    """
-    count = _last_part(inputs)
-    last = _finish(search, model, inputs, search_state, count, max_length)
-    return search.result(model, last)
-
-
-def has_ended(search_state: SearchState) -> Mask:
-    """Returns whether all sequences are finished, a boolean scalar tensor.
-
-    Args:
-        search_state: the state of a search.
-    """
-    return ops.all(search_state.done)
-
-
-def _last_part(inputs: SearchInputs) -> Size:
-    """Returns the number of unfinished sequences that continue in a smaller batch."""
-    count: Size = ops.shape(inputs.limits)[0] // LAST_PART
-    return count
-
-
-def _is_one_loop(inputs: SearchInputs, max_length: Size, capacity: Size | None) -> bool:
-    """Returns whether the first part of a search is known to be all of it."""
-    count = _last_part(inputs)
-    fits = isinstance(capacity, int) and capacity == max_length
-    is_small = isinstance(count, int) and count < SMALLEST_PART
-    return capacity is None or (fits and is_small)
-
-
-def _advance(
-    search: Search[StateT],
-    model: DecodingModel,
-    inputs: SearchInputs,
-    first: StateT,
-    steps: Size,
-    count: Size = 0,
-) -> StateT:
-    """Computes up to `steps` steps while more than `count` sequences are unfinished."""
-    kind: Callable[..., StateT] = type(first)
-
-    def continues(*fields: Tensor) -> Tensor:
-        now = kind(*fields)
-        unfinished = int32_sum(_unfinished(now)) > count
-        return ops.logical_and(unfinished, now.index < steps)
-
-    def advance(inputs: SearchInputs, *fields: Tensor) -> StateT:
-        return search.advance(model, inputs, kind(*fields))
-
-    return kind(*while_loop(continues, advance, tuple(first), inputs))
-
-
-def _finish(
-    search: Search[StateT],
-    model: DecodingModel,
-    inputs: SearchInputs,
-    last: StateT,
-    count: Size,
-    max_length: Size,
-) -> StateT:
-    """Continues the unfinished sequences to their ends, `count` at a time."""
-    kind: Callable[..., StateT] = type(last)
-    *own, state = last
-    index = last.index
-    count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
-
-    def continues(*fields: Tensor) -> Tensor:
-        return ops.any(_unfinished(kind(*fields, state)))
-
-    def advance(*fields: Tensor) -> tuple[Tensor, ...]:
-        done = ops.logical_not(_unfinished(kind(*fields, state)))
-        rows = ops.argsort(ops.cast(done, "int32"))[:count]
-        extended = model.extend_state(model.take_state(state, rows), max_length)
-        part = kind(
-            index, *(ops.take(field, rows, axis=0) for field in fields[1:]), extended
-        )
-        part_inputs = SearchInputs(*(ops.take(x, rows, axis=0) for x in inputs))
-        found = _advance(search, model, part_inputs, part, max_length)
-        found = found._replace(done=ops.ones_like(found.done))
-        unfinished = _unfinished(part)  # finished sequences only fill the batch
-        return index, *(
-            _scatter(field, rows, _where(unfinished, new, old))
-            for field, new, old in zip(
-                fields[1:], tuple(found)[1:-1], tuple(part)[1:-1], strict=True
-            )
-        )
-
-    return kind(*ops.while_loop(continues, advance, tuple(own)), state)
-
-
-def _where(rows: Mask, new: Tensor, old: Tensor) -> Tensor:
-    """Selects rows of `new` where `rows` is `True`, and rows of `old` elsewhere."""
-    return ops.where(ops.reshape(rows, (-1, *(len(new.shape) - 1) * (1,))), new, old)
-
-
-def _scatter(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
-    """Replaces rows of a tensor; TensorFlow cannot update an empty tensor."""
-    if 0 in values.shape:
-        return values
-    return ops.scatter_update(values, ops.expand_dims(rows, 1), new)
-
-
-def _unfinished(search_state: SearchState) -> Mask:
-    """Returns the unfinished sequences, boolean `(batch,)`."""
-    axes = tuple(range(1, len(search_state.done.shape)))
-    return ops.logical_not(ops.all(search_state.done, axis=axes))

@@ -1,16 +1,12 @@
 """Errors for options of a search that are passed to a function instead of a search."""
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.sampling import Sampling
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def _options_of(search: type) -> dict[str, str]:
@@ -45,20 +41,22 @@ DECODING = {
 }
 
 
-def explains_search_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Makes a function name the right call if it receives an option of a search.
+def refuse_search_options(
+    function: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
+    """Raises `TypeError` for keyword arguments that a function does not have.
+
+    If one is an option of a search, in this library or in another one, the error names
+    the right call.
 
     Args:
-        function: a function or method.
-
-    Returns:
-        The function. It raises `TypeError` for a keyword argument that it does not have
-        and that is an option of a search, in this library or in another one.
+        function: the function.
+        options: further keyword arguments that it received.
 
     Example:
 
-    >>> @explains_search_options
-    ... def generate(inputs, search=None):
+    >>> def generate(inputs, search=None, **options):
+    ...     refuse_search_options(generate, options)
     ...     return inputs
     >>> generate(["hello"], num_beams=3)
     Traceback (most recent call last):
@@ -66,19 +64,16 @@ def explains_search_options(function: Callable[P, T]) -> Callable[P, T]:
     TypeError: `num_beams` must not be an argument of `generate`; received \
 `num_beams=3`. Call `generate(inputs, BeamSearch(num_beams=3))`.
     """
-    accepted = inspect.signature(function).parameters
-    refused = {*SEARCH, *DECODING} - accepted.keys()
-
+    if not options:
+        return
     name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-
-    @functools.wraps(function)
-    def explained(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not refused.isdisjoint(kwargs):
-            options = {each: kwargs[each] for each in kwargs if each in refused}
-            raise search_options_error(name, [*accepted], options)
-        return function(*args, **kwargs)
-
-    return explained
+    explained = {n: x for n, x in options.items() if n in SEARCH or n in DECODING}
+    if not explained:
+        unknown = next(iter(options))
+        raise TypeError(f"{name}() got an unexpected keyword argument {unknown!r}")
+    parameters = inspect.signature(function).parameters.values()
+    accepted = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    raise search_options_error(name, accepted, explained)
 
 
 def search_options_error(

@@ -1,6 +1,5 @@
 """Checks of a model before its export, and of the export against the model."""
 
-import functools
 import json
 import pathlib
 import warnings
@@ -18,7 +17,9 @@ from keras_transformer.export.protocols import (
     tokenizers_of,
 )
 from keras_transformer.export.tensorflow_process import run_python
+from keras_transformer.inference.batch_search import search_batch
 from keras_transformer.inference.request import Request, check_probabilities
+from keras_transformer.types import Tensor
 
 # Maximum differences of log-probabilities per token; the second, of rounded weights.
 SCORE_TOLERANCE = 1e-4
@@ -249,7 +250,10 @@ def search_arrays(
     Raises:
         FloatingPointError: if the logits of the model are not finite.
     """
-    search = functools.partial(model.search, **request._asdict(), seed=SEED)
+
+    def search(sources: Tensor) -> SearchResult:
+        return search_batch(model, sources, request, seed=SEED)
+
     found = compile_function(search, model)(ops.convert_to_tensor(arrays))
     result = SearchResult(*map(ops.convert_to_numpy, found))
     check_probabilities(np.asarray(result.scores))

@@ -110,7 +110,7 @@ def _decoder_only_spec(
     )
     spec = transformer_spec.TransformerDecoderModelSpec(decoder)
     spec.register_vocabulary(_target_tokens(model))
-    _set_decoder(spec.decoder, model, model.encoding, model.embedding_norm)
+    _set_decoder(spec.decoder, model, model.target_encoding, model.target_norm)
     return spec
 
 

@@ -153,14 +153,14 @@ class DecoderOnlyTransformer(DecoderTransformer, Protocol):
     ONNX and CTranslate2 support it. `CausalLM` follows it.
 
     Attributes:
-        encoding: encoding that is added to the embeddings; `None` if `positions` act in
-            attention.
-        embedding_norm: normalisation of the embeddings, or `None`.
+        target_encoding: encoding that is added to the embeddings; `None` if
+            `positions` act in attention.
+        target_norm: normalisation of the embeddings, or `None`.
         add_start_token: bool, whether every prompt begins with the start token.
     """
 
-    encoding: PositionScheme | None
-    embedding_norm: keras.layers.Layer | None
+    target_encoding: PositionScheme | None
+    target_norm: keras.layers.Layer | None
     add_start_token: bool
 
 

@@ -1,25 +1,28 @@
 """Texts or token ids to a compiled search, and its result back to texts."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import (
-    SearchResult,
-)
+from keras_transformer.decoding import SearchInputs, SearchResult, SearchState
+from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.loop import (
     check_finds_phrases,
-    end_search,
+    first_part,
     has_ended,
     mark_truncated,
+    run_last_part,
+    run_steps,
 )
-from keras_transformer.decoding.search import SearchInputs, SearchState
-from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.alignment import Aligner, Alignment
+from keras_transformer.inference.batch_search import (
+    count_steps,
+    prepare_search,
+    search_batch,
+)
 from keras_transformer.inference.constraints import (
     Constraints,
     pad_phrases,
@@ -56,62 +59,17 @@ from keras_transformer.types import Tensor
 T = TypeVar("T")
 
 
-class Generation(NamedTuple):
-    """The outputs of a batch, a row for each input.
+class CompiledSearch(NamedTuple):
+    """A search in compiled functions.
 
-    Attributes:
-        result: token ids, lengths and scores, as NumPy arrays.
-        texts: lists of texts, a text for each hypothesis; `None` if the inputs are
-            token ids, or arrays and the model has no tokenizer.
-        alignments: lists of alignments, likewise; `None` if they are not requested.
+    Small batches with outputs of usual lengths need only the first part, so that their
+    compilation takes half of the time. A search with phrases is two searches, the
+    second for what the first lacks.
     """
 
-    result: SearchResult
-    texts: list[list[str]] | None
-    alignments: list[list[Alignment]] | None
-
-
-class _CompiledSearch:
-    """A search of one model in two compiled functions.
-
-    Small batches with outputs of usual lengths need only the first, so that their
-    compilation takes half of the time.
-
-    Args:
-        model: the model.
-        request: the search and the lengths.
-    """
-
-    def __init__(self, model: SequenceModel, request: Request):
-        self._model, self._request = model, request
-        options = request._asdict()
-        self._begin = compile_function(self._first_part, model)
-        self._end = compile_function(self._last_part, model)
-        # A search with phrases is two searches, the second for what the first lacks.
-        self._all = compile_function(functools.partial(model.search, **options), model)
-
-    def __call__(self, sources: Tensor, **named: Any) -> SearchResult:
-        if "phrases" in named:
-            return self._all(sources, **named)
-        result, ended, *rest = self._begin(sources, **named)
-        return result if ended else self._end(*rest)
-
-    def _first_part(
-        self, sources: Tensor, **named: Tensor
-    ) -> tuple[SearchResult, Tensor, SearchInputs, SearchState]:
-        model, request = self._model, self._request
-        begin: Callable[..., tuple[SearchInputs, SearchState]] = functools.partial(
-            model.begin_search, **request._asdict()
-        )
-        inputs, state = begin(sources, **named)
-        result = mark_truncated(request.search.result(model, state), model, inputs)
-        return result, has_ended(state), inputs, state
-
-    def _last_part(self, inputs: SearchInputs, state: SearchState) -> SearchResult:
-        model, (search, max_length, _) = self._model, self._request
-        steps = model.longest_output(ops.shape(inputs.source_mask)[1], max_length)
-        result = end_search(search, model, inputs, state, steps)
-        return mark_truncated(result, model, inputs)
+    first_part: Callable[..., tuple[SearchResult, Tensor, SearchInputs, SearchState]]
+    last_part: Callable[..., SearchResult]
+    with_phrases: Callable[..., SearchResult]
 
 
 class Generator:
@@ -122,76 +80,92 @@ class Generator:
 
     Args:
         model: the model.
+        aligner: the aligner of the model.
     """
 
-    def __init__(self, model: SequenceModel):
+    def __init__(self, model: SequenceModel, aligner: Aligner):
         self._model = model
-        self._compiled: dict[Request, _CompiledSearch] = {}
+        self._aligner = aligner
+        self._compiled: dict[Request, CompiledSearch] = {}
 
     def generate(
         self,
         inputs: Sequences,
         request: Request,
-        prefix: Sequences | None,
-        seed: int | None,
-        batch_size: int,
-        return_alignments: bool,
+        *,
+        batch_size: int = 64,
+        return_scores: bool = False,
+        return_truncated: bool = False,
+        return_alignments: bool = False,
+        prefix: Sequences | None = None,
+        seed: int | None = None,
         distinct_texts: bool = False,
-        include_source: bool = False,
         constraints: Constraints | None = None,
-    ) -> Generation:
-        """Decodes a batch; see `GenerativeModel.generate`.
+        include_source: bool = False,
+    ) -> Any:
+        """Decodes, and returns the outputs in the form of the inputs.
 
-        Args:
-            inputs: texts or token ids.
-            request: the search and the lengths.
-            prefix: the beginnings of the outputs, or `None`.
-            seed: int or `None`.
-            batch_size: int.
-            return_alignments: whether to align the hypotheses with the inputs.
-            distinct_texts: whether each text of an input is returned once.
-            include_source: whether each text begins with its input.
-            constraints: the phrases that must occur in the outputs, or `None`.
-
-        Returns:
-            A `Generation`.
+        The arguments are those of `GenerativeModel.generate`; with `include_source`,
+        each text begins with its input.
         """
         check_request(request, batch_size)
         check_seed(seed)
-        model, pad = self._model, self._model.pad_token_id
-        are_arrays, tokenizer = model.source_spec is not None, model.source_tokenizer
-        entries = inputs if are_arrays else as_entries(inputs, "inputs")
-        are_texts = not are_arrays and self._are_texts(entries)
-        gives_texts = are_texts or (are_arrays and model.target_tokenizer is not None)
+        single = is_text(inputs)
+        prefix = [prefix] if single and is_text(prefix) else prefix
+        if single and constraints is not None:
+            constraints = [constraints]
+        entries, gives_texts = self._entries(inputs)
         if distinct_texts and not gives_texts:
             raise ValueError(
                 "`distinct_texts` must be `False` for token ids, whose hypotheses are "
                 f"distinct; received `distinct_texts={distinct_texts}`. Pass texts."
             )
-        rows = source_rows(model, entries, "inputs")
-        if return_alignments and not are_arrays:
+        rows = source_rows(self._model, entries, "inputs")
+        if return_alignments and self._model.source_spec is None:
             _check_not_empty(rows)
         prefixes = self.prefix_rows(prefix, rows, request)
         phrases = self._phrase_rows(constraints, rows, prefixes, request)
         result = self._search(rows, prefixes, phrases, request, seed, batch_size)
-        texts = alignments = None
-        if are_texts:
-            assert tokenizer is not None
-            pairs = zip(entries, rows, strict=True)
-            empty = [not tokenizer.has_words(text, row) for text, row in pairs]
-            result = _empty_outputs(result, empty, pad)
+        if gives_texts:
+            result = self._empty_outputs(result, entries, rows)
         check_probabilities(np.asarray(result.scores))
+        one = request.search.num_hypotheses == 1
+        outputs: list[Any] = [result]
+        texts = None
         if gives_texts:
             texts = self._detokenize(result, rows if include_source else None)
             if distinct_texts:
-                result, texts = _distinct(result, texts, pad)
+                result, texts = _distinct_results(
+                    result, texts, self._model.pad_token_id
+                )
+            outputs = [_squeeze(texts, one)]
+            if return_scores:
+                outputs.append(result.scores[:, 0] if one else result.scores)
+            if return_truncated:
+                outputs.append(result.truncated[:, 0] if one else result.truncated)
+            elif request.max_length is None and self._model.forces_end_token:
+                count = int(np.asarray(result.truncated)[:, 0].sum())
+                warn_of_truncation(count, len(texts))
         if return_alignments:
             alignments = self._align(rows, result, batch_size)
-            if texts is not None:
-                counts = map(len, texts)
-                pairs = zip(alignments, counts, strict=True)
-                alignments = [row[:count] for row, count in pairs]
-        return Generation(result, texts, alignments)
+            if texts is not None:  # Fewer, if the texts are distinct.
+                pairs = zip(alignments, texts, strict=True)
+                alignments = [row[: len(of_input)] for row, of_input in pairs]
+            outputs.append(_squeeze(alignments, one))
+        if single:
+            outputs = [output[0] for output in outputs]
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _entries(self, inputs: Sequences) -> tuple[Any, bool]:
+        """Returns the inputs as a list, and whether their outputs are texts."""
+        model = self._model
+        if model.source_spec is not None:
+            return inputs, model.target_tokenizer is not None
+        entries = as_entries(inputs, "inputs")
+        if len(entries) > 0:
+            return entries, any(map(is_text, entries))
+        are_ints = "int" in str(getattr(entries, "dtype", ""))
+        return entries, not are_ints and model.source_tokenizer is not None
 
     def prefix_rows(
         self, prefix: Sequences | None, rows: SourceRows, request: Request
@@ -249,17 +223,10 @@ class Generator:
         check_finds_phrases(request.search)
         lengths = source_lengths(model, rows)
         steps = (model.max_steps(length, request.max_length) for length in lengths)
-        ends = int(getattr(model, "forces_end_token", True))
+        ends = int(model.forces_end_token)
         pairs = zip(steps, prefixes, strict=True)
         room = [count - len(prefix) - ends for count, prefix in pairs]
         return phrase_rows(model, constraints, room)
-
-    def _are_texts(self, entries: Any) -> bool:
-        """Returns whether the inputs are texts; if there are none, by the model."""
-        if len(entries) > 0:
-            return any(map(is_text, entries))
-        are_ints = "int" in str(getattr(entries, "dtype", ""))
-        return not are_ints and self._model.source_tokenizer is not None
 
     def _search(
         self,
@@ -275,6 +242,7 @@ class Generator:
         model = self._model
         pad = model.pad_token_id
         check_sources(model, rows, "inputs")
+        compiled = self._compile(request)
         seed_value = seed_or_random(seed)
         results, order = [], []
         # Inputs without phrases need one search, so they have batches of their own.
@@ -287,17 +255,44 @@ class Generator:
             chosen = [phrases[i] for i in numbers]
             if any(chosen):
                 arguments["phrases"] = pad_phrases(chosen, size, pad)
-            tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, arguments)
-            compiled = self._compile(request)
-            found = compiled(keras.ops.convert_to_tensor(batch), **tensors)
-            arrays = map(keras.ops.convert_to_numpy, found)
+            tensors = {name: ops.convert_to_tensor(x) for name, x in arguments.items()}
+            sources = ops.convert_to_tensor(batch)
+            if any(chosen):
+                found = compiled.with_phrases(sources, **tensors)
+            else:
+                found, ended, *now = compiled.first_part(sources, **tensors)
+                found = found if ended else compiled.last_part(*now)
+            arrays = map(ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
 
-    def _compile(self, request: Request) -> _CompiledSearch:
-        if request not in self._compiled:
-            self._compiled[request] = _CompiledSearch(self._model, request)
-        return self._compiled[request]
+    def _compile(self, request: Request) -> CompiledSearch:
+        if request in self._compiled:
+            return self._compiled[request]
+        model, search = self._model, request.search
+
+        def first(
+            sources: Tensor, **named: Any
+        ) -> tuple[SearchResult, Tensor, SearchInputs, SearchState]:
+            inputs, state, *sizes = prepare_search(model, sources, request, **named)
+            start = search.start(model, inputs, state, sizes[0])
+            now = run_steps(search, model, inputs, start, *first_part(inputs, *sizes))
+            result = mark_truncated(search.result(model, now), model, inputs)
+            return result, has_ended(now), inputs, now
+
+        def last(inputs: SearchInputs, now: SearchState) -> SearchResult:
+            source_length = ops.shape(inputs.source_mask)[1]
+            sizes = count_steps(model, source_length, request.max_length)
+            end = run_last_part(search, model, inputs, now, *sizes)
+            return mark_truncated(search.result(model, end), model, inputs)
+
+        def with_phrases(sources: Tensor, **named: Any) -> SearchResult:
+            return search_batch(model, sources, request, **named)
+
+        functions = first, last, with_phrases
+        compiled = CompiledSearch(*(compile_function(f, model) for f in functions))
+        self._compiled[request] = compiled
+        return compiled
 
     def _detokenize(
         self, result: SearchResult, sources: Rows | None
@@ -317,6 +312,23 @@ class Generator:
         texts = [text.decode() for text in tokenizer.detokenize(token_ids).numpy()]
         return _group(texts, hypotheses)
 
+    def _empty_outputs(
+        self, result: SearchResult, entries: Sequence[Any], rows: Rows
+    ) -> SearchResult:
+        """Replaces the outputs of texts without words by empty texts."""
+        tokenizer = self._model.source_tokenizer
+        if tokenizer is None or self._model.source_spec is not None:
+            return result
+        pairs = zip(entries, rows, strict=True)
+        empty = np.array([not tokenizer.has_words(*pair) for pair in pairs], bool)
+        empty, pad = empty[:, None], np.int32(self._model.pad_token_id)
+        return SearchResult(
+            np.where(empty[..., None], pad, np.asarray(result.token_ids)),
+            lengths=np.where(empty, np.int32(0), np.asarray(result.lengths)),
+            scores=np.where(empty, np.float32(0), np.asarray(result.scores)),
+            truncated=np.asarray(result.truncated) & ~empty,
+        )
+
     def _align(
         self, rows: Rows, result: SearchResult, batch_size: int
     ) -> list[list[Alignment]]:
@@ -326,7 +338,7 @@ class Generator:
             for hypothesis, size in zip(hypotheses, sizes, strict=True):
                 sources.append(row)
                 targets.append(hypothesis[:size].tolist())
-        alignments = self._model.align(sources, targets, batch_size=batch_size)
+        alignments = self._aligner.align(sources, targets, None, batch_size)
         return _group(alignments, lengths.shape[1])
 
 
@@ -338,22 +350,7 @@ def _check_not_empty(rows: Rows) -> None:
         )
 
 
-def _empty_outputs(
-    result: SearchResult, are_empty: Sequence[bool], pad_token_id: int
-) -> SearchResult:
-    """Replaces the outputs of texts without words."""
-    empty = np.array(are_empty, dtype=bool)[:, None]
-    return SearchResult(
-        token_ids=np.where(
-            empty[..., None], np.int32(pad_token_id), np.asarray(result.token_ids)
-        ),
-        lengths=np.where(empty, np.int32(0), np.asarray(result.lengths)),
-        scores=np.where(empty, np.float32(0), np.asarray(result.scores)),
-        truncated=np.asarray(result.truncated) & ~empty,
-    )
-
-
-def _distinct(
+def _distinct_results(
     result: SearchResult, texts: list[list[str]], pad_token_id: int
 ) -> tuple[SearchResult, list[list[str]]]:
     """Keeps the best hypothesis of each text; the others have no tokens, as missing."""
@@ -372,6 +369,11 @@ def _distinct(
         truncated[number, count:] = False
         kept.append([row[place] for place in places])
     return SearchResult(token_ids, lengths, scores, truncated), kept
+
+
+def _squeeze(rows: list[list[T]], one: bool) -> list[Any]:
+    """Replaces the lists with the hypothesis if the search returns one."""
+    return [row[0] if one else row for row in rows]
 
 
 def _group(values: Sequence[T], size: int) -> list[list[T]]:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.inference.streaming import REPLACEMENT
-from keras_transformer.inference.text_windows import score_texts
+from keras_transformer.inference.text_windows import LanguageModel, score_texts
 
 if TYPE_CHECKING:
-    from keras_transformer.inference.protocols import LanguageModel
     from keras_transformer.text import Tokenizer
 
 
@@ -74,7 +73,7 @@ def _exp(value: float) -> float:
 
 
 def score_running_text(
-    model: "LanguageModel",
+    model: LanguageModel,
     texts: Sequence[str],
     context: int | None = None,
     stride: int | None = None,

@@ -16,6 +16,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.beam_state import BeamState
 from keras_transformer.decoding.independent_search import DecodingState
+from keras_transformer.inference.batch_search import prepare_search
 from keras_transformer.inference.generation import Generator
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import (
@@ -186,19 +187,13 @@ class Stepper:
             yield state
 
     def _compile(self, request: Request) -> tuple[Callable[..., Any], ...]:
-        model, (search, max_length, min_length) = self._model, request
+        model, search = self._model, request.search
 
         def start(
             token_ids: TokenIds, prefixes: TokenIds, seed: Any
         ) -> tuple[SearchInputs, SearchState]:
-            sources = model.prepare_sources(token_ids)
-            inputs = model.search_inputs(
-                sources, max_length, min_length, prefixes, seed
-            )
-            source_length = ops.shape(inputs.source_mask)[1]
-            steps = model.longest_output(source_length, max_length)
-            state = model.start_decoding(
-                sources, search.num_beams, steps, search.needs_attention
+            inputs, state, steps, _ = prepare_search(
+                model, token_ids, request, prefixes, seed, has_all_room=True
             )
             return inputs, search.start(model, inputs, state, steps)
 

@@ -1,15 +1,19 @@
 """Log-probabilities of texts of any length, in windows."""
 
 from numbers import Integral
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.inference.token_ids import Rows, Sequences, token_rows
 
-if TYPE_CHECKING:
-    from keras_transformer.inference.protocols import LanguageModel
+
+class LanguageModel(SequenceModel, Protocol):
+    """A decoder-only model, whose sources are prompts."""
+
+    add_start_token: bool  # whether texts begin with the start token
 
 
 class Windows(NamedTuple):
@@ -58,7 +62,7 @@ def text_windows(rows: Rows, context: int, stride: int) -> Windows:
 
 
 def score_texts(
-    model: "LanguageModel",
+    model: LanguageModel,
     texts: Sequences,
     context: int | None,
     stride: int | None,

@@ -52,7 +52,7 @@ def assign(model: Seq2Seq | CausalLM, variables: Variables) -> None:
         _assign_inputs(model.source_encoding, model.source_norm, variables, "encoder")
         _assign_inputs(model.target_encoding, model.target_norm, variables, "decoder")
     else:
-        _assign_inputs(model.encoding, model.embedding_norm, variables, "decoder")
+        _assign_inputs(model.target_encoding, model.target_norm, variables, "decoder")
     _assign_stack(model.decoder, variables, "decoder")
     _assign_output(model, variables)
 

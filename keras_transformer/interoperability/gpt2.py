@@ -302,9 +302,12 @@ def _assign(model: CausalLM, config: Config, tensors: Tensors) -> None:
     bias[size:] = NO_LOGIT
     assert model.tied_output_bias is not None  # `output_bias` is `True`
     model.tied_output_bias.assign(bias)
+    assert isinstance(model.target_encoding, LearnedPositionalEncoding)
     weights = [
         _Weight(
-            "wpe.weight", (config["n_positions"], width), [model.encoding.embeddings]
+            "wpe.weight",
+            (config["n_positions"], width),
+            [model.target_encoding.embeddings],
         ),
         *_norm_weights("ln_f", model.decoder.norm, width),
     ]

@@ -8,27 +8,26 @@ from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
 from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import known_size
-from keras_transformer.types import Config, Mask, Options, Shape, Tensor
+from keras_transformer.types import Config, Options, Shape, Tensor
 
 
 class Attended(NamedTuple):
-    """Results of an attention sub-layer.
+    """The outputs of an attention layer; `None` for scores and cache it has not."""
 
-    Attributes:
-        output: float tensor `(batch, query_length, hidden_dim)`.
-        scores: float tensor `(batch, num_heads, query_length, key_length)`, or `None`
-            if scores are not requested.
-        cache: the updated cache, or `None` if there is none.
-    """
-
-    output: Tensor
-    scores: Tensor | None
+    output: Tensor  # (batch, query_length, hidden_dim)
+    scores: Tensor | None  # (batch, num_heads, query_length, key_length)
     cache: Cache | None
+
+    @classmethod
+    def of(cls, outputs: Any, has_scores: bool, has_cache: bool) -> "Attended":
+        """Names the outputs of `MultiHeadAttention`."""
+        output, *others = outputs if has_scores or has_cache else (outputs,)
+        scores = others.pop(0) if has_scores else None
+        return cls(output, scores, others[0] if has_cache else None)
 
 
 class Block(BlockArguments, QuantizedLayers):
@@ -146,48 +145,6 @@ class Block(BlockArguments, QuantizedLayers):
         if self.encoding is None:
             return inputs
         return self.encoding(inputs, positions=positions)
-
-    def _attend(
-        self,
-        attention: MultiHeadAttention,
-        residual: Residual,
-        inputs: Tensor,
-        value: Tensor | None = None,
-        attention_mask: Mask | None = None,
-        padding_mask: Mask | None = None,
-        *,
-        mask: Mask | None,
-        training: bool | None,
-        return_attention_scores: bool,
-        cache: Cache | None = None,
-        **options: Any,
-    ) -> Attended:
-        """Calls an attention sub-layer inside its residual connection.
-
-        `mask` is the Keras mask of `inputs`, and of `value` if that is `None`.
-        """
-        query = residual.prepare(inputs)
-        padding = attention_mask_from_padding(padding_mask)
-        result = attention(
-            query,
-            query if value is None else value,
-            query_mask=mask,
-            value_mask=mask if value is None else None,
-            attention_mask=merge_masks(attention_mask, padding),
-            training=training,
-            return_attention_scores=return_attention_scores,
-            cache=cache,
-            **options,
-        )
-        scores = new_cache = None
-        if return_attention_scores and cache is not None:
-            result, scores, new_cache = result
-        elif return_attention_scores:
-            result, scores = result
-        elif cache is not None:
-            result, new_cache = result
-        output = residual(inputs, result, training=training)
-        return Attended(output, scores, new_cache)
 
     def _feed(self, x: Tensor, training: bool | None) -> Tensor:
         """Calls the feed-forward network inside its residual connection."""

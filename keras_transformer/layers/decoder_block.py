@@ -7,6 +7,7 @@ import keras
 from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.block import Attended, Block
+from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.positions.scheme import sequence_positions
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
@@ -166,13 +167,15 @@ class DecoderBlock(Block):
             positions = sequence_positions(decoder_sequence, start)
         if self_attention_cache is None and cache_positions is None:
             cache_positions = positions
-        attended = self._attend(
-            self.self_attention,
-            self.self_attention_residual,
-            self._add_encoding(decoder_sequence, positions),
-            attention_mask=decoder_attention_mask,
-            padding_mask=decoder_padding_mask,
-            mask=mask,
+        x = self._add_encoding(decoder_sequence, positions)
+        query = self.self_attention_residual.prepare(x)
+        padding = attention_mask_from_padding(decoder_padding_mask)
+        outputs = self.self_attention(
+            query,
+            query,
+            query_mask=mask,
+            value_mask=mask,
+            attention_mask=merge_masks(decoder_attention_mask, padding),
             use_causal_mask=use_causal_mask,
             cache=self_attention_cache,
             cache_update_index=self_attention_cache_update_index,
@@ -181,23 +184,26 @@ class DecoderBlock(Block):
             training=training,
             return_attention_scores=return_attention_scores,
         )
-        x, results = attended.output, {"self_attention": attended}
+        has_cache = self_attention_cache is not None
+        attended = Attended.of(outputs, return_attention_scores, has_cache)
+        results = {"self_attention": attended}
+        x = self.self_attention_residual(x, attended.output, training=training)
         if self.cross_attention is not None:
-            attended = self._attend(
-                self.cross_attention,
-                self.cross_attention_residual,
-                x,
-                encoder_sequence,
-                attention_mask=encoder_attention_mask,
-                padding_mask=encoder_padding_mask,
-                mask=mask,
+            query = self.cross_attention_residual.prepare(x)
+            padding = attention_mask_from_padding(encoder_padding_mask)
+            outputs = self.cross_attention(
+                query,
+                query if encoder_sequence is None else encoder_sequence,
+                query_mask=mask,
+                attention_mask=merge_masks(encoder_attention_mask, padding),
                 cache=cross_attention_cache,
                 cache_update_index=cross_attention_cache_update_index,
                 training=training,
                 return_attention_scores=return_attention_scores,
             )
-            x = attended.output
+            attended = Attended.of(outputs, return_attention_scores, has_cache)
             results["cross_attention"] = attended
+            x = self.cross_attention_residual(x, attended.output, training=training)
         return _outputs(self._feed(x, training), results, return_attention_scores)
 
     def compute_output_shape(

@@ -2,7 +2,8 @@
 
 import keras
 
-from keras_transformer.layers.block import Block
+from keras_transformer.layers.block import Attended, Block
+from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Tensor
 
@@ -96,18 +97,22 @@ class EncoderBlock(Block):
         positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        x, scores, _ = self._attend(
-            self.self_attention,
-            self.self_attention_residual,
-            self._add_encoding(inputs, positions),
-            attention_mask=attention_mask,
-            padding_mask=padding_mask,
-            mask=mask,
-            query_positions=positions,
-            key_positions=positions,
+        x = self._add_encoding(inputs, positions)
+        query = self.self_attention_residual.prepare(x)
+        padding = attention_mask_from_padding(padding_mask)
+        outputs = self.self_attention(
+            query,
+            query,
+            query_mask=mask,
+            value_mask=mask,
+            attention_mask=merge_masks(attention_mask, padding),
             return_attention_scores=return_attention_scores,
             training=training,
+            query_positions=positions,
+            key_positions=positions,
         )
+        attended, scores, _ = Attended.of(outputs, return_attention_scores, False)
+        x = self.self_attention_residual(x, attended, training=training)
         x = self._feed(x, training)
         return x if scores is None else (x, scores)
 

@@ -1,8 +1,6 @@
-"""Models: `Seq2Seq`, `CausalLM`, `Ensemble`, their base classes and named sizes."""
+"""Models: `Seq2Seq`, `CausalLM`, `Ensemble`, their base class and named sizes."""
 
 from keras_transformer.models.causal_lm import CausalLM
-from keras_transformer.models.decoder_only import DecoderOnly
-from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.seq2seq import Seq2Seq
@@ -11,8 +9,6 @@ from keras_transformer_runtime.presets import PRESETS
 __all__ = [
     "PRESETS",
     "CausalLM",
-    "DecoderOnly",
-    "EncoderDecoder",
     "Ensemble",
     "GenerativeModel",
     "Seq2Seq",

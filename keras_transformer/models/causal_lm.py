@@ -1,27 +1,37 @@
 """The decoder-only Transformer: a language model."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn, TypedDict
 
 import keras
 from keras import ops
 
 from keras_transformer.backend.int32_sum import int32_sum
-from keras_transformer.decoding.lengths import smaller
+from keras_transformer.decoding import OutputLength, Sampling, Search
+from keras_transformer.decoding.lengths import (
+    default_lengths,
+    output_lengths,
+    smaller,
+)
+from keras_transformer.decoding.search_options import refuse_search_options
+from keras_transformer.inference.alignment import Alignment
+from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.request import Request
+from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.text_windows import score_texts
+from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import (
     DecoderStack,
     PositionalEncoding,
     PositionScheme,
     padding_mask,
 )
-from keras_transformer.layers.block_arguments import (
-    BlockArguments,
-    deserialize_objects,
-)
+from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
-from keras_transformer.models.decoder_only import DecoderOnly, prompt_lengths
-from keras_transformer.models.file_checks import check_fits_memory
+from keras_transformer.layers.positions.scheme import keep_untracked
+from keras_transformer.models.beam_history import add_newest
+from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
     check_length_ratio,
     check_limit,
@@ -29,13 +39,15 @@ from keras_transformer.models.vocabularies import (
     find_sizes,
     find_special_ids,
 )
-from keras_transformer.training.token_trainer import TokenTrainer
-from keras_transformer.types import Config, Tensor, TokenIds
+from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.presets import PRESETS
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
+
+# The maximum number of new tokens if `generate` receives none.
+DEFAULT_NEW_TOKENS = 256
 
 
 class PackedTexts(TypedDict):
@@ -70,8 +82,29 @@ class _Rows(NamedTuple):
     outputs: Tensor | None = None
 
 
+class CausalLMState(OutputState, total=False):
+    """The state of decoding.
+
+    The prompt of a row is in the first `prompt_length` entries of a cache, once for all
+    beams. The entries of the new tokens follow. The last token of a prompt is the input
+    of the first step, so its entry is in no history.
+
+    Attributes:
+        caches: list of the `KeyValues` of each decoder block, in a tuple.
+        history: boolean tensor `(batch, num_beams, entries)`; see `beam_history`.
+        prompt_mask: boolean tensor `(batch, prompt_length)`, the tokens of the prompts
+            without the last one.
+        last_tokens: int32 tensor `(batch,)`, the last token of each prompt.
+    """
+
+    caches: list[tuple[KeyValues, ...]]
+    history: Mask
+    prompt_mask: Mask
+    last_tokens: TokenIds
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
+class CausalLM(TransformerModel):
     """Decoder-only Transformer: predicts the next token of a text.
 
     It consists of token embeddings times √hidden_dim plus sinusoidal positions, a
@@ -184,7 +217,15 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
 
     presets = PRESETS
     tokenizer_arguments = {"tokenizer.json": "tokenizer"}
-    positions: PositionScheme
+    length_arguments = ("max_length", "max_length")
+    default_search: Search = Sampling(top_p=0.9)
+    forces_end_token = False
+    has_cross_attention = False
+    config_names = (
+        *("num_layers", "hidden_dim", "vocabulary_size", "scale_embeddings"),
+        *("normalize_embeddings", "output_bias", "max_length", "output_length_ratio"),
+        *("pad_token_id", "start_token_id", "end_token_id", "add_start_token"),
+    )
 
     def __init__(
         self,
@@ -223,29 +264,15 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         check_ints(
             1, optional=True, vocabulary_size=vocabulary_size, max_length=max_length
         )
-        self.set_block_arguments(
-            intermediate_dim=intermediate_dim,
-            num_heads=num_heads,
-            dropout=dropout,
-            activation=activation,
-            layer_norm_epsilon=layer_norm_epsilon,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            normalize_first=normalize_first,
-            positions=positions or PositionalEncoding(),
-            attention_options=attention_options,
-            feed_forward_options=feed_forward_options,
-            residual_options=residual_options,
-        )
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
-        self.rematerialize = rematerialize
-        limit = check_limit(max_length, self.positions, "max_length")
+        positions = positions or PositionalEncoding()
+        keep_untracked(self, positions)
+        limit = check_limit(max_length, positions, "max_length")
         self.max_length = self.max_source_length = self.max_target_length = limit
         self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
         self.add_start_token = add_start_token
-        self.normalize_embeddings = normalize_embeddings
         sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
         self.vocabulary_size = sizes.target
         self.source_vocabulary_size = self.target_vocabulary_size = sizes.target
@@ -264,27 +291,38 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
             self.source_tokenizer = PromptTokenizer(tokenizer, add_start_token)
         self.tie_embeddings = check_tying("all" if tie_embeddings else "none", True)
         self.scale_embeddings = scale_embeddings
+        self.normalize_embeddings = normalize_embeddings
         self.output_bias = not tie_embeddings if output_bias is None else output_bias
-        self._build_layers()
-        self._cache_compiled_functions()
-
-    def _build_layers(self) -> None:
-        shape, policy = (None, None, self.hidden_dim), self.dtype_policy
-        self.target_embedding = self._embedding("token", self.vocabulary_size)
-        self.encoding = self._encoding(self.positions)
-        self.embedding_norm = self._embedding_norm()
-        positions = None if self.positions.added_to_inputs else self.positions
-        self.embedding_dropout = keras.layers.Dropout(self.dropout, dtype=policy)
-        self.embedding_dropout.build(shape)
-        self.decoder = DecoderStack(
-            self.num_layers,
-            **{**self.get_block_arguments(), "positions": positions},
-            rematerialize=self.rematerialize,
-            dtype=policy,
+        decoder = DecoderStack(
+            num_layers,
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+            dropout=dropout,
+            activation=activation,
+            normalize_first=normalize_first,
+            layer_norm_epsilon=layer_norm_epsilon,
+            positions=None if positions.added_to_inputs else positions,
+            attention_options=attention_options,
+            feed_forward_options=feed_forward_options,
+            residual_options=residual_options,
+            rematerialize=rematerialize,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            dtype=self.dtype_policy,
             name="decoder",
         )
-        self.decoder.build(shape)
-        self._build_output(shape)
+        self._keep_block_arguments(decoder)
+        self._build_layers(decoder)
+        self._cache_compiled_functions()
+
+    def _build_layers(self, decoder: DecoderStack) -> None:
+        self.target_embedding = self._make_embedding("token", self.vocabulary_size)
+        self.target_encoding = self._make_encoding(self.positions)
+        self.target_norm = self._make_embedding_norm()
+        self.embedding_dropout = self._make_dropout()
+        self.decoder = decoder
+        self.decoder.build((None, None, self.hidden_dim))
+        self._build_output()
         self.built = True
 
     def call(
@@ -348,75 +386,304 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
         is_real = padding_mask(continuations, self.pad_token_id)
         return _Rows(token_ids, outputs=ops.where(is_real, outputs, 0))
 
-    def embed_target(
+    def generate(
         self,
-        token_ids: TokenIds,
-        positions: Tensor | None = None,
-        training: bool | None = None,
-    ) -> Tensor:
-        """Embeds tokens and adds their positions.
+        inputs: Sequences,
+        search: Search | None = None,
+        max_length: OutputLength | None = None,
+        batch_size: int = 64,
+        return_scores: bool = False,
+        *,
+        return_truncated: bool = False,
+        return_alignments: bool = False,
+        min_length: OutputLength = 0,
+        prefix: Sequences | None = None,
+        seed: int | None = None,
+        distinct_texts: bool = False,
+        constraints: Constraints | None = None,
+        include_prompt: bool = False,
+        **unknown: Never,
+    ) -> Any:
+        """Continues prompts with a compiled search.
+
+        The result of one prompt does not depend on the others. An empty prompt is
+        continued from the start token.
 
         Args:
-            token_ids: int tensor `(batch, length)`.
-            positions: int tensor `(length,)` or `(batch, length)`; `None` = from 0.
-            training: bool, whether dropout is applied.
+            inputs: a prompt or a list of prompts, if the model has a tokenizer; or
+                token ids: a list of lists of ints, or an int array
+                `(batch, prompt_length)` padded at the end. Instead of a list, also an
+                array, a tensor or a `tf.data.Dataset`, batched or not.
+            search: the search; `Sampling(top_p=0.9)` if `None`. `GreedySearch()` and
+                `BeamSearch()` give the most probable text. They suit answers, and cause
+                repetitions in running text.
+            max_length: int or `RelativeLength`, maximum number of new tokens, the end
+                token included; `None` = 256, or `output_length_ratio` times the length
+                of the prompt if this is more. A text that reaches it is cut off there,
+                without an end token. The `max_length` of the model limits the sum of
+                prompt and new tokens.
+            batch_size: int, number of prompts continued together.
+            return_scores: bool, for texts: whether to return the scores as well.
+            return_truncated: bool, for texts: whether to return as well which of them
+                have reached the maximum length without an end token.
+            return_alignments: must be `False`.
+            min_length: int or `RelativeLength`, minimum number of new tokens.
+            prefix: the beginning of each continuation: a text for a text; or one entry
+                for each prompt, texts or token ids without end token, which may be
+                empty. The scores are those of the whole continuation.
+            seed: int from -2**31 to 2**31 - 1, seed of `Sampling`; if `None`, NumPy
+                draws it, so `keras.utils.set_random_seed` determines it.
+            distinct_texts: bool, for texts: whether each text of a prompt is returned
+                once, with its best hypothesis.
+            constraints: the phrases that must occur in each continuation; see
+                `GenerativeModel.generate`. Requires a `BeamSearch`.
+            include_prompt: bool, for texts: whether each text begins with its prompt.
+                With a tokenizer of subwords this also keeps the space between them.
+            **unknown: none. An option of a search is refused with the right call.
 
         Returns:
-            Tensor `(batch, length, hidden_dim)` in the compute dtype.
-        """
-        x = self.target_embedding(token_ids)
-        if self.scale_embeddings:
-            x = x * self.hidden_dim**0.5
-        if self.encoding is not None:
-            x = self.encoding(x, positions=positions)
-        if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
-        return self.embedding_dropout(x, training=training)
-
-    def get_config(self) -> Config:
-        names = (
-            "num_layers",
-            "hidden_dim",
-            "vocabulary_size",
-            "scale_embeddings",
-            "normalize_embeddings",
-            "output_bias",
-            "rematerialize",
-            "max_length",
-            "output_length_ratio",
-            "pad_token_id",
-            "start_token_id",
-            "end_token_id",
-            "add_start_token",
-        )
-        config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
-        config["tie_embeddings"] = self.tie_embeddings != "none"
-        config.update(self.get_block_config())
-        for name, tokenizer in self.own_tokenizers().items():
-            config[name] = keras.saving.serialize_keras_object(tokenizer)
-        return config
-
-    def own_tokenizers(self) -> "dict[str, Tokenizer]":
-        """Returns the tokenizer by its argument name.
-
-        Returns:
-            A dictionary with the key `"tokenizer"`; empty without a tokenizer.
-        """
-        return {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
-        """Creates a model from the result of `get_config`.
+            For token ids a `SearchResult` of NumPy arrays, without the prompts. For
+            texts a list of texts (for a single text, a text), or of lists of texts if
+            the search returns several hypotheses. With `return_scores=True` a tuple
+            with a float32 array of scores `(batch,)` or `(batch, num_hypotheses)`; with
+            `return_truncated=True` also with a boolean array of this shape.
 
         Raises:
-            ValueError: if the model does not fit in the memory of this machine.
-        """
-        check_fits_memory(config)
-        config = deserialize_objects(config)
-        if config.get("tokenizer") is not None:
-            from keras_transformer import text  # noqa: F401 (registers tokenizers)
+            ValueError: if a token id is not in the vocabulary, a prompt is longer than
+                `max_length` of the model, the inputs are texts and the model has no
+                tokenizer, or an argument is out of range.
+            FloatingPointError: if a hypothesis ends because the logits of a step have
+                no probabilities: one is NaN or `inf`, or all are `-inf`.
 
-            config["tokenizer"] = keras.saving.deserialize_keras_object(
-                config["tokenizer"], custom_objects
-            )
-        return cls(**config)
+        Example:
+
+        ```python
+        language_model.generate("A man", GreedySearch(), max_length=20)
+        prompts = ["A man", "Two dogs run"]
+        language_model.generate(prompts, Sampling(top_p=0.9), include_prompt=True)
+        language_model.generate([[2, 17, 25]]).token_ids
+        ```
+        """
+        refuse_search_options(CausalLM.generate, unknown)
+        if return_alignments:
+            _refuse("`return_alignments`")
+        request = Request(search or self.default_search, max_length, min_length)
+        return self._generator.generate(
+            inputs,
+            request,
+            batch_size=batch_size,
+            return_scores=return_scores,
+            return_truncated=return_truncated,
+            prefix=prefix,
+            seed=seed,
+            distinct_texts=distinct_texts,
+            constraints=constraints,
+            include_source=include_prompt,
+        )
+
+    def score_texts(
+        self,
+        texts: Sequences,
+        context: int | None = None,
+        stride: int | None = None,
+        batch_size: int = 64,
+    ) -> ScoreResult:
+        """Computes the log-probability of texts of any length.
+
+        A text that is longer than `context` is scored in windows, which overlap:
+        `stride` tokens of a window are scored, and those before them are only context.
+        The first tokens of a text have all their context.
+
+        With `add_start_token` the start token precedes each text and the end token
+        follows it. Without it, the first token of a text is only context, and no end
+        token is added.
+
+        Args:
+            texts: a text or a list of texts, if the model has a tokenizer; or token
+                ids, likewise without start and end tokens.
+            context: int, number of tokens that a window attends to; `None` =
+                `max_length` of the model. A model without `max_length` requires it: the
+                length of the windows that it was trained on, since most models predict
+                poorly beyond it.
+            stride: int from 1 to `context`, number of tokens that a window scores.
+                `context` = windows without overlap, the fastest; 1 = each token with
+                the maximum context. `None` = half of `context`.
+            batch_size: int, number of windows scored together.
+
+        Returns:
+            A `ScoreResult` of NumPy arrays, one entry for each text, with the
+            `perplexity` of a token.
+
+        Raises:
+            ValueError: if `context` or `stride` is missing or out of range, or a token
+                id is not in the vocabulary.
+
+        Example:
+
+        ```python
+        result = language_model.score_texts(["A man sees two dogs."], context=32)
+        print(result.scores.shape, result.perplexity > 1)  # (1,) True
+        ```
+        """
+        return score_texts(self, texts, context, stride, batch_size)
+
+    def align(
+        self,
+        sources: Sequences,
+        targets: Sequences,
+        layer: int | None = None,
+        batch_size: int = 64,
+        **unknown: Never,
+    ) -> list[Alignment]:
+        """Raises `ValueError`: the model has no cross-attention."""
+        _refuse("`align`")
+
+    def cross_attention(
+        self,
+        encoder_token_ids: TokenIds,
+        decoder_token_ids: TokenIds,
+        layer: int | None = None,
+    ) -> Tensor:
+        """Raises `ValueError`: the model has no cross-attention."""
+        _refuse("`cross_attention`")
+
+    def start_decoding(
+        self,
+        encoder_token_ids: TokenIds,
+        num_beams: int,
+        max_length: Size,
+        return_attention: bool = False,
+    ) -> CausalLMState:
+        """Computes the keys and values of the prompts, all in one pass.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, prompt_length)`, the prompts, padded
+                at the end.
+            num_beams: int, number of hypotheses of each prompt.
+            max_length: int or int32 scalar tensor, number of steps that the state has
+                room for.
+            return_attention: must be `False`.
+
+        Returns:
+            The state of the first step.
+
+        Raises:
+            ValueError: if `return_attention` is `True`.
+        """
+        if return_attention:
+            _refuse("a `coverage_penalty` and other searches with `needs_attention`")
+        token_ids = self.prepare_sources(encoder_token_ids)
+        batch, prompt_length = ops.shape(token_ids)
+        last = prompt_lengths(token_ids, self.pad_token_id)[:, None] - 1
+        prompt_mask = ops.arange(prompt_length, dtype="int32")[None] < last
+        empty = self.decoder.empty_caches(None, prompt_length, batch_size=batch)
+        _, filled = self.decoder(
+            self.embed_target(token_ids, training=False),
+            self_attention_cache=[cache for (cache,) in empty],
+            self_attention_cache_update_index=0,
+            training=False,
+        )
+        entries = max_length * num_beams
+        known = ops.broadcast_to(
+            prompt_mask[:, None], (batch, num_beams, prompt_length)
+        )
+        more = ops.zeros((batch, num_beams, entries), "bool")
+        return {
+            "caches": [(cache.extended(prompt_length + entries),) for cache in filled],
+            "history": ops.concatenate([known, more], axis=2),
+            "prompt_mask": prompt_mask,
+            "last_tokens": ops.take_along_axis(token_ids, last, axis=1)[:, 0],
+            **self._output_state(),
+        }
+
+    def decode_step(
+        self, token_ids: TokenIds, index: Tensor, state: CausalLMState
+    ) -> tuple[Tensor, CausalLMState]:
+        """Computes the logits of the next tokens; see `GenerativeModel.decode_step`."""
+        last = ops.cast(state["last_tokens"][:, None], token_ids.dtype)
+        token_ids = ops.where(ops.equal(index, 0), last, token_ids)
+        num_beams, entries = state["history"].shape[1], ops.shape(state["history"])[2]
+        prompt_length = ops.shape(state["prompt_mask"])[1]
+        newest = prompt_length + index * num_beams
+        history = add_newest(state["history"], newest)
+        first = int32_sum(state["prompt_mask"], axis=1)[:, None]
+        positions = ops.broadcast_to(first + index, ops.shape(token_ids))
+        entry = ops.arange(entries, dtype="int32")[None]
+        steps = ops.floor_divide(entry - prompt_length, num_beams)
+        x, caches = self.decoder.step(
+            self.embed_target(token_ids, positions, training=False),
+            state["caches"],
+            newest,
+            attention_mask=history,
+            positions=positions,
+            cache_positions=ops.where(entry < prompt_length, entry, first + steps),
+        )
+        logits = self.compute_logits(x, state.get("output_kernel"))
+        return logits, {**state, "caches": caches, "history": history}
+
+    def max_steps(
+        self, source_lengths: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the maximum numbers of new tokens, as the context limits them.
+
+        Args:
+            source_lengths: int or int32 tensor, lengths of prompts in tokens.
+            max_length: int or `RelativeLength`; see `generate`.
+
+        Returns:
+            int or int32 tensor, of the type and shape of `source_lengths`.
+        """
+        steps = self._new_tokens(source_lengths, max_length)
+        if self.max_length is None:
+            return steps
+        return smaller(steps, self.max_length + 1 - source_lengths)
+
+    def longest_output(
+        self, source_length: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the maximum number of new tokens of a batch of prompts.
+
+        Args:
+            source_length: int or int32 scalar tensor, length of the padded prompts.
+            max_length: int or `RelativeLength`; see `generate`.
+
+        Returns:
+            int or int32 scalar tensor.
+        """
+        steps = self._new_tokens(source_length, max_length)
+        return steps if self.max_length is None else smaller(steps, self.max_length)
+
+    def _new_tokens(self, prompt_lengths: Any, max_length: OutputLength | None) -> Any:
+        if max_length is not None:
+            return output_lengths(max_length, prompt_lengths)
+        return default_lengths(
+            prompt_lengths, self.output_length_ratio, DEFAULT_NEW_TOKENS
+        )
+
+    def own_tokenizers(self) -> "dict[str, Tokenizer]":
+        """Returns the tokenizer under `"tokenizer"`; empty without a tokenizer."""
+        return {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), "tie_embeddings": self.tie_embeddings != "none"}
+
+
+def prompt_lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:
+    """Returns the lengths of prompts.
+
+    Args:
+        token_ids: int tensor `(batch, prompt_length)`, padded at the end.
+        pad_token_id: int.
+
+    Returns:
+        int32 tensor `(batch,)`, at least 1.
+    """
+    real = padding_mask(token_ids, pad_token_id)
+    return ops.maximum(int32_sum(real, axis=1), 1)
+
+
+def _refuse(argument: str) -> NoReturn:
+    raise ValueError(
+        f"{argument} requires a model with cross-attention, such as `Seq2Seq`; "
+        "received a `CausalLM`, which has no source."
+    )

@@ -6,7 +6,7 @@ from typing import Any, Self, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.decoding import ModelState
+from keras_transformer.decoding import ModelState, StateTensor
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.source_arrays import ArraySpec, without_embedding
 from keras_transformer.models.generative_model import GenerativeModel
@@ -98,7 +98,7 @@ class Ensemble(GenerativeModel):
         return self.models[0].source_spec
 
     def prepare_sources(self, sources: Any) -> Any:
-        """Embeds arrays with the first model; see `SearchableModel`."""
+        """Embeds arrays with the first model; see `GenerativeModel`."""
         return self.models[0].prepare_sources(sources)
 
     def start_decoding(
@@ -125,25 +125,15 @@ class Ensemble(GenerativeModel):
         ]
         return _mean([logits for logits, _ in steps]), _join([own for _, own in steps])
 
-    def prepare_state(self, state: EnsembleState) -> EnsembleState:
-        """Prepares the state of each model; see `DecodingModel.prepare_state`."""
+    def state_tensors(self, state: EnsembleState) -> dict[str, Any]:
+        """Returns what a search may do with the states; see `DecodingModel`."""
         pairs = zip(self.models, state["models"], strict=True)
-        return _join([model.prepare_state(own) for model, own in pairs])
-
-    def reorder_state(self, state: EnsembleState, parents: Tensor) -> EnsembleState:
-        """Reorders the state of each model; see `DecodingModel.reorder_state`."""
-        pairs = zip(self.models, state["models"], strict=True)
-        return _join([model.reorder_state(own, parents) for model, own in pairs])
-
-    def extend_state(self, state: EnsembleState, max_length: Size) -> EnsembleState:
-        """Extends the state of each model; see `DecodingModel.extend_state`."""
-        pairs = zip(self.models, state["models"], strict=True)
-        return _join([model.extend_state(own, max_length) for model, own in pairs])
-
-    def take_state(self, state: EnsembleState, rows: Tensor) -> EnsembleState:
-        """Selects rows of each state; see `DecodingModel.take_state`."""
-        pairs = zip(self.models, state["models"], strict=True)
-        return _join([model.take_state(own, rows) for model, own in pairs])
+        kinds: dict[str, Any] = {
+            "models": [model.state_tensors(own) for model, own in pairs]
+        }
+        if "attention" in state:
+            kinds["attention"] = StateTensor()
+        return kinds
 
     def cross_attention(
         self,

@@ -1,49 +1,87 @@
-"""The base class of models that decode: generate, stream, score and align."""
+"""The base class of models: generate, stream, score, align, save and export."""
 
 import abc
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
 
-from keras_transformer.decoding import BeamSearch, OutputLength, Search
-from keras_transformer.decoding.lengths import warn_of_truncation
-from keras_transformer.decoding.search_options import explains_search_options
+import keras
+from keras import ops
+
+from keras_transformer.backend.processes import written_by_first_process
+from keras_transformer.decoding import (
+    BeamSearch,
+    ModelState,
+    OutputLength,
+    Search,
+    StateTensor,
+)
+from keras_transformer.decoding.lengths import (
+    DEFAULT_MAX_LENGTH,
+    default_lengths,
+    output_lengths,
+    smaller,
+)
+from keras_transformer.decoding.search_options import refuse_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
+from keras_transformer.inference.source_arrays import ArraySpec, EmbeddedSources
 from keras_transformer.inference.streaming import SearchTree, Stepper
-from keras_transformer.inference.token_ids import Sequences, is_text
-from keras_transformer.models.searchable_model import SearchableModel
-from keras_transformer.types import Tensor, TokenIds
+from keras_transformer.inference.token_ids import Sequences
+from keras_transformer.layers import padding_mask
+from keras_transformer.layers.masking import align_rows
+from keras_transformer.layers.quantized_layers import (
+    load_quantized_layers,
+    store_quantized_layers,
+)
+from keras_transformer.models import preset_folders
+from keras_transformer.models.saving import FileInMemory, NamelessFile
+from keras_transformer.types import Mask, Size, Tensor, TokenIds
+from keras_transformer_runtime.files import written_whole
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
 
 
-class GenerativeModel(SearchableModel):
+class GenerativeModel(keras.Model):
     """Base class of models from sequences to sequences of tokens.
 
     A subclass sets the attributes, defines the call and the steps of decoding
     (`start_decoding`, `decode_step`, …), and calls `_cache_compiled_functions` at the
-    end of its `__init__`. It then follows the protocol
+    end of its `__init__`. It then follows the protocols
+    `keras_transformer.decoding.DecodingModel` and
     `keras_transformer.inference.protocols.SequenceModel`: every search decodes it, and
     every function of `keras_transformer.inference` and `keras_transformer.export`
     takes it.
 
-    Attributes, beside those of `SearchableModel`:
+    Attributes:
         source_tokenizer: tokenizer of the sources, or `None`.
         target_tokenizer: tokenizer of the targets, or `None`.
         source_vocabulary_size: int.
         target_vocabulary_size: int.
         max_source_length: int, maximum length of a source in tokens, or `None`.
+        max_target_length: int, maximum length of a target in tokens, or `None`.
+        pad_token_id: int.
+        start_token_id: int.
+        end_token_id: int.
+        forces_end_token: bool; see `DecodingModel`.
+        output_length_ratio: float, target tokens for each source token that outputs
+            have room for if `max_length` is `None`.
         default_search: the search of `generate` and `stream`, and of the SavedModel, if
             none is given.
         has_cross_attention: bool, whether `cross_attention` is defined.
+        returns_attention_scores: bool, whether the call takes
+            `return_attention_scores` and returns a dictionary with the key `"cross"`.
         empty_source: tuple of ints, the token ids that take the place of a source
             without tokens.
         length_arguments: names of the arguments that limit the lengths of sources and
             targets, for error messages.
+        presets: dictionary of the constructor's arguments of each named size.
+        tokenizer_arguments: dictionary of the constructor's arguments for the files of
+            tokenizers in a preset folder.
     """
 
     source_tokenizer: "Tokenizer | None"
@@ -51,10 +89,28 @@ class GenerativeModel(SearchableModel):
     source_vocabulary_size: int
     target_vocabulary_size: int
     max_source_length: int | None
+    max_target_length: int | None
+    pad_token_id: int
+    start_token_id: int
+    end_token_id: int
+    forces_end_token: bool = True
+    output_length_ratio: float = 1.0
     default_search: Search = BeamSearch()
     has_cross_attention: bool = True
+    returns_attention_scores: bool = False
     empty_source: tuple[int, ...] = ()
     length_arguments: tuple[str, str] = ("max_source_length", "max_target_length")
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    tokenizer_arguments: ClassVar[Mapping[str, str]] = {
+        "tokenizer.json": "source_tokenizer",
+        "source_tokenizer.json": "source_tokenizer",
+        "target_tokenizer.json": "target_tokenizer",
+    }
+
+    @property
+    def source_spec(self) -> ArraySpec | None:
+        """The arrays that are sources in place of token ids; `None` = token ids."""
+        return None
 
     def keep_length_ratio(self, data: Any) -> None:
         """Raises `output_length_ratio` to that of a dataset.
@@ -68,35 +124,11 @@ class GenerativeModel(SearchableModel):
             self._cache_compiled_functions()
 
     def _cache_compiled_functions(self) -> None:
-        self._generator = Generator(self)
+        self._aligner = Aligner(self)
+        self._generator = Generator(self, self._aligner)
         self._stepper = Stepper(self, self._generator)
         self._scorer = Scorer(self)
-        self._aligner = Aligner(self)
 
-    @abc.abstractmethod
-    def cross_attention(
-        self,
-        encoder_token_ids: TokenIds,
-        decoder_token_ids: TokenIds,
-        layer: int | None = None,
-    ) -> Tensor:
-        """Computes the attention of each target token to the source tokens.
-
-        Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded.
-            decoder_token_ids: int tensor `(batch, target_length)`, the targets after
-                the start token.
-            layer: int, index of the decoder block, as in a list; see `align`.
-
-        Returns:
-            float32 tensor `(batch, target_length, source_length)`, a mean over the
-            heads.
-
-        Raises:
-            ValueError: if there is no such layer.
-        """
-
-    @explains_search_options
     def generate(
         self,
         inputs: Sequences,
@@ -112,6 +144,7 @@ class GenerativeModel(SearchableModel):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
+        **unknown: Never,
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
@@ -154,6 +187,7 @@ class GenerativeModel(SearchableModel):
                 tokens follow each other, even if its last word continues; one that is
                 given twice must occur twice. An output that contains its phrases
                 without `constraints` stays the same.
+            **unknown: none. An option of a search is refused with the right call.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -182,65 +216,21 @@ class GenerativeModel(SearchableModel):
         text, alignment = model.generate("A man sleeps.", return_alignments=True)
         ```
         """
+        refuse_search_options(GenerativeModel.generate, unknown)
         request = Request(search or self.default_search, max_length, min_length)
-        return self._generate(
+        return self._generator.generate(
             inputs,
             request,
-            prefix,
-            seed,
-            batch_size,
+            batch_size=batch_size,
             return_scores=return_scores,
             return_truncated=return_truncated,
             return_alignments=return_alignments,
+            prefix=prefix,
+            seed=seed,
             distinct_texts=distinct_texts,
             constraints=constraints,
         )
 
-    def _generate(
-        self,
-        inputs: Sequences,
-        request: Request,
-        prefix: Sequences | None,
-        seed: int | None,
-        batch_size: int,
-        *,
-        return_scores: bool,
-        return_truncated: bool,
-        return_alignments: bool = False,
-        distinct_texts: bool = False,
-        include_source: bool = False,
-        constraints: Constraints | None = None,
-    ) -> Any:
-        """Decodes, and returns the outputs in the form of the inputs."""
-        single = is_text(inputs)
-        prefix = [prefix] if single and is_text(prefix) else prefix
-        if single and constraints is not None:
-            constraints = [constraints]
-        result, texts, alignments = self._generator.generate(
-            *(inputs, request, prefix, seed, batch_size),
-            return_alignments=return_alignments,
-            distinct_texts=distinct_texts,
-            include_source=include_source,
-            constraints=constraints,
-        )
-        one = request.search.num_hypotheses == 1
-        outputs: list[Any] = [result]
-        if texts is not None:
-            outputs = [_squeeze(texts, one)]
-            if return_scores:
-                outputs.append(result.scores[:, 0] if one else result.scores)
-            if return_truncated:
-                outputs.append(result.truncated[:, 0] if one else result.truncated)
-            elif request.max_length is None and self.forces_end_token:
-                best: Any = result.truncated[:, 0]
-                warn_of_truncation(int(best.sum()), len(texts))
-        if alignments is not None:
-            outputs.append(_squeeze(alignments, one))
-        if single:
-            outputs = [output[0] for output in outputs]
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
-    @explains_search_options
     def stream(
         self,
         inputs: Any,
@@ -250,6 +240,7 @@ class GenerativeModel(SearchableModel):
         min_length: OutputLength = 0,
         prefix: Any = None,
         seed: int | None = None,
+        **unknown: Never,
     ) -> Iterator[Any]:
         """Decodes one input and yields its output piece by piece.
 
@@ -267,6 +258,7 @@ class GenerativeModel(SearchableModel):
             min_length: see `generate`.
             prefix: a text, or a list of token ids, the beginning of the output.
             seed: see `generate`.
+            **unknown: none. An option of a search is refused with the right call.
 
         Yields:
             For a text, texts; for token ids, ints, the last of which is the end token.
@@ -283,10 +275,10 @@ class GenerativeModel(SearchableModel):
             print(piece, end="", flush=True)
         ```
         """
+        refuse_search_options(GenerativeModel.stream, unknown)
         request = Request(search or self.default_search, max_length, min_length)
         return self._stepper.stream(inputs, request, prefix, seed)
 
-    @explains_search_options
     def search_tree(
         self,
         inputs: Any,
@@ -295,6 +287,7 @@ class GenerativeModel(SearchableModel):
         *,
         min_length: OutputLength = 0,
         prefix: Any = None,
+        **unknown: Never,
     ) -> SearchTree:
         """Decodes one input and returns all hypotheses of the beam search.
 
@@ -307,6 +300,7 @@ class GenerativeModel(SearchableModel):
             max_length: see `generate`.
             min_length: see `generate`.
             prefix: a text, or a list of token ids, the beginning of the output.
+            **unknown: none. An option of a search is refused with the right call.
 
         Returns:
             A `SearchTree`.
@@ -325,10 +319,10 @@ class GenerativeModel(SearchableModel):
         plotting.plot_search_tree(*tree).savefig("search.png")
         ```
         """
+        refuse_search_options(GenerativeModel.search_tree, unknown)
         request = Request(search or BeamSearch(), max_length, min_length)
         return self._stepper.search_tree(inputs, request, prefix)
 
-    @explains_search_options
     def score(
         self,
         sources: Sequences,
@@ -336,6 +330,7 @@ class GenerativeModel(SearchableModel):
         batch_size: int = 64,
         *,
         add_end: bool = True,
+        **unknown: Never,
     ) -> ScoreResult:
         """Computes the log-probability of each target, given its source.
 
@@ -352,6 +347,7 @@ class GenerativeModel(SearchableModel):
             add_end: bool, whether targets that are texts end with the end token.
                 `False` = targets are incomplete: the score is that of a beginning.
                 Token ids are scored as they are.
+            **unknown: none. An option of a search is refused with the right call.
 
         Returns:
             A `ScoreResult` of NumPy arrays, with the `perplexity` of the corpus.
@@ -370,15 +366,16 @@ class GenerativeModel(SearchableModel):
         print(len(result.token_scores[0]) == result.lengths[0])  # True
         ```
         """
+        refuse_search_options(GenerativeModel.score, unknown)
         return self._scorer.score(sources, targets, batch_size, add_end)
 
-    @explains_search_options
     def align(
         self,
         sources: Sequences,
         targets: Sequences,
         layer: int | None = None,
         batch_size: int = 64,
+        **unknown: Never,
     ) -> list[Alignment]:
         """Aligns each target with its source by the cross-attention of one layer.
 
@@ -395,6 +392,7 @@ class GenerativeModel(SearchableModel):
                 second-to-last (or the only) block, which agrees best with alignments by
                 hand (Garg et al., 2019).
             batch_size: int, number of pairs aligned together.
+            **unknown: none. An option of a search is refused with the right call.
 
         Returns:
             A list with one `Alignment` per pair.
@@ -414,9 +412,323 @@ class GenerativeModel(SearchableModel):
         References:
             - [Garg et al., 2019](https://arxiv.org/abs/1909.02074)
         """
+        refuse_search_options(GenerativeModel.align, unknown)
         return self._aligner.align(sources, targets, layer, batch_size)
 
+    @abc.abstractmethod
+    def start_decoding(
+        self,
+        encoder_token_ids: TokenIds,
+        num_beams: int,
+        max_length: Size,
+        return_attention: bool = False,
+    ) -> ModelState:
+        """Encodes the sources and creates the state of the first decoding step.
 
-def _squeeze(rows: list[list[Any]], one: bool) -> list[Any]:
-    """Replaces the lists with the hypothesis if the search returns one."""
-    return [row[0] if one else row for row in rows]
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded; or the
+                result of `prepare_sources`.
+            num_beams: int, number of hypotheses of each source.
+            max_length: int or int32 scalar tensor, number of steps that the state has
+                room for.
+            return_attention: bool, whether each step adds the attention of the newest
+                tokens to the state.
+
+        Returns:
+            A nest of tensors; with `return_attention=True` a dictionary with the key
+            `"attention"`, float32 `(batch, num_beams, source_length)`: the
+            cross-attention of the last block, a mean over its heads.
+        """
+
+    @abc.abstractmethod
+    def decode_step(
+        self, token_ids: TokenIds, index: Tensor, state: ModelState
+    ) -> tuple[Tensor, ModelState]:
+        """Computes the logits of the next tokens.
+
+        Args:
+            token_ids: int tensor `(batch, num_beams)`, the newest tokens.
+            index: int32 scalar tensor, their position; that of the start token is 0.
+            state: the state of the model.
+
+        Returns:
+            Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
+        """
+
+    def state_tensors(self, state: ModelState) -> Any:
+        """Returns what a search may do with the state; see `DecodingModel`."""
+        return keras.tree.map_structure(lambda _: StateTensor(has_beams=True), state)
+
+    @abc.abstractmethod
+    def cross_attention(
+        self,
+        encoder_token_ids: TokenIds,
+        decoder_token_ids: TokenIds,
+        layer: int | None = None,
+    ) -> Tensor:
+        """Computes the attention of each target token to the source tokens.
+
+        Args:
+            encoder_token_ids: int tensor `(batch, source_length)`, padded.
+            decoder_token_ids: int tensor `(batch, target_length)`, the targets after
+                the start token.
+            layer: int, index of the decoder block, as in a list; see `align`.
+
+        Returns:
+            float32 tensor `(batch, target_length, source_length)`, a mean over the
+            heads.
+
+        Raises:
+            ValueError: if there is no such layer.
+        """
+
+    def prepare_sources(self, sources: Any) -> Any:
+        """Computes what the first steps of a search share, once.
+
+        Args:
+            sources: int array or tensor `(batch, source_length)`, padded; or arrays
+                `(batch, ...)`, if the model has a `source_spec`; or the result of this
+                method, which is returned.
+
+        Returns:
+            The sources for `source_mask` and `start_decoding`: an
+            int32 tensor, padded at the end, or the arrays with their embedding.
+        """
+        if isinstance(sources, EmbeddedSources):
+            return sources
+        if self.source_spec is not None:
+            return ops.convert_to_tensor(sources)
+        token_ids = ops.convert_to_tensor(sources, "int32")
+        return align_rows(token_ids, self.pad_token_id)[0]
+
+    def source_mask(self, sources: Any) -> Mask:
+        """Returns which positions of the sources are real.
+
+        Args:
+            sources: int tensor `(batch, source_length)`, padded; or arrays
+                `(batch, ...)`, if the model has a `source_spec`; or the result of
+                `prepare_sources`.
+
+        Returns:
+            Boolean tensor `(batch, source_length)`.
+        """
+        sources = self.prepare_sources(sources)
+        if isinstance(sources, EmbeddedSources):
+            return sources.mask
+        return padding_mask(sources, self.pad_token_id)
+
+    def max_steps(
+        self, source_lengths: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the maximum output lengths, as `max_target_length` limits them.
+
+        Args:
+            source_lengths: int or int32 tensor, lengths of sources in tokens.
+            max_length: int or `RelativeLength`; see `search`.
+
+        Returns:
+            int or int32 tensor, of the type and shape of `source_lengths`.
+        """
+        if max_length is None:
+            steps = default_lengths(
+                source_lengths, self.output_length_ratio, DEFAULT_MAX_LENGTH
+            )
+        else:
+            steps = output_lengths(max_length, source_lengths)
+        limit = self.max_target_length
+        return steps if limit is None else smaller(steps, limit)
+
+    def longest_output(
+        self, source_length: Any, max_length: OutputLength | None = None
+    ) -> Any:
+        """Returns the maximum output length of a batch.
+
+        Args:
+            source_length: int or int32 scalar tensor, length of the padded sources.
+            max_length: int or `RelativeLength`; see `search`.
+
+        Returns:
+            int or int32 scalar tensor: at least `max_steps` of each source.
+        """
+        return self.max_steps(source_length, max_length)
+
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Writes the own variables, and which layers are quantized."""
+        super().save_own_variables(store)  # type: ignore[misc]
+        store_quantized_layers(self, store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Quantizes layers as in the file, and reads the own variables."""
+        own = load_quantized_layers(self, store)
+        super().load_own_variables(own)  # type: ignore[misc]
+
+    def rematerialized_call(
+        self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Callable[..., Any]:
+        """Returns the call under `keras.RematScope`.
+
+        Raises:
+            ValueError: when it is called, if Keras cannot compute it. On TensorFlow and
+                JAX this is so for all modes but `"activations"`.
+        """
+        rematerialized = super().rematerialized_call  # type: ignore[misc]
+
+        def explained_call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return rematerialized(layer_call, *args, **kwargs)(*args, **kwargs)
+            except Exception as error:
+                raise ValueError(
+                    "`mode` of `keras.RematScope` must be 'activations' or None on "
+                    f"{keras.backend.backend()}, unless the model itself fails; Keras "
+                    f"received: {error}\nCreate the model outside of the scope with "
+                    "`rematerialize=True`, which recomputes the activations of each "
+                    "block."
+                ) from error
+
+        return explained_call
+
+    @written_by_first_process
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Saves the model as `keras.Model.save` does, atomically.
+
+        The weights are written to memory first, so a full disk raises an `OSError`.
+
+        Args:
+            filepath: a path that ends in `.keras`.
+            overwrite: bool, whether to replace an existing file without asking.
+            **kwargs: further arguments of `keras.Model.save`.
+
+        Raises:
+            OSError: if the file cannot be written, such as on a full disk.
+            ValueError: if a layer is quantized by a mode other than `"int8"`, `"int4"`
+                and `"float8"`.
+        """
+        path = pathlib.Path(filepath)
+        remote = "://" in str(filepath)
+        if remote or path.suffix != ".keras" or (path.exists() and not overwrite):
+            super().save(filepath, overwrite=overwrite, **kwargs)
+            return
+        with written_whole(path) as file:
+            super().save(NamelessFile(file), **kwargs)
+
+    @written_by_first_process
+    def save_weights(
+        self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None
+    ) -> None:
+        """Saves the weights as `keras.Model.save_weights` does, atomically.
+
+        The weights are written to memory first, so a full disk raises an `OSError`.
+        HDF5 would end the process. Shards are written by Keras, without this
+        protection.
+
+        Args:
+            filepath: a path that ends in `.weights.h5`.
+            overwrite: bool, whether to replace an existing file without asking.
+            max_shard_size: maximum size of a shard in GB; `None` = one file.
+
+        Raises:
+            OSError: if the file cannot be written, such as on a full disk.
+        """
+        path = str(filepath)
+        if "://" in path or max_shard_size is not None:
+            super().save_weights(filepath, overwrite, max_shard_size)
+            return
+        weights = FileInMemory(path)
+        super().save_weights(weights, overwrite)
+        if weights.getbuffer().nbytes:  # It is empty if the user keeps the old file.
+            with written_whole(path) as file:
+                file.write(weights.getbuffer())
+
+    @written_by_first_process
+    def save_to_preset(self, preset_dir: Any) -> None:
+        """Writes the model to a folder for `from_preset`, atomically.
+
+        The folder has `config.json` (the configuration), `model.weights.h5`,
+        `metadata.json` (versions, date, number of parameters, names of the tokenizers'
+        files) and the tokenizers: `tokenizer.json`, or `source_tokenizer.json` and
+        `target_tokenizer.json`, and beside each a SentencePiece model in `.model`, if
+        it has one. The optimizer is not saved.
+
+        Args:
+            preset_dir: path of the folder; it must be new or empty.
+
+        Raises:
+            FileExistsError: if the folder exists and is not empty.
+            TypeError: if the class of the model has no presets, such as `Ensemble`.
+            ValueError: if the model is quantized.
+        """
+        preset_folders.save_preset(self, preset_dir)
+
+    @classmethod
+    def from_preset(
+        cls, preset: str, load_weights: bool = True, **overrides: Any
+    ) -> Self:
+        """Builds a model of a named size, or loads one from `save_to_preset`.
+
+        Args:
+            preset: a size, for an untrained model: `"transformer_tiny"` (4 + 4
+                blocks of width 128), `"transformer_small"` (3 + 3, 256),
+                `"transformer_base"` (6 + 6, 512) or `"transformer_big"` (6 + 6, 1024);
+                or a trained model: the path of a folder, or `"hf://user/name"` on the
+                Hugging Face Hub (extra `hub`). No code in a folder is run.
+            load_weights: bool, whether to load the weights of a trained model; without
+                them the model has its configuration and its tokenizers.
+            **overrides: any constructor argument. A size always needs the vocabulary (a
+                number or tokenizers). A trained model with its weights accepts
+                arguments that keep the shapes of the weights, such as `dropout`,
+                `dtype` or `max_source_length`.
+
+        Returns:
+            A model of this class, not compiled.
+
+        Raises:
+            ValueError: if there is no such preset; if a folder was written by a newer
+                version, is damaged, or its files do not belong together; or if an
+                override needs other weights.
+            FileNotFoundError: if a folder lacks a file.
+
+        Example:
+
+        >>> model = Seq2Seq.from_preset("transformer_tiny", vocabulary_size=100)
+        >>> model.num_layers, model.hidden_dim
+        (4, 128)
+        >>> model.save_to_preset("en-de")
+        >>> loaded = Seq2Seq.from_preset("en-de", dropout=0.2)
+        >>> loaded.dropout, loaded.count_params() == model.count_params()
+        (0.2, True)
+
+        References:
+            - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), table 3
+              (base and big)
+        """
+        if preset in cls.presets:
+            return cls(**{**cls.presets[preset], **overrides})
+        return preset_folders.load_preset(cls, preset, load_weights, overrides)
+
+    @written_by_first_process
+    def export(
+        self,
+        filepath: Any,
+        search: "Search | None" = None,
+        format: str = "saved_model",
+        **options: Any,
+    ) -> None:
+        """Writes a folder with which other software decodes, without this library.
+
+        Args:
+            filepath: folder to write; it must be new or empty. TensorFlow
+                Serving requires `<name>/<version>`.
+            search: the search; `BeamSearch()` if `None`, or `Sampling(top_p=0.9)` for a
+                SavedModel of a language model. Not part of `"marian"`.
+            format: `"saved_model"`, for TensorFlow, `"ctranslate2"`, `"onnx"`, or
+                `"marian"`, for Hugging Face transformers.
+            **options: further arguments of the function that writes the format:
+                `export_saved_model`, `export_ctranslate2`, `export_onnx` or
+                `export_marian` of `keras_transformer.export`.
+
+        Raises:
+            ValueError: if there is no such `format` or it has no such option.
+        """
+        from keras_transformer.export import export_model
+
+        export_model(self, filepath, search, format, **options)

@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer."""
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import keras
 from keras import ops
@@ -18,19 +18,11 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
-from keras_transformer.layers.block_arguments import (
-    MODEL_OBJECTS,
-    BlockArguments,
-    deserialize_objects,
-)
+from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import Positions, position_pair
-from keras_transformer.models.encoder_decoder import (
-    AttentionScores,
-    EncoderDecoder,
-    OutputsWithScores,
-)
-from keras_transformer.models.file_checks import check_fits_memory
+from keras_transformer.models.beam_history import add_newest
+from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
     check_array_sources,
     check_length_ratio,
@@ -40,8 +32,7 @@ from keras_transformer.models.vocabularies import (
     find_special_ids,
     find_target_size,
 )
-from keras_transformer.training.token_trainer import TokenTrainer
-from keras_transformer.types import Config, Mask, Shape, Tensor, TokenIds
+from keras_transformer.types import Config, Mask, Options, Size, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.presets import PRESETS
 
@@ -49,8 +40,41 @@ if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
 
 
+class AttentionScores(TypedDict):
+    """Attention scores of a call, a tensor for each layer."""
+
+    encoder: list[Tensor]  # (batch, num_heads, source_length, source_length)
+    decoder: list[Tensor]  # (batch, num_heads, target_length, target_length)
+    cross: list[Tensor]  # (batch, num_heads, target_length, source_length)
+
+
+class OutputsWithScores(NamedTuple):
+    """The outputs of a call with `return_attention_scores=True`."""
+
+    logits: Tensor
+    attention_scores: AttentionScores
+
+
+class Seq2SeqState(OutputState, total=False):
+    """The state of decoding.
+
+    Attributes:
+        caches: list of the `KeyValues` of each decoder block: those of all beams, and
+            those of the source, once for each sentence.
+        history: boolean tensor `(batch, num_beams, entries)`; see `beam_history`.
+        source_mask: boolean tensor `(batch, source_length)`, the real tokens.
+        attention: float32 tensor `(batch, num_beams, source_length)`, the attention of
+            the newest tokens, a mean over the heads of the last block.
+    """
+
+    caches: list[tuple[KeyValues, ...]]
+    history: Mask
+    source_mask: Mask
+    attention: Tensor
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
+class Seq2Seq(TransformerModel):
     """Encoder-decoder Transformer, from token ids (or text) to token ids.
 
     It consists of token embeddings times √hidden_dim plus sinusoidal positions, a
@@ -199,7 +223,13 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
 
     presets = PRESETS
     input_keys = ("encoder_token_ids", "decoder_token_ids")
-    positions: Any  # a scheme or a pair of them, which Keras does not track
+    returns_attention_scores = True
+    config_names = (
+        *("num_layers", "num_decoder_layers", "hidden_dim", "vocabulary_size"),
+        *("tie_embeddings", "scale_embeddings", "normalize_embeddings"),
+        *("output_bias", "max_source_length", "max_target_length"),
+        *("output_length_ratio", "pad_token_id", "start_token_id", "end_token_id"),
+    )
 
     def __init__(
         self,
@@ -250,37 +280,28 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             max_source_length=max_source_length,
             max_target_length=max_target_length,
         )
-        self.set_block_arguments(
-            intermediate_dim=intermediate_dim,
-            num_heads=num_heads,
-            dropout=dropout,
-            activation=activation,
-            layer_norm_epsilon=layer_norm_epsilon,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            normalize_first=normalize_first,
-            attention_options=attention_options,
-            feed_forward_options=feed_forward_options,
-            residual_options=residual_options,
-        )
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
-        self.rematerialize = rematerialize
         self.embeds_arrays = source_embedding is not None
         positions = positions or PositionalEncoding()
         if self.embeds_arrays and isinstance(positions, PositionScheme):
             positions = None, positions
         object.__setattr__(self, "positions", positions)
-        source, target = position_pair(self.positions)
-        self.normalize_embeddings = normalize_embeddings
+        source_positions, target_positions = position_pair(positions)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
         tokenizers = source_tokenizer, self.target_tokenizer
-        given_sizes = vocabulary_size, source_vocabulary_size, target_vocabulary_size
         if source_embedding is None:
-            sizes = find_sizes(*tokenizers, *given_sizes)
-            limit = check_limit(max_source_length, source, "max_source_length")
+            sizes = find_sizes(
+                *tokenizers,
+                vocabulary_size,
+                source_vocabulary_size,
+                target_vocabulary_size,
+            )
+            self.max_source_length = check_limit(
+                max_source_length, source_positions, "max_source_length"
+            )
         else:
             check_array_sources(
                 source_embedding=source_embedding,
@@ -292,10 +313,10 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             sizes = find_target_size(
                 target_tokenizer, vocabulary_size, target_vocabulary_size
             )
-            limit = None
-        self.max_source_length = limit
-        limit = check_limit(max_target_length, target, "max_target_length")
-        self.max_target_length = limit
+            self.max_source_length = None
+        self.max_target_length = check_limit(
+            max_target_length, target_positions, "max_target_length"
+        )
         self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.vocabulary_size = sizes.shared
         self.source_vocabulary_size = sizes.source
@@ -305,55 +326,63 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         self.pad_token_id, self.start_token_id, self.end_token_id = special_ids
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
         self.scale_embeddings = scale_embeddings
+        self.normalize_embeddings = normalize_embeddings
         untied = self.tie_embeddings == "none"
         self.output_bias = untied if output_bias is None else output_bias
-        self._build_layers(source_embedding)
-        self._cache_compiled_functions()
-
-    def _build_layers(self, source_embedding: keras.layers.Layer | None) -> None:
-        shape = (None, None, self.hidden_dim)
-        self._build_embeddings(shape, source_embedding)
-        self._build_stacks(shape)
-        self._build_output(shape)
-        self.built = source_embedding is None or source_embedding.built
-
-    def _build_embeddings(
-        self, shape: Shape, source_embedding: keras.layers.Layer | None
-    ) -> None:
-        self.target_embedding = self._embedding("target", self.target_vocabulary_size)
-        self.source_embedding: Any = source_embedding or self.target_embedding
-        if source_embedding is None and self.tie_embeddings != "all":
-            self.source_embedding = self._embedding(
-                "source", self.source_vocabulary_size
-            )
-        source, target = position_pair(self.positions)
-        self.source_encoding = self._encoding(source)
-        self.target_encoding = self._encoding(target)
-        self.source_norm = self._embedding_norm()
-        self.target_norm = self._embedding_norm()
-        self.embedding_dropout = keras.layers.Dropout(
-            self.dropout, dtype=self.dtype_policy
-        )
-        self.embedding_dropout.build(shape)
-
-    def _build_stacks(self, shape: Shape) -> None:
-        stack = {
-            **self.get_block_arguments(),
-            "rematerialize": self.rematerialize,
+        blocks: Options = {
+            "intermediate_dim": intermediate_dim,
+            "num_heads": num_heads,
+            "dropout": dropout,
+            "activation": activation,
+            "normalize_first": normalize_first,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "attention_options": attention_options,
+            "feed_forward_options": feed_forward_options,
+            "residual_options": residual_options,
+            "rematerialize": rematerialize,
+            "kernel_initializer": kernel_initializer,
+            "bias_initializer": bias_initializer,
             "dtype": self.dtype_policy,
         }
-        source, target = (
-            None if scheme is None or scheme.added_to_inputs else scheme
-            for scheme in position_pair(self.positions)
+        positions = _unless_added(source_positions)
+        encoder = EncoderStack(
+            num_layers, **blocks, positions=positions, name="encoder"
         )
-        self.encoder = EncoderStack(
-            self.num_layers, **{**stack, "positions": source}, name="encoder"
+        positions = _unless_added(target_positions)
+        decoder = DecoderStack(
+            self.num_decoder_layers, **blocks, positions=positions, name="decoder"
         )
+        self._keep_block_arguments(decoder)
+        self._build_layers(encoder, decoder, source_embedding)
+        self._cache_compiled_functions()
+
+    def _build_layers(
+        self,
+        encoder: EncoderStack,
+        decoder: DecoderStack,
+        source_embedding: keras.layers.Layer | None,
+    ) -> None:
+        self.target_embedding = self._make_embedding(
+            "target", self.target_vocabulary_size
+        )
+        self.source_embedding: Any = source_embedding or self.target_embedding
+        if source_embedding is None and self.tie_embeddings != "all":
+            self.source_embedding = self._make_embedding(
+                "source", self.source_vocabulary_size
+            )
+        source_positions, target_positions = position_pair(self.positions)
+        self.source_encoding = self._make_encoding(source_positions)
+        self.target_encoding = self._make_encoding(target_positions)
+        self.source_norm = self._make_embedding_norm()
+        self.target_norm = self._make_embedding_norm()
+        self.embedding_dropout = self._make_dropout()
+        shape = (None, None, self.hidden_dim)
+        self.encoder = encoder
         self.encoder.build(shape)
-        self.decoder = DecoderStack(
-            self.num_decoder_layers, **{**stack, "positions": target}, name="decoder"
-        )
+        self.decoder = decoder
         self.decoder.build(shape, shape)
+        self._build_output()
+        self.built = source_embedding is None or source_embedding.built
 
     def call(
         self,
@@ -417,38 +446,25 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
             x = self.source_norm(x)
         return self.embedding_dropout(x, training=training), mask
 
-    def embed_target(
-        self,
-        token_ids: TokenIds,
-        positions: Tensor | None = None,
-        training: bool | None = None,
+    def encode(
+        self, encoder_token_ids: TokenIds, training: bool | None = None
     ) -> Tensor:
-        """Embeds target tokens and adds their positions.
+        """Runs the encoder.
 
         Args:
-            token_ids: int tensor `(batch, target_length)`.
-            positions: int tensor `(target_length,)`; `None` = from 0.
+            encoder_token_ids: int tensor `(batch, source_length)`; or arrays
+                `(batch, ...)`, if the model has a `source_embedding`.
             training: bool, whether dropout is applied.
 
         Returns:
-            Tensor `(batch, target_length, hidden_dim)` in the compute dtype.
+            Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
         """
-        x = self._scale(self.target_embedding(token_ids))
-        if self.target_encoding is not None:
-            x = self.target_encoding(x, positions=positions)
-        if self.target_norm is not None:
-            x = self.target_norm(x)
-        return self.embedding_dropout(x, training=training)
-
-    def _scale(self, embedded: Tensor) -> Tensor:
-        return embedded * self.hidden_dim**0.5 if self.scale_embeddings else embedded
-
-    def encode_with_mask(
-        self, encoder_token_ids: TokenIds, training: bool | None = None
-    ) -> tuple[Tensor, Mask]:
-        """Runs the encoder, and returns the padding mask of the sources as well."""
-        x, mask = self._embed_source(encoder_token_ids, training)
-        return self.encoder(x, padding_mask=mask, training=training), mask
+        sources, shifts = encoder_token_ids, None
+        if not self.embeds_arrays:
+            sources, shifts = align_rows(sources, self.pad_token_id)
+        x, mask = self._embed_source(sources, training)
+        encoded = self.encoder(x, padding_mask=mask, training=training)
+        return encoded if shifts is None else restore_order(encoded, shifts, 1)
 
     @property
     def source_spec(self) -> ArraySpec | None:
@@ -456,59 +472,95 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
         return spec_of_layer(self.source_embedding) if self.embeds_arrays else None
 
     def prepare_sources(self, sources: Any) -> Any:
-        """Embeds arrays; see `SearchableModel.prepare_sources`."""
+        """Embeds arrays; see `GenerativeModel.prepare_sources`."""
         sources = super().prepare_sources(sources)
         if not self.embeds_arrays:
             return sources
         return embed_arrays(self.source_embedding, sources, self.hidden_dim)
 
-    def get_config(self) -> Config:
-        names = (
-            *("num_layers", "num_decoder_layers", "hidden_dim", "vocabulary_size"),
-            *("tie_embeddings", "scale_embeddings", "normalize_embeddings"),
-            *("output_bias", "rematerialize"),
-            *("max_source_length", "max_target_length", "output_length_ratio"),
-            *("pad_token_id", "start_token_id", "end_token_id"),
+    def start_decoding(
+        self,
+        encoder_token_ids: TokenIds,
+        num_beams: int,
+        max_length: Size,
+        return_attention: bool = False,
+    ) -> Seq2SeqState:
+        """Encodes the sources; see `GenerativeModel.start_decoding`."""
+        sources = self.prepare_sources(encoder_token_ids)
+        x, mask = self._embed_source(sources, training=False)
+        encoded = self.encoder(x, padding_mask=mask, training=False)
+        batch, source_length = ops.shape(mask)
+        entries = max_length * num_beams
+        state: Seq2SeqState = {
+            "caches": self.decoder.empty_caches(encoded, entries),
+            "history": ops.zeros((batch, num_beams, entries), "bool"),
+            "source_mask": mask,
+            **self._output_state(),
+        }
+        if return_attention:
+            shape = (batch, num_beams, source_length)
+            state["attention"] = ops.zeros(shape, "float32")
+        return state
+
+    def decode_step(
+        self, token_ids: TokenIds, index: Tensor, state: Seq2SeqState
+    ) -> tuple[Tensor, Seq2SeqState]:
+        """Computes the logits of the next tokens; see `GenerativeModel.decode_step`."""
+        num_beams, entries = state["history"].shape[1], ops.shape(state["history"])[2]
+        newest = index * num_beams
+        history = add_newest(state["history"], newest)
+        positions = ops.broadcast_to(index, (num_beams,))
+        steps = ops.floor_divide(ops.arange(entries, dtype="int32"), num_beams)
+        x = self.embed_target(token_ids, positions, training=False)
+        x, caches, *scores = self.decoder.step(
+            x,
+            state["caches"],
+            newest,
+            attention_mask=history,
+            encoder_padding_mask=state["source_mask"],
+            positions=positions,
+            cache_positions=steps,
+            return_attention_scores="attention" in state,
         )
-        config = {**super().get_config(), **{n: getattr(self, n) for n in names}}
-        config.update(self.get_block_config())
+        state = {**state, "caches": caches, "history": history}
+        if scores:
+            attention = ops.cast(scores[0]["cross_attention"], "float32")
+            state["attention"] = ops.mean(attention, axis=1)
+        return self.compute_logits(x, state.get("output_kernel")), state
+
+    def cross_attention(
+        self,
+        encoder_token_ids: TokenIds,
+        decoder_token_ids: TokenIds,
+        layer: int | None = None,
+    ) -> Tensor:
+        """Computes the attention to the source; see `GenerativeModel`."""
+        inputs: SequenceInputs = {
+            "encoder_token_ids": encoder_token_ids,
+            "decoder_token_ids": decoder_token_ids,
+        }
+        count = self.num_decoder_layers
+        if layer is None:
+            layer = max(count - 2, 0)
+        elif not -count <= layer < count:
+            raise ValueError(
+                f"`layer` must be from {-count} to {count - 1}, since the decoder has "
+                f"{count} layers; received `layer={layer}`."
+            )
+        _, scores = self(inputs, training=False, return_attention_scores=True)
+        return ops.mean(ops.cast(scores["cross"][layer], "float32"), axis=1)
+
+    def get_config(self) -> Config:
+        config = super().get_config()
         if self.embeds_arrays:
             serialized = keras.saving.serialize_keras_object(self.source_embedding)
             config["source_embedding"] = serialized
         if self.vocabulary_size is None:
             config["source_vocabulary_size"] = self.source_vocabulary_size or None
             config["target_vocabulary_size"] = self.target_vocabulary_size
-        for name, tokenizer in self.own_tokenizers().items():
-            config[name] = keras.saving.serialize_keras_object(tokenizer)
         return config
 
-    def own_tokenizers(self) -> "dict[str, Tokenizer]":
-        """Returns the tokenizers by argument name, a shared tokenizer only once.
 
-        Returns:
-            A dictionary with the keys `"source_tokenizer"` and, if it is another
-            object, `"target_tokenizer"`; empty without tokenizers.
-        """
-        source, target = self.source_tokenizer, self.target_tokenizer
-        tokenizers = {"source_tokenizer": source, "target_tokenizer": target}
-        if source is target:
-            del tokenizers["target_tokenizer"]
-        return {name: each for name, each in tokenizers.items() if each is not None}
-
-    @classmethod
-    def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
-        """Creates a model from the result of `get_config`.
-
-        Raises:
-            ValueError: if the model does not fit in the memory of this machine.
-        """
-        check_fits_memory(config)
-        config = deserialize_objects(config, MODEL_OBJECTS)
-        for name in ("source_tokenizer", "target_tokenizer"):
-            if config.get(name) is not None:
-                from keras_transformer import text  # noqa: F401 (registers tokenizers)
-
-                config[name] = keras.saving.deserialize_keras_object(
-                    config[name], custom_objects
-                )
-        return cls(**config)
+def _unless_added(scheme: PositionScheme | None) -> PositionScheme | None:
+    """Returns the scheme of the blocks: one that is not added to the embeddings."""
+    return None if scheme is None or scheme.added_to_inputs else scheme

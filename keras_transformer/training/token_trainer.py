@@ -8,9 +8,9 @@ import keras
 from keras import ops
 
 from keras_transformer.backend.distribution import (
-    ReplicatedModel,
     build_optimizer,
     check_distribution,
+    check_strategy,
     count_replicas,
     is_alone,
     mean_loss_for_logs,
@@ -55,7 +55,7 @@ _SIGNATURES = {
 }
 
 
-class TokenTrainer(ReplicatedModel):
+class TokenTrainer(keras.Model):
     """Keras model of token sequences with further options for training.
 
     `compile` takes two more arguments than `keras.Model.compile`. The model must have
@@ -276,6 +276,7 @@ class TokenTrainer(ReplicatedModel):
         arguments = _bound("evaluate", self, *args, **kwargs)
         check_compiled("evaluate", self)
         check_data("evaluate", arguments, self.input_keys)
+        check_strategy(self)
         self._check_devices()
         with explained_errors(self._check_ids(arguments)):
             return super().evaluate(**arguments)
@@ -343,6 +344,7 @@ class TokenTrainer(ReplicatedModel):
         """
         check_compiled("test_on_batch", self)
         check_data("evaluate", {"x": x, "y": y}, self.input_keys)
+        check_strategy(self)
         self._check_ids({"x": x, "y": y, "sample_weight": sample_weight})
         return super().test_on_batch(x, y, sample_weight, return_dict=return_dict)
 

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Never, Protocol
 
 import keras
 
 from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
 from keras_transformer.decoding.lengths import warn_of_truncation
-from keras_transformer.decoding.search_options import explains_search_options
+from keras_transformer.decoding.search_options import refuse_search_options
 from keras_transformer_runtime.arguments import check_ints
 
 MAX_SAMPLE_LENGTH = 160  # Characters.
@@ -96,7 +96,6 @@ class TranslationQuality(keras.callbacks.Callback):
     # Checkpoints store this name.
     checkpointed_attributes = ("_has_begun",)
 
-    @explains_search_options
     def __init__(
         self,
         sources: Sequence[str],
@@ -107,8 +106,10 @@ class TranslationQuality(keras.callbacks.Callback):
         samples: int = 3,
         tokenize: str = "13a",
         metrics: Sequence[str] = ("bleu", "chrf"),
+        **others: Never,
     ) -> None:
         super().__init__()
+        refuse_search_options(TranslationQuality, others)
         _check_corpus(sources, references)
         if search is not None and search.num_hypotheses != 1:
             raise ValueError(

@@ -117,8 +117,8 @@ def private_names_of_keras():
     )
     objects = (optimizer, loss, layer, model, *callbacks)
     names = {name for each in objects for name in dir(each) if is_private(name)}
-    # Of models on TensorFlow, and of variables.
-    return names | {"_maybe_symbolic_build", "_value"}
+    # Of variables.
+    return names | {"_value"}
 
 
 PRIVATE_OF_KERAS = private_names_of_keras()

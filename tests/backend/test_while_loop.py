@@ -6,11 +6,12 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.backend import while_loop as while_loop_module
-from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.while_loop import while_loop
+from keras_transformer.backend import compiling
+from keras_transformer.backend.compiling import compile_function, while_loop
+from keras_transformer.inference.batch_search import search_batch
+from keras_transformer.inference.request import Request
 
-STEPS = 2 * while_loop_module.EAGER_STEPS
+STEPS = 2 * compiling.EAGER_STEPS
 KERNEL = np.array([[0.5, -1.0], [0.25, 1.0]], "float32")
 IS_TORCH = keras.backend.backend() == "torch"
 
@@ -91,9 +92,9 @@ def test_lora_takes_effect(looped, model):
 class TestRecording:
     def test_is_made_after_some_steps(self, looped, calls):
         looped(X, SHIFT)
-        assert len(calls) == while_loop_module.EAGER_STEPS + 1
+        assert len(calls) == compiling.EAGER_STEPS + 1
         looped(X, SHIFT)
-        assert len(calls) == while_loop_module.EAGER_STEPS + 1
+        assert len(calls) == compiling.EAGER_STEPS + 1
 
     def test_is_of_the_shapes(self, looped, calls):
         looped(X, SHIFT)
@@ -145,14 +146,14 @@ SEARCHES = {
 def test_searches_that_are_recorded(search, monkeypatch):
     import torch
 
-    recordings, record = [], while_loop_module._record
+    recordings, record = [], compiling._record
 
     def remember(*arguments):
         recordings.append(record(*arguments))
         return recordings[-1]
 
-    monkeypatch.setattr(while_loop_module, "EAGER_STEPS", 0)
-    monkeypatch.setattr(while_loop_module, "_record", remember)
+    monkeypatch.setattr(compiling, "EAGER_STEPS", 0)
+    monkeypatch.setattr(compiling, "_record", remember)
     model = kt.Seq2Seq(
         vocabulary_size=20,
         num_layers=1,
@@ -172,7 +173,8 @@ def test_searches_that_are_recorded(search, monkeypatch):
             seed=3,
         )
         with torch.no_grad():
-            eager = model.search(sources, search, 14, 6, prefixes, 3)
+            request = Request(search, 14, 6)
+            eager = search_batch(model, sources, request, prefixes, 3)
         longest = found.token_ids.shape[2]
         eager = eager._replace(token_ids=eager.token_ids[:, :, :longest])
         for tensor, other in zip(found, eager, strict=True):

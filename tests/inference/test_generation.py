@@ -15,6 +15,8 @@ from keras_transformer import (
     SearchResult,
     Seq2Seq,
 )
+from keras_transformer.inference.batch_search import search_batch
+from keras_transformer.inference.request import Request
 from keras_transformer.text import CharacterTokenizer
 
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
@@ -80,7 +82,7 @@ def test_outputs_longer_than_the_first_part_of_a_search():
     rows = [[4, 5, 3], [8, 5, 3]]
     result = model.generate(rows, GREEDY, 40, min_length=30)
     assert result.lengths.min() >= 30
-    expected = model.search(np.array(rows), GREEDY, 40, min_length=30)
+    expected = search_batch(model, np.array(rows), Request(GREEDY, 40, 30))
     check_equal(result, SearchResult(*map(keras.ops.convert_to_numpy, expected)))
 
 
@@ -402,9 +404,9 @@ class Recorder(Seq2Seq):
 
     shapes = ()
 
-    def begin_search(self, sources, **options):
+    def start_decoding(self, sources, *arguments, **options):
         self.shapes = {*self.shapes, tuple(sources.shape)}
-        return super().begin_search(sources, **options)
+        return super().start_decoding(sources, *arguments, **options)
 
 
 @once

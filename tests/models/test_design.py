@@ -7,6 +7,7 @@ from designs import DESIGNS
 from keras import ops
 
 from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
+from keras_transformer.decoding.decoding_model import extend_steps, reorder_beams
 from keras_transformer.layers import LearnedPositionalEncoding
 
 SIZES = {
@@ -66,11 +67,11 @@ def test_steps_with_reordered_beams_equal_whole_calls(name, normalize_first):
     state = model.start_decoding(SOURCES, num_beams, max_length=2)
     for index in range(4):
         if index == 2:
-            state = model.extend_state(state, max_length=5)
+            state = extend_steps(model, state, 3)
         newest = ops.convert_to_tensor(beams[:, :, index], "int32")
         stepped, state = model.decode_step(newest, index, state)
         if index == 1:
-            state = model.reorder_state(state, ops.convert_to_tensor(parents))
+            state = reorder_beams(model, state, ops.convert_to_tensor(parents))
             beams = np.take_along_axis(beams, parents[:, :, None], axis=1)
     for beam in range(num_beams):
         whole = logits(model, targets=beams[:, beam])[:, -1]
@@ -113,7 +114,7 @@ def test_a_pattern_is_for_self_attention_alone(modern):
 @pytest.mark.once("torch")
 def test_a_cache_holds_the_heads_of_keys_and_values_alone(modern):
     state = modern.start_decoding(SOURCES, num_beams=3, max_length=4)
-    for own, cross in state["caches"].blocks:
+    for own, cross in state["caches"]:
         assert own.keys.shape == (2, 1, 4, 12) and own.values.shape == (2, 1, 12, 4)
         assert cross.keys.shape == (2, 1, 4, 5) and cross.values.shape == (2, 1, 5, 4)
 

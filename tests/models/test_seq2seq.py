@@ -7,6 +7,8 @@ from keras import ops
 from layer_contract import HALF_POLICIES, to_numpy, with_random_weights
 
 from keras_transformer import BeamSearch, GreedySearch, Seq2Seq
+from keras_transformer.inference.batch_search import prepare_search
+from keras_transformer.inference.request import Request
 
 RNG = np.random.default_rng(19)
 BATCH, SOURCE_LENGTH, TARGET_LENGTH = 3, 5, 4
@@ -224,9 +226,9 @@ def test_generate_equals_a_search_step_by_step_and_has_the_scores_of_the_call():
     found = model.generate(SOURCE, search, **limits)
     assert (found.token_ids != before.token_ids).any()
 
-    inputs = model.search_inputs(SOURCE, **limits)
-    state = model.start_decoding(SOURCE, search.num_beams, limits["max_length"])
-    state = search.start(model, inputs, state, limits["max_length"])
+    request = Request(search, **limits)
+    inputs, state, steps, _ = prepare_search(model, SOURCE, request, has_all_room=True)
+    state = search.start(model, inputs, state, steps)
     while not to_numpy(state.done).all():
         state = search.advance(model, inputs, state)
     for one, other in zip(found[:3], search.result(model, state)[:3], strict=True):

@@ -96,8 +96,3 @@ def test_several_processes_of_torch_are_refused(monkeypatch):
     for train in (model.fit, model.train_on_batch):
         with pytest.raises(ValueError, match="torch.distributed.* with 2 processes"):
             train(None, None)
-
-
-@pytest.mark.once("torch")
-def test_shapes_without_a_batch_are_none_if_unknown():
-    assert distribution._batch_of(object()) is None  # Keras then takes a batch.

@@ -181,9 +181,9 @@ class CountingSeq2Seq(Seq2Seq):
 
     searches = 0
 
-    def begin_search(self, *arguments, **options):
+    def start_decoding(self, *arguments, **options):
         self.searches += 1
-        return super().begin_search(*arguments, **options)
+        return super().start_decoding(*arguments, **options)
 
     def generate(self, *arguments, **options):
         self.generated_with.append([w.numpy() for w in self.trainable_weights])

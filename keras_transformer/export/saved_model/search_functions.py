@@ -11,6 +11,7 @@ from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel
 from keras_transformer.export.saved_model.quantization import StoredWeights
 from keras_transformer.inference.alignment import BatchAlignment, align_batch
+from keras_transformer.inference.batch_search import search_batch
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import token_log_probabilities
@@ -79,15 +80,16 @@ class SearchFunctions(tf.Module):
         def search(
             token_ids: tf.Tensor, prefixes: tf.Tensor, seed: tf.Tensor
         ) -> SearchResult:
-            return model.search(token_ids, *request, prefixes=prefixes, seed=seed)
+            return search_batch(model, token_ids, request, prefixes, seed)
 
         def search_phrases(
             token_ids: tf.Tensor, prefixes: tf.Tensor, phrases: tf.Tensor
         ) -> SearchResult:
-            return model.search(token_ids, *request, prefixes=prefixes, phrases=phrases)
+            return search_batch(model, token_ids, request, prefixes, phrases=phrases)
 
         def search_piece(token_ids: tf.Tensor, seed: tf.Tensor) -> SearchResult:
-            return model.search(token_ids, request.search, PIECE_LENGTH, seed=seed)
+            piece = Request(request.search, PIECE_LENGTH)
+            return search_batch(model, token_ids, piece, seed=seed)
 
         def score(
             sources: tf.Tensor, targets: tf.Tensor, labels: tf.Tensor

@@ -18,7 +18,6 @@ from keras_transformer.export.saved_model.search_functions import (
     round_up,
     traced_function,
 )
-from keras_transformer.inference.protocols import HasAttentionScores
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.text.prompt_tokenizer import with_first_token
@@ -140,7 +139,7 @@ class Signatures(SearchFunctions):
                     input_spec("seed", tf.int32),
                 ],
             )
-        if isinstance(model, HasAttentionScores):
+        if model.returns_attention_scores:
             self.functions["attention_scores"] = traced_function(
                 self._attention_scores, input_signature=[input_spec("text")]
             )

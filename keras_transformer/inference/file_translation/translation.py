@@ -11,7 +11,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, NamedTuple, TypeAlias, cast
+from typing import BinaryIO, NamedTuple, Never, TypeAlias, cast
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.lengths import warn_of_truncation
-from keras_transformer.decoding.search_options import explains_search_options
+from keras_transformer.decoding.search_options import refuse_search_options
 from keras_transformer.inference.file_translation.line_windows import (
     FileLines,
     LineWindow,
@@ -63,7 +63,6 @@ class _Options(NamedTuple):
     dictionary: PhraseDictionary | None = None
 
 
-@explains_search_options
 def translate_file(
     model: SequenceModel,
     source: str | os.PathLike,
@@ -82,6 +81,7 @@ def translate_file(
     workers: int = 1,
     verbose: int = 1,
     dictionary: PhraseDictionary | None = None,
+    **unknown: Never,
 ) -> None:
     """Translates a text file of any size, one text per line.
 
@@ -129,6 +129,7 @@ def translate_file(
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: the target phrases that must occur in the translations of lines
             with certain source phrases; see `PhraseDictionary`.
+        **unknown: none. An option of a search is refused with the right call.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
@@ -147,6 +148,7 @@ def translate_file(
     translate_file(model, "news.en", "news.de", search=BeamSearch(num_beams=5))
     ```
     """
+    refuse_search_options(translate_file, unknown)
     search, target = search or BeamSearch(), pathlib.Path(target)
     check_request(Request(search, max_length, min_length), batch_size)
     check_seed(seed)
@@ -190,7 +192,6 @@ def translate_file(
     warn_of_truncation(progress.truncated, progress.lines, TRUNCATION_REMEDY)
 
 
-@explains_search_options
 def translate_stream(
     model: SequenceModel,
     source: str | os.PathLike | BinaryIO,
@@ -205,6 +206,7 @@ def translate_stream(
     too_long: str = "error",
     verbose: int = 0,
     dictionary: PhraseDictionary | None = None,
+    **unknown: Never,
 ) -> None:
     """Translates from a pipe, or into a pipe, as `translate_file` does.
 
@@ -226,6 +228,7 @@ def translate_stream(
         too_long: see `translate_file`.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: see `translate_file`.
+        **unknown: none. An option of a search is refused with the right call.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
@@ -242,6 +245,7 @@ def translate_stream(
     print(len(written.getvalue().splitlines()))  # 2
     ```
     """
+    refuse_search_options(translate_stream, unknown)
     search = search or BeamSearch()
     check_request(Request(search, max_length, 0), batch_size)
     _check_arguments(window, too_long)

@@ -7,7 +7,11 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention.axes import Masks, call_over_axes
-from keras_transformer.layers.attention.implementations import are_same_tokens, attend
+from keras_transformer.layers.attention.blockwise import (
+    blockwise_attention,
+    is_blockwise_faster,
+    mask_and_bias,
+)
 from keras_transformer.layers.attention.key_values import (
     Cache,
     KeyValues,
@@ -15,6 +19,9 @@ from keras_transformer.layers.attention.key_values import (
     update_cache,
 )
 from keras_transformer.layers.attention.patterns import AttentionPattern
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    scaled_dot_product_attention,
+)
 from keras_transformer.layers.attention.validation import (
     as_shape,
     check_attention_scheme,
@@ -346,7 +353,7 @@ class MultiHeadAttention(QuantizedLayers):
             **options,
             query_positions=query_positions,
             key_positions=key_positions,
-            is_self_attention=cache is None and are_same_tokens(query, key),
+            is_self_attention=cache is None and _are_same_tokens(query, key),
         )
         if query_mask is not None:
             attended, scores = zero_masked_queries(attended, scores, query_mask)
@@ -365,26 +372,60 @@ class MultiHeadAttention(QuantizedLayers):
         training: bool | None = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
-        **positions: Any,
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
+        is_self_attention: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes attention of the heads; a subclass may override it as in Keras."""
+        """Computes attention of the heads; a subclass may override it as in Keras.
+
+        Only the pairs inside and near the pattern are computed if that is faster, the
+        positions are 0, 1, 2, …, and scores are not requested. The outputs are equal.
+        """
         check_scores_available(return_attention_scores, self._flash_attention)
-        has_dropout = bool(training) and self.dropout > 0
-        is_enabled = keras.config.is_flash_attention_enabled()
-        attended: Any = attend(
+        dropout = self._drop if training and self.dropout > 0 else None
+        flash = self._flash_attention or keras.config.is_flash_attention_enabled()
+        if (
+            self.pattern is not None
+            and is_self_attention
+            and query_positions is None
+            and key_positions is None
+            and not return_attention_scores
+            and is_blockwise_faster(self.pattern, query.shape[1], attention_mask)
+        ):
+            output = blockwise_attention(
+                query,
+                key,
+                value,
+                attention_mask,
+                self.pattern,
+                self.positions,
+                use_causal_mask,
+                dropout,
+                flash,
+            )
+            return output, None
+        mask, bias = mask_and_bias(
+            query,
+            key,
+            query_positions,
+            key_positions,
+            attention_mask,
+            self.pattern,
+            self.positions,
+            use_causal_mask,
+        )
+        result: Any = scaled_dot_product_attention(
             query,
             key,
             value,
-            attention_mask,
-            pattern=self.pattern,
-            positions=self.positions,
-            use_causal_mask=use_causal_mask,
-            return_attention_scores=return_attention_scores,
-            dropout=self._drop if has_dropout else None,
-            flash_attention=self._flash_attention or is_enabled,
-            **positions,
+            mask,
+            return_attention_scores,
+            dropout,
+            flash,
+            bias,
+            use_causal_mask and query_positions is None and key_positions is None,
         )
-        return attended if return_attention_scores else (attended, None)
+        return result if return_attention_scores else (result, None)
 
     def _drop(self, scores: Tensor) -> Tensor:
         return self._dropout_layer(scores, training=True)
@@ -493,3 +534,10 @@ class MultiHeadAttention(QuantizedLayers):
         for name in ("pattern", "positions"):
             config[name] = deserialize(config.get(name))
         return cls(**config)
+
+
+def _are_same_tokens(query: Tensor, key: Tensor) -> bool:
+    """Returns whether queries and keys may belong to the same tokens."""
+    if None in (query.shape[1], key.shape[1]):
+        return query is key
+    return query.shape[1] == key.shape[1]

@@ -197,19 +197,16 @@ def _attention_scores(
         logits = logits + ops.cast(bias, "float32")
     if mask is not None:
         logits = ops.where(mask, logits, _lowest("float32"))
-    return ops.cast(_softmax(logits), query.dtype)
+    if logits.shape[-1] == 1:  # Keras warns of a softmax over a single entry.
+        scores = ops.exp(ops.log_softmax(logits, axis=-1))
+    else:
+        scores = ops.softmax(logits, axis=-1)
+    return ops.cast(scores, query.dtype)
 
 
 def _lowest(dtype: object) -> float:
     """Returns a finite logit below all others."""
     return -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
-
-
-def _softmax(logits: Tensor) -> Tensor:
-    """Computes the softmax over the keys without Keras's warning for a single key."""
-    if logits.shape[-1] == 1:
-        return ops.exp(ops.log_softmax(logits, axis=-1))
-    return ops.softmax(logits, axis=-1)
 
 
 def _zero_unattended(output: Tensor, mask: Mask | None) -> Tensor:

@@ -28,18 +28,6 @@ class Bigrams(GenerativeModel):
     def decode_step(self, token_ids, index, state):
         return keras.ops.take(self.table, token_ids, axis=0), state
 
-    def prepare_state(self, state):
-        return state
-
-    def reorder_state(self, state, parents):
-        return state
-
-    def extend_state(self, state, max_length):
-        return state
-
-    def take_state(self, state, rows):
-        return state
-
     def cross_attention(self, sources, targets, layer=None):
         shape = (*keras.ops.shape(targets), keras.ops.shape(sources)[1])
         return keras.ops.ones(shape, "float32")

@@ -1,0 +1,127 @@
+"""A search of a batch of sources, which every backend can trace."""
+
+from typing import Any, NamedTuple
+
+from keras import ops
+
+from keras_transformer.backend.int32_sum import int32_sum
+from keras_transformer.decoding import (
+    ModelState,
+    OutputLength,
+    SearchInputs,
+    SearchResult,
+    run_search,
+)
+from keras_transformer.decoding.lengths import output_lengths, smaller
+from keras_transformer.decoding.random_numbers import (
+    combine,
+    key_of_array,
+    key_of_tokens,
+)
+from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.request import Request
+from keras_transformer.inference.source_arrays import without_embedding
+from keras_transformer.types import Size, Tensor, TokenIds
+
+
+class PreparedSearch(NamedTuple):
+    """The arguments of `run_search`.
+
+    Attributes:
+        inputs: the constraints.
+        state: the state of the model before the first step.
+        steps: int or int32 scalar tensor, the maximum number of steps.
+        capacity: int or int32 scalar tensor, the steps that the state has room for.
+    """
+
+    inputs: SearchInputs
+    state: ModelState
+    steps: Size
+    capacity: Size
+
+
+def search_batch(
+    model: SequenceModel,
+    sources: Tensor,
+    request: Request,
+    prefixes: TokenIds | None = None,
+    seed: Size = 0,
+    phrases: TokenIds | None = None,
+) -> SearchResult:
+    """Decodes a batch; the arguments are those of `prepare_search`."""
+    prepared = prepare_search(model, sources, request, prefixes, seed, phrases)
+    return run_search(request.search, model, *prepared)
+
+
+def prepare_search(
+    model: SequenceModel,
+    sources: Any,
+    request: Request,
+    prefixes: TokenIds | None = None,
+    seed: Size = 0,
+    phrases: TokenIds | None = None,
+    has_all_room: bool = False,
+) -> PreparedSearch:
+    """Encodes sources and computes the constraints of their search.
+
+    Args:
+        model: the model.
+        sources: int tensor `(batch, source_length)`, padded; or arrays `(batch, ...)`.
+        request: the search and the lengths.
+        prefixes: int tensor `(batch, prefix_length)`, the beginnings of the outputs,
+            padded; `None` = no prefixes.
+        seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
+        phrases: int tensor `(batch, phrases, phrase_length)`, the phrases that must
+            occur in the outputs, padded; `None` = no phrases.
+        has_all_room: bool, whether the state of the model has room for all steps.
+    """
+    sources = model.prepare_sources(sources)
+    inputs = search_inputs(model, sources, request, prefixes, seed, phrases)
+    source_length = ops.shape(inputs.source_mask)[1]
+    steps, capacity = count_steps(model, source_length, request.max_length)
+    capacity = steps if has_all_room else capacity
+    search = request.search
+    state = model.start_decoding(
+        sources, search.num_beams, capacity, search.needs_attention
+    )
+    return PreparedSearch(inputs, state, steps, capacity)
+
+
+def count_steps(
+    model: SequenceModel, source_length: Size, max_length: OutputLength | None
+) -> tuple[Size, Size]:
+    """Returns the number of steps, and of those that the first part has room for."""
+    steps = model.longest_output(source_length, max_length)
+    return steps, smaller(source_length + 8, steps)  # few outputs are longer
+
+
+def search_inputs(
+    model: SequenceModel,
+    sources: Any,
+    request: Request,
+    prefixes: TokenIds | None = None,
+    seed: Size = 0,
+    phrases: TokenIds | None = None,
+) -> SearchInputs:
+    """Returns the constraints of a search; see `prepare_search`."""
+    real = model.source_mask(sources)
+    lengths = int32_sum(real, axis=1)
+    batch, source_length = ops.shape(real)
+    if model.source_spec is None:
+        keys = key_of_tokens(sources, real)
+    else:
+        keys = key_of_array(without_embedding(sources))
+    if prefixes is None:
+        prefixes = ops.zeros((batch, 0), "int32")
+    if phrases is None:
+        phrases = ops.zeros((batch, 0, 0), "int32")
+    steps = model.longest_output(source_length, request.max_length)
+    limits = ops.minimum(model.max_steps(lengths, request.max_length), steps)
+    return SearchInputs(
+        limits=ops.where(lengths > 0, limits, 1),
+        min_lengths=output_lengths(request.min_length, lengths),
+        prefixes=prefixes,
+        source_mask=real,
+        keys=combine(keys, seed),
+        phrases=phrases,
+    )

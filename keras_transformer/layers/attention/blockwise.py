@@ -1,0 +1,131 @@
+"""Masks and biases of pairs of positions, and attention block by block."""
+
+from collections.abc import Callable
+
+from keras import ops
+
+from keras_transformer.layers.attention.patterns import AttentionPattern
+from keras_transformer.layers.attention.scaled_dot_product_attention import (
+    AttentionResult,
+    scaled_dot_product_attention,
+)
+from keras_transformer.layers.masking import (
+    attention_mask_from_padding,
+    merge_masks,
+    with_head_axis,
+)
+from keras_transformer.layers.positions.scheme import (
+    PositionScheme,
+    relative_positions,
+    sequence_positions,
+)
+from keras_transformer.types import Mask, Size, Tensor
+
+
+def mask_and_bias(
+    query: Tensor,
+    key: Tensor,
+    query_positions: Tensor | None,
+    key_positions: Tensor | None,
+    mask: Mask | None,
+    pattern: AttentionPattern | None,
+    scheme: PositionScheme | None,
+    use_causal_mask: bool,
+) -> tuple[Mask | None, Tensor | None]:
+    """Returns the mask and the bias of all pairs of queries and keys.
+
+    The positions are int tensors `(length,)` or `(rows, length)`, where `rows` divides
+    the batch size; `None` = 0, 1, 2, …. If both are `None`, the mask is not causal.
+    """
+    is_in_order = query_positions is None and key_positions is None
+    if query_positions is None:
+        query_positions = sequence_positions(query)
+    if key_positions is None:
+        key_positions = sequence_positions(key)
+    batch = ops.shape(query)[0]
+    masks = [with_head_axis(mask)]
+    if pattern is not None:
+        pattern_mask = pattern.mask(query_positions, key_positions)
+        masks.append(_repeat_rows(with_head_axis(pattern_mask), batch))
+    if use_causal_mask and not is_in_order:
+        past = ops.less_equal(relative_positions(query_positions, key_positions), 0)
+        masks.append(_repeat_rows(with_head_axis(past), batch))
+    bias = None
+    if scheme is not None:
+        bias = scheme.bias(query_positions, key_positions)
+    if bias is not None:
+        bias = bias if len(bias.shape) == 4 else ops.expand_dims(bias, 0)
+        bias = _repeat_rows(bias, batch)
+    return merge_masks(*masks), bias
+
+
+def _repeat_rows(x: Tensor, batch: Size) -> Tensor:
+    """Repeats `(rows, …)` to `(batch, …)`. A single row is broadcast later."""
+    if x.shape[0] == 1:
+        return x
+    rows, *dims = ops.shape(x)
+    x = ops.broadcast_to(ops.expand_dims(x, 0), (batch // rows, rows, *dims))
+    return ops.reshape(x, (batch, *dims))
+
+
+def is_blockwise_faster(
+    pattern: AttentionPattern, length: Size | None, mask: Mask | None
+) -> bool:
+    """Returns whether `blockwise_attention` takes the mask and saves time."""
+    if mask is not None:
+        mask = with_head_axis(mask)
+        if not mask.shape[1] == mask.shape[2] == 1:  # other keys for other queries
+            return False
+    # JAX may represent the length by a symbol that does not compare with numbers.
+    return (length is None or isinstance(length, int)) and pattern.is_worthwhile(length)
+
+
+def blockwise_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask | None,
+    pattern: AttentionPattern,
+    scheme: PositionScheme | None,
+    use_causal_mask: bool,
+    dropout: Callable[[Tensor], Tensor] | None,
+    flash_attention: bool | None,
+) -> Tensor:
+    """Computes attention inside and near a pattern only, for positions 0, 1, 2, ….
+
+    The mask is `None`, or one with a single row for all queries.
+    """
+
+    def attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        key_mask: Mask | None,
+    ) -> AttentionResult:
+        block_mask, bias = mask_and_bias(
+            query,
+            key,
+            query_positions,
+            key_positions,
+            attention_mask_from_padding(key_mask),
+            pattern,
+            scheme,
+            use_causal_mask,
+        )
+        return scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            block_mask,
+            bias=bias,
+            dropout=dropout,
+            flash_attention=flash_attention,
+        )
+
+    key_mask = None
+    if mask is not None:
+        key_mask = with_head_axis(mask)[:, 0, 0]
+        key_mask = ops.broadcast_to(key_mask, ops.shape(key)[:2])
+    return pattern.attend(attend, query, key, value, key_mask, use_causal_mask)

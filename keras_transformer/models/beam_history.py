@@ -1,0 +1,40 @@
+"""Which entries of a cache are in the history of each beam.
+
+The beams of a sentence are query positions of one attention. The keys and values of
+their tokens share a cache, in which the tokens of a step follow each other. The cache
+is never reordered: a boolean mask `(batch, num_beams, entries)` selects the history of
+each beam, and a search reorders this mask.
+"""
+
+from keras import ops
+
+from keras_transformer.backend.slice_update import slice_update
+from keras_transformer.decoding import ModelState, StateTensor
+from keras_transformer.layers.attention.key_values import KeyValues
+from keras_transformer.types import Mask, Size
+
+
+def add_newest(history: Mask, entry: Size) -> Mask:
+    """Adds to each history the token of its beam; the first is at `entry`."""
+    batch, num_beams, _ = ops.shape(history)
+    identity = ops.eye(num_beams, dtype="bool")
+    identity = ops.broadcast_to(identity, (batch, num_beams, num_beams))
+    return slice_update(history, identity, entry, axis=2)
+
+
+def kinds_of_state(state: ModelState) -> dict[str, object]:
+    """Returns the kinds of a state with caches and the mask of their histories."""
+    per_step = state["history"].shape[1]
+    kinds: dict[str, object] = {name: StateTensor() for name in state}
+    axes = (3, 2)  # of keys and values
+    grows = KeyValues._make(
+        StateTensor(steps_axis=axis, entries_per_step=per_step) for axis in axes
+    )
+    of_source = KeyValues._make(StateTensor() for _ in axes)
+    kinds["caches"] = [(grows, *[of_source] * (len(c) - 1)) for c in state["caches"]]
+    kinds["history"] = StateTensor(
+        has_beams=True, steps_axis=2, entries_per_step=per_step
+    )
+    if "output_kernel" in kinds:
+        kinds["output_kernel"] = StateTensor(has_rows=False)
+    return kinds

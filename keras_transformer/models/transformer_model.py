@@ -1,0 +1,275 @@
+"""What `Seq2Seq` and `CausalLM` share: embeddings, logits and configuration."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
+
+import keras
+from keras import ops
+
+from keras_transformer.decoding import ModelState
+from keras_transformer.layers import DecoderStack, PositionScheme
+from keras_transformer.layers.block_arguments import MODEL_OBJECTS, deserialize_objects
+from keras_transformer.layers.embedding import Embedding
+from keras_transformer.layers.positions.scheme import copy_scheme
+from keras_transformer.layers.residual import make_normalization
+from keras_transformer.models.beam_history import kinds_of_state
+from keras_transformer.models.file_checks import check_fits_memory
+from keras_transformer.models.generative_model import GenerativeModel
+from keras_transformer.training.token_trainer import TokenTrainer
+from keras_transformer.types import Config, Options, Tensor, TokenIds
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
+
+
+class OutputState(TypedDict, total=False):
+    """The part of the state of decoding that belongs to the logits.
+
+    Attributes:
+        output_kernel: float tensor `(hidden_dim, vocabulary_size)`, the transposed
+            embeddings, if the output shares them: once for all steps.
+    """
+
+    output_kernel: Tensor
+
+
+class TransformerModel(GenerativeModel, TokenTrainer):
+    """Base class of models whose decoder stack predicts the next token.
+
+    Attributes:
+        hidden_dim: int, width of the model.
+        decoder: the decoder. The arguments of its blocks are attributes of the model
+            as well.
+        dropout: float, dropout rate.
+        tie_embeddings: `"none"` if the output has a separate matrix.
+        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim.
+        normalize_embeddings: bool, whether a normalisation follows the embeddings.
+        output_bias: bool, whether the logits have a bias.
+        target_embedding: the embedding of the target tokens.
+        target_encoding: the scheme that is added to it, or `None`.
+        target_norm: its normalisation, or `None`.
+        output_dense: the layer of the logits; `None` if the embedding is the matrix.
+        tied_output_bias: the bias of the logits without `output_dense`, or `None`.
+        config_names: names of the attributes that are arguments of the constructor
+            and JSON values, without those of the blocks.
+    """
+
+    hidden_dim: int
+    decoder: DecoderStack
+    positions: Any  # a scheme or a pair of them, which Keras does not track
+    tie_embeddings: str
+    scale_embeddings: bool
+    normalize_embeddings: bool
+    output_bias: bool
+    target_embedding: keras.layers.Embedding
+    target_encoding: PositionScheme | None
+    target_norm: keras.layers.Layer | None
+    embedding_dropout: keras.layers.Dropout
+    output_dense: keras.layers.Dense | None
+    tied_output_bias: keras.Variable | None
+    config_names: ClassVar[tuple[str, ...]]
+    # The arguments of the blocks.
+    intermediate_dim: int
+    num_heads: int
+    dropout: float
+    activation: Callable[[Tensor], Tensor]
+    normalize_first: bool
+    layer_norm_epsilon: float
+    attention_options: Options
+    feed_forward_options: Options
+    residual_options: Options
+
+    def _keep_block_arguments(self, decoder: DecoderStack) -> None:
+        """Sets the arguments of the blocks as attributes of the model."""
+        self.intermediate_dim = decoder.intermediate_dim
+        self.num_heads = decoder.num_heads
+        self.dropout = decoder.dropout
+        self.rematerialize = decoder.rematerialize
+        self.activation = decoder.activation
+        self.normalize_first = decoder.normalize_first
+        self.layer_norm_epsilon = decoder.layer_norm_epsilon
+        self.attention_options = decoder.attention_options
+        self.feed_forward_options = decoder.feed_forward_options
+        self.residual_options = decoder.residual_options
+
+    def _make_embedding(
+        self, name: str, vocabulary_size: int
+    ) -> keras.layers.Embedding:
+        is_output = name != "source" and self.tie_embeddings != "none"
+        kind = Embedding if is_output else keras.layers.Embedding
+        embedding = kind(
+            vocabulary_size,
+            self.hidden_dim,
+            embeddings_initializer=keras.initializers.RandomNormal(
+                stddev=self.hidden_dim**-0.5
+            ),
+            dtype=self.dtype_policy,
+            name=f"{name}_embedding",
+        )
+        embedding.build((None, None))
+        return embedding
+
+    def _make_encoding(self, scheme: PositionScheme | None) -> PositionScheme | None:
+        """Returns a built copy of a scheme that is added to the embeddings."""
+        if scheme is None or not scheme.added_to_inputs:
+            return None
+        encoding = copy_scheme(scheme, self.dtype_policy)
+        encoding.build((None, None, self.hidden_dim))
+        return encoding
+
+    def _make_embedding_norm(self) -> keras.layers.Layer | None:
+        """Returns the normalisation of the embeddings, of the kind in the blocks."""
+        if not self.normalize_embeddings:
+            return None
+        kind = self.residual_options.get("normalization") or "layer"
+        norm = make_normalization(kind, self.layer_norm_epsilon, self.dtype_policy)
+        assert norm is not None
+        norm.build((None, None, self.hidden_dim))
+        return norm
+
+    def _make_dropout(self) -> keras.layers.Dropout:
+        dropout = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        dropout.build((None, None, self.hidden_dim))
+        return dropout
+
+    def _build_output(self) -> None:
+        self.output_dense = None
+        self.tied_output_bias = None
+        if self.tie_embeddings == "none":
+            self.output_dense = keras.layers.Dense(
+                self.target_vocabulary_size,
+                use_bias=self.output_bias,
+                dtype=self.dtype_policy,
+                name="output",
+            )
+            self.output_dense.build((None, None, self.hidden_dim))
+        elif self.output_bias:
+            self.tied_output_bias = self.add_weight(
+                shape=(self.target_vocabulary_size,),
+                initializer="zeros",
+                name="output_bias",
+            )
+
+    def embed_target(
+        self,
+        token_ids: TokenIds,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        """Embeds target tokens and adds their positions.
+
+        Args:
+            token_ids: int tensor `(batch, target_length)`.
+            positions: int tensor `(target_length,)` or `(batch, target_length)`;
+                `None` = from 0.
+            training: bool, whether dropout is applied.
+
+        Returns:
+            Tensor `(batch, target_length, hidden_dim)` in the compute dtype.
+        """
+        x = self._scale(self.target_embedding(token_ids))
+        if self.target_encoding is not None:
+            x = self.target_encoding(x, positions=positions)
+        if self.target_norm is not None:
+            x = self.target_norm(x)
+        return self.embedding_dropout(x, training=training)
+
+    def _scale(self, embedded: Tensor) -> Tensor:
+        return embedded * self.hidden_dim**0.5 if self.scale_embeddings else embedded
+
+    def compute_logits(self, decoded: Tensor, kernel: Tensor | None = None) -> Tensor:
+        """Computes the logits from the outputs of the decoder.
+
+        Args:
+            decoded: tensor `(batch, target_length, hidden_dim)`.
+            kernel: tensor `(hidden_dim, vocabulary_size)`, the transposed embeddings,
+                if they have been transposed.
+
+        Returns:
+            Tensor `(batch, target_length, vocabulary_size)` in the compute dtype.
+        """
+        if self.output_dense is not None:
+            return self.output_dense(decoded)
+        kernel = self.transposed_embeddings() if kernel is None else kernel
+        bias = self.tied_output_bias
+        logits = ops.matmul(decoded, kernel)
+        return logits if bias is None else logits + ops.cast(bias, logits.dtype)
+
+    def transposed_embeddings(self) -> Tensor:
+        """Returns the output layer's kernel if it shares the embedding's weights.
+
+        Returns:
+            Tensor `(hidden_dim, vocabulary_size)` in the compute dtype.
+        """
+        embeddings = ops.cast(self.target_embedding.embeddings, self.compute_dtype)
+        return ops.transpose(embeddings)
+
+    def _output_state(self) -> OutputState:
+        if self.output_dense is not None:
+            return {}
+        return {"output_kernel": self.transposed_embeddings()}
+
+    def state_tensors(self, state: ModelState) -> dict[str, object]:
+        """Returns what a search may do with the state; see `DecodingModel`."""
+        return kinds_of_state(state)
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: list[float] | None = None,
+        print_fn: Callable[[str], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Prints the layers as `keras.Model.summary` does, and the tied output."""
+        super().summary(line_length, positions, print_fn, **kwargs)
+        if self.tie_embeddings != "none":  # Otherwise it is a row of the table.
+            size = self.target_vocabulary_size
+            bias = f" and a bias ({size:,} params)" if self.output_bias else ""
+            (print_fn or print)(
+                f" Logits: (None, None, {size}), weights of "
+                f"{self.target_embedding.name}{bias}"
+            )
+
+    def own_tokenizers(self) -> "dict[str, Tokenizer]":
+        """Returns the tokenizers by argument name, a shared tokenizer only once.
+
+        Returns:
+            A dictionary with the keys `"source_tokenizer"` and, if it is another
+            object, `"target_tokenizer"`; for a `CausalLM`, `"tokenizer"`; empty
+            without tokenizers.
+        """
+        source, target = self.source_tokenizer, self.target_tokenizer
+        tokenizers = {"source_tokenizer": source, "target_tokenizer": target}
+        if source is target:
+            del tokenizers["target_tokenizer"]
+        return {name: each for name, each in tokenizers.items() if each is not None}
+
+    def get_config(self) -> Config:
+        serialize = keras.saving.serialize_keras_object
+        tokenizers = self.own_tokenizers()
+        return {
+            **super().get_config(),
+            **{name: getattr(self, name) for name in self.config_names},
+            **self.decoder.get_block_config(),
+            "rematerialize": self.rematerialize,
+            "positions": serialize(self.positions),
+            **{name: serialize(each) for name, each in tokenizers.items()},
+        }
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
+        """Creates a model from the result of `get_config`.
+
+        Raises:
+            ValueError: if the model does not fit in the memory of this machine.
+        """
+        check_fits_memory(config)
+        config = deserialize_objects(config, MODEL_OBJECTS)
+        for name in ("source_tokenizer", "target_tokenizer", "tokenizer"):
+            if config.get(name) is not None:
+                from keras_transformer import text  # noqa: F401 (registers tokenizers)
+
+                config[name] = keras.saving.deserialize_keras_object(
+                    config[name], custom_objects
+                )
+        return cls(**config)
