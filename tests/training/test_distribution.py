@@ -55,12 +55,6 @@ def test_checkpoints_resume_on_replicas(figures):
     assert figures["resumed"] < 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.once
-def test_each_iterator_of_the_data_is_used(figures):
-    assert figures["epochs"] == 2  # One of `fit`, one of `evaluate`.
-
-
 @pytest.mark.once
 @pytest.mark.parametrize(
     "name", ["MultiWorkerMirroredStrategy", "ParameterServerStrategyV2"]
