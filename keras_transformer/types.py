@@ -5,8 +5,9 @@ attributes and operators that the tensors of TensorFlow, JAX, PyTorch and NumPy 
 The other names say what a tensor contains.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 
 class Tensor(Protocol):
@@ -51,3 +52,11 @@ Size: TypeAlias = int | Tensor
 Config: TypeAlias = dict[str, Any]
 # Further arguments of a layer, by their names.
 Options: TypeAlias = Mapping[str, Any]
+# An activation of Keras, its name, or a function.
+Activation: TypeAlias = str | Callable[..., Tensor] | None
+# An initializer of Keras, its name or its configuration.
+Initializer: TypeAlias = str | Callable[..., Tensor] | Config
+# The path of a file or a folder.
+Path: TypeAlias = str | os.PathLike
+# A size of the same kind as an argument.
+SizeT = TypeVar("SizeT", int, Tensor, Size)

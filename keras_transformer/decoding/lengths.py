@@ -4,12 +4,12 @@ import math
 import operator
 import warnings
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.types import Tensor
+from keras_transformer.types import SizeT
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,7 @@ OutputLength = int | RelativeLength
 DEFAULT_MAX_LENGTH = RelativeLength(1.0, 50.0)
 
 
-@overload
-def output_lengths(length: OutputLength, source_lengths: int) -> int: ...
-@overload
-def output_lengths(length: OutputLength, source_lengths: Tensor) -> Tensor: ...
-def output_lengths(length: OutputLength, source_lengths: int | Tensor) -> int | Tensor:
+def output_lengths(length: OutputLength, source_lengths: SizeT) -> SizeT:
     """Computes the lengths of outputs from the lengths of their sources.
 
     Args:
@@ -74,7 +70,7 @@ def output_lengths(length: OutputLength, source_lengths: int | Tensor) -> int | 
     return ops.maximum(ops.cast(ops.floor(lengths), "int32"), 1)
 
 
-def default_lengths(source_lengths: Any, ratio: float, least: OutputLength) -> Any:
+def default_lengths(source_lengths: SizeT, ratio: float, least: OutputLength) -> SizeT:
     """Computes the maximum lengths of outputs if none is given.
 
     Args:
@@ -85,11 +81,11 @@ def default_lengths(source_lengths: Any, ratio: float, least: OutputLength) -> A
     Returns:
         int or int32 tensor of the shape of `source_lengths`.
     """
-    lengths: Any = output_lengths(least, source_lengths)
+    lengths = output_lengths(least, source_lengths)
     if ratio <= 1:
         return lengths
-    wanted: Any = output_lengths(RelativeLength(ratio), source_lengths)
-    if isinstance(source_lengths, int):
+    wanted = output_lengths(RelativeLength(ratio), source_lengths)
+    if isinstance(lengths, int) and isinstance(wanted, int):
         return max(lengths, wanted)
     return ops.maximum(lengths, wanted)
 

@@ -1,6 +1,6 @@
 """A search of a batch of sources, which every backend can trace."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras import ops
 
@@ -20,8 +20,8 @@ from keras_transformer.decoding.random_numbers import (
 )
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request
-from keras_transformer.inference.source_arrays import without_embedding
-from keras_transformer.types import Size, Tensor, TokenIds
+from keras_transformer.inference.source_arrays import Sources, without_embedding
+from keras_transformer.types import Size, TokenIds
 
 
 class PreparedSearch(NamedTuple):
@@ -42,7 +42,7 @@ class PreparedSearch(NamedTuple):
 
 def search_batch(
     model: SequenceModel,
-    sources: Tensor,
+    sources: Sources,
     request: Request,
     prefixes: TokenIds | None = None,
     seed: Size = 0,
@@ -55,7 +55,7 @@ def search_batch(
 
 def prepare_search(
     model: SequenceModel,
-    sources: Any,
+    sources: Sources,
     request: Request,
     prefixes: TokenIds | None = None,
     seed: Size = 0,
@@ -97,7 +97,7 @@ def count_steps(
 
 def search_inputs(
     model: SequenceModel,
-    sources: Any,
+    sources: Sources,
     request: Request,
     prefixes: TokenIds | None = None,
     seed: Size = 0,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 import keras
 
 from keras_transformer.decoding import DecodingModel, ModelState, OutputLength, Search
-from keras_transformer.inference.source_arrays import ArraySpec
-from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
+from keras_transformer.inference.source_arrays import ArraySpec, Sources
+from keras_transformer.types import Config, Mask, Size, SizeT, Tensor, TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -61,17 +61,17 @@ class SequenceModel(DecodingModel, Protocol):
 
     def get_config(self) -> Config: ...
 
-    def prepare_sources(self, sources: Any) -> Any: ...
+    def prepare_sources(self, sources: Sources) -> Sources: ...
 
-    def source_mask(self, sources: Any) -> Mask: ...
+    def source_mask(self, sources: Sources) -> Mask: ...
 
     def max_steps(
-        self, source_lengths: Any, max_length: OutputLength | None = None
-    ) -> Any: ...
+        self, source_lengths: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT: ...
 
     def longest_output(
-        self, source_length: Any, max_length: OutputLength | None = None
-    ) -> Any: ...
+        self, source_length: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT: ...
 
     def start_decoding(
         self,

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -37,7 +37,11 @@ class EmbeddedSources(NamedTuple):
     mask: Mask
 
 
-def without_embedding(sources: Tensor | EmbeddedSources) -> Tensor:
+# Token ids, arrays, or the result of `prepare_sources`.
+Sources: TypeAlias = Any
+
+
+def without_embedding(sources: Sources) -> Tensor:
     """Returns the arrays of `EmbeddedSources`, and other sources as they are."""
     return sources.arrays if isinstance(sources, EmbeddedSources) else sources
 

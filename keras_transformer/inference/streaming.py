@@ -31,8 +31,13 @@ from keras_transformer.inference.sources import (
     check_sources,
     source_rows,
 )
-from keras_transformer.inference.token_ids import as_entries, is_text, pad_prefixes
-from keras_transformer.types import TokenIds
+from keras_transformer.inference.token_ids import (
+    Sequences,
+    as_entries,
+    is_text,
+    pad_prefixes,
+)
+from keras_transformer.types import Tensor, TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -52,7 +57,7 @@ class SearchTree(NamedTuple):
         best: list of ints, the indices of the paths of the result, best first.
     """
 
-    paths: list[tuple[Any, ...]]
+    paths: list[tuple[int, ...]] | list[tuple[str, ...]]
     scores: list[float]
     best: list[int]
 
@@ -72,9 +77,9 @@ class Stepper:
 
     def stream(
         self,
-        inputs: Any,
+        inputs: Sequences,
         request: Request,
-        prefix: Any,
+        prefix: Sequences | None,
         seed: int | None,
     ) -> Iterator[Any]:
         """Yields the tokens of one output; see `GenerativeModel.stream`.
@@ -108,7 +113,9 @@ class Stepper:
             token_ids, lengths = (ops.convert_to_numpy(x)[0, 0] for x in result[:2])
             yield from token_ids[count:lengths].tolist()
 
-    def search_tree(self, inputs: Any, request: Request, prefix: Any) -> SearchTree:
+    def search_tree(
+        self, inputs: Sequences, request: Request, prefix: Sequences | None
+    ) -> SearchTree:
         """Returns the hypotheses of a search; see `GenerativeModel.search_tree`.
 
         Args:
@@ -147,9 +154,9 @@ class Stepper:
 
     def steps(
         self,
-        inputs: Any,
+        inputs: Sequences,
         request: Request,
-        prefix: Any,
+        prefix: Sequences | None,
         seed: int | None,
     ) -> Iterator[Any]:
         """Checks the arguments, and returns the states of the search.
@@ -177,7 +184,9 @@ class Stepper:
         )
         return self._run(request, arguments)
 
-    def _run(self, request: Request, arguments: Iterable[Any]) -> Iterator[Any]:
+    def _run(
+        self, request: Request, arguments: Iterable[np.ndarray | np.int32]
+    ) -> Iterator[Any]:
         if request not in self._compiled:
             self._compiled[request] = self._compile(request)
         start, advance = self._compiled[request]
@@ -190,23 +199,23 @@ class Stepper:
         model, search = self._model, request.search
 
         def start(
-            token_ids: TokenIds, prefixes: TokenIds, seed: Any
+            token_ids: TokenIds, prefixes: TokenIds, seed: Tensor
         ) -> tuple[SearchInputs, SearchState]:
             inputs, state, steps, _ = prepare_search(
                 model, token_ids, request, prefixes, seed, has_all_room=True
             )
             return inputs, search.start(model, inputs, state, steps)
 
-        def advance(inputs: SearchInputs, state: Any) -> SearchState:
+        def advance(inputs: SearchInputs, state: SearchState) -> SearchState:
             return search.advance(model, inputs, state)
 
         return compile_function(start, model), compile_function(advance, model)
 
-    def _gives_text(self, inputs: Any) -> bool:
+    def _gives_text(self, inputs: object) -> bool:
         """Returns whether the output of an input is a text, given a tokenizer."""
         return self._model.source_spec is not None or is_text(inputs)
 
-    def _is_empty(self, inputs: Any) -> bool:
+    def _is_empty(self, inputs: Sequences) -> bool:
         """Returns whether an input is a text without words, whose output is empty."""
         tokenizer = self._model.source_tokenizer
         if not is_text(inputs) or tokenizer is None:

@@ -19,7 +19,7 @@ Rows: TypeAlias = list[list[int]]
 Sequences: TypeAlias = str | bytes | Iterable[Any]
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: object) -> bool:
     """Returns whether a value is a text.
 
     Args:

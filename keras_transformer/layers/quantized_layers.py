@@ -16,7 +16,7 @@ QUANTIZABLE = keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embeddi
 
 
 def store_quantized_layers(
-    layer: keras.layers.Layer, store: MutableMapping[str, Any]
+    layer: keras.layers.Layer, store: MutableMapping[str, object]
 ) -> None:
     """Adds to the weights of a layer how its sub-layers are quantized.
 
@@ -30,8 +30,8 @@ def store_quantized_layers(
 
 
 def load_quantized_layers(
-    layer: keras.layers.Layer, store: Mapping[str, Any]
-) -> dict[str, Any]:
+    layer: keras.layers.Layer, store: Mapping[str, object]
+) -> dict[str, object]:
     """Quantizes sub-layers as in a file, and returns the other weights of the layer."""
     keys = list(store.keys())
     if KEY in keys:
@@ -57,12 +57,12 @@ class QuantizedLayers(keras.layers.Layer):
     quantizes these sub-layers before their own weights are loaded.
     """
 
-    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+    def save_own_variables(self, store: MutableMapping[str, object]) -> None:
         """Writes the weights of this layer, without those of its sub-layers."""
         super().save_own_variables(store)  # type: ignore[misc]
         store_quantized_layers(self, store)
 
-    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+    def load_own_variables(self, store: Mapping[str, object]) -> None:
         """Quantizes sub-layers as in the file, and reads the weights of this layer."""
         own = load_quantized_layers(self, store)
         super().load_own_variables(own)  # type: ignore[misc]

@@ -39,7 +39,17 @@ from keras_transformer.models.vocabularies import (
     find_sizes,
     find_special_ids,
 )
-from keras_transformer.types import Config, Mask, Size, Tensor, TokenIds
+from keras_transformer.types import (
+    Activation,
+    Config,
+    Initializer,
+    Mask,
+    Options,
+    Size,
+    SizeT,
+    Tensor,
+    TokenIds,
+)
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.presets import PRESETS
 
@@ -239,17 +249,17 @@ class CausalLM(TransformerModel):
         scale_embeddings: bool = True,
         output_bias: bool | None = None,
         dropout: float = 0.1,
-        activation: Any = "relu",
+        activation: Activation = "relu",
         normalize_first: bool = True,
         layer_norm_epsilon: float = 1e-5,
         positions: PositionScheme | None = None,
         normalize_embeddings: bool = False,
-        attention_options: dict[str, Any] | None = None,
-        feed_forward_options: dict[str, Any] | None = None,
-        residual_options: dict[str, Any] | None = None,
+        attention_options: Options | None = None,
+        feed_forward_options: Options | None = None,
+        residual_options: Options | None = None,
         rematerialize: bool = False,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
         max_length: int | None = None,
         output_length_ratio: float = 1.0,
         pad_token_id: int = 0,
@@ -622,8 +632,8 @@ class CausalLM(TransformerModel):
         return logits, {**state, "caches": caches, "history": history}
 
     def max_steps(
-        self, source_lengths: Any, max_length: OutputLength | None = None
-    ) -> Any:
+        self, source_lengths: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT:
         """Returns the maximum numbers of new tokens, as the context limits them.
 
         Args:
@@ -639,8 +649,8 @@ class CausalLM(TransformerModel):
         return smaller(steps, self.max_length + 1 - source_lengths)
 
     def longest_output(
-        self, source_length: Any, max_length: OutputLength | None = None
-    ) -> Any:
+        self, source_length: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT:
         """Returns the maximum number of new tokens of a batch of prompts.
 
         Args:
@@ -653,7 +663,9 @@ class CausalLM(TransformerModel):
         steps = self._new_tokens(source_length, max_length)
         return steps if self.max_length is None else smaller(steps, self.max_length)
 
-    def _new_tokens(self, prompt_lengths: Any, max_length: OutputLength | None) -> Any:
+    def _new_tokens(
+        self, prompt_lengths: SizeT, max_length: OutputLength | None
+    ) -> SizeT:
         if max_length is not None:
             return output_lengths(max_length, prompt_lengths)
         return default_lengths(

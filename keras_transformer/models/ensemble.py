@@ -1,16 +1,23 @@
 """Several models that decode together."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import keras
 from keras import ops
 
 from keras_transformer.decoding import ModelState, StateTensor
 from keras_transformer.inference.protocols import SequenceInputs
-from keras_transformer.inference.source_arrays import ArraySpec, without_embedding
+from keras_transformer.inference.source_arrays import (
+    ArraySpec,
+    Sources,
+    without_embedding,
+)
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.types import Config, Size, Tensor, TokenIds
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
 SHARED = (
     "source_vocabulary_size",
@@ -97,7 +104,7 @@ class Ensemble(GenerativeModel):
         """The arrays that the models take; `None` = token ids."""
         return self.models[0].source_spec
 
-    def prepare_sources(self, sources: Any) -> Any:
+    def prepare_sources(self, sources: Sources) -> Sources:
         """Embeds arrays with the first model; see `GenerativeModel`."""
         return self.models[0].prepare_sources(sources)
 
@@ -125,10 +132,10 @@ class Ensemble(GenerativeModel):
         ]
         return _mean([logits for logits, _ in steps]), _join([own for _, own in steps])
 
-    def state_tensors(self, state: EnsembleState) -> dict[str, Any]:
+    def state_tensors(self, state: EnsembleState) -> dict[str, object]:
         """Returns what a search may do with the states; see `DecodingModel`."""
         pairs = zip(self.models, state["models"], strict=True)
-        kinds: dict[str, Any] = {
+        kinds: dict[str, object] = {
             "models": [model.state_tensors(own) for model, own in pairs]
         }
         if "attention" in state:
@@ -218,6 +225,6 @@ def _check(models: Sequence[GenerativeModel]) -> None:
             )
 
 
-def _tokenizer_config(tokenizer: Any) -> tuple[type, Config] | None:
+def _tokenizer_config(tokenizer: "Tokenizer | None") -> tuple[type, Config] | None:
     """Returns all that determines the tokens of a text, not only the vocabulary."""
     return None if tokenizer is None else (type(tokenizer), tokenizer.get_config())

@@ -28,7 +28,11 @@ from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
-from keras_transformer.inference.source_arrays import ArraySpec, EmbeddedSources
+from keras_transformer.inference.source_arrays import (
+    ArraySpec,
+    EmbeddedSources,
+    Sources,
+)
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import padding_mask
@@ -39,7 +43,7 @@ from keras_transformer.layers.quantized_layers import (
 )
 from keras_transformer.models import preset_folders
 from keras_transformer.models.saving import FileInMemory, NamelessFile
-from keras_transformer.types import Mask, Size, Tensor, TokenIds
+from keras_transformer.types import Mask, Options, Path, Size, SizeT, Tensor, TokenIds
 from keras_transformer_runtime.files import written_whole
 
 if TYPE_CHECKING:
@@ -100,7 +104,7 @@ class GenerativeModel(keras.Model):
     returns_attention_scores: bool = False
     empty_source: tuple[int, ...] = ()
     length_arguments: tuple[str, str] = ("max_source_length", "max_target_length")
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Options]] = {}
     tokenizer_arguments: ClassVar[Mapping[str, str]] = {
         "tokenizer.json": "source_tokenizer",
         "source_tokenizer.json": "source_tokenizer",
@@ -112,7 +116,7 @@ class GenerativeModel(keras.Model):
         """The arrays that are sources in place of token ids; `None` = token ids."""
         return None
 
-    def keep_length_ratio(self, data: Any) -> None:
+    def keep_length_ratio(self, data: object) -> None:
         """Raises `output_length_ratio` to that of a dataset.
 
         Args:
@@ -233,12 +237,12 @@ class GenerativeModel(keras.Model):
 
     def stream(
         self,
-        inputs: Any,
+        inputs: Sequences,
         search: Search | None = None,
         max_length: OutputLength | None = None,
         *,
         min_length: OutputLength = 0,
-        prefix: Any = None,
+        prefix: Sequences | None = None,
         seed: int | None = None,
         **unknown: Never,
     ) -> Iterator[Any]:
@@ -281,12 +285,12 @@ class GenerativeModel(keras.Model):
 
     def search_tree(
         self,
-        inputs: Any,
+        inputs: Sequences,
         search: BeamSearch | None = None,
         max_length: OutputLength | None = None,
         *,
         min_length: OutputLength = 0,
-        prefix: Any = None,
+        prefix: Sequences | None = None,
         **unknown: Never,
     ) -> SearchTree:
         """Decodes one input and returns all hypotheses of the beam search.
@@ -455,7 +459,7 @@ class GenerativeModel(keras.Model):
             Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
         """
 
-    def state_tensors(self, state: ModelState) -> Any:
+    def state_tensors(self, state: ModelState) -> object:
         """Returns what a search may do with the state; see `DecodingModel`."""
         return keras.tree.map_structure(lambda _: StateTensor(has_beams=True), state)
 
@@ -482,7 +486,7 @@ class GenerativeModel(keras.Model):
             ValueError: if there is no such layer.
         """
 
-    def prepare_sources(self, sources: Any) -> Any:
+    def prepare_sources(self, sources: Sources) -> Sources:
         """Computes what the first steps of a search share, once.
 
         Args:
@@ -501,7 +505,7 @@ class GenerativeModel(keras.Model):
         token_ids = ops.convert_to_tensor(sources, "int32")
         return align_rows(token_ids, self.pad_token_id)[0]
 
-    def source_mask(self, sources: Any) -> Mask:
+    def source_mask(self, sources: Sources) -> Mask:
         """Returns which positions of the sources are real.
 
         Args:
@@ -518,8 +522,8 @@ class GenerativeModel(keras.Model):
         return padding_mask(sources, self.pad_token_id)
 
     def max_steps(
-        self, source_lengths: Any, max_length: OutputLength | None = None
-    ) -> Any:
+        self, source_lengths: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT:
         """Returns the maximum output lengths, as `max_target_length` limits them.
 
         Args:
@@ -539,8 +543,8 @@ class GenerativeModel(keras.Model):
         return steps if limit is None else smaller(steps, limit)
 
     def longest_output(
-        self, source_length: Any, max_length: OutputLength | None = None
-    ) -> Any:
+        self, source_length: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT:
         """Returns the maximum output length of a batch.
 
         Args:
@@ -552,12 +556,12 @@ class GenerativeModel(keras.Model):
         """
         return self.max_steps(source_length, max_length)
 
-    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+    def save_own_variables(self, store: MutableMapping[str, object]) -> None:
         """Writes the own variables, and which layers are quantized."""
         super().save_own_variables(store)  # type: ignore[misc]
         store_quantized_layers(self, store)
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: Mapping[str, object]) -> None:
         """Quantizes layers as in the file, and reads the own variables."""
         own = load_quantized_layers(self, store)
         super().load_own_variables(own)  # type: ignore[misc]
@@ -588,7 +592,7 @@ class GenerativeModel(keras.Model):
         return explained_call
 
     @written_by_first_process
-    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+    def save(self, filepath: Path, overwrite: bool = True, **kwargs: Any) -> None:
         """Saves the model as `keras.Model.save` does, atomically.
 
         The weights are written to memory first, so a full disk raises an `OSError`.
@@ -613,7 +617,10 @@ class GenerativeModel(keras.Model):
 
     @written_by_first_process
     def save_weights(
-        self, filepath: Any, overwrite: bool = True, max_shard_size: Any = None
+        self,
+        filepath: Path,
+        overwrite: bool = True,
+        max_shard_size: float | None = None,
     ) -> None:
         """Saves the weights as `keras.Model.save_weights` does, atomically.
 
@@ -640,7 +647,7 @@ class GenerativeModel(keras.Model):
                 file.write(weights.getbuffer())
 
     @written_by_first_process
-    def save_to_preset(self, preset_dir: Any) -> None:
+    def save_to_preset(self, preset_dir: Path) -> None:
         """Writes the model to a folder for `from_preset`, atomically.
 
         The folder has `config.json` (the configuration), `model.weights.h5`,
@@ -708,7 +715,7 @@ class GenerativeModel(keras.Model):
     @written_by_first_process
     def export(
         self,
-        filepath: Any,
+        filepath: Path,
         search: "Search | None" = None,
         format: str = "saved_model",
         **options: Any,

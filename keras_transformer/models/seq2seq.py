@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
+    Sources,
     embed_arrays,
     spec_of_layer,
 )
@@ -32,7 +33,16 @@ from keras_transformer.models.vocabularies import (
     find_special_ids,
     find_target_size,
 )
-from keras_transformer.types import Config, Mask, Options, Size, Tensor, TokenIds
+from keras_transformer.types import (
+    Activation,
+    Config,
+    Initializer,
+    Mask,
+    Options,
+    Size,
+    Tensor,
+    TokenIds,
+)
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.presets import PRESETS
 
@@ -246,17 +256,17 @@ class Seq2Seq(TransformerModel):
         scale_embeddings: bool = True,
         output_bias: bool | None = None,
         dropout: float = 0.1,
-        activation: Any = "relu",
+        activation: Activation = "relu",
         normalize_first: bool = True,
         layer_norm_epsilon: float = 1e-5,
         positions: Positions = None,
         normalize_embeddings: bool = False,
-        attention_options: dict[str, Any] | None = None,
-        feed_forward_options: dict[str, Any] | None = None,
-        residual_options: dict[str, Any] | None = None,
+        attention_options: Options | None = None,
+        feed_forward_options: Options | None = None,
+        residual_options: Options | None = None,
         rematerialize: bool = False,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
         max_source_length: int | None = None,
         max_target_length: int | None = None,
         output_length_ratio: float = 1.0,
@@ -471,7 +481,7 @@ class Seq2Seq(TransformerModel):
         """The arrays that `source_embedding` takes; `None` without one."""
         return spec_of_layer(self.source_embedding) if self.embeds_arrays else None
 
-    def prepare_sources(self, sources: Any) -> Any:
+    def prepare_sources(self, sources: Sources) -> Sources:
         """Embeds arrays; see `GenerativeModel.prepare_sources`."""
         sources = super().prepare_sources(sources)
         if not self.embeds_arrays:
