@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Tensor
@@ -96,6 +97,7 @@ class EncoderBlock(Block):
         positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        check_embedded(self, inputs)
         x, scores, _ = self._attend(
             self.self_attention,
             self.self_attention_residual,

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.activations import get_activation
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
@@ -64,6 +65,7 @@ class FeedForward(QuantizedLayers):
         - [Shazeer, 2020](https://arxiv.org/abs/2002.05202), section 2 (gate)
     """
 
+    @explains_arguments
     def __init__(
         self,
         intermediate_dim: int,

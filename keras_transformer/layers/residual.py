@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Shape, Tensor
 from keras_transformer_runtime.arguments import check_positive, check_rates
@@ -63,6 +64,7 @@ class Residual(keras.layers.Layer):
           (stochastic depth)
     """
 
+    @explains_arguments
     def __init__(
         self,
         dropout: float = 0.0,

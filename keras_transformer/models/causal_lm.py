@@ -15,6 +15,7 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.block_arguments import (
     BlockArguments,
     deserialize_objects,
@@ -186,6 +187,7 @@ class CausalLM(BlockArguments, DecoderOnly, TokenTrainer):
     tokenizer_arguments = {"tokenizer.json": "tokenizer"}
     positions: PositionScheme
 
+    @explains_arguments
     def __init__(
         self,
         *,

@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer.decoding import ModelState
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.source_arrays import ArraySpec, without_embedding
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.types import Config, Size, Tensor, TokenIds
 
@@ -69,6 +70,7 @@ class Ensemble(GenerativeModel):
         - [Sutskever et al., 2014](https://arxiv.org/abs/1409.3215), section 3.6
     """
 
+    @explains_arguments
     def __init__(self, models: Sequence[GenerativeModel], **kwargs: Any):
         super().__init__(**kwargs)
         _check(models)

@@ -18,6 +18,7 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.block_arguments import (
     MODEL_OBJECTS,
     BlockArguments,
@@ -201,6 +202,7 @@ class Seq2Seq(BlockArguments, EncoderDecoder, TokenTrainer):
     input_keys = ("encoder_token_ids", "decoder_token_ids")
     positions: Any  # a scheme or a pair of them, which Keras does not track
 
+    @explains_arguments
     def __init__(
         self,
         *,

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     add_bias,
@@ -56,6 +57,7 @@ class AlibiBias(PositionScheme):
         - [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3
     """
 
+    @explains_arguments
     def __init__(self, max_bias: float = 8, **kwargs: Any):
         super().__init__(**kwargs)
         check_positive(max_bias=max_bias)

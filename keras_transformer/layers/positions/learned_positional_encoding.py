@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
@@ -59,6 +60,7 @@ class LearnedPositionalEncoding(PositionScheme):
     added_to_inputs = True
     max_length: int
 
+    @explains_arguments
     def __init__(
         self,
         max_length: int,

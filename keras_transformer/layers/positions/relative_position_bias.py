@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     add_bias,
@@ -68,6 +69,7 @@ class RelativePositionBias(PositionScheme):
         - [Raffel et al., 2020](https://arxiv.org/abs/1910.10683), section 2.1
     """
 
+    @explains_arguments
     def __init__(
         self,
         num_buckets: int = 32,

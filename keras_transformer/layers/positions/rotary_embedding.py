@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     position_angles,
@@ -56,6 +57,7 @@ class RotaryEmbedding(PositionScheme):
           equations 15 and 34
     """
 
+    @explains_arguments
     def __init__(self, max_wavelength: float = 10000, **kwargs: Any):
         super().__init__(**kwargs)
         check_positive(max_wavelength=max_wavelength)
