@@ -34,12 +34,7 @@ _active: contextvars.ContextVar["_Devices | None"] = contextvars.ContextVar(
 
 
 class _Devices(keras.distribution.ModelParallel):
-    """Data and tensor parallelism over a grid of devices.
-
-    Args:
-        devices: list of str, names of devices.
-        model_parallel: int, number of devices that share the weights of a replica.
-    """
+    """Data and tensor parallelism over a grid of devices."""
 
     def __init__(self, devices: list[str], model_parallel: int) -> None:
         shape = len(devices) // model_parallel, model_parallel
@@ -194,11 +189,7 @@ def _device_names(devices: int | list[str] | None) -> list[str]:
 
 
 def check_active() -> None:
-    """Checks that the devices of `distribute` are still in effect.
-
-    Raises:
-        ValueError: if `keras.utils.clear_session` has cleared them.
-    """
+    """Checks that the devices of `distribute` are still in effect."""
     if _active.get() is not None and keras.distribution.distribution() is None:
         raise ValueError(
             "`keras.utils.clear_session` must not be called within `distribute`: it "
@@ -208,15 +199,7 @@ def check_active() -> None:
 
 
 def check_model_sizes(*, num_heads: int, intermediate_dim: int | None = None) -> None:
-    """Checks that the devices of `distribute` can share the weights of a model.
-
-    Args:
-        num_heads: int, number of attention heads.
-        intermediate_dim: int, width of the feed-forward networks.
-
-    Raises:
-        ValueError: if `model_parallel` does not divide a size; see also `check_active`.
-    """
+    """Checks that the devices of `distribute` can share the weights of a model."""
     check_active()
     found = _active.get()
     sizes = {"num_heads": num_heads, "intermediate_dim": intermediate_dim}
@@ -230,14 +213,7 @@ def check_model_sizes(*, num_heads: int, intermediate_dim: int | None = None) ->
 
 
 def check_created_within(**variables: Iterable[keras.Variable]) -> None:
-    """Checks that variables are on the devices of the current distribution.
-
-    Args:
-        **variables: Keras variables, by the name of their owner in the message.
-
-    Raises:
-        ValueError: if they are on other devices; see also `check_active`.
-    """
+    """Checks that variables are on the devices of the current distribution."""
     if keras.backend.backend() != "jax":
         return
     check_active()

@@ -19,14 +19,6 @@ def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
 
     The update has the gradient of the whole batch: the mean of the gradients of the
     parts, weighted by `model.batch_weight`.
-
-    Args:
-        model: a compiled and built `TokenTrainer`.
-        *args: the arguments of `train_step`: on JAX the state and the data, otherwise
-            the data.
-
-    Returns:
-        The result of `train_step`: on JAX the logs and the state, otherwise the logs.
     """
     *state, data = args
     batch = unpack_x_y_sample_weight(data)

@@ -18,14 +18,7 @@ Values: TypeAlias = list[Tensor]
 
 
 class Stages:
-    """Devices of JAX in a row, each with an equal part of the layers.
-
-    Args:
-        devices: int, number of devices; `None` = all.
-
-    Raises:
-        ValueError: if there are fewer devices.
-    """
+    """Devices of JAX in a row, each with an equal part of the layers."""
 
     def __init__(self, devices: int | None):
         import jax

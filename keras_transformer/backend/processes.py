@@ -16,11 +16,7 @@ Model = TypeVar("Model")
 
 
 def count_processes() -> int:
-    """Returns the number of processes that train together on JAX or PyTorch.
-
-    Returns:
-        int, 1 on TensorFlow, where Keras trains in one process.
-    """
+    """Returns the number of processes that train together on JAX or PyTorch."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -58,14 +54,7 @@ def on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def greatest(values: list[int]) -> list[int]:
-    """Returns the largest values of all processes, each of which calls it.
-
-    Args:
-        values: list of int32 numbers, of the same length in all processes.
-
-    Returns:
-        List of ints, one for each position of `values`.
-    """
+    """Returns the largest values of all processes, each of which calls it."""
     if count_processes() == 1:
         return values
     from jax.experimental import multihost_utils
@@ -75,14 +64,7 @@ def greatest(values: list[int]) -> list[int]:
 
 
 def of_first_process(values: list[float]) -> list[float]:
-    """Returns the values of the first process; each process calls it.
-
-    Args:
-        values: list of numbers, of the same length in all processes.
-
-    Returns:
-        List of floats, in the precision of float32 if there are several processes.
-    """
+    """Returns the values of the first process; each process calls it."""
     if count_processes() == 1:
         return values
     from jax.experimental import multihost_utils
@@ -95,9 +77,6 @@ def fail_together(function: Callable[P, T]) -> Callable[P, T]:
     """Makes a function fail in all processes if it fails in one.
 
     The others would wait for that process. Each process calls the function.
-
-    Args:
-        function: a function without communication.
     """
 
     @functools.wraps(function)
@@ -172,10 +151,6 @@ def written_by_first_process(
     """Makes a method of a model that writes files do so in the first process only.
 
     Each process calls the method, as the weights may be distributed over processes.
-
-    Args:
-        method: the method. It reads the variables of the model and does not change
-            them.
     """
 
     @functools.wraps(method)
@@ -233,14 +208,6 @@ def with_equal_batches(
 
     Each process has a copy of the whole batch. If the copies differ, JAX raises no
     error, and the weights of the processes diverge.
-
-    Args:
-        train_function: the `train_function` of a Keras model, of the state and an
-            iterator of batches.
-
-    Returns:
-        A function of the same arguments. It raises `ValueError` in all processes if
-        their batches differ. `train_function` itself if there is one process.
     """
     if count_processes() == 1 or keras.backend.backend() != "jax":
         return train_function

@@ -115,11 +115,7 @@ def _mask_of() -> _MaskOf:
 def split_variables(
     layer: keras.layers.Layer,
 ) -> tuple[list[keras.Variable], list[keras.Variable]]:
-    """Returns the weights of a layer, and the states of its seed generators.
-
-    Args:
-        layer: a built layer.
-    """
+    """Returns the weights of a layer, and the states of its seed generators."""
     weights = layer.weights
     seeds = [v for v in layer.variables if not any(v is w for w in weights)]
     return weights, seeds

@@ -50,12 +50,7 @@ def keep_model(tokenizer: Any, proto: bytes) -> None:
 
 
 def keep_keras_hub_model(tokenizer: Any) -> None:
-    """Makes the SentencePiece model of a tokenizer of KerasHub a named resource.
-
-    Args:
-        tokenizer: a tokenizer of `keras_nlp.tokenizers`. One without a SentencePiece
-            model is left as it is.
-    """
+    """Makes the SentencePiece model of a tokenizer of KerasHub a named resource."""
     model = getattr(tokenizer, "_sentence_piece", None)
     if model is not None:
         keep_model(model, tokenizer.proto)
@@ -67,13 +62,6 @@ def edited_normalization(rule: str, edits: Mapping[str, str]) -> bytes:
     SentencePiece compiles rules in five seconds from a table of 225,000 lines that its
     Python package does not have. This function adds them to the compiled rules, whose
     format is internal. If it is another one, the rule of SentencePiece is returned.
-
-    Args:
-        rule: name of SentencePiece's rule, such as `"nmt_nfkc"`.
-        edits: replacements of characters, which take precedence.
-
-    Returns:
-        The rules as in the field `precompiled_charsmap` of a SentencePiece model.
     """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2

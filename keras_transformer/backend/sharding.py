@@ -39,14 +39,7 @@ def share_rows(batch: T) -> T:
 
 
 def rows_to_add(rows: int) -> int:
-    """Returns the number of rows that a batch lacks to divide among the devices.
-
-    Args:
-        rows: int, number of rows of the batch.
-
-    Returns:
-        int; 0 if there is no distribution of `keras.distribution`.
-    """
+    """Returns the number of rows that a batch lacks to divide among the devices."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return 0
@@ -56,15 +49,7 @@ def rows_to_add(rows: int) -> int:
 
 
 def devices_of(variables: Iterable[keras.Variable]) -> set[frozenset[Any]]:
-    """Returns the sets of devices on which variables are.
-
-    Args:
-        variables: built Keras variables on JAX.
-
-    Returns:
-        Set of frozen sets of JAX devices: one if all variables are on the same devices,
-        none without variables.
-    """
+    """Returns the sets of devices on which variables are."""
     values: list[Any] = [variable.value for variable in variables]
     return {frozenset(value.sharding.device_set) for value in values}
 
@@ -82,9 +67,6 @@ def add_virtual_devices(count: int) -> None:
 
     Has no effect on other devices, if JAX has started, or if XLA_FLAGS determines the
     number.
-
-    Args:
-        count: int >= 1, number of virtual devices.
     """
     if keras.backend.backend() != "jax":
         return

@@ -30,13 +30,5 @@ def gelu_new(x: Tensor) -> Tensor:
 
 
 def get_activation(activation: Any) -> Callable[..., Any]:
-    """Returns an activation.
-
-    Args:
-        activation: function, its configuration, the name of an activation of Keras, or
-            `"gelu_new"` (`"gelu"` of Keras is exact).
-
-    Raises:
-        ValueError: if there is no such activation.
-    """
+    """Returns an activation."""
     return gelu_new if activation == "gelu_new" else keras.activations.get(activation)

@@ -1,7 +1,5 @@
 """Metrics of tokens, without padding and exact over batches of different lengths."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -55,7 +53,7 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
         self,
         pad_token_id: int = 0,
         name: str = "token_accuracy",
-        dtype: Any = "float32",
+        dtype: str | keras.DTypePolicy = "float32",
     ) -> None:
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)
@@ -121,7 +119,7 @@ class Perplexity(keras.metrics.Mean):
         self,
         pad_token_id: int = 0,
         name: str = "perplexity",
-        dtype: Any = "float32",
+        dtype: str | keras.DTypePolicy = "float32",
     ) -> None:
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)

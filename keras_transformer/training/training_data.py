@@ -1,8 +1,9 @@
 """Protocol of training data with positions, and checks of such data."""
 
 import copy
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
+T = TypeVar("T", bound="Callback")
 # A position in the data: JSON values, from `TrainingData.state`.
 DataState: TypeAlias = dict[str, int]
 
@@ -34,7 +35,7 @@ class TrainingData(Protocol):
     def start_epoch(self, epoch: int) -> None:
         """Makes the next iteration start at the beginning of an epoch."""
 
-    def batch(self, state: DataState) -> tuple[Any, ...]:
+    def batch(self, state: DataState) -> tuple[object, ...]:
         """Returns the batch at a position, as NumPy arrays."""
 
     def lines(self, state: DataState) -> list[tuple[str, str]]:
@@ -42,15 +43,7 @@ class TrainingData(Protocol):
 
 
 def check_data(data: TrainingData | None, save_every: int | None) -> None:
-    """Checks that data are given if they are required, and have positions.
-
-    Args:
-        data: the argument of `Checkpoints`.
-        save_every: the argument of `Checkpoints`.
-
-    Raises:
-        ValueError: if `data` are missing or have no positions.
-    """
+    """Checks that data are given if they are required, and have positions."""
     if data is None and save_every is not None:
         raise ValueError(
             "`data` must be given with `save_every`, so that a run can resume within "
@@ -64,15 +57,7 @@ def check_data(data: TrainingData | None, save_every: int | None) -> None:
 
 
 def check_steps(data: TrainingData | None, steps: int | None) -> None:
-    """Checks that an epoch of `fit` is an epoch of the data.
-
-    Args:
-        data: the argument of `Checkpoints`.
-        steps: number of steps of an epoch of `fit`.
-
-    Raises:
-        ValueError: if the numbers differ.
-    """
+    """Checks that an epoch of `fit` is an epoch of the data."""
     if data is not None and steps != data.batches_per_epoch:
         raise ValueError(
             "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`, "
@@ -82,11 +67,7 @@ def check_steps(data: TrainingData | None, steps: int | None) -> None:
 
 
 def data_identity(data: TrainingData | None) -> dict[str, int] | None:
-    """Returns the sizes and the checksums that distinguish datasets.
-
-    Args:
-        data: the argument of `Checkpoints`.
-    """
+    """Returns the sizes and the checksums that distinguish datasets."""
     if data is None:
         return None
     return {
@@ -96,13 +77,14 @@ def data_identity(data: TrainingData | None) -> dict[str, int] | None:
     }
 
 
-def copy_sharing_data(callback: Any, memo: dict[int, Any]) -> Any:
-    """Copies a callback, but not its `data`, whose `dataset` is passed to `fit`.
+class Callback(Protocol):
+    """A callback with data."""
 
-    Args:
-        callback: a callback with the attribute `data`.
-        memo: the argument of `__deepcopy__`.
-    """
+    data: TrainingData | None
+
+
+def copy_sharing_data(callback: T, memo: dict[int, object]) -> T:
+    """Copies a callback, but not its `data`, whose `dataset` is passed to `fit`."""
     memo.setdefault(id(callback.data), callback.data)
     memo[id(callback)] = copied = object.__new__(type(callback))
     vars(copied).update(copy.deepcopy(vars(callback), memo))

@@ -68,18 +68,7 @@ def call_over_axes(
 
 
 def standardize(axes: int | Sequence[int] | None, rank: int) -> Axes:
-    """Returns the attention axes counted from the front.
-
-    Args:
-        axes: int or ints, or `None` for all axes but the first and the last.
-        rank: int, number of axes of the inputs.
-
-    Returns:
-        Tuple of ints in [1, rank - 2].
-
-    Raises:
-        ValueError: if an axis is out of that range.
-    """
+    """Returns the attention axes counted from the front."""
     if axes is None:
         return tuple(range(1, rank - 1))
     axes = (axes,) if isinstance(axes, int) else tuple(axes)

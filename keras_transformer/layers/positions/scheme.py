@@ -145,27 +145,13 @@ def keep_untracked(layer: Any, scheme: PositionScheme | None) -> None:
     """Sets the attribute `positions` of a layer without tracking it as a sub-layer.
 
     The layer uses copies of the scheme only.
-
-    Args:
-        layer: layer whose attribute is set.
-        scheme: a scheme, or `None`.
-
-    Raises:
-        TypeError: if `scheme` is not a `PositionScheme`.
     """
     check_scheme(scheme)
     object.__setattr__(layer, "positions", scheme)
 
 
 def check_scheme(scheme: Any) -> None:
-    """Checks that an argument `positions` is a scheme or `None`.
-
-    Args:
-        scheme: value of the argument.
-
-    Raises:
-        TypeError: if `scheme` is not a `PositionScheme`.
-    """
+    """Checks that an argument `positions` is a scheme or `None`."""
     if scheme is not None and not isinstance(scheme, PositionScheme):
         raise TypeError(
             "`positions` must be a `PositionScheme`, such as `RotaryEmbedding()`; "
@@ -176,14 +162,7 @@ def check_scheme(scheme: Any) -> None:
 def position_pair(
     positions: Any,
 ) -> tuple[PositionScheme | None, PositionScheme | None]:
-    """Returns the schemes of an encoder and of a decoder.
-
-    Args:
-        positions: a scheme for both, or a pair of schemes, each of which may be `None`.
-
-    Raises:
-        TypeError: if `positions` is neither a scheme nor a pair.
-    """
+    """Returns the schemes of an encoder and of a decoder."""
     is_pair = isinstance(positions, tuple | list) and len(positions) == 2
     source, target = positions if is_pair else (positions, positions)
     for scheme in (source, target):

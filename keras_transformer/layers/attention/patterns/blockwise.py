@@ -109,15 +109,6 @@ def is_worthwhile(
     """Returns whether blockwise attention is faster than dense attention.
 
     The estimate compares the numbers of scores.
-
-    Args:
-        length: int, number of positions, or `None` if it is unknown.
-        radius: int >= 0, as in `split_into_blocks`.
-        stride: int >= 1, as in `split_into_blocks`.
-        num_first: int >= 0, as in `split_into_blocks`.
-
-    Returns:
-        bool; `True` for an unknown length.
     """
     if length is None:
         return True
