@@ -41,7 +41,7 @@ def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(found.values())
 
 
-def _layers_in(values: Iterable[Any]) -> Iterator[keras.layers.Layer]:
+def _layers_in(values: Iterable[object]) -> Iterator[keras.layers.Layer]:
     for value in values:
         if isinstance(value, keras.layers.Layer):
             yield value
@@ -64,28 +64,28 @@ def check_not_quantized(model: keras.Model) -> None:
             )
 
 
-def build_from_dataset(model: keras.Model, data: Any) -> None:
+def build_from_dataset(model: keras.Model, data: object) -> None:
     """Builds a compiled model and its metrics from the shapes of a dataset.
 
     `fit` on JAX and PyTorch builds them from a batch of a first iterator, and then
     starts another one. If every epoch differs, this would waste one epoch of the data.
-    Without the private method, `fit` builds them.
-
-    Args:
-        model: a model; it is left unchanged unless it is compiled.
-        data: the argument `x` of `fit`; ignored unless it is a `tf.data.Dataset` of
-            tensors of known rank.
+    Without the private method, `fit` builds them. Other `data` than a dataset of
+    tensors of known rank have no effect.
     """
-    is_dataset = hasattr(data, "element_spec")
-    if keras.backend.backend() == "tensorflow" or not (is_dataset and model.compiled):
+    spec = getattr(data, "element_spec", None)
+    is_built_by_fit = keras.backend.backend() == "tensorflow" or not model.compiled
+    if is_built_by_fit or spec is None:
         return
-    batch = symbolic_batch(data.element_spec)
+    batch = symbolic_batch(spec)
     if batch is not None and hasattr(model, "_symbolic_build"):
         model._symbolic_build(data_batch=batch)
 
 
-def symbolic_batch(spec: Any) -> Any:
-    """Converts the `element_spec` of a dataset to Keras tensors."""
+def symbolic_batch(spec: object) -> Any:
+    """Converts the `element_spec` of a dataset to Keras tensors, of size 2 if unknown.
+
+    Returns `None` if a rank is unknown.
+    """
     shapes = [getattr(each, "shape", None) for each in keras.tree.flatten(spec)]
     if not shapes or any(shape is not None and shape.rank is None for shape in shapes):
         return None

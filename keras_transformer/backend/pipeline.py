@@ -69,24 +69,9 @@ class Stages:
         one part of the rows, and sends the output to the next device. A layer draws
         random numbers for the parts in their order.
 
-        Args:
-            layer: the layer.
-            weights: values of `layer.weights`, tensors `(layers, …)`.
-            seeds: states of its seed generators, tensors `(layers, 2)`.
-            micro_batches: int, number of parts of the rows.
-            rematerialize: bool, whether the gradient recomputes the activations inside
-                the layers.
-            x: float tensor `(rows, …)`, the input of the first layer.
-            *inputs: further inputs of each layer, tensors `(rows, …)`.
-            **options: further arguments of each layer; tensors are `(rows, …)`.
-
-        Returns:
-            The output of the last layer `(rows, …)`, and the new states of the seed
-            generators.
-
-        Raises:
-            ValueError: if `micro_batches` does not divide the rows, a tensor has
-                another number of rows, or a layer adds a loss.
+        `weights` and `seeds` are the values of `layer.weights` and of the states of its
+        seed generators, tensors `(layers, …)`. Other tensors are `(rows, …)`. Returns
+        the output of the last layer and the new states.
         """
         import jax
 
@@ -105,7 +90,9 @@ class Stages:
             stage: Any = jax.lax.axis_index(_STAGE)
             first, inputs, tensors = parts
 
-            def tick(carry: tuple[Tensor, Values], time: Any) -> Any:
+            def tick(
+                carry: tuple[Tensor, Values], time: Tensor
+            ) -> tuple[tuple[Tensor, Values], Tensor]:
                 received, seeds = carry
                 number = time - stage  # of the part; results of others are discarded
                 is_part = (number >= 0) & (number < micro_batches)
@@ -159,31 +146,22 @@ def _call_with_each(
     call: Callable[[keras.layers.Layer, Tensor], Tensor],
     layer: keras.layers.Layer,
     x: Tensor,
-    weights: list[Tensor],
-    seeds: list[Tensor],
+    weights: Values,
+    seeds: Values,
     rematerialize: bool,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Calls a layer with the variables of one layer after another, in a loop.
+) -> tuple[Tensor, Values, Values]:
+    """Calls a layer with the variables `(layers, …)` of one layer after another.
 
-    Args:
-        call: function of the layer and its input that calls it.
-        layer: the layer.
-        x: float tensor, the input for the first variables.
-        weights: values of `layer.weights`, tensors `(layers, …)`.
-        seeds: states of its seed generators, tensors `(layers, 2)`.
-        rematerialize: bool, whether the gradient recomputes the activations inside the
-            layer. In a loop, XLA does not merge this with the forward pass.
-
-    Returns:
-        The last output, the new states of the seed generators, and the losses that the
-        calls added, tensors `(layers,)`.
+    Returns the last output, the new states of the seed generators, and the losses that
+    the calls added, tensors `(layers,)`. With `rematerialize`, the gradient recomputes
+    the activations: in a loop, XLA does not merge this with the forward pass.
     """
     import jax
 
     own_weights, own_seeds = split_variables(layer)
     variables = [*own_weights, *own_seeds]
 
-    def step(x: Tensor, values: list[Tensor]) -> tuple[Tensor, Any]:
+    def step(x: Tensor, values: Values) -> tuple[Tensor, tuple[Values, Values]]:
         with keras.StatelessScope(collect_losses=True) as scope:
             for update in zip(variables, values, strict=True):
                 scope.add_update(update)
@@ -197,7 +175,7 @@ def _call_with_each(
     return x, new_seeds, losses
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return len(getattr(value, "shape", ())) > 0
 
 

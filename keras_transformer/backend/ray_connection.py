@@ -23,7 +23,7 @@ def use_loopback() -> None:
 
 @contextlib.contextmanager
 def connection(**options: Any) -> Iterator[bool]:
-    """Connects this process to a cluster of Ray, unless it is connected.
+    """Connects this process to a cluster of Ray; yields whether it was connected.
 
     The cluster is that of the environment variable `RAY_ADDRESS`, or a new one on this
     machine, which ends with the context.

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import keras
 
+from keras_transformer.types import Tensor
+
 T = TypeVar("T")
 
 
@@ -15,19 +17,14 @@ def share_rows(batch: T) -> T:
 
     Within a compiled step of JAX, the compiler then divides all that is computed from
     the rows. If the number of devices does not divide that of the rows, the results are
-    correct, but some layers compute all rows on every device; see `rows_to_add`.
-
-    Args:
-        batch: nested tensors `(rows, …)`; they may contain `None`.
-
-    Returns:
-        The same tensors; `batch` if there is no distribution.
+    correct, but some layers compute all rows on every device; see `rows_to_add`. A
+    batch is nested tensors `(rows, …)` and `None`.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
         return batch
 
-    def share(tensor: Any) -> Any:
+    def share(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or not len(tensor.shape):
             return tensor
         axes = [distribution.batch_dim_name, *[None] * (len(tensor.shape) - 1)]
@@ -48,13 +45,13 @@ def rows_to_add(rows: int) -> int:
     return int(-rows % shares)
 
 
-def devices_of(variables: Iterable[keras.Variable]) -> set[frozenset[Any]]:
-    """Returns the sets of devices on which variables are."""
+def devices_of(variables: Iterable[keras.Variable]) -> set[frozenset[object]]:
+    """Returns the sets of JAX devices on which variables are."""
     values: list[Any] = [variable.value for variable in variables]
     return {frozenset(value.sharding.device_set) for value in values}
 
 
-def devices_in_effect() -> frozenset[Any] | None:
+def devices_in_effect() -> frozenset[object] | None:
     """Returns the JAX devices of the current distribution; `None` without one."""
     distribution = keras.distribution.distribution()
     if distribution is None:
