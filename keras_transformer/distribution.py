@@ -4,7 +4,6 @@ import contextlib
 import contextvars
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import keras
 
@@ -47,12 +46,16 @@ class _Devices(keras.distribution.ModelParallel):
         )
         self.model_parallel = model_parallel
 
-    def get_data_layout(self, data_shape: tuple[int, ...]) -> Any:
+    def get_data_layout(
+        self, data_shape: tuple[int, ...]
+    ) -> keras.distribution.TensorLayout:
         # Every device gets the ids of the whole batch, and the step divides the rows:
         # Keras takes one layout for all batches, and rows need not divide.
         return self._whole(data_shape)
 
-    def get_variable_layout(self, variable: keras.Variable) -> Any:
+    def get_variable_layout(
+        self, variable: keras.Variable
+    ) -> keras.distribution.TensorLayout:
         layout = super().get_variable_layout(variable)
         if len(layout.axes) != len(variable.shape):
             return self._whole(variable.shape)
@@ -72,7 +75,7 @@ class _Devices(keras.distribution.ModelParallel):
                 stacklevel=2,
             )
 
-    def _whole(self, shape: Iterable[int | None]) -> Any:
+    def _whole(self, shape: Iterable[int | None]) -> keras.distribution.TensorLayout:
         return keras.distribution.TensorLayout([None for _ in shape], self.device_mesh)
 
 

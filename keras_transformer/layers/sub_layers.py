@@ -1,11 +1,14 @@
 """Sub-layers of a layer: options of their weights, and freezing."""
 
 from types import ModuleType
-from typing import Any
+from typing import TypeAlias
 
 import keras
 
 from keras_transformer.types import Config, Shape
+
+# An initializer, its name or its configuration.
+Initializer: TypeAlias = str | Config | keras.Initializer
 
 _MODULES = {
     "initializer": keras.initializers,
@@ -14,12 +17,12 @@ _MODULES = {
 }
 
 
-def get_weight_options(**options: Any) -> dict[str, Any]:
+def get_weight_options(**options: object) -> Config:
     """Returns initializers, regularizers and constraints as objects."""
     return {name: _module(name).get(option) for name, option in options.items()}
 
 
-def clone_weight_options(**options: Any) -> dict[str, Any]:
+def clone_weight_options(**options: object) -> Config:
     """Clones the initializers, so that each sub-layer has its own."""
     return {
         name: option.clone() if isinstance(option, keras.Initializer) else option
@@ -27,7 +30,7 @@ def clone_weight_options(**options: Any) -> dict[str, Any]:
     }
 
 
-def serialize_weight_options(**options: Any) -> Config:
+def serialize_weight_options(**options: object) -> Config:
     """Serializes initializers, regularizers and constraints."""
     return {name: _module(name).serialize(option) for name, option in options.items()}
 

@@ -1,7 +1,5 @@
 """Learned positional encoding."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -10,7 +8,7 @@ from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
-from keras_transformer.layers.sub_layers import known_size
+from keras_transformer.layers.sub_layers import Initializer, known_size
 from keras_transformer.types import Config, Shape, Size, Tensor
 from keras_transformer_runtime.arguments import check_ints
 
@@ -64,8 +62,8 @@ class LearnedPositionalEncoding(PositionScheme):
     def __init__(
         self,
         max_length: int,
-        embeddings_initializer: Any = "random_normal",
-        **kwargs: Any,
+        embeddings_initializer: Initializer = "random_normal",
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         check_ints(1, max_length=max_length)

@@ -1,7 +1,5 @@
 """Sinusoidal positional encoding."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -66,7 +64,7 @@ class PositionalEncoding(PositionScheme):
 
     @explains_arguments
     def __init__(
-        self, max_wavelength: float = 10000, interleaved: bool = True, **kwargs: Any
+        self, max_wavelength: float = 10000, interleaved: bool = True, **kwargs: object
     ):
         super().__init__(**kwargs)
         check_positive(max_wavelength=max_wavelength)

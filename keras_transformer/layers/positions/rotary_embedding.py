@@ -1,7 +1,5 @@
 """Rotary position embedding."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -58,7 +56,7 @@ class RotaryEmbedding(PositionScheme):
     """
 
     @explains_arguments
-    def __init__(self, max_wavelength: float = 10000, **kwargs: Any):
+    def __init__(self, max_wavelength: float = 10000, **kwargs: object):
         super().__init__(**kwargs)
         check_positive(max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength
