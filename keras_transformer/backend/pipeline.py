@@ -1,5 +1,6 @@
 """A pipeline of equal layers over several devices of JAX."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -82,52 +83,26 @@ class Stages:
         rest = {name: each for name, each in options.items() if name not in tensors}
         x = ops.cast(x, layer.compute_dtype)
         parts = _divide_rows((x, list(inputs), tensors), micro_batches)
-        last = self.count - 1
 
-        def work(
-            weights: Values, seeds: Values, parts: tuple[Tensor, Values, Options]
+        def call_stage(
+            x: Tensor, weights: Values, seeds: Values, inputs: Values, tensors: Options
         ) -> tuple[Tensor, Values]:
-            stage: Any = jax.lax.axis_index(_STAGE)
-            first, inputs, tensors = parts
+            def call(layer: keras.layers.Layer, x: Tensor) -> Tensor:
+                return layer(x, *inputs, **tensors, **rest)
 
-            def tick(
-                carry: tuple[Tensor, Values], time: Tensor
-            ) -> tuple[tuple[Tensor, Values], Tensor]:
-                received, seeds = carry
-                number = time - stage  # of the part; results of others are discarded
-                is_part = (number >= 0) & (number < micro_batches)
-                place = ops.clip(number, 0, micro_batches - 1)
-                own_inputs, own_tensors = keras.tree.map_structure(
-                    lambda each: each[place], (inputs, tensors)
+            x, seeds, losses = _call_with_each(
+                call, layer, x, weights, seeds, rematerialize=rematerialize
+            )
+            if losses:
+                raise ValueError(
+                    "`model` must not have layers with losses in a pipeline; received "
+                    "one with activity regularizers. Remove them."
                 )
-
-                def call(layer: keras.layers.Layer, x: Tensor) -> Tensor:
-                    return layer(x, *own_inputs, **own_tensors, **rest)
-
-                own = ops.where(stage == 0, first[place], received)
-                own, drawn, losses = _call_with_each(
-                    call, layer, own, weights, seeds, rematerialize=rematerialize
-                )
-                if losses:
-                    raise ValueError(
-                        "`model` must not have layers with losses in a pipeline; "
-                        "received one with activity regularizers. Remove them."
-                    )
-                seeds = [
-                    ops.where(is_part, new, old)
-                    for new, old in zip(drawn, seeds, strict=True)
-                ]
-                following = [(place, place + 1) for place in range(last)]
-                received = jax.lax.ppermute(own, _STAGE, following)
-                return (received, seeds), own
-
-            ticks = ops.arange(micro_batches + last)
-            (_, seeds), outputs = jax.lax.scan(tick, (first[0], seeds), ticks)
-            return outputs[None, last:], seeds
+            return x, seeds
 
         stage, whole = (jax.sharding.PartitionSpec(*axes) for axes in ([_STAGE], []))
         outputs, seeds = jax.shard_map(
-            work,
+            functools.partial(_run_stage, call_stage, self.count, micro_batches),
             mesh=self._mesh,
             in_specs=(stage, stage, whole),
             out_specs=(stage, stage),
@@ -140,6 +115,44 @@ class Stages:
             x = jax.lax.with_sharding_constraint(x, self._layout(_STAGE))
         set_masks([x], [mask])
         return x, seeds
+
+
+def _run_stage(
+    call_stage: Callable[..., tuple[Tensor, Values]],
+    num_stages: int,
+    micro_batches: int,
+    weights: Values,
+    seeds: Values,
+    parts: tuple[Tensor, Values, Options],
+) -> tuple[Tensor, Values]:
+    """Runs what one device does in all ticks; see `Stages.run`."""
+    import jax
+
+    stage: Any = jax.lax.axis_index(_STAGE)
+    last = num_stages - 1
+    first, inputs, tensors = parts
+
+    def tick(
+        carry: tuple[Tensor, Values], time: Tensor
+    ) -> tuple[tuple[Tensor, Values], Tensor]:
+        received, seeds = carry
+        number = time - stage  # of the part; results of others are discarded
+        is_part = (number >= 0) & (number < micro_batches)
+        place = ops.clip(number, 0, micro_batches - 1)
+        own_inputs, own_tensors = keras.tree.map_structure(
+            lambda each: each[place], (inputs, tensors)
+        )
+        x = ops.where(stage == 0, first[place], received)
+        x, drawn = call_stage(x, weights, seeds, own_inputs, own_tensors)
+        seeds = [
+            ops.where(is_part, new, old) for new, old in zip(drawn, seeds, strict=True)
+        ]
+        following = [(place, place + 1) for place in range(last)]
+        return (jax.lax.ppermute(x, _STAGE, following), seeds), x
+
+    ticks = ops.arange(micro_batches + last)
+    (_, seeds), outputs = jax.lax.scan(tick, (first[0], seeds), ticks)
+    return outputs[None, last:], seeds
 
 
 def _call_with_each(
