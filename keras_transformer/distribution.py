@@ -8,7 +8,12 @@ from collections.abc import Iterable, Iterator
 import keras
 
 from keras_transformer.backend.processes import count_processes
-from keras_transformer.backend.sharding import devices_in_effect, devices_of
+from keras_transformer.backend.sharding import (
+    advice_on_virtual_devices,
+    check_jax,
+    devices_in_effect,
+    devices_of,
+)
 from keras_transformer_runtime.arguments import check_ints
 
 _BATCH, _MODEL = "batch", "model"
@@ -139,13 +144,11 @@ def distribute(
         - [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053), section 3 (heads
           and widths divided among devices)
     """
-    if keras.backend.backend() != "jax":
-        raise ValueError(
-            "`distribute` must be used on JAX; received the backend "
-            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax before Keras is "
-            "imported. On TensorFlow, `tf.distribute.MirroredStrategy` trains on the "
-            "devices of one machine."
-        )
+    check_jax(
+        "distribute",
+        " On TensorFlow, `tf.distribute.MirroredStrategy` trains on the devices of one "
+        "machine.",
+    )
     names = _device_names(devices)
     if count_processes() > 1 and set(names) != {*keras.distribution.list_devices()}:
         raise ValueError(
@@ -177,13 +180,8 @@ def _device_names(devices: int | list[str] | None) -> list[str]:
     names = present[:devices] if isinstance(devices, int) else list(devices)
     wanted = devices if isinstance(devices, int) else len(names)
     if not names or len({*names} & {*present}) != wanted:
-        hint = ""
-        if all(name.startswith("cpu") for name in present):
-            hint = (
-                " To try several devices on a CPU, set "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={wanted} before JAX "
-                "is imported; this is not faster than one device."
-            )
+        is_cpu = all(name.startswith("cpu") for name in present)
+        hint = advice_on_virtual_devices(wanted) if is_cpu else ""
         raise ValueError(
             f"`devices` must be devices of this machine, which has {len(present)} "
             f"({', '.join(present)}); received `devices={devices!r}`.{hint}"

@@ -12,6 +12,7 @@ from keras_transformer.backend.rematerialization import (
     set_masks,
     split_variables,
 )
+from keras_transformer.backend.sharding import advice_on_virtual_devices
 from keras_transformer.types import Options, Tensor
 
 _STAGE = "stage"
@@ -28,9 +29,8 @@ class Stages:
         if devices is not None and devices > len(present):
             raise ValueError(
                 f"`devices` must be at most {len(present)}, the number of devices of "
-                f"JAX; received `devices={devices}`. To try several devices on a CPU, "
-                f"set XLA_FLAGS=--xla_force_host_platform_device_count={devices} "
-                "before JAX is imported."
+                f"JAX; received `devices={devices}`."
+                f"{advice_on_virtual_devices(devices)}"
             )
         self._mesh = jax.sharding.Mesh(present[:devices], (_STAGE,))
         self.count = self._mesh.size

@@ -59,6 +59,25 @@ def devices_in_effect() -> frozenset[object] | None:
     return frozenset(distribution.device_mesh.backend_mesh.devices.flat)
 
 
+def check_jax(name: str, remedy: str = "") -> None:
+    """Raises `ValueError` for a function or class that needs JAX on another backend."""
+    if keras.backend.backend() != "jax":
+        raise ValueError(
+            f"`{name}` must be used on JAX; received the backend "
+            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax before Keras is "
+            f"imported.{remedy}"
+        )
+
+
+def advice_on_virtual_devices(count: int) -> str:
+    """Returns the end of an error message for too few devices."""
+    return (
+        f" To try several devices on a CPU, set XLA_FLAGS="
+        f"--xla_force_host_platform_device_count={count} before JAX is imported; this "
+        "is not faster than one device."
+    )
+
+
 def add_virtual_devices(count: int) -> None:
     """Makes JAX divide the CPU into virtual devices, to test several devices.
 

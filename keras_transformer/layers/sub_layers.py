@@ -64,7 +64,6 @@ def freeze_new_sub_layers(layer: keras.layers.Layer) -> None:
     sub-layers later.
     """
     if not layer.trainable:
-        layer.trainable = (
-            True  # Under TensorFlow, setting the same value has no effect.
-        )
+        # Under TensorFlow, setting the same value has no effect.
+        layer.trainable = True
         layer.trainable = False
