@@ -1,7 +1,7 @@
 """Training of deep models whose blocks are divided among devices, on JAX."""
 
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import keras
 
@@ -156,7 +156,7 @@ class Pipeline:
         found = {id(v): value for v, value in zip(variables, values, strict=True)}
         shared = [(v, found[id(v)]) for v in variables if id(v) not in self._blocks]
 
-        def run(stack: Stack, *inputs: Tensor, **options: object) -> Tensor:
+        def run(stack: Stack, *inputs: Tensor, **options: Any) -> Tensor:
             block = stack.blocks[0]
             weights, seeds = split_variables(block)
             x, drawn = self._stages.run(
