@@ -82,7 +82,7 @@ def build_from_dataset(model: keras.Model, data: object) -> None:
 
 
 def symbolic_batch(spec: object) -> Any:
-    """Converts the `element_spec` of a dataset to Keras tensors, of size 2 if unknown.
+    """Converts the `element_spec` of a dataset to Keras tensors; 2 for unknown sizes.
 
     Returns `None` if a rank is unknown.
     """

@@ -35,7 +35,10 @@ class RunFiles:
         self._has_warned = False
 
     def newest(self) -> tuple[pathlib.Path, RunState] | None:
-        """Reads the newest checkpoint that is not damaged."""
+        """Reads the newest checkpoint that is not damaged; `None` if there are none.
+
+        If there are some, and none can be read, it raises `OSError`.
+        """
         paths = [*checkpoint_files(self.folder).values()]
         readable = storage.readable_checkpoints(
             reversed(paths), check=run_state.check_state

@@ -58,7 +58,11 @@ class StopSignals:
                 signal.signal(number, previous)
 
     def stop_if_received(self) -> None:
-        """Ends the run as the received signal requests, unless it has to wait."""
+        """Ends the run as the received signal requests, unless it has to wait.
+
+        Raises `KeyboardInterrupt` after SIGINT and `SystemExit` after SIGTERM, or calls
+        the handler of the caller of `fit`. If that raises nothing, the run continues.
+        """
         if self.received is None or self.waits_for is not None:
             return
         message = self._finish()
