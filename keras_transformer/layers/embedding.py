@@ -4,7 +4,6 @@ import warnings
 
 import keras
 
-from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.types import Tensor, TokenIds
 
 
@@ -42,8 +41,6 @@ class ScaledEmbedding(keras.layers.Embedding):
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3.4
     """
-
-    __init__ = explains_arguments(keras.layers.Embedding.__init__)
 
     def call(self, inputs: TokenIds) -> Tensor:
         return super().call(inputs) * self.output_dim**0.5

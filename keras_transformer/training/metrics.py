@@ -21,7 +21,7 @@ class TokenMean(keras.metrics.Mean):
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)
 
-    def values(self, targets: TokenIds, logits: Tensor) -> Tensor:
+    def _values(self, targets: TokenIds, logits: Tensor) -> Tensor:
         """Computes `(tokens,)` from targets and logits `(tokens, vocabulary_size)`."""
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class TokenMean(keras.metrics.Mean):
         targets, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_token_id
         )
-        values = self.values(targets, ops.stop_gradient(logits))
+        values = self._values(targets, ops.stop_gradient(logits))
         super().update_state(values, weights)
 
     def get_config(self) -> Config:
@@ -84,7 +84,7 @@ class MaskedTokenAccuracy(TokenMean):
         super().__init__(pad_token_id, name, dtype)
         self._direction = "up"  # Higher is better, for the callbacks of Keras.
 
-    def values(self, targets: TokenIds, logits: Tensor) -> Tensor:
+    def _values(self, targets: TokenIds, logits: Tensor) -> Tensor:
         known = in_vocabulary(targets, logits)
         # The loss computes the maximum as well, but not the argmax.
         target_logits = pick(logits, ops.where(known, targets, 0))
@@ -139,7 +139,7 @@ class Perplexity(TokenMean):
         super().__init__(pad_token_id, name, dtype)
         self._direction = "down"  # Lower is better.
 
-    def values(self, targets: TokenIds, logits: Tensor) -> Tensor:
+    def _values(self, targets: TokenIds, logits: Tensor) -> Tensor:
         return token_cross_entropy(targets, ops.cast(logits, "float32"))
 
     def result(self) -> Tensor:

@@ -23,7 +23,6 @@ REQUIRED = {
     layers.RelativePositionBias: {},
     layers.Residual: {},
     layers.RotaryEmbedding: {},
-    layers.ScaledEmbedding: {"input_dim": 7, "output_dim": 4},
     kt.CausalLM: {},
     kt.Ensemble: {"models": []},
     kt.Seq2Seq: {},
