@@ -5,7 +5,7 @@ import os
 import pathlib
 import threading
 import warnings
-from typing import Literal, Self
+from typing import Literal
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_transformer.backend.keras_internals import count_steps
 from keras_transformer.training.skip_non_finite import SkipNonFinite
-from keras_transformer.training.training_data import TrainingData, copy_sharing_data
+from keras_transformer.training.training_data import DataCallback, TrainingData
 from keras_transformer.types import Logs
 from keras_transformer_runtime.arguments import check_ints, check_one_of
 from keras_transformer_runtime.files import write_json
@@ -22,7 +22,7 @@ from keras_transformer_runtime.files import write_json
 _LOCK = threading.Lock()
 
 
-class NonFiniteLoss(keras.callbacks.Callback):
+class NonFiniteLoss(DataCallback):
     """Stops at the first batch whose loss is NaN or infinite, or skips such batches.
 
     The message has the numbers of the epoch and the batch, counted from 1, and, with
@@ -88,9 +88,6 @@ class NonFiniteLoss(keras.callbacks.Callback):
         self.patience = patience
         # Lets Keras read the logs in another thread, while `fit` continues.
         self.async_safe = action == "stop"
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return copy_sharing_data(self, memo)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self.skipped_batches = self._in_a_row = 0

@@ -1,9 +1,10 @@
-"""Protocol of training data with positions, and checks of such data."""
+"""Protocol of training data with positions, its checks, and callbacks that have it."""
 
 import copy
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, Self, TypeAlias
 
-T = TypeVar("T", bound="Callback")
+import keras
+
 # A position in the data: JSON values, from `TrainingData.state`.
 DataState: TypeAlias = dict[str, int]
 
@@ -77,15 +78,14 @@ def data_identity(data: TrainingData | None) -> dict[str, int] | None:
     }
 
 
-class Callback(Protocol):
-    """A callback with data."""
+class DataCallback(keras.callbacks.Callback):
+    """A callback whose copies share its `data`, whose `dataset` is passed to `fit`."""
 
     data: TrainingData | None
 
-
-def copy_sharing_data(callback: T, memo: dict[int, object]) -> T:
-    """Copies a callback, but not its `data`, whose `dataset` is passed to `fit`."""
-    memo.setdefault(id(callback.data), callback.data)
-    memo[id(callback)] = copied = object.__new__(type(callback))
-    vars(copied).update(copy.deepcopy(vars(callback), memo))
-    return copied
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        memo.setdefault(id(self.data), self.data)
+        copied: Self = object.__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied

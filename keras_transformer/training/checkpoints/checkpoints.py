@@ -6,7 +6,7 @@ import os
 import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Self, cast
+from typing import cast
 
 import keras
 
@@ -24,11 +24,11 @@ from keras_transformer.training.checkpoints.run_files import RunFiles
 from keras_transformer.training.checkpoints.run_state import RunState, SavedHistory
 from keras_transformer.training.checkpoints.stop_signals import StopSignals
 from keras_transformer.training.training_data import (
+    DataCallback,
     DataState,
     TrainingData,
     check_data,
     check_steps,
-    copy_sharing_data,
     data_identity,
 )
 from keras_transformer.types import Logs
@@ -43,7 +43,7 @@ _RESUMED_EPOCH_IS_COMPLETE = "The resumed epoch is complete."
 _BATCHES_BETWEEN_DECISIONS = 16
 
 
-class Checkpoints(keras.callbacks.Callback):
+class Checkpoints(DataCallback):
     """Saves a training run. The same command resumes a run that was stopped.
 
     Pass it to `fit` as the last of the callbacks. It writes a checkpoint at the end of
@@ -182,9 +182,6 @@ class Checkpoints(keras.callbacks.Callback):
         self.callbacks = callback_state.check_callbacks(callbacks)
         self._callbacks_of_fit: list[keras.callbacks.Callback] | None = None
         self._signals = StopSignals(self._finish)
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return copy_sharing_data(self, memo)
 
     def _best_epoch(self) -> BestEpoch | None:
         return None if self.monitor is None else BestEpoch(self.monitor, self.mode)
