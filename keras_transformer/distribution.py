@@ -4,12 +4,16 @@ import contextlib
 import contextvars
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import keras
 
 from keras_transformer.backend.processes import count_processes
-from keras_transformer.backend.sharding import devices_in_effect, devices_of
+from keras_transformer.backend.sharding import (
+    advice_on_virtual_devices,
+    check_jax,
+    devices_in_effect,
+    devices_of,
+)
 from keras_transformer_runtime.arguments import check_ints
 
 _BATCH, _MODEL = "batch", "model"
@@ -34,12 +38,7 @@ _active: contextvars.ContextVar["_Devices | None"] = contextvars.ContextVar(
 
 
 class _Devices(keras.distribution.ModelParallel):
-    """Data and tensor parallelism over a grid of devices.
-
-    Args:
-        devices: list of str, names of devices.
-        model_parallel: int, number of devices that share the weights of a replica.
-    """
+    """Data and tensor parallelism over a grid of devices."""
 
     def __init__(self, devices: list[str], model_parallel: int) -> None:
         shape = len(devices) // model_parallel, model_parallel
@@ -52,12 +51,16 @@ class _Devices(keras.distribution.ModelParallel):
         )
         self.model_parallel = model_parallel
 
-    def get_data_layout(self, data_shape: tuple[int, ...]) -> Any:
+    def get_data_layout(
+        self, data_shape: tuple[int, ...]
+    ) -> keras.distribution.TensorLayout:
         # Every device gets the ids of the whole batch, and the step divides the rows:
         # Keras takes one layout for all batches, and rows need not divide.
         return self._whole(data_shape)
 
-    def get_variable_layout(self, variable: keras.Variable) -> Any:
+    def get_variable_layout(
+        self, variable: keras.Variable
+    ) -> keras.distribution.TensorLayout:
         layout = super().get_variable_layout(variable)
         if len(layout.axes) != len(variable.shape):
             return self._whole(variable.shape)
@@ -77,7 +80,7 @@ class _Devices(keras.distribution.ModelParallel):
                 stacklevel=2,
             )
 
-    def _whole(self, shape: Iterable[int | None]) -> Any:
+    def _whole(self, shape: Iterable[int | None]) -> keras.distribution.TensorLayout:
         return keras.distribution.TensorLayout([None for _ in shape], self.device_mesh)
 
 
@@ -141,13 +144,11 @@ def distribute(
         - [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053), section 3 (heads
           and widths divided among devices)
     """
-    if keras.backend.backend() != "jax":
-        raise ValueError(
-            "`distribute` must be used on JAX; received the backend "
-            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax before Keras is "
-            "imported. On TensorFlow, `tf.distribute.MirroredStrategy` trains on the "
-            "devices of one machine."
-        )
+    check_jax(
+        "distribute",
+        " On TensorFlow, `tf.distribute.MirroredStrategy` trains on the devices of one "
+        "machine.",
+    )
     names = _device_names(devices)
     if count_processes() > 1 and set(names) != {*keras.distribution.list_devices()}:
         raise ValueError(
@@ -179,13 +180,8 @@ def _device_names(devices: int | list[str] | None) -> list[str]:
     names = present[:devices] if isinstance(devices, int) else list(devices)
     wanted = devices if isinstance(devices, int) else len(names)
     if not names or len({*names} & {*present}) != wanted:
-        hint = ""
-        if all(name.startswith("cpu") for name in present):
-            hint = (
-                " To try several devices on a CPU, set "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={wanted} before JAX "
-                "is imported; this is not faster than one device."
-            )
+        is_cpu = all(name.startswith("cpu") for name in present)
+        hint = advice_on_virtual_devices(wanted) if is_cpu else ""
         raise ValueError(
             f"`devices` must be devices of this machine, which has {len(present)} "
             f"({', '.join(present)}); received `devices={devices!r}`.{hint}"
@@ -194,11 +190,7 @@ def _device_names(devices: int | list[str] | None) -> list[str]:
 
 
 def check_active() -> None:
-    """Checks that the devices of `distribute` are still in effect.
-
-    Raises:
-        ValueError: if `keras.utils.clear_session` has cleared them.
-    """
+    """Checks that the devices of `distribute` are still in effect."""
     if _active.get() is not None and keras.distribution.distribution() is None:
         raise ValueError(
             "`keras.utils.clear_session` must not be called within `distribute`: it "
@@ -208,15 +200,7 @@ def check_active() -> None:
 
 
 def check_model_sizes(*, num_heads: int, intermediate_dim: int | None = None) -> None:
-    """Checks that the devices of `distribute` can share the weights of a model.
-
-    Args:
-        num_heads: int, number of attention heads.
-        intermediate_dim: int, width of the feed-forward networks.
-
-    Raises:
-        ValueError: if `model_parallel` does not divide a size; see also `check_active`.
-    """
+    """Checks that the devices of `distribute` can share the weights of a model."""
     check_active()
     found = _active.get()
     sizes = {"num_heads": num_heads, "intermediate_dim": intermediate_dim}
@@ -230,14 +214,7 @@ def check_model_sizes(*, num_heads: int, intermediate_dim: int | None = None) ->
 
 
 def check_created_within(**variables: Iterable[keras.Variable]) -> None:
-    """Checks that variables are on the devices of the current distribution.
-
-    Args:
-        **variables: Keras variables, by the name of their owner in the message.
-
-    Raises:
-        ValueError: if they are on other devices; see also `check_active`.
-    """
+    """Checks that variables are on the devices of the current distribution."""
     if keras.backend.backend() != "jax":
         return
     check_active()

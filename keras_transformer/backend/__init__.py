@@ -16,6 +16,7 @@
 - `processes`: processes that train together, on JAX
 - `pytorch_file`: files of `torch.save`, read by PyTorch
 - `ray_connection`: connections to a cluster of Ray
+- `random_state`: states of the global random generators
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache
 - `slice_update`: updates of a slice in place

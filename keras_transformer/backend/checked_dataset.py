@@ -6,17 +6,11 @@ from typing import Any
 import keras
 
 
-def checked_dataset(check: Callable[[Any], Any], dataset: Any) -> Any:
-    """Returns a dataset that calls a function with each batch.
+def checked_dataset(check: Callable[[object], object], dataset: Any) -> Any:
+    """Returns a `tf.data.Dataset` that calls a function with each batch, as arrays.
 
-    Args:
-        check: function of a batch of NumPy arrays, which raises an error.
-        dataset: a `tf.data.Dataset`.
-
-    Returns:
-        A `tf.data.Dataset` of the same batches. Its iterator raises an error of
-        TensorFlow if `check` raises one. `dataset` itself if its batches have ragged or
-        sparse tensors, which Keras refuses.
+    Its iterator raises an error of TensorFlow if `check` raises one. A dataset of
+    ragged or sparse tensors, which Keras refuses, is returned unchanged.
     """
     import tensorflow as tf
 
@@ -24,11 +18,11 @@ def checked_dataset(check: Callable[[Any], Any], dataset: Any) -> Any:
     if not all(isinstance(each, tf.TensorSpec) for each in keras.tree.flatten(spec)):
         return dataset
 
-    def check_arrays(*arrays: Any) -> None:
+    def check_arrays(*arrays: object) -> None:
         check(keras.tree.pack_sequence_as(spec, arrays))
 
     @tf.autograph.experimental.do_not_convert
-    def mapped(*parts: Any) -> Any:
+    def mapped(*parts: object) -> object:
         tf.numpy_function(check_arrays, keras.tree.flatten(parts), [])
         return parts if isinstance(spec, tuple) else parts[0]
 

@@ -17,14 +17,7 @@ CHUNK_SIZE = 2**18  # Logits that PyTorch exponentiates at a time.
 
 
 def logsumexp(logits: Tensor) -> Tensor:
-    """Computes the logarithm of the sum of exponentials over the vocabulary.
-
-    Args:
-        logits: Float32 tensor `(tokens, vocabulary_size)`.
-
-    Returns:
-        Float32 tensor `(tokens,)`.
-    """
+    """Computes `(tokens,)` from `(tokens, vocabulary_size)`, both float32."""
     if keras.backend.backend() == "torch":
         return _torch_logsumexp(logits)
     return ops.logsumexp(logits, axis=-1)
@@ -35,15 +28,8 @@ def cross_entropy_gradient(
 ) -> Tensor:
     """Computes `(softmax(logits) - q) * scale` for the smoothed targets q.
 
-    Args:
-        logits: Float32 tensor `(tokens, vocabulary_size)`.
-        targets: Int32 tensor `(tokens,)`, ids in the vocabulary.
-        label_smoothing: Float in [0, 1), the probability that is distributed evenly
-            over the vocabulary.
-        scale: Float32 tensor `(tokens,)`.
-
-    Returns:
-        Float32 tensor `(tokens, vocabulary_size)`.
+    Logits and result are float32 `(tokens, vocabulary_size)`, targets int32 ids of the
+    vocabulary `(tokens,)`, and the scale is float32 `(tokens,)`.
     """
     smoothing = label_smoothing / logits.shape[-1]
     on_target = (1 - label_smoothing) * scale
@@ -53,8 +39,12 @@ def cross_entropy_gradient(
 
 
 def _gradient(
-    logits: Any, targets: Any, smoothing: float, on_target: Any, scale: Any
-) -> Any:
+    logits: Tensor,
+    targets: TokenIds,
+    smoothing: float,
+    on_target: Tensor,
+    scale: Tensor,
+) -> Tensor:
     result = (ops.softmax(logits) - smoothing) * scale[:, None]
     chosen = ops.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     probabilities = ops.exp(chosen - logsumexp(logits))
@@ -63,7 +53,7 @@ def _gradient(
     return ops.scatter_update(result, ops.stack([rows, targets], -1), hits)
 
 
-def _torch_logsumexp(logits: Any) -> Any:
+def _torch_logsumexp(logits: Any) -> Tensor:
     import torch
 
     chunks = logits.split(max(1, CHUNK_SIZE // logits.shape[-1]))
@@ -72,7 +62,7 @@ def _torch_logsumexp(logits: Any) -> Any:
 
 def _torch_gradient(
     logits: Any, targets: Any, smoothing: float, on_target: Any, scale: Any
-) -> Any:
+) -> Tensor:
     import torch
 
     result = torch.softmax(logits, dim=-1)

@@ -15,18 +15,11 @@ def with_gradient(
 ) -> Callable[..., Tensor]:
     """Returns a function with a gradient that takes less memory than the automatic one.
 
-    Second derivatives and forward mode are right: `gradient` consists of operations
-    that the backend differentiates. JAX ignores `gradient`, as XLA makes the automatic
-    gradient as small.
-
-    Args:
-        value: function of tensors `(rows, ...)` that returns a float32 tensor `(rows,)`
-            and computes each row for itself.
-        gradient: function `gradient(upstream, *tensors)` that returns the gradient by
-            each tensor, `None` for integers. `upstream` is a float32 tensor `(rows,)`.
-
-    Returns:
-        Function of the arguments of `value`.
+    `value` takes tensors `(rows, …)` and computes float32 `(rows,)`, each row for
+    itself. `gradient(upstream, *tensors)` returns the gradient by each tensor, `None`
+    for integers; `upstream` is float32 `(rows,)`. Second derivatives and forward mode
+    are right: `gradient` consists of operations that the backend differentiates. JAX
+    ignores `gradient`, as XLA makes the automatic gradient as small.
 
     Example:
 
@@ -42,7 +35,7 @@ def with_gradient(
         return value
 
     @ops.custom_gradient
-    def function(*tensors: Tensor) -> tuple[Tensor, Callable[..., Any]]:
+    def function(*tensors: Tensor) -> tuple[Tensor, Callable[..., object]]:
         return value(*tensors), lambda upstream: gradient(upstream, *tensors)
 
     return function
@@ -56,29 +49,30 @@ def _torch_function() -> Any:
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(value: Any, gradient: Any, *tensors: Any) -> Any:
+        def forward(
+            value: Callable[..., Tensor], gradient: object, *tensors: Tensor
+        ) -> Tensor:
             return value(*tensors)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        def setup_context(ctx: Any, inputs: Any, output: object) -> None:
             _, ctx.gradient, *tensors = inputs
             ctx.save_for_backward(*tensors)
             ctx.save_for_forward(*tensors)
 
         @staticmethod
-        def backward(ctx: Any, upstream: Any) -> Any:
+        def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
             return None, None, *ctx.gradient(upstream, *ctx.saved_tensors)
 
         @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> Any:
+        def jvp(ctx: Any, *tangents: Any) -> Tensor:
             tensors = ctx.saved_tensors
             ones = torch.ones(len(tensors[0]), device=tensors[0].device)
             pairs = zip(ctx.gradient(ones, *tensors), tangents[2:], strict=True)
-            changes = [
+            return sum(
                 (by * tangent).sum(dim=-1)
                 for by, tangent in pairs
                 if by is not None and tangent is not None
-            ]
-            return sum(changes)
+            )
 
     return Function

@@ -6,17 +6,9 @@ from keras_transformer.types import Tensor
 
 
 def int32_sum(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Computes sums as int32, so that a loop keeps its dtypes.
+    """Computes sums of int32 or boolean tensors as int32, so a loop keeps its dtypes.
 
-    With 64-bit types enabled, JAX returns int64 sums of int32 tensors.
-
-    Args:
-        x: int32 or boolean tensor.
-        axis: int, the axis to sum over. `None` = all axes.
-        keepdims: bool, whether the axis is kept with size 1.
-
-    Returns:
-        int32 tensor. A sum out of range wraps around.
+    With 64-bit types enabled, JAX returns int64 sums. A sum out of range wraps around.
 
     Example:
 

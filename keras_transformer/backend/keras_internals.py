@@ -30,12 +30,6 @@ def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
     `Model.layers` lists the layers of a model, but not those inside other layers. These
     are attributes, or within lists and dictionaries that are attributes.
-
-    Args:
-        layer: a layer or a model.
-
-    Returns:
-        List of layers, each of them once.
     """
     found: dict[int, keras.layers.Layer] = {}
     queue = collections.deque([layer])
@@ -47,7 +41,7 @@ def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(found.values())
 
 
-def _layers_in(values: Iterable[Any]) -> Iterator[keras.layers.Layer]:
+def _layers_in(values: Iterable[object]) -> Iterator[keras.layers.Layer]:
     for value in values:
         if isinstance(value, keras.layers.Layer):
             yield value
@@ -58,14 +52,7 @@ def _layers_in(values: Iterable[Any]) -> Iterator[keras.layers.Layer]:
 
 
 def check_not_quantized(model: keras.Model) -> None:
-    """Checks that no layer is quantized, for files of models with floats.
-
-    Args:
-        model: a model.
-
-    Raises:
-        ValueError: if a layer is quantized.
-    """
+    """Checks that no layer is quantized, for files of models with floats."""
     for layer in flatten_layers(model):
         mode = getattr(layer, "quantization_mode", None)
         if mode is not None:
@@ -77,35 +64,27 @@ def check_not_quantized(model: keras.Model) -> None:
             )
 
 
-def build_from_dataset(model: keras.Model, data: Any) -> None:
+def build_from_dataset(model: keras.Model, data: object) -> None:
     """Builds a compiled model and its metrics from the shapes of a dataset.
 
     `fit` on JAX and PyTorch builds them from a batch of a first iterator, and then
     starts another one. If every epoch differs, this would waste one epoch of the data.
-    Without the private method, `fit` builds them.
-
-    Args:
-        model: a model; it is left unchanged unless it is compiled.
-        data: the argument `x` of `fit`; ignored unless it is a `tf.data.Dataset` of
-            tensors of known rank.
+    Without the private method, `fit` builds them. Other `data` than a dataset of
+    tensors of known rank have no effect.
     """
-    is_dataset = hasattr(data, "element_spec")
-    if keras.backend.backend() == "tensorflow" or not (is_dataset and model.compiled):
+    spec = getattr(data, "element_spec", None)
+    is_built_by_fit = keras.backend.backend() == "tensorflow" or not model.compiled
+    if is_built_by_fit or spec is None:
         return
-    batch = symbolic_batch(data.element_spec)
+    batch = symbolic_batch(spec)
     if batch is not None and hasattr(model, "_symbolic_build"):
         model._symbolic_build(data_batch=batch)
 
 
-def symbolic_batch(spec: Any) -> Any:
-    """Converts the `element_spec` of a dataset to Keras tensors.
+def symbolic_batch(spec: object) -> Any:
+    """Converts the `element_spec` of a dataset to Keras tensors; 2 for unknown sizes.
 
-    Args:
-        spec: structure of `tf.TensorSpec`; other specs are those of missing values.
-
-    Returns:
-        The same structure of `keras.KerasTensor`, with 2 for sizes that vary; `None` if
-        a rank is unknown.
+    Returns `None` if a rank is unknown.
     """
     shapes = [getattr(each, "shape", None) for each in keras.tree.flatten(spec)]
     if not shapes or any(shape is not None and shape.rank is None for shape in shapes):
@@ -126,12 +105,17 @@ def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
     `keras.callbacks.BackupAndRestore` uses the same attribute, from `on_train_begin`.
     Without it `fit` begins with its argument `initial_epoch`, which the caller must
     check in `on_epoch_begin`.
-
-    Args:
-        model: the model that is trained.
-        epoch: int, the first epoch, counted from 0; `None` = the argument of `fit`.
     """
     model._initial_epoch = epoch
+
+
+def inner_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """Lists the optimizers inside wrappers: several for a `MultiOptimizer`."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return list(getattr(optimizer, "optimizers", [optimizer]))
 
 
 def count_steps(optimizer: keras.optimizers.Optimizer) -> Tensor:
@@ -139,12 +123,6 @@ def count_steps(optimizer: keras.optimizers.Optimizer) -> Tensor:
 
     `optimizer.iterations` counts updates: with gradient accumulation, several batches
     are one update. The variable itself is public.
-
-    Args:
-        optimizer: an optimizer that is not a wrapper of another one.
-
-    Returns:
-        Int variable.
     """
     return next(v for v in optimizer.variables if v.name == "iteration")
 
@@ -156,12 +134,6 @@ def learning_rate_schedule(
 
     `optimizer.learning_rate` is the value at the current step. The fallback makes a
     copy of the schedule from the configuration of the optimizer.
-
-    Args:
-        optimizer: an optimizer that is not a wrapper of another one.
-
-    Returns:
-        The schedule, or `None` if the learning rate is a number or a function.
     """
     if hasattr(optimizer, "_learning_rate"):
         rate = optimizer._learning_rate
@@ -178,12 +150,6 @@ def callback_state(callback: keras.callbacks.Callback) -> tuple[str, ...]:
 
     Keras has no public method that saves and restores a callback. A private attribute
     that is missing is left out, with a warning.
-
-    Args:
-        callback: a callback.
-
-    Returns:
-        Tuple of names, empty for callbacks without state and for those of others.
     """
     for kind, names in _STATE.items():
         if isinstance(callback, kind):
@@ -206,9 +172,6 @@ def finalize_averages(swap: keras.callbacks.SwapEMAWeights) -> None:
     the optimizer into the model. If the averages are in the model already, this
     function copies them into the optimizer as well: it runs the last epoch of the
     callback, whose end does so.
-
-    Args:
-        swap: a callback with `swap_on_epoch=True`, after the end of an epoch.
     """
     params = swap.params
     swap.set_params({**params, "epochs": 1})

@@ -1,7 +1,7 @@
 """Training steps whose gradients are accumulated over parts of a batch."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops, tree
@@ -11,30 +11,29 @@ from keras_transformer.backend.distribution import (
     each_replica_alone,
     sum_over_replicas,
 )
+from keras_transformer.backend.processes import count_processes
 from keras_transformer.backend.sharding import rows_to_add, share_rows
+from keras_transformer.types import Logs, Size, Tensor
+
+# Inputs, targets and sample weights. The first two may be nested tensors.
+Batch: TypeAlias = tuple[object, object, Tensor | None]
+# The state of a step on JAX: trainable and other variables, optimizer and metrics.
+State: TypeAlias = tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]
 
 
 def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
     """Runs `keras.Model.train_step` in `model.micro_batches` parts.
 
     The update has the gradient of the whole batch: the mean of the gradients of the
-    parts, weighted by `model.batch_weight`.
-
-    Args:
-        model: a compiled and built `TokenTrainer`.
-        *args: the arguments of `train_step`: on JAX the state and the data, otherwise
-            the data.
-
-    Returns:
-        The result of `train_step`: on JAX the logs and the state, otherwise the logs.
+    parts, weighted by `model.batch_weight`. `model` is a `TokenTrainer`.
     """
-    *state, data = args
+    *state, data = args  # On JAX the state and the data, otherwise the data.
     batch = unpack_x_y_sample_weight(data)
     rows, parts = ops.shape(batch[1])[0], _split(batch, model)
     return _STEPS[keras.backend.backend()](model, parts, rows, *state)
 
 
-def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
+def _split(batch: Batch, model: keras.Model) -> Batch:
     """Reshapes tensors `(batch, …)` to `(micro_batches, rows, …)`.
 
     Rows of padding are added if the batch is not divisible, and to the end of each
@@ -42,7 +41,7 @@ def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
     """
     count = model.micro_batches
 
-    def split(tensor: Any, filler: float) -> Any:
+    def split(tensor: Tensor, filler: float) -> Tensor:
         batch, *rest = ops.shape(tensor)
         rows = -(-batch // count)
         missing = ops.full((rows * count - batch, *rest), filler, tensor.dtype)
@@ -52,19 +51,21 @@ def _split(data: tuple[Any, ...], model: Any) -> tuple[Any, ...]:
         missing = ops.full((count, added, *rest), filler, tensor.dtype)
         return ops.concatenate([parts, missing], axis=1)
 
-    x, y, sample_weight = data
+    x, y, sample_weight = batch
     x = tree.map_structure(lambda ids: split(ids, model.pad_token_id), x)
     y = tree.map_structure(lambda ids: split(ids, model.target_padding), y)
     return x, y, None if sample_weight is None else split(sample_weight, 0.0)
 
 
-def _part(parts: tuple[Any, ...], index: Any) -> tuple[Any, ...]:
+def _part(parts: Batch, index: Size) -> Batch:
     x, y, sample_weight = parts
     x, y = tree.map_structure(lambda tensor: tensor[index], (x, y))
     return x, y, None if sample_weight is None else sample_weight[index]
 
 
-def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
+def _mean(
+    sums: Sequence[Tensor], weight: Tensor, weights: Sequence[Tensor]
+) -> list[Tensor]:
     """Divides float32 sums of gradients and casts them to the dtypes of the weights."""
     return [
         ops.cast(ops.divide_no_nan(each, weight), variable.dtype)
@@ -72,31 +73,31 @@ def _mean(sums: list[Any], weight: Any, weights: list[Any]) -> list[Any]:
     ]
 
 
-def _float32(loss: Any) -> Any:
-    """Casts a loss, which Keras returns in `keras.config.floatx()`."""
-    return ops.cast(loss, "float32")
-
-
-def _log(model: Any, loss: Any, weight: Any, rows: Any) -> Any:
+def _log(model: keras.Model, loss: Tensor, weight: Tensor, rows: Size) -> Logs:
     """Updates the mean loss as Keras does, and returns the logs."""
     tracker = model.metrics[0]  # The mean of the loss; `fit` shows it as "loss".
     tracker.update_state(ops.divide_no_nan(loss, weight), sample_weight=rows)
-    return model.get_metrics_result()
+    logs: Logs = model.get_metrics_result()
+    return logs
 
 
-def _jax(model: Any, parts: tuple[Any, ...], rows: Any, state: tuple[Any, ...]) -> Any:
+def _jax(
+    model: keras.Model, parts: Batch, rows: Size, state: State
+) -> tuple[Logs, State]:
     import jax
 
     trainable, non_trainable, optimizer_variables, metrics = state
     gradients_of = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
-    def update(metrics: Any, function: Callable[..., Any], *args: Any) -> Any:
+    def update(
+        metrics: list[Tensor], function: Callable[..., Any], *args: object
+    ) -> tuple[Any, list[Tensor]]:
         mapping = list(zip(model.metrics_variables, metrics, strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
             logs = function(*args)
         return logs, [scope.get_current_value(v) for v in model.metrics_variables]
 
-    def step(carry: Any, part: Any) -> Any:
+    def step(carry: Any, part: Batch) -> tuple[Any, None]:
         gradients, total, total_loss, non_trainable, metrics = carry
         x, y, sample_weight = part = share_rows(part)
         (_, aux), new = gradients_of(
@@ -109,14 +110,16 @@ def _jax(model: Any, parts: tuple[Any, ...], rows: Any, state: tuple[Any, ...]) 
         )
         loss, y_pred, non_trainable, metrics = aux
         weight = model.batch_weight(y, sample_weight)
-        new = [b.astype("float32") for b in new]
+        new = [ops.cast(each, "float32") for each in new]
         gradients = [a + weight * b for a, b in zip(gradients, new, strict=True)]
         _, metrics = update(metrics, model.compute_metrics, x, y, y_pred, sample_weight)
-        total, total_loss = total + weight, total_loss + weight * _float32(loss)
-        return (gradients, total, total_loss, non_trainable, metrics), None
+        # Keras returns the loss in `keras.config.floatx()`.
+        total_loss = total_loss + weight * ops.cast(loss, "float32")
+        return (gradients, total + weight, total_loss, non_trainable, metrics), None
 
-    nothing = [jax.numpy.zeros(value.shape, "float32") for value in trainable]
-    carry, _ = jax.lax.scan(step, (nothing, 0.0, 0.0, non_trainable, metrics), parts)
+    nothing = [ops.zeros(value.shape, "float32") for value in trainable]
+    zero = ops.zeros((), "float32")
+    carry, _ = jax.lax.scan(step, (nothing, zero, zero, non_trainable, metrics), parts)
     gradients, total, total_loss, non_trainable, metrics = carry
     trainable, optimizer_variables = model.optimizer.stateless_apply(
         optimizer_variables, _mean(gradients, total, trainable), trainable
@@ -125,16 +128,18 @@ def _jax(model: Any, parts: tuple[Any, ...], rows: Any, state: tuple[Any, ...]) 
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
 
 
-def _tensorflow(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
+def _tensorflow(model: keras.Model, parts: Batch, rows: Size) -> Logs:
     import tensorflow as tf
 
     weights = model.trainable_weights
 
-    def step(index: Any, *sums: Any) -> Any:
+    def step(index: Tensor, *sums: Tensor) -> tuple[Tensor, ...]:
         with each_replica_alone():
             return accumulate(index, *sums)
 
-    def accumulate(index: Any, total: Any, total_loss: Any, *gradients: Any) -> Any:
+    def accumulate(
+        index: Tensor, total: Tensor, total_loss: Tensor, *gradients: Tensor
+    ) -> tuple[Tensor, ...]:
         x, y, sample_weight = _part(parts, index)
         with tf.GradientTape() as tape:
             y_pred = model(x, training=True)
@@ -147,7 +152,7 @@ def _tensorflow(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
             for a, b in zip(gradients, new, strict=True)
         ]
         model.compute_metrics(x, y, y_pred, sample_weight)
-        total_loss += weight * _float32(loss)
+        total_loss += weight * ops.cast(loss, "float32")
         return index + 1, total + weight, total_loss, *sums
 
     nothing = [tf.zeros(weight.shape, "float32") for weight in weights]
@@ -168,11 +173,7 @@ def _check_one_process(micro_batches: int) -> None:
 
     Keras 3.16 adds their gradients in hooks of `backward`, which do not run here.
     """
-    from torch import distributed
-
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return
-    if (count := distributed.get_world_size()) > 1:
+    if (count := count_processes()) > 1:
         raise ValueError(
             "`micro_batches` must be 1 in several processes of PyTorch, since their "
             "gradients are not added; received "
@@ -180,14 +181,14 @@ def _check_one_process(micro_batches: int) -> None:
         )
 
 
-def _torch(model: Any, parts: tuple[Any, ...], rows: Any) -> Any:
+def _torch(model: keras.Model, parts: Batch, rows: Size) -> Logs:
     import torch
 
     _check_one_process(model.micro_batches)
     weights = model.trainable_weights
-    values = [variable.value for variable in weights]
-    gradients = [torch.zeros_like(value, dtype=torch.float32) for value in values]
-    total = total_loss = 0.0
+    values: list[Any] = [variable.value for variable in weights]
+    gradients = [ops.zeros(value.shape, "float32") for value in values]
+    total = total_loss = ops.zeros((), "float32")
     for index in range(model.micro_batches):
         x, y, sample_weight = _part(parts, index)
         y_pred = model(x, training=True)

@@ -1,5 +1,6 @@
 """A pipeline of equal layers over several devices of JAX."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ from keras_transformer.backend.rematerialization import (
     set_masks,
     split_variables,
 )
+from keras_transformer.backend.sharding import advice_on_virtual_devices
 from keras_transformer.types import Options, Tensor
 
 _STAGE = "stage"
@@ -18,14 +20,7 @@ Values: TypeAlias = list[Tensor]
 
 
 class Stages:
-    """Devices of JAX in a row, each with an equal part of the layers.
-
-    Args:
-        devices: int, number of devices; `None` = all.
-
-    Raises:
-        ValueError: if there are fewer devices.
-    """
+    """Devices of JAX in a row, each with an equal part of the layers."""
 
     def __init__(self, devices: int | None):
         import jax
@@ -34,9 +29,8 @@ class Stages:
         if devices is not None and devices > len(present):
             raise ValueError(
                 f"`devices` must be at most {len(present)}, the number of devices of "
-                f"JAX; received `devices={devices}`. To try several devices on a CPU, "
-                f"set XLA_FLAGS=--xla_force_host_platform_device_count={devices} "
-                "before JAX is imported."
+                f"JAX; received `devices={devices}`."
+                f"{advice_on_virtual_devices(devices)}"
             )
         self._mesh = jax.sharding.Mesh(present[:devices], (_STAGE,))
         self.count = self._mesh.size
@@ -76,24 +70,9 @@ class Stages:
         one part of the rows, and sends the output to the next device. A layer draws
         random numbers for the parts in their order.
 
-        Args:
-            layer: the layer.
-            weights: values of `layer.weights`, tensors `(layers, …)`.
-            seeds: states of its seed generators, tensors `(layers, 2)`.
-            micro_batches: int, number of parts of the rows.
-            rematerialize: bool, whether the gradient recomputes the activations inside
-                the layers.
-            x: float tensor `(rows, …)`, the input of the first layer.
-            *inputs: further inputs of each layer, tensors `(rows, …)`.
-            **options: further arguments of each layer; tensors are `(rows, …)`.
-
-        Returns:
-            The output of the last layer `(rows, …)`, and the new states of the seed
-            generators.
-
-        Raises:
-            ValueError: if `micro_batches` does not divide the rows, a tensor has
-                another number of rows, or a layer adds a loss.
+        `weights` and `seeds` are the values of `layer.weights` and of the states of its
+        seed generators, tensors `(layers, …)`. Other tensors are `(rows, …)`. Returns
+        the output of the last layer and the new states.
         """
         import jax
 
@@ -104,50 +83,26 @@ class Stages:
         rest = {name: each for name, each in options.items() if name not in tensors}
         x = ops.cast(x, layer.compute_dtype)
         parts = _divide_rows((x, list(inputs), tensors), micro_batches)
-        last = self.count - 1
 
-        def work(
-            weights: Values, seeds: Values, parts: tuple[Tensor, Values, Options]
+        def call_stage(
+            x: Tensor, weights: Values, seeds: Values, inputs: Values, tensors: Options
         ) -> tuple[Tensor, Values]:
-            stage: Any = jax.lax.axis_index(_STAGE)
-            first, inputs, tensors = parts
+            def call(layer: keras.layers.Layer, x: Tensor) -> Tensor:
+                return layer(x, *inputs, **tensors, **rest)
 
-            def tick(carry: tuple[Tensor, Values], time: Any) -> Any:
-                received, seeds = carry
-                number = time - stage  # of the part; results of others are discarded
-                is_part = (number >= 0) & (number < micro_batches)
-                place = ops.clip(number, 0, micro_batches - 1)
-                own_inputs, own_tensors = keras.tree.map_structure(
-                    lambda each: each[place], (inputs, tensors)
+            x, seeds, losses = _call_with_each(
+                call, layer, x, weights, seeds, rematerialize=rematerialize
+            )
+            if losses:
+                raise ValueError(
+                    "`model` must not have layers with losses in a pipeline; received "
+                    "one with activity regularizers. Remove them."
                 )
-
-                def call(layer: keras.layers.Layer, x: Tensor) -> Tensor:
-                    return layer(x, *own_inputs, **own_tensors, **rest)
-
-                own = ops.where(stage == 0, first[place], received)
-                own, drawn, losses = _call_with_each(
-                    call, layer, own, weights, seeds, rematerialize=rematerialize
-                )
-                if losses:
-                    raise ValueError(
-                        "`model` must not have layers with losses in a pipeline; "
-                        "received one with activity regularizers. Remove them."
-                    )
-                seeds = [
-                    ops.where(is_part, new, old)
-                    for new, old in zip(drawn, seeds, strict=True)
-                ]
-                following = [(place, place + 1) for place in range(last)]
-                received = jax.lax.ppermute(own, _STAGE, following)
-                return (received, seeds), own
-
-            ticks = ops.arange(micro_batches + last)
-            (_, seeds), outputs = jax.lax.scan(tick, (first[0], seeds), ticks)
-            return outputs[None, last:], seeds
+            return x, seeds
 
         stage, whole = (jax.sharding.PartitionSpec(*axes) for axes in ([_STAGE], []))
         outputs, seeds = jax.shard_map(
-            work,
+            functools.partial(_run_stage, call_stage, self.count, micro_batches),
             mesh=self._mesh,
             in_specs=(stage, stage, whole),
             out_specs=(stage, stage),
@@ -162,35 +117,64 @@ class Stages:
         return x, seeds
 
 
+def _run_stage(
+    call_stage: Callable[..., tuple[Tensor, Values]],
+    num_stages: int,
+    micro_batches: int,
+    weights: Values,
+    seeds: Values,
+    parts: tuple[Tensor, Values, Options],
+) -> tuple[Tensor, Values]:
+    """Runs what one device does in all ticks; see `Stages.run`."""
+    import jax
+
+    stage: Any = jax.lax.axis_index(_STAGE)
+    last = num_stages - 1
+    first, inputs, tensors = parts
+
+    def tick(
+        carry: tuple[Tensor, Values], time: Tensor
+    ) -> tuple[tuple[Tensor, Values], Tensor]:
+        received, seeds = carry
+        number = time - stage  # of the part; results of others are discarded
+        is_part = (number >= 0) & (number < micro_batches)
+        place = ops.clip(number, 0, micro_batches - 1)
+        own_inputs, own_tensors = keras.tree.map_structure(
+            lambda each: each[place], (inputs, tensors)
+        )
+        x = ops.where(stage == 0, first[place], received)
+        x, drawn = call_stage(x, weights, seeds, own_inputs, own_tensors)
+        seeds = [
+            ops.where(is_part, new, old) for new, old in zip(drawn, seeds, strict=True)
+        ]
+        following = [(place, place + 1) for place in range(last)]
+        return (jax.lax.ppermute(x, _STAGE, following), seeds), x
+
+    ticks = ops.arange(micro_batches + last)
+    (_, seeds), outputs = jax.lax.scan(tick, (first[0], seeds), ticks)
+    return outputs[None, last:], seeds
+
+
 def _call_with_each(
     call: Callable[[keras.layers.Layer, Tensor], Tensor],
     layer: keras.layers.Layer,
     x: Tensor,
-    weights: list[Tensor],
-    seeds: list[Tensor],
+    weights: Values,
+    seeds: Values,
     rematerialize: bool,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Calls a layer with the variables of one layer after another, in a loop.
+) -> tuple[Tensor, Values, Values]:
+    """Calls a layer with the variables `(layers, …)` of one layer after another.
 
-    Args:
-        call: function of the layer and its input that calls it.
-        layer: the layer.
-        x: float tensor, the input for the first variables.
-        weights: values of `layer.weights`, tensors `(layers, …)`.
-        seeds: states of its seed generators, tensors `(layers, 2)`.
-        rematerialize: bool, whether the gradient recomputes the activations inside the
-            layer. In a loop, XLA does not merge this with the forward pass.
-
-    Returns:
-        The last output, the new states of the seed generators, and the losses that the
-        calls added, tensors `(layers,)`.
+    Returns the last output, the new states of the seed generators, and the losses that
+    the calls added, tensors `(layers,)`. With `rematerialize`, the gradient recomputes
+    the activations: in a loop, XLA does not merge this with the forward pass.
     """
     import jax
 
     own_weights, own_seeds = split_variables(layer)
     variables = [*own_weights, *own_seeds]
 
-    def step(x: Tensor, values: list[Tensor]) -> tuple[Tensor, Any]:
+    def step(x: Tensor, values: Values) -> tuple[Tensor, tuple[Values, Values]]:
         with keras.StatelessScope(collect_losses=True) as scope:
             for update in zip(variables, values, strict=True):
                 scope.add_update(update)
@@ -204,7 +188,7 @@ def _call_with_each(
     return x, new_seeds, losses
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return len(getattr(value, "shape", ())) > 0
 
 

@@ -10,17 +10,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import keras
 import numpy as np
 
+from keras_transformer.types import Tensor
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Model = TypeVar("Model")
 
 
 def count_processes() -> int:
-    """Returns the number of processes that train together on JAX or PyTorch.
-
-    Returns:
-        int, 1 on TensorFlow, where Keras trains in one process.
-    """
+    """Returns the number of processes that train together on JAX or PyTorch."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -45,7 +43,7 @@ def _index() -> int:
     return int(jax.process_index())
 
 
-def on_cpu() -> contextlib.AbstractContextManager[Any]:
+def on_cpu() -> contextlib.AbstractContextManager[object]:
     """Returns a context in which new tensors are on the CPU.
 
     `keras.device("cpu")` is the CPU of the first process.
@@ -58,14 +56,7 @@ def on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def greatest(values: list[int]) -> list[int]:
-    """Returns the largest values of all processes, each of which calls it.
-
-    Args:
-        values: list of int32 numbers, of the same length in all processes.
-
-    Returns:
-        List of ints, one for each position of `values`.
-    """
+    """Returns the largest int32 numbers of all processes, each of which calls it."""
     if count_processes() == 1:
         return values
     from jax.experimental import multihost_utils
@@ -75,14 +66,7 @@ def greatest(values: list[int]) -> list[int]:
 
 
 def of_first_process(values: list[float]) -> list[float]:
-    """Returns the values of the first process; each process calls it.
-
-    Args:
-        values: list of numbers, of the same length in all processes.
-
-    Returns:
-        List of floats, in the precision of float32 if there are several processes.
-    """
+    """Returns the float32 numbers of the first process; each process calls it."""
     if count_processes() == 1:
         return values
     from jax.experimental import multihost_utils
@@ -95,9 +79,6 @@ def fail_together(function: Callable[P, T]) -> Callable[P, T]:
     """Makes a function fail in all processes if it fails in one.
 
     The others would wait for that process. Each process calls the function.
-
-    Args:
-        function: a function without communication.
     """
 
     @functools.wraps(function)
@@ -117,16 +98,10 @@ def fail_together(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def whole_value(variable: Any) -> np.ndarray:
+def whole_value(variable: keras.Variable) -> np.ndarray:
     """Returns the value of a variable, whose parts may be on several devices.
 
     If the parts of this process are not all, each process must call it.
-
-    Args:
-        variable: a Keras variable.
-
-    Returns:
-        NumPy array.
     """
     if count_processes() == 1 or keras.backend.backend() != "jax":
         return np.asarray(keras.ops.convert_to_numpy(variable))
@@ -147,15 +122,10 @@ def _whole(value: Any) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(value, tiled=True))
 
 
-def values_here(variables: Iterable[Any]) -> list[Any]:
-    """Returns the values of variables, for computations of this process alone.
+def values_here(variables: Iterable[keras.Variable]) -> list[Tensor]:
+    """Returns the values of variables on JAX, for computations of this process alone.
 
-    Args:
-        variables: Keras variables on JAX.
-
-    Returns:
-        List of JAX arrays: the values themselves in one process, and copies on the
-        first device of this process if there are several.
+    If there are several processes, they are copies on its first device.
     """
     values = [variable.value for variable in variables]
     if count_processes() == 1:
@@ -172,10 +142,6 @@ def written_by_first_process(
     """Makes a method of a model that writes files do so in the first process only.
 
     Each process calls the method, as the weights may be distributed over processes.
-
-    Args:
-        method: the method. It reads the variables of the model and does not change
-            them.
     """
 
     @functools.wraps(method)
@@ -201,16 +167,12 @@ def written_by_first_process(
 
 @contextlib.contextmanager
 def _replaced_values(
-    variables: Sequence[keras.Variable], values: Sequence[Any]
+    variables: Sequence[keras.Variable], values: Sequence[Tensor]
 ) -> Iterator[None]:
     """Gives variables other values for a while, which may be on other devices.
 
     `Variable.assign` moves a value to the devices of the variable, and in a
     `keras.StatelessScope` Keras cannot save an optimizer, as it creates another one.
-
-    Args:
-        variables: built Keras variables.
-        values: tensor of the backend for each variable.
     """
     if not all(hasattr(variable, "_value") for variable in variables):
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
@@ -227,31 +189,23 @@ def _replaced_values(
 
 
 def with_equal_batches(
-    train_function: Callable[[Any, Iterator[Any]], T],
-) -> Callable[[Any, Iterator[Any]], T]:
+    train_function: Callable[[object, Iterator[object]], T],
+) -> Callable[[object, Iterator[object]], T]:
     """Checks that all processes train on equal batches.
 
     Each process has a copy of the whole batch. If the copies differ, JAX raises no
     error, and the weights of the processes diverge.
-
-    Args:
-        train_function: the `train_function` of a Keras model, of the state and an
-            iterator of batches.
-
-    Returns:
-        A function of the same arguments. It raises `ValueError` in all processes if
-        their batches differ. `train_function` itself if there is one process.
     """
     if count_processes() == 1 or keras.backend.backend() != "jax":
         return train_function
     comparison = _Comparison()
 
-    def compared(iterator: Iterator[Any]) -> Iterator[Any]:
+    def compared(iterator: Iterator[object]) -> Iterator[object]:
         for batch in iterator:
             comparison.add(batch)
             yield batch
 
-    def checked(state: Any, iterator: Iterator[Any]) -> T:
+    def checked(state: object, iterator: Iterator[object]) -> T:
         return train_function(state, compared(iterator))
 
     return checked
@@ -266,7 +220,7 @@ class _Comparison:
     def __init__(self) -> None:
         self._count, self._next, self._checksum = 0, 1, 0
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: object) -> None:
         for tensor in keras.tree.flatten(batch):
             if tensor is not None:
                 data = np.asarray(tensor.addressable_data(0))

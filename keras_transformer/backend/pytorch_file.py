@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keras_transformer_runtime.files import check_zip_members
 from keras_transformer_runtime.packages import require_extra
@@ -16,21 +16,11 @@ MAX_NAMES = 4
 
 
 def read_pytorch_file(path: str | os.PathLike) -> "dict[str, torch.Tensor]":
-    """Reads a dictionary of tensors that `torch.save` has written.
+    """Reads a dictionary of dense tensors that `torch.save` has written.
 
     `torch.load` reads it with `weights_only=True`, so no function that the file names
-    is called. The tensors of a zip archive stay in the file until they are used.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Dictionary of dense tensors on the CPU.
-
-    Raises:
-        ModuleNotFoundError: if PyTorch is not installed.
-        OSError: if the file cannot be read.
-        ValueError: if the file is damaged, or holds anything but tensors.
+    is called. The tensors of a zip archive stay in the file until they are used. A file
+    that is damaged, or holds anything but tensors, raises `ValueError`.
     """
     require_extra("torch", f"{os.fspath(path)}")
     import torch
@@ -63,7 +53,7 @@ def _check_not_compressed(path: str | os.PathLike) -> None:
         check_zip_members(archive, os.path.getsize(path))
 
 
-def _check_tensors(content: Any, file_size: int) -> None:
+def _check_tensors(content: object, file_size: int) -> None:
     import torch
 
     if not isinstance(content, dict):

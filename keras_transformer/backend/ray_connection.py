@@ -23,16 +23,10 @@ def use_loopback() -> None:
 
 @contextlib.contextmanager
 def connection(**options: Any) -> Iterator[bool]:
-    """Connects this process to a cluster of Ray, unless it is connected.
+    """Connects this process to a cluster of Ray; yields whether it was connected.
 
     The cluster is that of the environment variable `RAY_ADDRESS`, or a new one on this
     machine, which ends with the context.
-
-    Args:
-        **options: arguments of `ray.init` for a new cluster.
-
-    Yields:
-        bool, whether the process is connected after the context as well.
     """
     address = os.environ.get("RAY_ADDRESS")
     if not address:
@@ -62,14 +56,6 @@ def connect(
     The ports of Ray run code for everyone who has its token. Ray 2.60 and later require
     the token in every cluster that `ray.init` starts, unless the environment variable
     `RAY_AUTH_MODE` is `disabled`.
-
-    Args:
-        address: str, address of the cluster; `None` or `""` starts one.
-        folder: str or path, an empty folder, which is the working folder of the
-            processes that it starts. Ray puts their working folder first on the path
-            of their modules.
-        namespace: str, argument of `ray.init`.
-        **options: further arguments of `ray.init` for a cluster that it starts.
     """
     import ray
 

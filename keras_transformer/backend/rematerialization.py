@@ -2,12 +2,15 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import keras
 from keras import ops
 
 from keras_transformer.types import Mask, Tensor
+
+# A function of inputs and weights, whose result is nested tensors.
+Function: TypeAlias = Callable[[list[Tensor], list[Tensor]], Any]
 
 
 def rematerialized_call(
@@ -18,15 +21,8 @@ def rematerialized_call(
     The gradient recomputes the activations. `keras.remat` suits a layer without
     randomness. In this function, the states of the seed generators are inputs and
     outputs of the recomputed function, so dropout draws the same numbers again and the
-    seeds advance once.
-
-    Args:
-        layer: a built layer that passes on the mask of its first input.
-        *inputs: float tensors, with gradients.
-        **options: further arguments of the layer, without gradients.
-
-    Returns:
-        The result of `layer(*inputs, **options)`.
+    seeds advance once. The layer is built and passes on the mask of its first input;
+    only `inputs` have gradients.
 
     References:
         - [Chen et al., 2016](https://arxiv.org/abs/1604.06174)
@@ -36,7 +32,7 @@ def rematerialized_call(
 
     def call(
         inputs: list[Tensor], weight_values: list[Tensor]
-    ) -> tuple[Any, list[Tensor], list[Tensor]]:
+    ) -> tuple[object, list[Tensor], list[Tensor]]:
         values = zip([*weights, *seeds], [*weight_values, *seed_values], strict=True)
         with keras.StatelessScope(collect_losses=True) as scope:
             for update in values:
@@ -115,11 +111,7 @@ def _mask_of() -> _MaskOf:
 def split_variables(
     layer: keras.layers.Layer,
 ) -> tuple[list[keras.Variable], list[keras.Variable]]:
-    """Returns the weights of a layer, and the states of its seed generators.
-
-    Args:
-        layer: a built layer.
-    """
+    """Returns the weights of a layer, and the states of its seed generators."""
     weights = layer.weights
     seeds = [v for v in layer.variables if not any(v is w for w in weights)]
     return weights, seeds
@@ -143,7 +135,7 @@ def variable_values(variables: Sequence[keras.Variable]) -> list[Tensor]:
     return _Values(variables)(ops.zeros(())) if variables else []
 
 
-def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
+def _jax_remat(function: Function) -> Function:
     """Returns the function with `jax.checkpoint` that works on CPUs too.
 
     On CPUs XLA removes the barriers of `jax.checkpoint` and merges the recomputation
@@ -153,23 +145,25 @@ def _jax_remat(function: Callable[..., Any]) -> Callable[..., Any]:
     import jax
 
     @jax.custom_vjp
-    def call(inputs: Any, weights: Any) -> Any:
+    def call(inputs: list[Tensor], weights: list[Tensor]) -> object:
         return function(inputs, weights)
 
-    def forward(inputs: Any, weights: Any) -> tuple[Any, tuple[Any, Any]]:
+    def forward(inputs: list[Tensor], weights: list[Tensor]) -> tuple[object, object]:
         return function(inputs, weights), (inputs, weights)
 
-    def backward(residuals: tuple[Any, Any], gradients: Any) -> Any:
+    def backward(
+        residuals: tuple[list[Tensor], list[Tensor]], gradients: object
+    ) -> tuple[list[Tensor], list[Tensor]]:
         inputs, weights = residuals
         zero = 0 * jax.tree.leaves(gradients)[0].ravel()[0]
-        inputs = [x + zero.astype(x.dtype) for x in inputs]
+        inputs = [x + ops.cast(zero, x.dtype) for x in inputs]
         return jax.vjp(function, inputs, weights)[1](gradients)
 
     call.defvjp(forward, backward)
     return call
 
 
-def _torch_remat(function: Callable[..., Any]) -> Callable[..., Any]:
+def _torch_remat(function: Function) -> Function:
     """Returns the function with `keras.remat`, without PyTorch's early stop.
 
     The early stop is an exception inside a layer. Its traceback keeps the layer's
@@ -177,11 +171,14 @@ def _torch_remat(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     from torch.utils import checkpoint
 
-    def call(inputs: Any, weights: Any) -> Any:
+    def call(inputs: list[Tensor], weights: list[Tensor]) -> object:
         with checkpoint.set_checkpoint_early_stop(False):
             return checkpoint.checkpoint(function, inputs, weights, use_reentrant=False)
 
     return call
 
 
-_REMAT: dict[str, Callable[..., Any]] = {"jax": _jax_remat, "torch": _torch_remat}
+_REMAT: dict[str, Callable[[Function], Function]] = {
+    "jax": _jax_remat,
+    "torch": _torch_remat,
+}

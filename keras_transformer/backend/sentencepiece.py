@@ -16,11 +16,8 @@ def keep_model(tokenizer: Any, proto: bytes) -> None:
     `tf.random.set_seed` and `keras.utils.clear_session` would destroy it
     ([tensorflow/text, issue 570](https://github.com/tensorflow/text/issues/570)). Its
     public API cannot name the resource. If tensorflow-text changes its private names,
-    the tokenizer keeps the resource that tensorflow-text has created.
-
-    Args:
-        tokenizer: a `tensorflow_text.SentencepieceTokenizer`.
-        proto: the serialised SentencePiece model.
+    the tokenizer keeps the resource that tensorflow-text has created. `proto` is the
+    serialized SentencePiece model.
     """
     import tensorflow as tf
 
@@ -42,7 +39,7 @@ def keep_model(tokenizer: Any, proto: bytes) -> None:
             super().__init__()
             _ = self.resource_handle  # Created here, not in the first graph.
 
-        def _create_resource(self) -> Any:
+        def _create_resource(self) -> object:
             name = hashlib.sha256(proto).hexdigest()
             return sentencepiece_op(model=proto, shared_name=name)
 
@@ -50,30 +47,18 @@ def keep_model(tokenizer: Any, proto: bytes) -> None:
 
 
 def keep_keras_hub_model(tokenizer: Any) -> None:
-    """Makes the SentencePiece model of a tokenizer of KerasHub a named resource.
-
-    Args:
-        tokenizer: a tokenizer of `keras_nlp.tokenizers`. One without a SentencePiece
-            model is left as it is.
-    """
+    """Does the same for a tokenizer of KerasHub, if it has a SentencePiece model."""
     model = getattr(tokenizer, "_sentence_piece", None)
     if model is not None:
         keep_model(model, tokenizer.proto)
 
 
 def edited_normalization(rule: str, edits: Mapping[str, str]) -> bytes:
-    """Adds replacements of characters to a normalization of SentencePiece.
+    """Returns `precompiled_charsmap` of a normalization with further replacements.
 
     SentencePiece compiles rules in five seconds from a table of 225,000 lines that its
     Python package does not have. This function adds them to the compiled rules, whose
     format is internal. If it is another one, the rule of SentencePiece is returned.
-
-    Args:
-        rule: name of SentencePiece's rule, such as `"nmt_nfkc"`.
-        edits: replacements of characters, which take precedence.
-
-    Returns:
-        The rules as in the field `precompiled_charsmap` of a SentencePiece model.
     """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import keras
 
+from keras_transformer.types import Tensor
+
 T = TypeVar("T")
 
 
@@ -15,19 +17,14 @@ def share_rows(batch: T) -> T:
 
     Within a compiled step of JAX, the compiler then divides all that is computed from
     the rows. If the number of devices does not divide that of the rows, the results are
-    correct, but some layers compute all rows on every device; see `rows_to_add`.
-
-    Args:
-        batch: nested tensors `(rows, …)`; they may contain `None`.
-
-    Returns:
-        The same tensors; `batch` if there is no distribution.
+    correct, but some layers compute all rows on every device; see `rows_to_add`. A
+    batch is nested tensors `(rows, …)` and `None`.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
         return batch
 
-    def share(tensor: Any) -> Any:
+    def share(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or not len(tensor.shape):
             return tensor
         axes = [distribution.batch_dim_name, *[None] * (len(tensor.shape) - 1)]
@@ -39,14 +36,7 @@ def share_rows(batch: T) -> T:
 
 
 def rows_to_add(rows: int) -> int:
-    """Returns the number of rows that a batch lacks to divide among the devices.
-
-    Args:
-        rows: int, number of rows of the batch.
-
-    Returns:
-        int; 0 if there is no distribution of `keras.distribution`.
-    """
+    """Returns the number of rows that a batch lacks to divide among the devices."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return 0
@@ -55,21 +45,13 @@ def rows_to_add(rows: int) -> int:
     return int(-rows % shares)
 
 
-def devices_of(variables: Iterable[keras.Variable]) -> set[frozenset[Any]]:
-    """Returns the sets of devices on which variables are.
-
-    Args:
-        variables: built Keras variables on JAX.
-
-    Returns:
-        Set of frozen sets of JAX devices: one if all variables are on the same devices,
-        none without variables.
-    """
+def devices_of(variables: Iterable[keras.Variable]) -> set[frozenset[object]]:
+    """Returns the sets of JAX devices on which variables are."""
     values: list[Any] = [variable.value for variable in variables]
     return {frozenset(value.sharding.device_set) for value in values}
 
 
-def devices_in_effect() -> frozenset[Any] | None:
+def devices_in_effect() -> frozenset[object] | None:
     """Returns the JAX devices of the current distribution; `None` without one."""
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -77,14 +59,30 @@ def devices_in_effect() -> frozenset[Any] | None:
     return frozenset(distribution.device_mesh.backend_mesh.devices.flat)
 
 
+def check_jax(name: str, remedy: str = "") -> None:
+    """Raises `ValueError` for a function or class that needs JAX on another backend."""
+    if keras.backend.backend() != "jax":
+        raise ValueError(
+            f"`{name}` must be used on JAX; received the backend "
+            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax before Keras is "
+            f"imported.{remedy}"
+        )
+
+
+def advice_on_virtual_devices(count: int) -> str:
+    """Returns the end of an error message for too few devices."""
+    return (
+        f" To try several devices on a CPU, set XLA_FLAGS="
+        f"--xla_force_host_platform_device_count={count} before JAX is imported; this "
+        "is not faster than one device."
+    )
+
+
 def add_virtual_devices(count: int) -> None:
     """Makes JAX divide the CPU into virtual devices, to test several devices.
 
     Has no effect on other devices, if JAX has started, or if XLA_FLAGS determines the
     number.
-
-    Args:
-        count: int >= 1, number of virtual devices.
     """
     if keras.backend.backend() != "jax":
         return

@@ -11,17 +11,9 @@ from keras_transformer.types import Size, Tensor
 def slice_update(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
     """Replaces a slice of `x`, after which `x` must not be used.
 
+    `updates` has the shape of `x` except on `axis`, where the slice begins at `index`.
     XLA updates in place in a compiled loop. `ops.slice_update` of PyTorch copies `x`;
-    this function writes into `x` if no gradients are recorded.
-
-    Args:
-        x: tensor of any shape.
-        updates: tensor of the shape of `x` except on `axis`.
-        index: int or int scalar tensor, the first entry of the slice on `axis`.
-        axis: int, the axis of the slice.
-
-    Returns:
-        The updated tensor. On PyTorch without gradients it is `x` itself.
+    this function writes into `x` if no gradients are recorded, and returns it.
 
     Example:
 
@@ -47,7 +39,7 @@ def _is_writable(x: Tensor) -> bool:
     return isinstance(x, torch.Tensor) and not torch.is_grad_enabled()
 
 
-def _torch_slice_update(x: Any, updates: Any, index: Any, axis: int) -> Any:
+def _torch_slice_update(x: Any, updates: Tensor, index: Size, axis: int) -> Tensor:
     import torch
 
     positions = index + torch.arange(updates.shape[axis], device=x.device)

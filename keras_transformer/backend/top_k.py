@@ -11,15 +11,9 @@ from keras_transformer.types import Tensor
 def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Finds the `k` highest values of each row, equal values in the order of columns.
 
+    Returns the values and their int32 columns, `(…, k)`, of a tensor `(…, columns)`.
     `ops.top_k` guarantees this order on TensorFlow and JAX. On PyTorch it leaves open
     which of several equal values it returns, and in which order.
-
-    Args:
-        values: float tensor `(…, columns)`.
-        k: int, at most `columns`.
-
-    Returns:
-        The values and their int32 columns, `(…, k)`, highest first.
 
     Example:
 
@@ -33,7 +27,7 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return highest, ops.cast(columns, "int32")
 
 
-def _torch_top_k(values: Any, k: int) -> tuple[Any, Any]:
+def _torch_top_k(values: Any, k: int) -> tuple[Tensor, Tensor]:
     """Sorts by distinct integers: the rank of the float in the high bits, then columns.
 
     The bits of a float, read as an integer, rank like the float; those of negative

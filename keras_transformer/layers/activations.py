@@ -1,22 +1,19 @@
 """Activations by name: those of Keras, and names of other libraries."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import keras
 
-from keras_transformer.types import Tensor
+from keras_transformer.types import Config, Tensor
+
+# A function, its name or its configuration. `None` = the identity.
+Activation: TypeAlias = Callable[[Tensor], Tensor] | str | Config | None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 def gelu_new(x: Tensor) -> Tensor:
     """Computes the tanh approximation of GELU, as in GPT-2.
-
-    Args:
-        x: float tensor of any shape.
-
-    Returns:
-        Tensor of the shape and dtype of `x`.
 
     Example:
 
@@ -29,14 +26,9 @@ def gelu_new(x: Tensor) -> Tensor:
     return keras.activations.gelu(x, approximate=True)
 
 
-def get_activation(activation: Any) -> Callable[..., Any]:
-    """Returns an activation.
-
-    Args:
-        activation: function, its configuration, the name of an activation of Keras, or
-            `"gelu_new"` (`"gelu"` of Keras is exact).
-
-    Raises:
-        ValueError: if there is no such activation.
-    """
-    return gelu_new if activation == "gelu_new" else keras.activations.get(activation)
+def get_activation(activation: Activation) -> Callable[[Tensor], Tensor]:
+    """Returns an activation by its name, `"gelu_new"` included, or configuration."""
+    if activation == "gelu_new":
+        return gelu_new
+    found: Callable[[Tensor], Tensor] = keras.activations.get(activation)
+    return found

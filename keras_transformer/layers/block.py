@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_transformer.layers.argument_errors import check_embedded, explains_arguments
 from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
@@ -42,6 +43,7 @@ class Block(BlockArguments, QuantizedLayers):
     feed_forward_residual: Residual
     encoding: PositionScheme | None
 
+    @explains_arguments
     def __init__(
         self,
         intermediate_dim: int,
@@ -76,6 +78,7 @@ class Block(BlockArguments, QuantizedLayers):
         self.supports_masking = True
 
     def _build_self_attention(self, shape: Shape) -> MultiHeadAttention:
+        check_embedded(self, shape)
         scheme = self.positions
         self.encoding = None
         if scheme is not None and scheme.added_to_inputs:
@@ -88,6 +91,7 @@ class Block(BlockArguments, QuantizedLayers):
     def _build_cross_attention(
         self, query_shape: Shape, value_shape: Shape
     ) -> MultiHeadAttention:
+        check_embedded(self, value_shape)
         return self._build_attention(
             "cross_attention",
             query_shape,

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.block import Attended, Block
@@ -156,6 +157,7 @@ class DecoderBlock(Block):
         cache_positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Any:
+        check_embedded(self, decoder_sequence, encoder_sequence)
         self._check_inputs(
             encoder_sequence,
             self_attention_cache,

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.attention.key_values import Cache, KeyValues
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.stack import Stack
@@ -144,6 +145,7 @@ class DecoderStack(Stack):
         cache_positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Any:
+        check_embedded(self, decoder_sequence, encoder_sequence)
         self_caches = self._per_block("self_attention_cache", self_attention_cache)
         cross_caches = self._per_block("cross_attention_cache", cross_attention_cache)
         source = () if encoder_sequence is None else (encoder_sequence,)

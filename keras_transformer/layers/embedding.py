@@ -1,7 +1,6 @@
 """Token embeddings."""
 
 import warnings
-from typing import Any
 
 import keras
 
@@ -50,7 +49,7 @@ class ScaledEmbedding(keras.layers.Embedding):
         """Returns the embeddings of quantized weights."""
         return super().quantized_call(inputs) * self.output_dim**0.5
 
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
+    def quantize(self, *args: object, **kwargs: object) -> None:
         # Keras does not quantize subclasses by default.
         super().quantize(*args, **{**kwargs, "type_check": False})
 
@@ -62,7 +61,7 @@ class Embedding(keras.layers.Embedding):
     The class has the name of the Keras class, since files identify layers by name.
     """
 
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
+    def quantize(self, *args: object, **kwargs: object) -> None:
         """Warns that the layer is not quantized."""
         warnings.warn(
             f"`{self.name}` is not quantized, since its matrix is also the output "

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.block import Attended, Block
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
@@ -97,6 +98,7 @@ class EncoderBlock(Block):
         positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        check_embedded(self, inputs)
         x = self._add_encoding(inputs, positions)
         query = self.self_attention_residual.prepare(x)
         padding = attention_mask_from_padding(padding_mask)

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.stack import Stack
 from keras_transformer.types import Mask, Options, Shape, Tensor
@@ -92,6 +93,7 @@ class EncoderStack(Stack):
         positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
+        check_embedded(self, inputs)
         options: Options = {
             "padding_mask": padding_mask,
             "attention_mask": attention_mask,

@@ -1,12 +1,12 @@
 """Position-wise feed-forward network, with or without a gate."""
 
-from typing import Any
-
 import keras
 
-from keras_transformer.layers.activations import get_activation
+from keras_transformer.layers.activations import Activation, get_activation
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.sub_layers import (
+    Initializer,
     clone_weight_options,
     freeze_new_sub_layers,
     known_size,
@@ -64,17 +64,18 @@ class FeedForward(QuantizedLayers):
         - [Shazeer, 2020](https://arxiv.org/abs/2002.05202), section 2 (gate)
     """
 
+    @explains_arguments
     def __init__(
         self,
         intermediate_dim: int,
-        activation: Any = "relu",
+        activation: Activation = "relu",
         *,
         gated: bool = False,
         dropout: float = 0.0,
         use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        **kwargs: Any,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         check_ints(1, intermediate_dim=intermediate_dim)

@@ -28,15 +28,10 @@ def padding_mask(token_ids: TokenIds, pad_token_id: int = 0) -> Mask:
 
 
 def align_rows(token_ids: TokenIds, pad_token_id: int = 0) -> tuple[TokenIds, Tensor]:
-    """Moves the padding at the start of rows to their end.
+    """Moves the padding at the start of rows `(batch, length)` to their end.
 
-    Args:
-        token_ids: int tensor `(batch, length)`.
-        pad_token_id: int, id of the padding token.
-
-    Returns:
-        The int tensor `(batch, length)`, and an int32 tensor `(batch, 1)`: the number
-        of padding tokens at the start of each row, for `restore_order`.
+    Returns the rows, and the number of padding tokens at the start of each, int32
+    `(batch, 1)`, for `restore_order`.
 
     Example:
 
@@ -52,13 +47,7 @@ def align_rows(token_ids: TokenIds, pad_token_id: int = 0) -> tuple[TokenIds, Te
 def restore_order(x: Tensor, shifts: Tensor, *axes: int) -> Tensor:
     """Moves positions back to where they were before `align_rows`.
 
-    Args:
-        x: tensor `(batch, ...)` in the order of the aligned rows.
-        shifts: int32 tensor `(batch, 1)` of `align_rows`.
-        *axes: ints > 0, the axes of `x` that have the length of the rows.
-
-    Returns:
-        Tensor of the shape and dtype of `x`.
+    `axes` are those of `x` `(batch, …)` that have the length of the rows.
     """
     for axis in axes:
         places = ops.mod(
@@ -112,14 +101,7 @@ def merge_masks(*masks: Mask | None) -> Mask | None:
 
 
 def attention_mask_from_padding(mask: Mask | None) -> Mask | None:
-    """Converts a mask of the keys to an attention mask.
-
-    Args:
-        mask: boolean tensor `(batch, key_length)`, or `None`.
-
-    Returns:
-        Boolean tensor `(batch, 1, key_length)`, or `None` for `None`.
-    """
+    """Converts a mask `(batch, key_length)` to a mask `(batch, 1, key_length)`."""
     return None if mask is None else ops.expand_dims(mask, 1)
 
 
@@ -128,17 +110,7 @@ def with_head_axis(mask: None) -> None: ...
 @overload
 def with_head_axis(mask: Mask) -> Mask: ...
 def with_head_axis(mask: Mask | None) -> Mask | None:
-    """Inserts the missing axes of an attention mask.
-
-    Args:
-        mask: boolean tensor `(query_length, key_length)`,
-            `(batch, query_length, key_length)` or
-            `(batch, num_heads, query_length, key_length)`, or `None`.
-
-    Returns:
-        Boolean tensor with four axes; the size of inserted axes is 1. `None` for
-        `None`.
-    """
+    """Inserts the axes of the batch and the heads into a mask that lacks them."""
     if mask is None or len(mask.shape) == 4:
         return mask
     mask = mask if len(mask.shape) == 3 else ops.expand_dims(mask, 0)
@@ -148,15 +120,10 @@ def with_head_axis(mask: Mask | None) -> Mask | None:
 def zero_masked_queries(
     attended: Tensor, scores: Tensor | None, query_mask: Mask
 ) -> tuple[Tensor, Tensor | None]:
-    """Sets the weighted sums and scores of masked queries to zero.
+    """Sets weighted sums and scores to zero where `(batch, query_length)` is `False`.
 
-    Args:
-        attended: float tensor `(batch, query_length, num_heads, value_dim)`.
-        scores: float tensor `(batch, num_heads, query_length, key_length)`, or `None`.
-        query_mask: boolean tensor `(batch, query_length)`.
-
-    Returns:
-        The weighted sums and scores, of the same shapes.
+    The sums are `(batch, query_length, num_heads, value_dim)` and the scores
+    `(batch, num_heads, query_length, key_length)`.
     """
     rows = ops.cast(query_mask, "bool")[:, :, None, None]
     if scores is not None:

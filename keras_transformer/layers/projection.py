@@ -1,7 +1,6 @@
 """Dense layers over several axes, computed as products of two matrices."""
 
 import math
-from typing import Any
 
 import keras
 from keras import ops
@@ -31,6 +30,6 @@ class Projection(keras.layers.EinsumDense):
             output = self.activation(output)
         return ops.reshape(output, (*ops.shape(inputs)[:2], *output_shape))
 
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
+    def quantize(self, *args: object, **kwargs: object) -> None:
         # Keras does not quantize subclasses by default.
         super().quantize(*args, **{**kwargs, "type_check": False})

@@ -1,12 +1,15 @@
 """Residual connection with normalisation."""
 
-from typing import Any
-
 import keras
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Config, Shape, Tensor
-from keras_transformer_runtime.arguments import check_positive, check_rates
+from keras_transformer_runtime.arguments import (
+    check_one_of,
+    check_positive,
+    check_rates,
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -63,6 +66,7 @@ class Residual(keras.layers.Layer):
           (stochastic depth)
     """
 
+    @explains_arguments
     def __init__(
         self,
         dropout: float = 0.0,
@@ -70,7 +74,7 @@ class Residual(keras.layers.Layer):
         normalize_first: bool = False,
         normalization: str | None = "layer",
         stochastic_depth: float = 0.0,
-        **kwargs: Any,
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         check_rates(dropout=dropout, stochastic_depth=stochastic_depth)
@@ -149,18 +153,7 @@ def make_normalization(
     epsilon: float,
     dtype: str | keras.DTypePolicy | None = None,
 ) -> keras.layers.Layer | None:
-    """Creates a layer that normalises over the last axis.
-
-    Args:
-        normalization: `"layer"`, `"rms"` or `None`.
-        epsilon: float, added to the variance or the mean square, finite and above 0.
-        dtype: dtype or dtype policy of the layer.
-
-    Returns:
-        A layer that is not built, or `None` if `normalization` is `None`.
-
-    Raises:
-        ValueError: if `epsilon` is out of range, or `normalization` is unknown.
+    """Creates a layer that normalises over the last axis; `None` for `None`.
 
     Example:
 
@@ -168,13 +161,9 @@ def make_normalization(
     'norm'
     """
     check_positive(epsilon=epsilon)
+    check_one_of([*_NORMALIZATIONS, None], normalization=normalization)
     if normalization is None:
         return None
-    if normalization not in _NORMALIZATIONS:
-        raise ValueError(
-            "`normalization` must be 'layer', 'rms' or `None`; received "
-            f"`normalization={normalization!r}`."
-        )
     layer = _NORMALIZATIONS[normalization](epsilon=epsilon, dtype=dtype, name="norm")
     layer.supports_masking = True  # Keras 3.15 does not set it for RMS.
     return layer

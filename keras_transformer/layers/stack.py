@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import keras
 
 from keras_transformer.backend.rematerialization import rematerialized_call
+from keras_transformer.layers.argument_errors import check_embedded, explains_arguments
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
 from keras_transformer.layers.positions.scheme import PositionScheme
@@ -53,6 +54,7 @@ class Stack(BlockArguments, QuantizedLayers):
     blocks: list[Any]
     norm: keras.layers.Layer | None
 
+    @explains_arguments
     def __init__(
         self,
         num_layers: int,
@@ -92,6 +94,7 @@ class Stack(BlockArguments, QuantizedLayers):
         self.supports_masking = True
 
     def _build_blocks(self, *shapes: Shape | None) -> None:
+        check_embedded(self, *shapes)
         self.blocks = [self._make_block(layer) for layer in range(self.num_layers)]
         for block in self.blocks:
             block.build(*shapes)

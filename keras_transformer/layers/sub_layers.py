@@ -1,11 +1,14 @@
 """Sub-layers of a layer: options of their weights, and freezing."""
 
 from types import ModuleType
-from typing import Any
+from typing import TypeAlias
 
 import keras
 
 from keras_transformer.types import Config, Shape
+
+# An initializer, its name or its configuration.
+Initializer: TypeAlias = str | Config | keras.Initializer
 
 _MODULES = {
     "initializer": keras.initializers,
@@ -14,47 +17,21 @@ _MODULES = {
 }
 
 
-def get_weight_options(**options: Any) -> dict[str, Any]:
-    """Returns initializers, regularizers and constraints as objects.
-
-    Args:
-        **options: values that Keras accepts for arguments such as
-            `kernel_initializer` and `bias_regularizer`, by argument name.
-
-    Returns:
-        dict of the same names; each value is an object or `None`.
-
-    Raises:
-        ValueError: if Keras has no such object.
-    """
+def get_weight_options(**options: object) -> Config:
+    """Returns initializers, regularizers and constraints as objects."""
     return {name: _module(name).get(option) for name, option in options.items()}
 
 
-def clone_weight_options(**options: Any) -> dict[str, Any]:
-    """Clones the initializers, so that each sub-layer has its own.
-
-    Args:
-        **options: objects from `get_weight_options`, by argument name.
-
-    Returns:
-        dict of the same names. Clones of an initializer without a seed draw
-        different numbers. Regularizers and constraints are not copied.
-    """
+def clone_weight_options(**options: object) -> Config:
+    """Clones the initializers, so that each sub-layer has its own."""
     return {
         name: option.clone() if isinstance(option, keras.Initializer) else option
         for name, option in options.items()
     }
 
 
-def serialize_weight_options(**options: Any) -> Config:
-    """Serializes initializers, regularizers and constraints.
-
-    Args:
-        **options: objects from `get_weight_options`, by argument name.
-
-    Returns:
-        dict of the same names, with serialized values.
-    """
+def serialize_weight_options(**options: object) -> Config:
+    """Serializes initializers, regularizers and constraints."""
     return {name: _module(name).serialize(option) for name, option in options.items()}
 
 
@@ -64,16 +41,6 @@ def _module(name: str) -> ModuleType:
 
 def known_size(shape: Shape, axis: int = -1) -> int:
     """Returns the size of an axis on which the weights of a layer depend.
-
-    Args:
-        shape: shape of an input of the layer.
-        axis: int, the axis.
-
-    Returns:
-        int, the size.
-
-    Raises:
-        ValueError: if the size is unknown.
 
     Example:
 
@@ -95,12 +62,8 @@ def freeze_new_sub_layers(layer: keras.layers.Layer) -> None:
     Keras passes `trainable` to the sub-layers that exist when the attribute is set. A
     layer made with `trainable=False`, for example when a file is loaded, creates its
     sub-layers later.
-
-    Args:
-        layer: layer whose sub-layers have just been created.
     """
     if not layer.trainable:
-        layer.trainable = (
-            True  # Under TensorFlow, setting the same value has no effect.
-        )
+        # Under TensorFlow, setting the same value has no effect.
+        layer.trainable = True
         layer.trainable = False

@@ -27,6 +27,7 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import keep_untracked
@@ -237,6 +238,7 @@ class CausalLM(TransformerModel):
         *("pad_token_id", "start_token_id", "end_token_id", "add_start_token"),
     )
 
+    @explains_arguments
     def __init__(
         self,
         *,

@@ -13,6 +13,7 @@ from keras_transformer.inference.source_arrays import (
     Sources,
     without_embedding,
 )
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.types import Config, Size, Tensor, TokenIds
 
@@ -76,6 +77,7 @@ class Ensemble(GenerativeModel):
         - [Sutskever et al., 2014](https://arxiv.org/abs/1409.3215), section 3.6
     """
 
+    @explains_arguments
     def __init__(self, models: Sequence[GenerativeModel], **kwargs: Any):
         super().__init__(**kwargs)
         _check(models)

@@ -19,6 +19,7 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import Positions, position_pair
@@ -241,6 +242,7 @@ class Seq2Seq(TransformerModel):
         *("output_length_ratio", "pad_token_id", "start_token_id", "end_token_id"),
     )
 
+    @explains_arguments
     def __init__(
         self,
         *,

@@ -3,12 +3,15 @@
 import contextlib
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import keras
 
-from keras_transformer.backend.keras_internals import learning_rate_schedule
+from keras_transformer.backend.keras_internals import (
+    inner_optimizers,
+    learning_rate_schedule,
+)
 from keras_transformer.training.token_checks import TokenChecks
+from keras_transformer.types import Options
 
 _DATA = (
     "`data.dataset` of `data = parallel_dataset(pairs=zip(sources, targets), "
@@ -43,11 +46,7 @@ _EXPLANATIONS = {
 
 @contextlib.contextmanager
 def explained_errors(checks: TokenChecks) -> Iterator[None]:
-    """Explains the errors of Keras and of `tf.data` about batches.
-
-    Args:
-        checks: the checks of the batches, whose error replaces that of `tf.data`.
-    """
+    """Explains the errors of Keras about batches; that of `checks` comes first."""
     try:
         yield
     except Exception as error:
@@ -68,19 +67,11 @@ def check_compiled(method: str, model: keras.Model) -> None:
         )
 
 
-def check_data(
-    method: str, arguments: Mapping[str, Any], keys: Sequence[str] = ()
-) -> None:
-    """Checks that data are token ids in the form that a model takes.
+def check_data(method: str, arguments: Options, keys: Sequence[str] = ()) -> None:
+    """Checks that the data of a method are token ids in the form that a model takes.
 
-    Args:
-        method: `"fit"`, `"evaluate"` or `"predict"`.
-        arguments: arguments of the method by name. The elements of generators and
-            the like are not checked.
-        keys: keys of the dictionary that the model takes; empty for other models.
-
-    Raises:
-        ValueError: if they are texts or have another form.
+    `keys` are those of the dictionary that it takes. The elements of generators and the
+    like are not checked.
     """
     for name in ("x", "y", "validation_data"):
         data = arguments.get(name)
@@ -94,17 +85,8 @@ def check_data(
             )
 
 
-def check_no_texts(method: str, name: str, data: Any) -> None:
-    """Checks that data are not texts.
-
-    Args:
-        method: see `check_data`.
-        name: str, name of the argument.
-        data: its value.
-
-    Raises:
-        ValueError: if they are texts.
-    """
+def check_no_texts(method: str, name: str, data: object) -> None:
+    """Checks that an argument of a method is not texts."""
     if _has_texts(data):
         raise ValueError(
             f"`{name}` must be token ids; received texts, `{name}="
@@ -112,25 +94,26 @@ def check_no_texts(method: str, name: str, data: Any) -> None:
         )
 
 
-def _inputs(data: Any, is_batch: bool) -> Any:
+def _inputs(data: object, is_batch: bool) -> object:
     """Returns the inputs of the model without the targets."""
     if hasattr(data, "element_spec"):  # a `tf.data.Dataset`
         return _inputs(data.element_spec, True)
     return data[0] if is_batch and data and isinstance(data, tuple) else data
 
 
-def _other_form(inputs: Any, keys: Sequence[str]) -> str:
+def _other_form(inputs: object, keys: Sequence[str]) -> str:
     """Describes inputs that are not a dictionary with the keys; `""` if they are."""
     if isinstance(inputs, Mapping):
         missing = [f"`{key}`" for key in keys if key not in inputs]
         return f"a dictionary without {' and '.join(missing)}" if missing else ""
     if isinstance(inputs, list | tuple):
         return f"a {type(inputs).__name__}"
-    is_array = hasattr(inputs, "shape") and hasattr(inputs, "dtype")
-    return f"an array of shape {inputs.shape}" if is_array else ""
+    if hasattr(inputs, "shape") and hasattr(inputs, "dtype"):
+        return f"an array of shape {inputs.shape}"
+    return ""
 
 
-def _has_texts(data: Any) -> bool:
+def _has_texts(data: object) -> bool:
     """Returns whether the first element of nested data is a string."""
     if isinstance(data, Mapping):
         return any(map(_has_texts, data.values()))
@@ -145,7 +128,7 @@ def _has_texts(data: Any) -> bool:
     return isinstance(data, str | bytes) or is_array
 
 
-def check_no_class_weight(class_weight: Any) -> None:
+def check_no_class_weight(class_weight: object) -> None:
     """Raises `ValueError` if `class_weight` is not `None`."""
     if class_weight is not None:
         raise ValueError(
@@ -159,23 +142,14 @@ def learning_rate_schedules(
     optimizer: keras.optimizers.Optimizer,
 ) -> tuple[keras.optimizers.schedules.LearningRateSchedule, ...]:
     """Returns the schedules of an optimizer, of its parts if it has several."""
-    while hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    parts = getattr(optimizer, "optimizers", [optimizer])
-    return tuple(s for part in parts if (s := learning_rate_schedule(part)) is not None)
+    found = map(learning_rate_schedule, inner_optimizers(optimizer))
+    return tuple(schedule for schedule in found if schedule is not None)
 
 
-def check_learning_rate(optimizer: Any, callbacks: Any) -> None:
-    """Checks that the learning rate of an optimizer is set in a way that has an effect.
-
-    Args:
-        optimizer: the optimizer.
-        callbacks: the argument of `fit`.
-
-    Raises:
-        ValueError: if a callback sets the rate of an optimizer with a schedule, has a
-            schedule instead of a function, or if `optimizer.lr` was set.
-    """
+def check_learning_rate(
+    optimizer: keras.optimizers.Optimizer, callbacks: object
+) -> None:
+    """Checks that a learning rate that is set has an effect."""
     if "lr" in vars(optimizer):
         raise ValueError(
             "`optimizer.lr` must not be set, since Keras 3 ignores it; received "

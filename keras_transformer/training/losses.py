@@ -12,6 +12,7 @@ from keras_transformer.backend.cross_entropy import (
 )
 from keras_transformer.backend.custom_gradient import with_gradient
 from keras_transformer.types import Config, Mask, Shape, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_numbers
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -78,11 +79,8 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
         pad_token_id: int = 0,
         name: str = "label_smoothed_cross_entropy",
     ) -> None:
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                "`label_smoothing` must be at least 0 and below 1; received "
-                f"`label_smoothing={label_smoothing}`. The paper uses 0.1."
-            )
+        remedy = "The paper uses 0.1."
+        check_numbers(0, below=1, remedy=remedy, label_smoothing=label_smoothing)
         super().__init__(name, reduction="mean_with_sample_weight", dtype="float32")
         self.label_smoothing = float(label_smoothing)
         self.pad_token_id = int(pad_token_id)
@@ -112,22 +110,10 @@ class LabelSmoothedCrossEntropy(keras.losses.Loss):
 def flatten_tokens(
     y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None, pad_token_id: int
 ) -> tuple[TokenIds, Tensor, Tensor]:
-    """Flattens targets, logits and weights of a batch into one axis of tokens.
+    """Flattens the arguments of the loss into one axis of tokens.
 
-    Args:
-        y_true: int tensor `(batch, target_length)`, the target ids.
-        y_pred: float tensor `(batch, target_length, vocabulary_size)`, the logits.
-        sample_weight: `None`, or float tensor `(batch, target_length)` or `(batch,)`.
-        pad_token_id: int, the target id of padding.
-
-    Returns:
-        Tuple of the targets, int32 `(batch * target_length,)`; the logits
-        `(batch * target_length, vocabulary_size)`, of the dtype of `y_pred`; and the
-        weights, float32 `(batch * target_length,)`, 0 at padding. Targets of weight 0
-        are replaced by 0.
-
-    Raises:
-        ValueError: if the shapes of `y_true` and `y_pred` do not match.
+    Returns the targets, int32 `(tokens,)`, 0 where their weight is 0; the logits
+    `(tokens, vocabulary_size)`; and the weights, float32 `(tokens,)`, 0 at padding.
     """
     y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
     _check_shapes(tuple(y_true.shape), tuple(y_pred.shape))
@@ -141,16 +127,7 @@ def flatten_tokens(
 def token_weights(
     y_true: TokenIds, sample_weight: Tensor | None, pad_token_id: int
 ) -> Tensor:
-    """Computes the weight of each token, which is 0 at padding.
-
-    Args:
-        y_true: int tensor `(batch, target_length)`, the target ids.
-        sample_weight: `None`, or float tensor `(batch, target_length)` or `(batch,)`.
-        pad_token_id: int, the target id of padding.
-
-    Returns:
-        float32 tensor `(batch, target_length)`.
-    """
+    """Computes weights `(batch, target_length)`, float32, which are 0 at padding."""
     real = ops.cast(ops.not_equal(y_true, pad_token_id), "float32")
     if sample_weight is None:
         return real
@@ -161,17 +138,10 @@ def token_weights(
 def token_cross_entropy(
     targets: TokenIds, logits: Tensor, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Computes the cross-entropy of each token.
+    """Computes the cross-entropy of each token, float32 `(tokens,)`, in nats.
 
-    It is infinite for ids outside the vocabulary.
-
-    Args:
-        targets: int32 tensor `(tokens,)`, the target ids.
-        logits: float32 tensor `(tokens, vocabulary_size)`.
-        label_smoothing: float in [0, 1).
-
-    Returns:
-        float32 tensor `(tokens,)`, in nats.
+    It is infinite for targets `(tokens,)` outside the vocabulary of the logits, float32
+    `(tokens, vocabulary_size)`.
     """
     known = in_vocabulary(targets, logits)
     cross_entropy = _cross_entropy(label_smoothing)
@@ -180,15 +150,7 @@ def token_cross_entropy(
 
 
 def in_vocabulary(targets: TokenIds, logits: Tensor) -> Mask:
-    """Returns which targets are ids within the vocabulary of the logits.
-
-    Args:
-        targets: int32 tensor `(tokens,)`, the target ids.
-        logits: float tensor `(tokens, vocabulary_size)`.
-
-    Returns:
-        bool tensor `(tokens,)`.
-    """
+    """Returns which targets `(tokens,)` are in the vocabulary of the logits."""
     return ops.logical_and(targets >= 0, targets < ops.shape(logits)[-1])
 
 
@@ -215,15 +177,7 @@ def _cross_entropy(label_smoothing: float) -> Callable[[Tensor, TokenIds], Tenso
 
 
 def pick(values: Tensor, indices: Tensor) -> Tensor:
-    """Returns one value of each row.
-
-    Args:
-        values: tensor `(rows, columns)`.
-        indices: int tensor `(rows,)`, the column of the value in each row.
-
-    Returns:
-        Tensor `(rows,)` of the dtype of `values`.
-    """
+    """Returns one value of each row of `(rows, columns)`, at indices `(rows,)`."""
     return ops.take_along_axis(values, indices[:, None], axis=-1)[:, 0]
 
 

@@ -1,7 +1,5 @@
 """Metrics of tokens, without padding and exact over batches of different lengths."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -14,8 +12,34 @@ from keras_transformer.training.losses import (
 from keras_transformer.types import Config, Tensor, TokenIds
 
 
+class TokenMean(keras.metrics.Mean):
+    """Mean of a value of each real token, over the tokens of all batches."""
+
+    def __init__(
+        self, pad_token_id: int, name: str, dtype: str | keras.DTypePolicy
+    ) -> None:
+        super().__init__(name, dtype)
+        self.pad_token_id = int(pad_token_id)
+
+    def _values(self, targets: TokenIds, logits: Tensor) -> Tensor:
+        """Computes `(tokens,)` from targets and logits `(tokens, vocabulary_size)`."""
+        raise NotImplementedError
+
+    def update_state(
+        self, y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
+        targets, logits, weights = flatten_tokens(
+            y_true, y_pred, sample_weight, self.pad_token_id
+        )
+        values = self._values(targets, ops.stop_gradient(logits))
+        super().update_state(values, weights)
+
+    def get_config(self) -> Config:
+        return {"pad_token_id": self.pad_token_id, **super().get_config()}
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class MaskedTokenAccuracy(keras.metrics.Mean):
+class MaskedTokenAccuracy(TokenMean):
     """Fraction of the real target tokens that have the highest logit.
 
     Positions whose target is `pad_token_id` are ignored, and so is a Keras mask on the
@@ -55,31 +79,20 @@ class MaskedTokenAccuracy(keras.metrics.Mean):
         self,
         pad_token_id: int = 0,
         name: str = "token_accuracy",
-        dtype: Any = "float32",
+        dtype: str | keras.DTypePolicy = "float32",
     ) -> None:
-        super().__init__(name, dtype)
-        self.pad_token_id = int(pad_token_id)
+        super().__init__(pad_token_id, name, dtype)
         self._direction = "up"  # Higher is better, for the callbacks of Keras.
 
-    def update_state(
-        self, y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        targets, logits, weights = flatten_tokens(
-            y_true, y_pred, sample_weight, self.pad_token_id
-        )
-        logits = ops.stop_gradient(logits)
+    def _values(self, targets: TokenIds, logits: Tensor) -> Tensor:
         known = in_vocabulary(targets, logits)
         # The loss computes the maximum as well, but not the argmax.
         target_logits = pick(logits, ops.where(known, targets, 0))
-        is_correct = ops.logical_and(known, target_logits >= ops.max(logits, axis=-1))
-        super().update_state(is_correct, weights)
-
-    def get_config(self) -> Config:
-        return {"pad_token_id": self.pad_token_id, **super().get_config()}
+        return ops.logical_and(known, target_logits >= ops.max(logits, axis=-1))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Perplexity(keras.metrics.Mean):
+class Perplexity(TokenMean):
     """Perplexity of the real target tokens: exp of their mean negative log-likelihood.
 
     There is no label smoothing, so models trained with different values are comparable.
@@ -121,24 +134,13 @@ class Perplexity(keras.metrics.Mean):
         self,
         pad_token_id: int = 0,
         name: str = "perplexity",
-        dtype: Any = "float32",
+        dtype: str | keras.DTypePolicy = "float32",
     ) -> None:
-        super().__init__(name, dtype)
-        self.pad_token_id = int(pad_token_id)
+        super().__init__(pad_token_id, name, dtype)
         self._direction = "down"  # Lower is better.
 
-    def update_state(
-        self, y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        targets, logits, weights = flatten_tokens(
-            y_true, y_pred, sample_weight, self.pad_token_id
-        )
-        logits = ops.cast(ops.stop_gradient(logits), "float32")
-        losses = token_cross_entropy(targets, logits)
-        super().update_state(losses, weights)
+    def _values(self, targets: TokenIds, logits: Tensor) -> Tensor:
+        return token_cross_entropy(targets, ops.cast(logits, "float32"))
 
     def result(self) -> Tensor:
         return ops.exp(super().result())
-
-    def get_config(self) -> Config:
-        return {"pad_token_id": self.pad_token_id, **super().get_config()}

@@ -5,7 +5,7 @@ import os
 import pathlib
 import threading
 import warnings
-from typing import Any, Literal, Self
+from typing import Literal
 
 import keras
 import numpy as np
@@ -13,15 +13,16 @@ from keras import ops
 
 from keras_transformer.backend.keras_internals import count_steps
 from keras_transformer.training.skip_non_finite import SkipNonFinite
-from keras_transformer.training.training_data import TrainingData, copy_sharing_data
-from keras_transformer_runtime.arguments import check_ints
+from keras_transformer.training.training_data import DataCallback, TrainingData
+from keras_transformer.types import Logs
+from keras_transformer_runtime.arguments import check_ints, check_one_of
 from keras_transformer_runtime.files import write_json
 
 # Of all callbacks, as a lock of each could not be copied with it.
 _LOCK = threading.Lock()
 
 
-class NonFiniteLoss(keras.callbacks.Callback):
+class NonFiniteLoss(DataCallback):
     """Stops at the first batch whose loss is NaN or infinite, or skips such batches.
 
     The message has the numbers of the epoch and the batch, counted from 1, and, with
@@ -80,10 +81,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         check_ints(1, patience=patience)
-        if action not in ("stop", "skip"):
-            raise ValueError(
-                f"`action` must be 'stop' or 'skip'; received `action={action!r}`."
-            )
+        check_one_of(("stop", "skip"), action=action)
         self.action = action
         self.data = data
         self.folder = pathlib.Path(folder)
@@ -91,11 +89,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
         # Lets Keras read the logs in another thread, while `fit` continues.
         self.async_safe = action == "stop"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        copied: Self = copy_sharing_data(self, memo)
-        return copied
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         self.skipped_batches = self._in_a_row = 0
         self._steps_per_execution = self.model.steps_per_execution
         optimizer = self.model.optimizer
@@ -108,7 +102,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
                 "`SkipNonFinite(optimizer)`, around any `LossScaleOptimizer`."
             )
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._epoch = epoch
         # The last batch with a finite loss, and the first with another loss.
         self._last_finite: int = -1
@@ -116,17 +110,13 @@ class NonFiniteLoss(keras.callbacks.Callback):
         # `_unseen` is the number of batches that were skipped with a finite loss.
         self._batches = self._unseen = 0
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         if self.action == "stop":
             self._stop_if_found()
         elif batch == 0:
             self._metrics, self._updates = self._copy_metrics(), self._count_updates()
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         logs = {} if logs is None else logs
         # The loss is the mean over the epoch so far, which remains NaN.
         with _LOCK:
@@ -140,7 +130,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
             if self._in_a_row >= self.patience:
                 raise FloatingPointError(self._patience_message())
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         if self.action == "stop":
             self._stop_if_found()
         else:
@@ -157,7 +147,7 @@ class NonFiniteLoss(keras.callbacks.Callback):
                 "such batches with `action='skip'`."
             )
 
-    def _skip_if_found(self, logs: dict[str, Any]) -> None:
+    def _skip_if_found(self, logs: Logs) -> None:
         if self._first_non_finite == math.inf:
             self._metrics = self._copy_metrics()
             return
@@ -271,7 +261,7 @@ class NonFiniteWarning(keras.callbacks.Callback):
 
     _has_warned = False
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         if self._has_warned or math.isfinite((logs or {}).get("loss", 0.0)):
             return
         self._has_warned = True
@@ -283,13 +273,8 @@ class NonFiniteWarning(keras.callbacks.Callback):
         )
 
     @classmethod
-    def added_to(cls, callbacks: Any) -> Any:
-        """Returns the argument `callbacks` of `fit` with this callback, if needed.
-
-        Args:
-            callbacks: the argument. A `CallbackList`, and callbacks that stop at such a
-                loss, stay as they are.
-        """
+    def added_to(cls, callbacks: object) -> object:
+        """Returns the argument `callbacks` of `fit` with this callback, if needed."""
         if isinstance(callbacks, keras.callbacks.CallbackList):
             return callbacks
         given = [] if callbacks is None else keras.tree.flatten(callbacks)

@@ -8,6 +8,7 @@ import keras
 from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.backend.pipeline import Stages
 from keras_transformer.backend.rematerialization import split_variables
+from keras_transformer.backend.sharding import check_jax
 from keras_transformer.layers.stack import Stack, blocks_called_by
 from keras_transformer.types import Tensor
 from keras_transformer_runtime.arguments import check_ints
@@ -63,12 +64,7 @@ class Pipeline:
     def __init__(
         self, model: keras.Model, devices: int | None = None, micro_batches: int = 8
     ):
-        if keras.backend.backend() != "jax":
-            raise ValueError(
-                "`Pipeline` must be used on JAX; received the backend "
-                f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax before Keras is "
-                "imported."
-            )
+        check_jax("Pipeline")
         check_ints(1, optional=True, devices=devices)
         check_ints(1, micro_batches=micro_batches)
         self._model = model
@@ -136,7 +132,7 @@ class Pipeline:
         self,
         trainable: Sequence[Tensor],
         non_trainable: Sequence[Tensor],
-        inputs: Any,
+        inputs: object,
         training: bool | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Calls the model, as `keras.Model.stateless_call` does.

@@ -1,14 +1,12 @@
 """Learning rate schedule with warm-up, inverse square root decay and cool-down."""
 
 import math
-from numbers import Real
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.types import Config, Tensor
-from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.arguments import check_ints, check_numbers
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -77,13 +75,23 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: int | None = None,
         cooldown_steps: int = 0,
     ) -> None:
-        _check_positive("peak_learning_rate", peak_learning_rate)
-        check_ints(1, warmup_steps=warmup_steps)
-        check_ints(1, gradient_accumulation_steps=gradient_accumulation_steps)
+        check_numbers(above=0, peak_learning_rate=peak_learning_rate)
+        check_ints(
+            1,
+            warmup_steps=warmup_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+        )
+        check_ints(1, optional=True, total_steps=total_steps)
+        check_ints(0, cooldown_steps=cooldown_steps)
+        if cooldown_steps > (total_steps or 0):
+            raise ValueError(
+                "`cooldown_steps` must be at most `total_steps`, which it requires; "
+                f"received `cooldown_steps={cooldown_steps!r}`, "
+                f"`total_steps={total_steps!r}`."
+            )
         self.peak_learning_rate = float(peak_learning_rate)
         self.warmup_steps = int(warmup_steps)
         self.gradient_accumulation_steps = int(gradient_accumulation_steps)
-        _check_cooldown(total_steps, cooldown_steps)
         self.total_steps = None if total_steps is None else int(total_steps)
         self.cooldown_steps = int(cooldown_steps)
 
@@ -127,9 +135,8 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 5.3,
               equation 3
         """
-        check_ints(1, hidden_dim=hidden_dim)
-        check_ints(1, warmup_steps=warmup_steps)
-        _check_positive("scale", scale)
+        check_ints(1, hidden_dim=hidden_dim, warmup_steps=warmup_steps)
+        check_numbers(above=0, scale=scale)
         peak_learning_rate = scale / math.sqrt(hidden_dim * warmup_steps)
         return cls(
             peak_learning_rate,
@@ -159,21 +166,3 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             "total_steps": self.total_steps,
             "cooldown_steps": self.cooldown_steps,
         }
-
-
-def _check_cooldown(total_steps: int | None, cooldown_steps: int) -> None:
-    check_ints(1, optional=True, total_steps=total_steps)
-    check_ints(0, cooldown_steps=cooldown_steps)
-    if cooldown_steps > (total_steps or 0):
-        raise ValueError(
-            "`cooldown_steps` must be at most `total_steps`, which it requires; "
-            f"received `cooldown_steps={cooldown_steps!r}`, "
-            f"`total_steps={total_steps!r}`."
-        )
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise ValueError(
-            f"`{name}` must be a finite number above 0; received `{name}={value!r}`."
-        )

@@ -1,7 +1,6 @@
 """Optimizer that skips updates whose loss or gradients are not finite."""
 
 import math
-from typing import Any
 
 import keras
 from keras import ops
@@ -143,11 +142,11 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         )
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Tensor:
         return self._optimizer.learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
+    def learning_rate(self, learning_rate: Tensor | float) -> None:
         self._optimizer.learning_rate = learning_rate
 
     @property
@@ -163,7 +162,7 @@ class SkipNonFinite(keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(
-        cls, config: Config, custom_objects: dict[str, Any] | None = None
+        cls, config: Config, custom_objects: Config | None = None
     ) -> "SkipNonFinite":
         inner = keras.saving.deserialize_keras_object(
             config["inner_optimizer"], custom_objects

@@ -9,13 +9,16 @@ import copy
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_transformer.backend.checked_dataset import checked_dataset
+
+# A function that raises an error for a wrong batch, and returns the batch.
+CheckBatch: TypeAlias = Callable[[object], object]
 
 
 class Vocabularies(NamedTuple):
@@ -45,9 +48,6 @@ class TokenChecks:
     TensorFlow replaces the errors of a dataset by its own. The caller raises `error`
     in their place.
 
-    Args:
-        vocabularies: what the token ids must be.
-
     Attributes:
         error: the first `ValueError`, or `None`.
     """
@@ -57,47 +57,46 @@ class TokenChecks:
         self.error: ValueError | None = None
 
     def check(
-        self, x: Any, y: Any = None, weights: Any = None, *, of: str = "", name: str
+        self,
+        x: object,  # array `(rows, length)`, or a dictionary of them
+        y: object = None,  # array `(rows, target_length)`; others are not checked
+        weights: object = None,  # array `(rows, target_length)` or `(rows,)`
+        *,
+        of: str = "",  # what the rows belong to, for messages
+        name: str,  # the argument `x`, for messages
     ) -> None:
-        """Checks a batch, or all arrays of `fit`.
-
-        Args:
-            x: array `(rows, length)`, or a dictionary of them: the inputs.
-            y: array `(rows, target_length)`: the targets. Targets of other shapes are
-                not checked.
-            weights: array `(rows, target_length)` or `(rows,)`: the sample weights;
-                targets of weight 0 are not checked.
-            of: str, what the rows belong to, for messages.
-            name: str, the argument, for messages.
-
-        Raises:
-            ValueError: if an id is not in the vocabulary or not an integer, or padding
-                precedes a token of the same row.
-        """
+        """Checks a batch, or all arrays of `fit`: ids, dtypes and places of padding."""
+        inputs = x if isinstance(x, Mapping) else {"": x}
         try:
-            is_dictionary = isinstance(x, Mapping)
             for key, size in self._vocabularies.inputs.items():
-                if is_dictionary == bool(key) and (not key or key in x):
-                    place = f'`{name}["{key}"]`' if key else f"`{name}`"
-                    ids = _ids(x[key] if is_dictionary else x, place)
-                    if ids is not None:
-                        self._check_inputs(ids, size, key, place, of, x)
+                place = f'`{name}["{key}"]`' if key else f"`{name}`"
+                ids = _ids(inputs.get(key), place)
+                if ids is not None:
+                    is_packed = "segment_ids" in inputs
+                    self._check_inputs(ids, size, key, place, of, is_packed)
             ignored = self._vocabularies.ignored if self._vocabularies.targets else None
-            place = "`y`" if name == "x" else f"`y` of `{name}`"
-            targets = None if ignored is None else _ids(y, place)
-            if ignored is not None and targets is not None:
-                self._check_targets(targets, weights, ignored, place, of)
+            if ignored is not None:
+                place = "`y`" if name == "x" else f"`y` of `{name}`"
+                targets = _ids(y, place)
+                if targets is not None:
+                    self._check_targets(targets, weights, ignored, place, of)
         except ValueError as error:
             self.error = self.error or error
             raise
 
     def _check_inputs(
-        self, ids: np.ndarray, size: int, key: str, place: str, of: str, x: Any
+        self,
+        ids: np.ndarray,
+        size: int,
+        key: str,
+        place: str,
+        of: str,
+        is_packed: bool,
     ) -> None:
         pad = self._vocabularies.pad_token_id
         _check_range(ids, size, place, of, "")
-        if isinstance(x, Mapping) and "segment_ids" in x:
-            return  # texts of a row need no padding between them
+        if is_packed:  # Texts of a row need no padding between them.
+            return
         real = ids != pad
         if key == "decoder_token_ids" and pad == self._vocabularies.start_token_id:
             real = real[:, 1:]
@@ -118,7 +117,7 @@ class TokenChecks:
     def _check_targets(
         self,
         ids: np.ndarray,
-        weights: Any,
+        weights: object,
         ignored: frozenset[int],
         place: str,
         of: str,
@@ -138,16 +137,7 @@ class TokenChecks:
         _check_range(ids, self._vocabularies.targets, place, of, remedy)
 
     def applied_to(self, data: Any, name: str) -> Any:
-        """Returns data whose batches are checked when they are made.
-
-        Args:
-            data: a `tf.data.Dataset`, a `PyDataset`, a `DataLoader` of PyTorch or a
-                generator; other data are returned.
-            name: str, the argument, for messages.
-
-        Returns:
-            Data of the same kind and length.
-        """
+        """Returns data whose batches are checked when they are made."""
         check = functools.partial(self._check_batch, name)
         if isinstance(data, types.GeneratorType):
             return _each(check, data)
@@ -160,13 +150,13 @@ class TokenChecks:
             data.collate_fn = functools.partial(_collate, check, collate)
         return data
 
-    def _check_batch(self, name: str, batch: Any) -> Any:
+    def _check_batch(self, name: str, batch: object) -> object:
         parts = batch if isinstance(batch, tuple) else (batch,)
         self.check(*parts[:3], of=" of a batch", name=name)
         return batch
 
 
-def _ids(x: Any, place: str) -> np.ndarray | None:
+def _ids(x: object, place: str) -> np.ndarray | None:
     """Returns an array `(rows, length)` of integers; `None` for other data."""
     array = _as_array(x)
     if array is None or array.ndim != 2 or not array.size:
@@ -180,9 +170,9 @@ def _ids(x: Any, place: str) -> np.ndarray | None:
 
 
 def _as_array(x: Any) -> np.ndarray | None:
-    if isinstance(x, np.ndarray) or not hasattr(x, "shape"):
-        return x if isinstance(x, np.ndarray) else None
-    return np.asarray(ops.convert_to_numpy(x))
+    if isinstance(x, np.ndarray):
+        return x
+    return np.asarray(ops.convert_to_numpy(x)) if hasattr(x, "shape") else None
 
 
 def _check_range(ids: np.ndarray, size: int, place: str, of: str, remedy: str) -> None:
@@ -195,12 +185,12 @@ def _check_range(ids: np.ndarray, size: int, place: str, of: str, remedy: str) -
     )
 
 
-def _each(check: Callable[[Any], Any], batches: Iterator[Any]) -> Iterator[Any]:
+def _each(check: CheckBatch, batches: Iterator[object]) -> Iterator[object]:
     for batch in batches:
         yield check(batch)
 
 
-def _collate(check: Callable[[Any], Any], collate: Callable, rows: Any) -> Any:
+def _collate(check: CheckBatch, collate: CheckBatch, rows: object) -> object:
     batch = collate(rows)
     check(tuple(batch) if isinstance(batch, list) else batch)
     return batch
@@ -209,7 +199,7 @@ def _collate(check: Callable[[Any], Any], collate: Callable, rows: Any) -> Any:
 class _CheckedPyDataset(keras.utils.PyDataset):
     """The batches of another `PyDataset`, checked."""
 
-    def __init__(self, data: keras.utils.PyDataset, check: Callable[[Any], Any]):
+    def __init__(self, data: keras.utils.PyDataset, check: CheckBatch):
         super().__init__(
             workers=data.workers,
             use_multiprocessing=data.use_multiprocessing,
@@ -217,7 +207,7 @@ class _CheckedPyDataset(keras.utils.PyDataset):
         )
         self._data, self._check = data, check
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> object:
         return self._check(self._data[index])
 
     @property

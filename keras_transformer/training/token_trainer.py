@@ -47,7 +47,7 @@ from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.token_checks import TokenChecks, Vocabularies
 from keras_transformer.types import Config, Tensor, TokenIds
-from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.arguments import check_ints, check_numbers
 
 _SIGNATURES = {
     name: inspect.signature(getattr(keras.Model, name))
@@ -134,11 +134,8 @@ class TokenTrainer(keras.Model):
         check_ints(1, micro_batches=micro_batches)
         if micro_batches > 1 and loss is not None:
             check_is_mean(loss, micro_batches)
-        if not 0.0 <= r_drop < float("inf"):
-            raise ValueError(
-                "`r_drop` must be a finite number of at least 0; received "
-                f"`r_drop={r_drop!r}`. The paper uses 5; 0 disables R-Drop."
-            )
+        remedy = "The paper uses 5; 0 disables R-Drop."
+        check_numbers(0, remedy=remedy, r_drop=r_drop)
         signature = _SIGNATURES["compile"]
         bound = signature.bind(self, optimizer, loss, *args, **kwargs).arguments
         self.target_padding = find_padding(

@@ -1,7 +1,9 @@
-"""Protocol of training data with positions, and checks of such data."""
+"""Protocol of training data with positions, its checks, and callbacks that have it."""
 
 import copy
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
+
+import keras
 
 # A position in the data: JSON values, from `TrainingData.state`.
 DataState: TypeAlias = dict[str, int]
@@ -34,7 +36,7 @@ class TrainingData(Protocol):
     def start_epoch(self, epoch: int) -> None:
         """Makes the next iteration start at the beginning of an epoch."""
 
-    def batch(self, state: DataState) -> tuple[Any, ...]:
+    def batch(self, state: DataState) -> tuple[object, ...]:
         """Returns the batch at a position, as NumPy arrays."""
 
     def lines(self, state: DataState) -> list[tuple[str, str]]:
@@ -42,15 +44,7 @@ class TrainingData(Protocol):
 
 
 def check_data(data: TrainingData | None, save_every: int | None) -> None:
-    """Checks that data are given if they are required, and have positions.
-
-    Args:
-        data: the argument of `Checkpoints`.
-        save_every: the argument of `Checkpoints`.
-
-    Raises:
-        ValueError: if `data` are missing or have no positions.
-    """
+    """Checks that data are given if they are required, and have positions."""
     if data is None and save_every is not None:
         raise ValueError(
             "`data` must be given with `save_every`, so that a run can resume within "
@@ -64,15 +58,7 @@ def check_data(data: TrainingData | None, save_every: int | None) -> None:
 
 
 def check_steps(data: TrainingData | None, steps: int | None) -> None:
-    """Checks that an epoch of `fit` is an epoch of the data.
-
-    Args:
-        data: the argument of `Checkpoints`.
-        steps: number of steps of an epoch of `fit`.
-
-    Raises:
-        ValueError: if the numbers differ.
-    """
+    """Checks that an epoch of `fit` is an epoch of the data."""
     if data is not None and steps != data.batches_per_epoch:
         raise ValueError(
             "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`, "
@@ -82,11 +68,7 @@ def check_steps(data: TrainingData | None, steps: int | None) -> None:
 
 
 def data_identity(data: TrainingData | None) -> dict[str, int] | None:
-    """Returns the sizes and the checksums that distinguish datasets.
-
-    Args:
-        data: the argument of `Checkpoints`.
-    """
+    """Returns the sizes and the checksums that distinguish datasets."""
     if data is None:
         return None
     return {
@@ -96,14 +78,14 @@ def data_identity(data: TrainingData | None) -> dict[str, int] | None:
     }
 
 
-def copy_sharing_data(callback: Any, memo: dict[int, Any]) -> Any:
-    """Copies a callback, but not its `data`, whose `dataset` is passed to `fit`.
+class DataCallback(keras.callbacks.Callback):
+    """A callback whose copies share its `data`, whose `dataset` is passed to `fit`."""
 
-    Args:
-        callback: a callback with the attribute `data`.
-        memo: the argument of `__deepcopy__`.
-    """
-    memo.setdefault(id(callback.data), callback.data)
-    memo[id(callback)] = copied = object.__new__(type(callback))
-    vars(copied).update(copy.deepcopy(vars(callback), memo))
-    return copied
+    data: TrainingData | None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        memo.setdefault(id(self.data), self.data)
+        copied: Self = object.__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied

@@ -3,17 +3,17 @@
 import collections
 import time
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.backend.keras_internals import (
     count_steps,
+    inner_optimizers,
     learning_rate_schedule,
 )
 from keras_transformer.backend.processes import on_cpu
-from keras_transformer.types import Tensor
+from keras_transformer.types import Logs, Tensor
 from keras_transformer_runtime.arguments import check_ints
 
 # Batches that take this multiple of the shortest time are left out of the estimate.
@@ -62,7 +62,7 @@ class TrainingProgress(keras.callbacks.Callback):
         check_ints(1, optional=True, tokens_per_epoch=tokens_per_epoch)
         self.tokens_per_epoch = tokens_per_epoch
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         # Seconds of a batch, of the last calls.
         self._batch_seconds: collections.deque[float] = collections.deque(maxlen=200)
         self._end_seconds: float | None = None  # Shortest time after the last batch.
@@ -70,7 +70,7 @@ class TrainingProgress(keras.callbacks.Callback):
         self._epoch_began = 0.0
         self._done = 0, 0.0  # Batches of the epoch, and seconds since it began.
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         if self._done[0]:
             seconds = self._seconds_since_last_batch()
             self._end_seconds = min(seconds, self._end_seconds or seconds)
@@ -78,18 +78,14 @@ class TrainingProgress(keras.callbacks.Callback):
         self._done = 0, 0.0
         self._learning_rate: Callable[[int], dict[str, float]] | None = None
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         if self._learning_rate is None:
             # Within an epoch, reading the optimizer on JAX waits for the device.
             self._learning_rate = _learning_rates(self.model.optimizer)
             # `Checkpoints` changes the number of steps in its `on_epoch_begin`.
             self._steps = self.params["steps"] or self._steps
 
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         before, began = self._done
         if batch >= before:
             done = min(batch + 1, self._steps or batch + 1)
@@ -99,7 +95,7 @@ class TrainingProgress(keras.callbacks.Callback):
             logs.update(self._learning_rate(batch + 1))
             self._add_times(logs)
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._steps = self._steps or self._done[0]
         if logs is not None:
             logs.update(_learning_rates(self.model.optimizer)(0))
@@ -108,15 +104,8 @@ class TrainingProgress(keras.callbacks.Callback):
     def _seconds_since_last_batch(self) -> float:
         return time.perf_counter() - self._epoch_began - self._done[1]
 
-    def _add_times(
-        self, logs: dict[str, Any], end_seconds: float | None = None
-    ) -> None:
-        """Adds `minutes_left` and `tokens_per_second`.
-
-        Args:
-            logs: the logs of a batch or an epoch.
-            end_seconds: the time since the last batch, at the end of an epoch.
-        """
+    def _add_times(self, logs: Logs, end_seconds: float | None = None) -> None:
+        """Adds `minutes_left` and `tokens_per_second`."""
         batches, seconds = self._done
         if not (self._steps and batches):  # The size of the data is not yet known.
             return
@@ -142,9 +131,8 @@ def _learning_rates(
     optimizer: keras.optimizers.Optimizer,
 ) -> Callable[[int], dict[str, float]]:
     """Returns a function from a number of further batches to the log of the rate."""
-    while hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    if hasattr(optimizer, "optimizers"):
+    optimizer, *others = inner_optimizers(optimizer)
+    if others:
         return lambda batches: {}
     schedule = learning_rate_schedule(optimizer)
     if schedule is None:

@@ -10,6 +10,7 @@ from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
 from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.search_options import refuse_search_options
+from keras_transformer.types import Logs
 from keras_transformer_runtime.arguments import check_ints
 
 MAX_SAMPLE_LENGTH = 160  # Characters.
@@ -19,16 +20,7 @@ class Translator(Protocol):
     """A model that translates texts, such as `Seq2Seq` with tokenizers."""
 
     max_source_length: int | None
-    source_tokenizer: Any
-
-    def generate(
-        self,
-        inputs: Sequence[str],
-        search: Search | None,
-        *,
-        return_truncated: bool,
-    ) -> Any:
-        """Translates texts, and returns which reach the maximum length."""
+    source_tokenizer: Any  # `Tokenizer`, which loads TensorFlow
 
 
 class TranslationQuality(keras.callbacks.Callback):
@@ -138,7 +130,7 @@ class TranslationQuality(keras.callbacks.Callback):
         self.tokenize = tokenize
         self.metrics = tuple(metrics)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         if self.model.source_tokenizer is None:
             raise ValueError(
                 "The model must have tokenizers to translate texts; it has none. "
@@ -147,7 +139,7 @@ class TranslationQuality(keras.callbacks.Callback):
         check_source_lengths(self.model, "sources", self.sources)
         self._has_begun = False
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         logs = {} if logs is None else logs
         if self._has_begun and (epoch + 1) % self.every:
             logs.update({f"val_{name}": math.nan for name in self.metrics})
@@ -195,18 +187,7 @@ def check_source_lengths(
     sources: Sequence[str],
     option: str = "max_source_length",
 ) -> None:
-    """Checks that texts are not too long for a model.
-
-    Args:
-        model: a `Seq2Seq` with tokenizers.
-        argument: str, name of the argument with the texts, for the error message.
-        sources: list of str, the texts to translate.
-        option: str, name of the option with the limit, for the error message.
-
-    Raises:
-        ValueError: if a text has more tokens than `max_source_length` of the model, or
-            begins with a language token that the vocabulary lacks.
-    """
+    """Checks that texts are not too long for a model, and their language tokens."""
     limit = model.max_source_length
     tokenizer = model.source_tokenizer
     rows = tokenizer.tokenize(list(sources), add_end=True).to_list()
@@ -220,7 +201,7 @@ def check_source_lengths(
             )
 
 
-def _check_corpus(sources: Any, references: Any) -> None:
+def _check_corpus(sources: Sequence[object], references: Sequence[object]) -> None:
     """Raises `ValueError` if there is not one reference for each source."""
     for name, value in (("sources", sources), ("references", references)):
         if isinstance(value, str) or not len(value):

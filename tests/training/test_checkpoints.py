@@ -33,6 +33,7 @@ from keras_transformer import (
     Perplexity,
     parallel_dataset,
 )
+from keras_transformer.backend import random_state
 from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
@@ -677,7 +678,7 @@ def test_data_are_required_to_resume_within_an_epoch(tmp_path):
         "data_identity": None,
         "learning_rates": [],
         "data": None,
-        "random": run_state.save_random_state(),
+        "random": random_state.save_random_state(),
         "seed": None,
         "history": {"epoch": [0], "history": {}},
     }

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer.backend import random_state
 from keras_transformer.training.checkpoints import callback_state, run_state
 
 pytestmark = pytest.mark.once("torch")
@@ -180,8 +181,8 @@ def test_random_generators_are_restored():
         return *python, np.random.normal(), np.random.rand(), float(torch.rand(()))
 
     random.gauss(0, 1), np.random.normal()  # They store a second number.
-    state = run_state.save_random_state()
+    state = random_state.save_random_state()
     drawn = draw()
     assert set(drawn) & set(draw()) == set()
-    run_state.restore_random_state(state)
+    random_state.restore_random_state(state)
     assert draw() == drawn

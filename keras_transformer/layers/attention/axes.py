@@ -28,22 +28,12 @@ def call_over_axes(
     attention_axes: int | Sequence[int] | None,
     *,
     return_attention_scores: bool,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Folds inputs to three axes, calls an attention layer and unfolds the outputs.
 
-    Args:
-        call: the `call` of the layer for inputs with three axes.
-        inputs: query, value and key, float tensors `(batch, …, features)`.
-        masks: masks of the call.
-        attention_axes: int or ints, or `None` for all axes but the first and the
-            last.
-        return_attention_scores: bool, whether to return the scores too.
-        **options: further arguments of `call`.
-
-    Returns:
-        The unfolded output. With `return_attention_scores=True`, a pair of the output
-        and the scores.
+    The inputs are query, value and key, `(batch, …, features)`. `attention_axes` may be
+    `None` for all axes but the first and the last.
     """
     query, value, key = inputs
     axes = standardize(attention_axes, len(query.shape))
@@ -68,18 +58,7 @@ def call_over_axes(
 
 
 def standardize(axes: int | Sequence[int] | None, rank: int) -> Axes:
-    """Returns the attention axes counted from the front.
-
-    Args:
-        axes: int or ints, or `None` for all axes but the first and the last.
-        rank: int, number of axes of the inputs.
-
-    Returns:
-        Tuple of ints in [1, rank - 2].
-
-    Raises:
-        ValueError: if an axis is out of that range.
-    """
+    """Returns the attention axes counted from the front; all for `None`."""
     if axes is None:
         return tuple(range(1, rank - 1))
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
@@ -93,14 +72,9 @@ def standardize(axes: int | Sequence[int] | None, rank: int) -> Axes:
 
 
 def fold(x: Tensor, axes: Axes) -> Tensor:
-    """Reshapes the attention axes to one length and the other axes to the batch.
+    """Reshapes `(batch, …, features)` to `(batch * others, length, features)`.
 
-    Args:
-        x: tensor `(batch, …, features)`.
-        axes: the attention axes.
-
-    Returns:
-        Tensor `(batch * others, length, features)`.
+    The attention axes become one length, and the other axes belong to the batch.
     """
     batch, length = math.prod(_others(x, axes)), math.prod(_sizes(x, axes))
     order = _order(len(x.shape), axes, num_features=1)
@@ -108,29 +82,15 @@ def fold(x: Tensor, axes: Axes) -> Tensor:
 
 
 def fold_mask(mask: Mask | None, axes: Axes) -> Mask | None:
-    """Folds a mask of tokens.
-
-    Args:
-        mask: boolean tensor `(batch, …)`, or `None`.
-        axes: the attention axes.
-
-    Returns:
-        Boolean tensor `(batch * others, length)`; `None` for `None`.
-    """
+    """Folds a mask of tokens `(batch, …)` to `(batch * others, length)`."""
     return None if mask is None else fold(ops.expand_dims(mask, -1), axes)[..., 0]
 
 
 def unfold(x: Tensor, axes: Axes, like: Tensor) -> Tensor:
-    """Inverts `fold` for an output.
+    """Inverts `fold` for an output `(batch * others, length, …)`.
 
-    Args:
-        x: tensor `(batch * others, length, …)`.
-        axes: the attention axes.
-        like: the tensor `(batch, …, features)` that was folded.
-
-    Returns:
-        Tensor `(batch, …)`: the axes of `like` before its features, then the axes
-        of `x` after its length.
+    The result has the axes of the folded tensor `like` before its features, then the
+    axes of `x` after its length.
     """
     num_outputs, shape = len(x.shape) - 2, ops.shape(like)
     rank = len(like.shape) - 1 + num_outputs
@@ -143,17 +103,9 @@ def unfold(x: Tensor, axes: Axes, like: Tensor) -> Tensor:
 def fold_attention_mask(mask: Mask, axes: Axes, query: Tensor, key: Tensor) -> Mask:
     """Folds an attention mask as Keras does.
 
-    Missing axes are inserted before the axes of the queries.
-
-    Args:
-        mask: boolean tensor `(batch, others…, num_heads, query axes…, key axes…)`;
-            axes before those of the queries may be missing.
-        axes: the attention axes.
-        query: tensor `(batch, …, features)`.
-        key: tensor `(batch, …, features)`.
-
-    Returns:
-        Boolean tensor `(batch * others, num_heads or 1, query_length, key_length)`.
+    `(batch, others…, num_heads, query axes…, key axes…)`, where axes before those of
+    the queries may be missing, becomes
+    `(batch * others, num_heads or 1, query_length, key_length)`.
     """
     pairs = _sizes(query, axes) + _sizes(key, axes)
     leading = len(query.shape) - len(axes)
@@ -167,16 +119,9 @@ def fold_attention_mask(mask: Mask, axes: Axes, query: Tensor, key: Tensor) -> M
 
 
 def unfold_scores(scores: Tensor, axes: Axes, query: Tensor, key: Tensor) -> Tensor:
-    """Inverts the folding for attention scores.
+    """Reshapes `(batch * others, num_heads, query_length, key_length)`.
 
-    Args:
-        scores: tensor `(batch * others, num_heads, query_length, key_length)`.
-        axes: the attention axes.
-        query: tensor `(batch, …, features)`.
-        key: tensor `(batch, …, features)`.
-
-    Returns:
-        Tensor `(batch, others…, num_heads, query axes…, key axes…)`.
+    The result is `(batch, others…, num_heads, query axes…, key axes…)`.
     """
     pairs = _sizes(query, axes) + _sizes(key, axes)
     return ops.reshape(scores, (*_others(query, axes), ops.shape(scores)[1], *pairs))

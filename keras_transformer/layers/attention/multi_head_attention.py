@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.layers.argument_errors import check_embedded, explains_arguments
 from keras_transformer.layers.attention.axes import Masks, call_over_axes
 from keras_transformer.layers.attention.blockwise import (
     blockwise_attention,
@@ -164,6 +165,7 @@ class MultiHeadAttention(QuantizedLayers):
           attention)
     """
 
+    @explains_arguments
     def __init__(
         self,
         num_heads: int,
@@ -245,6 +247,7 @@ class MultiHeadAttention(QuantizedLayers):
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> None:
         key_shape = value_shape if key_shape is None else key_shape
+        check_embedded(self, query_shape, value_shape, key_shape)
         check_key_and_value_shapes(value_shape, key_shape)
         width, heads = known_size(query_shape), self.num_heads
         key_value_heads = self.num_key_value_heads
@@ -310,6 +313,7 @@ class MultiHeadAttention(QuantizedLayers):
         key_positions: Tensor | None = None,
     ) -> Any:
         key = value if key is None else key
+        check_embedded(self, query, value, key)
         check_cache(cache, cache_update_index, self.key_dim, self.value_dim)
         options: dict[str, Any] = {
             "return_attention_scores": return_attention_scores,

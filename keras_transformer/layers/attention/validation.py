@@ -1,7 +1,6 @@
 """Validation of the arguments of `MultiHeadAttention`."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from keras_transformer.layers.attention.key_values import Cache, KeyValues
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
@@ -81,7 +80,7 @@ def check_cache(
         )
 
 
-def check_three_axes(query_shape: Shape, **arguments: Any) -> None:
+def check_three_axes(query_shape: Shape, **arguments: object) -> None:
     """Raises `ValueError` if inputs with more than three axes have an argument."""
     for name, argument in arguments.items():
         if argument is not None:

@@ -1,15 +1,14 @@
 """Attention with linear biases (ALiBi)."""
 
 import math
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
-    PositionScheme,
-    add_bias,
+    AttentionBias,
     relative_positions,
 )
 from keras_transformer.layers.sub_layers import known_size
@@ -18,7 +17,7 @@ from keras_transformer_runtime.arguments import check_positive
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class AlibiBias(PositionScheme):
+class AlibiBias(AttentionBias):
     """Linear bias of the attention logits (ALiBi).
 
     `bias = -slope · |query position - key position|`. The slopes of `n` heads are
@@ -56,21 +55,14 @@ class AlibiBias(PositionScheme):
         - [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3
     """
 
-    def __init__(self, max_bias: float = 8, **kwargs: Any):
+    @explains_arguments
+    def __init__(self, max_bias: float = 8, **kwargs: object):
         super().__init__(**kwargs)
         check_positive(max_bias=max_bias)
         self.max_bias = max_bias
 
     def build(self, input_shape: Shape) -> None:
         self.slopes = alibi_slopes(known_size(input_shape, 1), self.max_bias)
-
-    def call(  # type: ignore[override] # logits in place of inputs
-        self,
-        attention_logits: Tensor,
-        query_positions: Tensor | None = None,
-        key_positions: Tensor | None = None,
-    ) -> Tensor:
-        return add_bias(self, attention_logits, query_positions, key_positions)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         distances = ops.abs(relative_positions(query_positions, key_positions))
@@ -82,14 +74,7 @@ class AlibiBias(PositionScheme):
 
 
 def alibi_slopes(num_heads: int, max_bias: float) -> np.ndarray:
-    """Computes the slope of each head.
-
-    Args:
-        num_heads: positive int, number of attention heads.
-        max_bias: float, the negative binary logarithm of the slope of the last head.
-
-    Returns:
-        float64 array `(num_heads,)`.
+    """Computes the slope of each head, a float64 array `(num_heads,)`.
 
     Example:
 

@@ -1,15 +1,14 @@
 """Learned positional encoding."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     sequence_positions,
 )
-from keras_transformer.layers.sub_layers import known_size
+from keras_transformer.layers.sub_layers import Initializer, known_size
 from keras_transformer.types import Config, Shape, Size, Tensor
 from keras_transformer_runtime.arguments import check_ints
 
@@ -59,11 +58,12 @@ class LearnedPositionalEncoding(PositionScheme):
     added_to_inputs = True
     max_length: int
 
+    @explains_arguments
     def __init__(
         self,
         max_length: int,
-        embeddings_initializer: Any = "random_normal",
-        **kwargs: Any,
+        embeddings_initializer: Initializer = "random_normal",
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         check_ints(1, max_length=max_length)

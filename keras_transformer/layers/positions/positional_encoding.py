@@ -1,10 +1,9 @@
 """Sinusoidal positional encoding."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import PositionScheme, position_angles
 from keras_transformer.types import Config, Tensor
 from keras_transformer_runtime.arguments import check_positive
@@ -63,8 +62,9 @@ class PositionalEncoding(PositionScheme):
 
     added_to_inputs = True
 
+    @explains_arguments
     def __init__(
-        self, max_wavelength: float = 10000, interleaved: bool = True, **kwargs: Any
+        self, max_wavelength: float = 10000, interleaved: bool = True, **kwargs: object
     ):
         super().__init__(**kwargs)
         check_positive(max_wavelength=max_wavelength)

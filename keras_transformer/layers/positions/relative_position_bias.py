@@ -1,18 +1,17 @@
 """Relative position bias, as in T5."""
 
 import bisect
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
-    PositionScheme,
-    add_bias,
+    AttentionBias,
     relative_positions,
 )
-from keras_transformer.layers.sub_layers import known_size
+from keras_transformer.layers.sub_layers import Initializer, known_size
 from keras_transformer.types import Config, Shape, Tensor
 
 # The table of the buckets takes eight bytes for each distance.
@@ -20,7 +19,7 @@ MOST_BUCKETS, MOST_DISTANCE = 4096, 2**20
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class RelativePositionBias(PositionScheme):
+class RelativePositionBias(AttentionBias):
     """Learned bias of the attention logits for each head and bucket of distances.
 
     Half of the buckets are for later keys, and half for the other keys. In each half,
@@ -68,13 +67,14 @@ class RelativePositionBias(PositionScheme):
         - [Raffel et al., 2020](https://arxiv.org/abs/1910.10683), section 2.1
     """
 
+    @explains_arguments
     def __init__(
         self,
         num_buckets: int = 32,
         max_distance: int = 128,
-        embeddings_initializer: Any = "random_normal",
+        embeddings_initializer: Initializer = "random_normal",
         bidirectional: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         sides = 2 if bidirectional else 1
@@ -112,14 +112,6 @@ class RelativePositionBias(PositionScheme):
             autocast=False,
         )
 
-    def call(  # type: ignore[override] # logits in place of inputs
-        self,
-        attention_logits: Tensor,
-        query_positions: Tensor | None = None,
-        key_positions: Tensor | None = None,
-    ) -> Tensor:
-        return add_bias(self, attention_logits, query_positions, key_positions)
-
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         # (2 * max_distance + 1, num_heads), from -max_distance to max_distance
         of_distance = ops.take(self.embeddings, self.buckets, axis=0)
@@ -143,23 +135,14 @@ class RelativePositionBias(PositionScheme):
 def bucket_of_each_distance(
     num_buckets: int, max_distance: int, bidirectional: bool = True
 ) -> np.ndarray:
-    """Computes the bucket of each distance.
+    """Computes the buckets of key position - query position, int32.
 
-    With `h = num_buckets / 2` buckets per side, of which `e = ⌊h / 2⌋` contain one
-    distance each, the bucket of a distance `d ≥ e` is
+    The array `(2 * max_distance + 1,)` begins with the distance `-max_distance`. With
+    `h = num_buckets / 2` buckets per side (`h = num_buckets` with one side), of which
+    `e = ⌊h / 2⌋` contain one distance each, the bucket of a distance `d ≥ e` is
     `min(h - 1, e + ⌊(h - e) · log(d / e) / log(max_distance / e)⌋)`, plus `h` for later
     keys. The function computes with integers, since floating-point logarithms differ
     between machines.
-
-    Args:
-        num_buckets: even int, 4 or more, number of buckets.
-        max_distance: int above `num_buckets / 4`, in tokens.
-        bidirectional: bool. If `False`, `h = num_buckets`, and all later keys have
-            bucket 0.
-
-    Returns:
-        int32 array `(2 * max_distance + 1,)`, the buckets of the relative positions
-        (key position - query position) `-max_distance, …, max_distance`.
 
     Example:
 

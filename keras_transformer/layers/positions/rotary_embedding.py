@@ -1,10 +1,9 @@
 """Rotary position embedding."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import (
     PositionScheme,
     position_angles,
@@ -56,7 +55,8 @@ class RotaryEmbedding(PositionScheme):
           equations 15 and 34
     """
 
-    def __init__(self, max_wavelength: float = 10000, **kwargs: Any):
+    @explains_arguments
+    def __init__(self, max_wavelength: float = 10000, **kwargs: object):
         super().__init__(**kwargs)
         check_positive(max_wavelength=max_wavelength)
         self.max_wavelength = max_wavelength

@@ -1,6 +1,6 @@
 """Base class of position schemes, and functions of positions."""
 
-from typing import Any, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import keras
 import numpy as np
@@ -53,7 +53,7 @@ class PositionScheme(keras.layers.Layer):
     added_to_inputs = False
     max_length: int | None = None
 
-    def __init__(self, **kwargs: Any):
+    def __init__(self, **kwargs: object):
         super().__init__(**kwargs)
         self.supports_masking = True
 
@@ -108,6 +108,26 @@ class PositionScheme(keras.layers.Layer):
         return input_shape
 
 
+class AttentionBias(PositionScheme):
+    """A scheme that adds its `bias` to attention logits, in float32."""
+
+    def call(  # type: ignore[override] # logits in place of inputs
+        self,
+        attention_logits: Tensor,  # (batch, num_heads, query_length, key_length)
+        query_positions: Tensor | None = None,
+        key_positions: Tensor | None = None,
+    ) -> Tensor:
+        if query_positions is None:
+            query_positions = sequence_positions(attention_logits, axis=2)
+        if key_positions is None:
+            key_positions = sequence_positions(attention_logits, axis=3)
+        bias = self.bias(query_positions, key_positions)
+        total = attention_logits if bias is None else ops.add(attention_logits, bias)
+        return ops.cast(total, attention_logits.dtype)
+
+
+# The dtype of a layer, or its policy.
+DType: TypeAlias = str | keras.DTypePolicy | None
 # A scheme, or a pair of those of an encoder and of a decoder, each of them or `None`.
 Positions: TypeAlias = (
     PositionScheme | tuple[PositionScheme | None, PositionScheme | None] | None
@@ -115,57 +135,28 @@ Positions: TypeAlias = (
 
 
 @overload
-def copy_scheme(scheme: None, dtype: str | keras.DTypePolicy | None) -> None: ...
+def copy_scheme(scheme: None, dtype: DType) -> None: ...
 @overload
-def copy_scheme(
-    scheme: PositionScheme, dtype: str | keras.DTypePolicy | None
-) -> PositionScheme: ...
-def copy_scheme(
-    scheme: PositionScheme | None, dtype: str | keras.DTypePolicy | None
-) -> PositionScheme | None:
-    """Copies a scheme without its weights.
-
-    Args:
-        scheme: a scheme, or `None`.
-        dtype: dtype or dtype policy of the copy.
-
-    Returns:
-        A scheme that is not built, or `None` for `None`.
-
-    Raises:
-        TypeError: if `scheme` is not a `PositionScheme`.
-    """
+def copy_scheme(scheme: PositionScheme, dtype: DType) -> PositionScheme: ...
+def copy_scheme(scheme: PositionScheme | None, dtype: DType) -> PositionScheme | None:
+    """Copies a scheme without its weights; the copy has another dtype or policy."""
     check_scheme(scheme)
     if scheme is None:
         return None
     return type(scheme).from_config({**scheme.get_config(), "dtype": dtype})
 
 
-def keep_untracked(layer: Any, scheme: PositionScheme | None) -> None:
+def keep_untracked(layer: object, scheme: PositionScheme | None) -> None:
     """Sets the attribute `positions` of a layer without tracking it as a sub-layer.
 
     The layer uses copies of the scheme only.
-
-    Args:
-        layer: layer whose attribute is set.
-        scheme: a scheme, or `None`.
-
-    Raises:
-        TypeError: if `scheme` is not a `PositionScheme`.
     """
     check_scheme(scheme)
     object.__setattr__(layer, "positions", scheme)
 
 
-def check_scheme(scheme: Any) -> None:
-    """Checks that an argument `positions` is a scheme or `None`.
-
-    Args:
-        scheme: value of the argument.
-
-    Raises:
-        TypeError: if `scheme` is not a `PositionScheme`.
-    """
+def check_scheme(scheme: object) -> None:
+    """Raises `TypeError` if `positions` is neither a scheme nor `None`."""
     if scheme is not None and not isinstance(scheme, PositionScheme):
         raise TypeError(
             "`positions` must be a `PositionScheme`, such as `RotaryEmbedding()`; "
@@ -174,38 +165,23 @@ def check_scheme(scheme: Any) -> None:
 
 
 def position_pair(
-    positions: Any,
+    positions: Positions,
 ) -> tuple[PositionScheme | None, PositionScheme | None]:
-    """Returns the schemes of an encoder and of a decoder.
-
-    Args:
-        positions: a scheme for both, or a pair of schemes, each of which may be `None`.
-
-    Raises:
-        TypeError: if `positions` is neither a scheme nor a pair.
-    """
-    is_pair = isinstance(positions, tuple | list) and len(positions) == 2
-    source, target = positions if is_pair else (positions, positions)
-    for scheme in (source, target):
-        if not isinstance(scheme, PositionScheme) and not (is_pair and scheme is None):
-            raise TypeError(
-                "`positions` must be a `PositionScheme`, such as `RotaryEmbedding()`, "
-                "or a pair of them, for the encoder and the decoder; received "
-                f"`positions={positions!r}`."
-            )
+    """Returns the schemes of an encoder and of a decoder."""
+    pair = positions if isinstance(positions, tuple | list) else (positions, positions)
+    allowed = (PositionScheme, type(None) if pair is positions else PositionScheme)
+    if len(pair) != 2 or not all(isinstance(each, allowed) for each in pair):
+        raise TypeError(
+            "`positions` must be a `PositionScheme`, such as `RotaryEmbedding()`, or a "
+            "pair of them, for the encoder and the decoder; received "
+            f"`positions={positions!r}`."
+        )
+    source, target = pair
     return source, target
 
 
 def sequence_positions(inputs: Tensor, start_index: Size = 0, axis: int = 1) -> Tensor:
-    """Returns the positions of a sequence.
-
-    Args:
-        inputs: tensor of any shape.
-        start_index: int or int scalar tensor, the first position.
-        axis: int, the axis of the positions.
-
-    Returns:
-        int32 tensor `(length,)`: `start_index + 0, 1, 2, …`.
+    """Returns `start_index + 0, 1, 2, …`, int32, for the length of an axis.
 
     Example:
 
@@ -219,14 +195,8 @@ def sequence_positions(inputs: Tensor, start_index: Size = 0, axis: int = 1) -> 
 def relative_positions(query_positions: Tensor, key_positions: Tensor) -> Tensor:
     """Computes key position minus query position.
 
-    Args:
-        query_positions: int tensor `(query_length,)` or `(batch, query_length)`.
-        key_positions: int tensor `(key_length,)` or `(batch, key_length)`.
-
-    Returns:
-        int32 tensor `(query_length, key_length)`, or
-        `(batch, query_length, key_length)` if the queries or the keys have positions
-        with a batch axis. Negative if the key precedes the query.
+    The result is int32 `(…, query_length, key_length)`, with a batch axis if the
+    positions of the queries or of the keys have one.
 
     Example:
 
@@ -239,17 +209,10 @@ def relative_positions(query_positions: Tensor, key_positions: Tensor) -> Tensor
 
 
 def position_angles(positions: Tensor, dim: int, max_wavelength: float) -> Tensor:
-    """Computes `position / max_wavelength^(2i / dim)` for each pair `i`.
+    """Computes `position / max_wavelength^(2i / dim)` for each pair `i` of dimensions.
 
-    Args:
-        positions: int tensor `(length,)` or `(batch, length)`.
-        dim: int, number of dimensions. Two of them share an angle.
-        max_wavelength: float, the longest wavelength divided by 2π.
-
-    Returns:
-        float32 tensor `(length, pairs)` or `(batch, length, pairs)` in radians, with
-        `pairs = ⌈dim / 2⌉`. Half precision does not represent positions and angles
-        exactly.
+    Positions `(…, length)` have angles `(…, length, ⌈dim / 2⌉)` in radians, float32, as
+    half precision does not represent positions and angles exactly.
 
     Example:
 
@@ -260,34 +223,3 @@ def position_angles(positions: Tensor, dim: int, max_wavelength: float) -> Tenso
     frequencies = np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
     rates = ops.convert_to_tensor(frequencies, dtype="float32")
     return ops.cast(positions, "float32")[..., None] * rates
-
-
-def add_bias(
-    scheme: PositionScheme,
-    attention_logits: Tensor,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-) -> Tensor:
-    """Adds the bias of a scheme to attention logits.
-
-    Args:
-        scheme: a built scheme with a bias.
-        attention_logits: float tensor
-            `(batch, num_heads, query_length, key_length)`.
-        query_positions: int tensor `(query_length,)` or
-            `(batch, query_length)`. Defaults to 0, 1, 2, ….
-        key_positions: int tensor `(key_length,)` or `(batch, key_length)`.
-            Defaults to 0, 1, 2, ….
-
-    Returns:
-        Tensor of the shape and dtype of `attention_logits`. The sum is computed in
-        float32.
-    """
-    if query_positions is None:
-        query_positions = sequence_positions(attention_logits, axis=2)
-    if key_positions is None:
-        key_positions = sequence_positions(attention_logits, axis=3)
-    bias = scheme.bias(query_positions, key_positions)
-    if bias is None:
-        return attention_logits
-    return ops.cast(ops.add(attention_logits, bias), attention_logits.dtype)

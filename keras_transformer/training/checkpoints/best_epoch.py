@@ -2,9 +2,11 @@
 
 import math
 import pathlib
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer.types import Logs
+from keras_transformer_runtime.arguments import check_one_of
 
 Mode: TypeAlias = Literal["auto", "min", "max"]
 
@@ -14,15 +16,7 @@ _HIGHER_IS_BETTER = ("accuracy", "bleu", "chrf", "exact_match")
 
 
 class BestEpoch:
-    """Compares the logs of each epoch with those of the best epoch so far.
-
-    Args:
-        monitor: str, name of the log.
-        mode: `"min"`, `"max"` or `"auto"`, which depends on the end of the name.
-
-    Raises:
-        ValueError: if `mode` has another value, or is `"auto"` for an unknown name.
-    """
+    """Compares the logs of each epoch with those of the best epoch so far."""
 
     def __init__(self, monitor: str, mode: Mode = "auto") -> None:
         self.monitor = monitor
@@ -30,47 +24,30 @@ class BestEpoch:
         self._best: float | None = None
 
     def read(self, folder: pathlib.Path) -> None:
-        """Continues with the best epoch of a run that is resumed.
-
-        Args:
-            folder: path of the folder with the checkpoints.
-        """
+        """Continues with the best epoch of a run that is resumed."""
         path = folder / storage.BEST
         paths = [path] if path.exists() else []
-        for _, state in storage.readable_checkpoints(
-            paths, "epoch", "batch", "logs", check=run_state.check_logs
-        ):
+        for _, state in run_state.readable_logs(paths):
             self.set(state["logs"])
 
-    def is_better(self, logs: dict[str, float]) -> bool:
-        """Returns whether an epoch is better than the best so far; NaN is not.
-
-        Args:
-            logs: the logs of the epoch.
-        """
+    def is_better(self, logs: Logs) -> bool:
+        """Returns whether an epoch is better than the best so far; NaN is not."""
         value = self._value(logs)
         return value is not None and (self._best is None or value > self._best)
 
-    def set(self, logs: dict[str, float]) -> None:
-        """Makes an epoch the best so far.
-
-        Args:
-            logs: the logs of the epoch.
-        """
+    def set(self, logs: Logs) -> None:
+        """Makes an epoch the best so far."""
         self._best = self._value(logs)
 
-    def _value(self, logs: dict[str, float]) -> float | None:
+    def _value(self, logs: Logs) -> float | None:
         """Returns a number that is greater for better epochs."""
         value = logs.get(self.monitor, math.nan)
         return None if math.isnan(value) else self._sign * value
 
 
-def _sign(monitor: Any, mode: Any) -> int:
+def _sign(monitor: object, mode: Mode) -> int:
     """Returns 1 if a greater value is better, -1 otherwise."""
-    if mode not in ("auto", "min", "max"):
-        raise ValueError(
-            f"`mode` must be 'auto', 'min' or 'max'; received `mode={mode!r}`."
-        )
+    check_one_of(("auto", "min", "max"), mode=mode)
     if not isinstance(monitor, str):
         raise ValueError(
             f"`monitor` must be the name of a log; received `monitor={monitor!r}`."

@@ -2,47 +2,30 @@
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import keras
 
 from keras_transformer.backend import keras_internals
 from keras_transformer.training.checkpoints.storage import can_be_saved
+from keras_transformer.types import Config
 
 # The state of a callback: `"class"`, its name, and `"attributes"`.
-SavedCallback = TypedDict("SavedCallback", {"class": str, "attributes": dict[str, Any]})
+SavedCallback = TypedDict("SavedCallback", {"class": str, "attributes": Config})
 
 
 def attributes_to_save(callback: keras.callbacks.Callback) -> tuple[str, ...]:
-    """Returns the names of the attributes that are the state of a callback.
-
-    Args:
-        callback: a Keras callback.
-
-    Returns:
-        Tuple of str, empty for a callback without state.
-    """
+    """Returns the names of the attributes that are the state of a callback."""
     own = getattr(callback, "checkpointed_attributes", ())
     return keras_internals.callback_state(callback) or own
 
 
-def check_callbacks(callbacks: Any) -> list[keras.callbacks.Callback] | None:
-    """Checks the argument `callbacks` of `Checkpoints`.
-
-    Args:
-        callbacks: its value.
-
-    Returns:
-        List of the callbacks, or `None`.
-
-    Raises:
-        ValueError: if it is neither `None` nor a list of callbacks.
-    """
+def check_callbacks(callbacks: object) -> list[keras.callbacks.Callback] | None:
+    """Returns the argument `callbacks` of `Checkpoints` as a list, if it is one."""
     if callbacks is None:
         return None
-    is_list = isinstance(callbacks, list | tuple)
-    if not (
-        is_list and all(isinstance(c, keras.callbacks.Callback) for c in callbacks)
+    if not isinstance(callbacks, list | tuple) or not all(
+        isinstance(each, keras.callbacks.Callback) for each in callbacks
     ):
         raise ValueError(
             "`callbacks` must be a list of the other callbacks of `fit`; received "
@@ -52,14 +35,7 @@ def check_callbacks(callbacks: Any) -> list[keras.callbacks.Callback] | None:
 
 
 def check_can_be_saved(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Checks that a checkpoint can store the state of all callbacks.
-
-    Args:
-        callbacks: Keras callbacks.
-
-    Raises:
-        ValueError: if the value of an attribute has a type that cannot be stored.
-    """
+    """Checks that a checkpoint can store the state of all callbacks."""
     for callback in callbacks:
         for name in attributes_to_save(callback):
             # Some attributes are not set before the first epoch.
@@ -75,15 +51,7 @@ def check_can_be_saved(callbacks: Iterable[keras.callbacks.Callback]) -> None:
 def check_is_last(
     callback: keras.callbacks.Callback, callbacks: Sequence[keras.callbacks.Callback]
 ) -> None:
-    """Checks that no callback with state comes after the given one.
-
-    Args:
-        callback: a `Checkpoints`.
-        callbacks: all callbacks of `fit`, in their order.
-
-    Raises:
-        ValueError: if a callback with state comes after it.
-    """
+    """Checks that no callback with state comes after the given one."""
     later = callbacks[callbacks.index(callback) + 1 :]
     late = [type(each).__name__ for each in later if attributes_to_save(each)]
     if late:
@@ -96,14 +64,7 @@ def check_is_last(
 def save_callbacks(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> list[SavedCallback]:
-    """Returns the state of callbacks.
-
-    Args:
-        callbacks: Keras callbacks.
-
-    Returns:
-        List of the state of each callback that has one.
-    """
+    """Returns the state of each callback that has one."""
     return [
         {
             "class": type(callback).__name__,
@@ -121,34 +82,21 @@ def restore_callbacks(
 
     The n-th callback of a class gets the state of the n-th saved callback of that
     class. A callback without saved state does not change.
-
-    Args:
-        callbacks: Keras callbacks.
-        saved: the result of `save_callbacks`.
     """
-    by_class: dict[str, list[dict[str, Any]]] = {}
+    by_class: dict[str, list[Config]] = {}
     for entry in saved:
         by_class.setdefault(entry["class"], []).append(entry["attributes"])
     for callback in filter(attributes_to_save, callbacks):
         if attributes := by_class.get(type(callback).__name__):
             own = attributes_to_save(callback)
-            saved_attributes = copy.deepcopy(attributes.pop(0))
-            vars(callback).update(
-                {k: v for k, v in saved_attributes.items() if k in own}
-            )
+            values = copy.deepcopy(attributes.pop(0))
+            vars(callback).update({n: v for n, v in values.items() if n in own})
 
 
 def swap_callbacks(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> list[keras.callbacks.SwapEMAWeights]:
-    """Returns the callbacks that leave moving averages in the model after an epoch.
-
-    Args:
-        callbacks: Keras callbacks.
-
-    Returns:
-        List of the `SwapEMAWeights(swap_on_epoch=True)` among them.
-    """
+    """Returns the callbacks that leave moving averages in the model after an epoch."""
     return [
         callback
         for callback in callbacks
@@ -158,24 +106,13 @@ def swap_callbacks(
 
 
 def finalize_averages(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Sets the weights of the model to their moving averages, as `fit` does at its end.
-
-    Args:
-        callbacks: Keras callbacks.
-    """
+    """Sets the weights of the model to their averages, as the end of `fit` does."""
     for swap in swap_callbacks(callbacks):
         keras_internals.finalize_averages(swap)
 
 
 def stopped_early(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
-    """Returns whether `EarlyStopping` has ended the run.
-
-    Args:
-        callbacks: Keras callbacks.
-
-    Returns:
-        bool, `False` as well if a greater `patience` lets the run continue.
-    """
+    """Returns whether `EarlyStopping` has ended the run, by its present `patience`."""
     return any(
         isinstance(callback, keras.callbacks.EarlyStopping)
         and callback.stopped_epoch > 0

@@ -6,10 +6,11 @@ import os
 import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Self, cast
+from typing import cast
 
 import keras
 
+from keras_transformer.backend import random_state
 from keras_transformer.backend.keras_internals import set_initial_epoch
 from keras_transformer.backend.processes import (
     count_processes,
@@ -23,13 +24,14 @@ from keras_transformer.training.checkpoints.run_files import RunFiles
 from keras_transformer.training.checkpoints.run_state import RunState, SavedHistory
 from keras_transformer.training.checkpoints.stop_signals import StopSignals
 from keras_transformer.training.training_data import (
+    DataCallback,
     DataState,
     TrainingData,
     check_data,
     check_steps,
-    copy_sharing_data,
     data_identity,
 )
+from keras_transformer.types import Logs
 from keras_transformer_runtime.arguments import check_ints, check_positive
 from keras_transformer_runtime.runs.run_position import RunPosition
 
@@ -41,7 +43,7 @@ _RESUMED_EPOCH_IS_COMPLETE = "The resumed epoch is complete."
 _BATCHES_BETWEEN_DECISIONS = 16
 
 
-class Checkpoints(keras.callbacks.Callback):
+class Checkpoints(DataCallback):
     """Saves a training run. The same command resumes a run that was stopped.
 
     Pass it to `fit` as the last of the callbacks. It writes a checkpoint at the end of
@@ -181,14 +183,10 @@ class Checkpoints(keras.callbacks.Callback):
         self._callbacks_of_fit: list[keras.callbacks.Callback] | None = None
         self._signals = StopSignals(self._finish)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        copied: Self = copy_sharing_data(self, memo)
-        return copied
-
     def _best_epoch(self) -> BestEpoch | None:
         return None if self.monitor is None else BestEpoch(self.monitor, self.mode)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
         self._callbacks = self._all_callbacks()
         callback_state.check_is_last(self, self._callbacks)
         self._fit_params = self.params
@@ -200,7 +198,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._resumed: RunState | None = None
         try:
             self._check_same_position(newest)
-            self._seed = run_state.initial_seed()
+            self._seed = random_state.initial_seed()
             if newest is not None:
                 self._resume(*newest)
         except BaseException:
@@ -312,7 +310,7 @@ class Checkpoints(keras.callbacks.Callback):
                 stacklevel=2,
             )
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         set_initial_epoch(self.model, None)  # The next `fit` starts at its own epoch.
         if self._resumed is not None and epoch != self._first_epoch:
             raise ValueError(
@@ -322,7 +320,7 @@ class Checkpoints(keras.callbacks.Callback):
             )
         self._epoch, self._first_batch, self._is_last_batch = epoch, 0, False
         self._next_epoch: DataState | None = None
-        self._random_state: dict[str, Any] | None = None
+        self._random_state: random_state.RandomState | None = None
         self._set_params()
         state, self._resumed = self._resumed, None
         if self.data is not None:
@@ -337,7 +335,7 @@ class Checkpoints(keras.callbacks.Callback):
     def _restore_after_reset(self, state: RunState) -> None:
         """Restores the state that Keras resets when a run or an epoch begins."""
         vars(self.model.history).update(state["history"])
-        run_state.restore_random_state(state["random"])
+        random_state.restore_random_state(state["random"])
         if state["batch"]:
             self._resume_within_epoch(state)
 
@@ -379,9 +377,7 @@ class Checkpoints(keras.callbacks.Callback):
         for swap in callback_state.swap_callbacks(self._callbacks):
             swap.set_params({**swap.params, "epochs": math.inf})
 
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         # At the end of a batch, JAX would have to wait for the result of each step.
         steps = self.params["steps"] or math.inf
         self._is_last_batch = batch + self._steps_per_execution >= steps
@@ -390,9 +386,9 @@ class Checkpoints(keras.callbacks.Callback):
         if batch == 0:
             # Creating the iterator may have used the random generators.
             if self._random_state:
-                run_state.restore_random_state(self._random_state)
+                random_state.restore_random_state(self._random_state)
             else:
-                run_state.seed_epoch(self._seed, self._epoch)
+                random_state.seed_epoch(self._seed, self._epoch)
         self._save_or_stop(self._first_batch + batch)
 
     def _save_or_stop(self, batches: int) -> None:
@@ -444,13 +440,13 @@ class Checkpoints(keras.callbacks.Callback):
             # still changes random states and the number of iterations.
             self.model.stop_training = _RESUMED_EPOCH_IS_COMPLETE
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: Logs | None = None) -> None:
         if not self._is_alone:  # The others would wait.
             return
         self._signals.waits_for = "epoch" if self.data is None else None
         self._signals.stop_if_received()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._signals.waits_for, self._unsaved = "checkpoint", None
         if self.model.stop_training is _RESUMED_EPOCH_IS_COMPLETE:
             self.model.stop_training = False
@@ -479,7 +475,7 @@ class Checkpoints(keras.callbacks.Callback):
             is_whole = self._is_last_batch
         return self.model.stop_training and not is_whole
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: Logs | None = None) -> None:
         storage.release_lock(self.folder)
         set_initial_epoch(self.model, None)
         if self._resumed is not None:  # The run was complete.
@@ -513,7 +509,7 @@ class Checkpoints(keras.callbacks.Callback):
             "optimizer": run_state.save_variables(model.optimizer.variables),
             "metrics": run_state.save_variables(metrics),
             "callbacks": callback_state.save_callbacks(self._callbacks),
-            "random": run_state.save_random_state(),
+            "random": random_state.save_random_state(),
             "seed": self._seed,
             "data": data,
             "history": history,
@@ -521,14 +517,11 @@ class Checkpoints(keras.callbacks.Callback):
 
 
 @contextlib.contextmanager
-def within_fit(callbacks: Any) -> Iterator[None]:
+def within_fit(callbacks: object) -> Iterator[None]:
     """Gives the callbacks of `fit` to each `Checkpoints` among them.
 
     `fit` must run within the context. Its end restores the handlers of signals and
     releases the locks of the folders, also after an exception.
-
-    Args:
-        callbacks: argument of `fit`.
     """
     given = getattr(callbacks, "callbacks", callbacks)
     known = [] if given is None else keras.tree.flatten(given)

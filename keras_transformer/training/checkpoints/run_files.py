@@ -5,7 +5,7 @@ import pathlib
 import time
 import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from keras_transformer.training.checkpoints import run_state, storage
 from keras_transformer.training.checkpoints.best_epoch import BestEpoch
@@ -18,13 +18,6 @@ class RunFiles:
 
     A checkpoint that cannot be written, or whose weights are not finite, causes a
     warning.
-
-    Args:
-        folder: str or path, the folder of the files.
-        keep: int >= 1, number of checkpoints at the end of an epoch to keep.
-        best: the `BestEpoch` whose weights are kept as well, or `None`.
-        is_writer: bool; if it is false, `write` writes nothing, since another process
-            writes.
     """
 
     def __init__(
@@ -42,13 +35,9 @@ class RunFiles:
         self._has_warned = False
 
     def newest(self) -> tuple[pathlib.Path, RunState] | None:
-        """Reads the newest checkpoint that is not damaged.
+        """Reads the newest checkpoint that is not damaged; `None` if there are none.
 
-        Returns:
-            Its path and content; `None` if there are no checkpoints.
-
-        Raises:
-            OSError: if there are checkpoints and none can be read.
+        If there are some, and none can be read, it raises `OSError`.
         """
         paths = [*checkpoint_files(self.folder).values()]
         readable = storage.readable_checkpoints(
@@ -73,12 +62,7 @@ class RunFiles:
         return time.monotonic() - self._written_at
 
     def write(self, position: RunPosition, state: RunState) -> None:
-        """Writes a checkpoint and removes those that are no longer needed.
-
-        Args:
-            position: its position.
-            state: its content; `state["logs"]` at the end of an epoch.
-        """
+        """Writes a checkpoint and removes those that are no longer needed."""
         path = self.folder / position.file_name
         self._written_at = time.monotonic()
         if not self.is_writer:
@@ -110,11 +94,7 @@ class RunFiles:
             best.set(logs)
 
     def resume_message(self, epochs: int) -> str:
-        """Returns the text for a run that stops.
-
-        Args:
-            epochs: int, number of epochs of the run.
-        """
+        """Returns the text for a run that stops."""
         files = checkpoint_files(self.folder)
         if not files:
             return "Stopped before the first checkpoint."
@@ -125,7 +105,7 @@ class RunFiles:
         return f"Stopped. {resumes} Checkpoint: {path}"
 
 
-def _is_written(path: pathlib.Path, state: Mapping[str, Any]) -> bool:
+def _is_written(path: pathlib.Path, state: Mapping[str, object]) -> bool:
     """Writes a file, or warns. Returns whether it is written."""
     try:
         storage.write_checkpoint(path, state)

@@ -1,21 +1,23 @@
-"""State of a run: variables, history and random generators."""
+"""State of a run: its content in a checkpoint, variables, history and logs."""
 
 import contextlib
 import itertools
 import pathlib
-import random
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.backend.keras_internals import inner_optimizers
 from keras_transformer.backend.processes import whole_value
+from keras_transformer.backend.random_state import RandomState, check_random_state
+from keras_transformer.training.checkpoints import storage
 from keras_transformer.training.checkpoints.callback_state import SavedCallback
-from keras_transformer.training.checkpoints.storage import BEST
+from keras_transformer.training.checkpoints.storage import Content
+from keras_transformer.types import Logs
 from keras_transformer_runtime.runs.run_position import RunPosition
 
 
@@ -30,7 +32,7 @@ class SavedHistory(TypedDict):
     """The two attributes of `keras.callbacks.History`."""
 
     epoch: list[int]
-    history: dict[str, list[Any]]
+    history: dict[str, list[float]]
 
 
 class RunState(TypedDict):
@@ -49,11 +51,11 @@ class RunState(TypedDict):
     optimizer: list[SavedVariable]
     metrics: list[SavedVariable]
     callbacks: list[SavedCallback]
-    random: dict[str, Any]
+    random: RandomState
     seed: int | None
     data: dict[str, int] | None
     history: SavedHistory
-    logs: NotRequired[dict[str, float]]
+    logs: NotRequired[Logs]
 
 
 # Types of the required entries of a checkpoint.
@@ -74,16 +76,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def check_state(path: pathlib.Path, state: dict[str, Any]) -> None:
-    """Checks that the content of a checkpoint is the state of a run.
-
-    Args:
-        path: path of the checkpoint.
-        state: its content.
-
-    Raises:
-        Exception: if it is not.
-    """
+def check_state(path: pathlib.Path, state: Content) -> None:
+    """Raises an error if the content of a checkpoint is not the state of a run."""
     for name, types in _TYPES.items():
         if type(state[name]) not in types:
             raise TypeError(f"`{name}` is {state[name]!r:.80}")
@@ -102,29 +96,35 @@ def check_state(path: pathlib.Path, state: dict[str, Any]) -> None:
     for name in ("data", "data_identity"):
         if not all(type(value) is int for value in (state[name] or {}).values()):
             raise TypeError(f"`{name}` is not of ints")
-    version, words, gauss = state["random"]["python"]
-    random.Random().setstate((version, tuple(words), gauss))
-    np.random.RandomState().set_state(state["random"]["numpy"])
-    torch_states = [
-        state["random"][n] for n in ("torch", "cuda") if n in state["random"]
-    ]
-    for value in keras.tree.flatten(torch_states):
-        if not isinstance(value, np.ndarray) or value.dtype != "uint8":
-            raise TypeError("a random state of PyTorch is not of bytes")
+    check_random_state(state["random"])
 
 
-def check_logs(path: pathlib.Path, state: dict[str, Any]) -> None:
+def check_logs(path: pathlib.Path, state: Content) -> None:
     """Checks the entries `"epoch"`, `"batch"` and `"logs"`; see `check_state`."""
     position = RunPosition(state["epoch"], state["batch"])
     if not all(type(number) is int for number in position):
         raise TypeError(f"its position is {position!r:.80}")
-    if path.name != BEST and position != RunPosition.from_file_name(path.name):
+    if path.name != storage.BEST and position != RunPosition.from_file_name(path.name):
         raise ValueError(f"it is at {position}, unlike its name")
     if not all(type(value) is float for value in state.get("logs", {}).values()):
         raise TypeError("`logs` are not numbers")
 
 
-def check_variables(path: pathlib.Path, state: dict[str, Any]) -> None:
+def check_weights(path: pathlib.Path, state: Content) -> None:
+    """Checks the position, the logs and `"model"`; see `check_state`."""
+    check_logs(path, state)
+    check_variables(path, state)
+
+
+def readable_logs(
+    paths: Iterable[pathlib.Path],
+) -> Iterator[tuple[pathlib.Path, Content]]:
+    """Reads the positions and logs of the checkpoints that are not damaged."""
+    names = ("epoch", "batch", "logs")
+    return storage.readable_checkpoints(paths, *names, check=check_logs)
+
+
+def check_variables(path: pathlib.Path, state: Content) -> None:
     """Checks the entry `"model"` of a checkpoint; see `check_state`."""
     for entry in state["model"]:
         keras.backend.standardize_dtype(entry["value"].dtype)
@@ -133,16 +133,7 @@ def check_variables(path: pathlib.Path, state: dict[str, Any]) -> None:
 
 
 def save_variables(variables: Iterable[keras.Variable]) -> list[SavedVariable]:
-    """Returns copies of variables.
-
-    Processes that train together must call it together.
-
-    Args:
-        variables: Keras variables.
-
-    Returns:
-        List of the `"name"` and the `"value"`, a NumPy array, of each variable.
-    """
+    """Returns copies of variables; processes that train together call it together."""
     return [
         {"name": _name(variable), "value": whole_value(variable)}
         for variable in variables
@@ -150,61 +141,27 @@ def save_variables(variables: Iterable[keras.Variable]) -> list[SavedVariable]:
 
 
 def restore_variables(
-    variables: Sequence[keras.Variable], saved: Sequence[SavedVariable], source: Any
+    variables: Sequence[keras.Variable],
+    saved: Sequence[SavedVariable],
+    source: pathlib.Path,
 ) -> None:
-    """Sets variables to saved values.
-
-    Args:
-        variables: Keras variables.
-        saved: the result of `save_variables`.
-        source: path of the checkpoint, for the error message.
-
-    Raises:
-        ValueError: if names or shapes differ.
-    """
+    """Sets variables to saved values."""
     check_same(variables, saved, source)
     for variable, entry in zip(variables, saved, strict=True):
         variable.assign(entry["value"])
 
 
-def restore_weights(
-    model: keras.Model, saved: Sequence[SavedVariable], source: Any
-) -> None:
-    """Sets the weights of a model to saved values, but not its random generators.
-
-    Args:
-        model: a built `keras.Model`.
-        saved: the entry `"model"` of a checkpoint.
-        source: path of the checkpoint, for the error message.
-
-    Raises:
-        ValueError: if names or shapes differ.
-    """
-    restore_variables(model.weights, without_random_states(saved), source)
-
-
 def without_random_states(saved: Iterable[SavedVariable]) -> list[SavedVariable]:
-    """Returns the saved variables that `Model.weights` has.
-
-    Args:
-        saved: the entry `"model"` of a checkpoint.
-    """
+    """Returns the saved variables that `Model.weights` has."""
     return [e for e in saved if not e["name"].endswith("seed_generator_state")]
 
 
 def check_same(
-    variables: Sequence[keras.Variable], saved: Sequence[SavedVariable], source: Any
+    variables: Sequence[keras.Variable],
+    saved: Sequence[SavedVariable],
+    source: pathlib.Path,
 ) -> None:
-    """Checks that saved values have the names and shapes of variables.
-
-    Args:
-        variables: Keras variables.
-        saved: the result of `save_variables`.
-        source: path of the checkpoint, for the error message.
-
-    Raises:
-        ValueError: if names or shapes differ. The message has the first difference.
-    """
+    """Raises `ValueError` for the first difference of names or shapes."""
     ours = [f"{_name(variable)} {tuple(variable.shape)}" for variable in variables]
     theirs = [f"{entry['name']} {entry['value'].shape}" for entry in saved]
     for our, their in itertools.zip_longest(ours, theirs, fillvalue="nothing"):
@@ -223,26 +180,15 @@ def _name(variable: keras.Variable) -> str:
 
 
 def all_finite(saved: Iterable[SavedVariable]) -> bool:
-    """Returns whether saved values contain neither NaN nor infinity.
-
-    Args:
-        saved: the result of `save_variables`.
-
-    Returns:
-        bool.
-    """
+    """Returns whether saved values contain neither NaN nor infinity."""
     return all(np.isfinite(entry["value"]).all() for entry in saved)
 
 
-def build_metrics(model: keras.Model, batch: tuple[Any, ...]) -> None:
+def build_metrics(model: keras.Model, batch: tuple[object, ...]) -> None:
     """Builds the metrics of a compiled model.
 
     On TensorFlow, `fit` builds them in the first step, when it is too late to restore
     their values.
-
-    Args:
-        model: a compiled `keras.Model`.
-        batch: a batch of the training data.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     y_pred = model(x)
@@ -251,34 +197,21 @@ def build_metrics(model: keras.Model, batch: tuple[Any, ...]) -> None:
 
 
 def learning_rates(optimizer: keras.optimizers.Optimizer) -> list[float]:
-    """Returns the learning rates that are numbers, not schedules.
-
-    Args:
-        optimizer: a Keras optimizer.
-
-    Returns:
-        List of at most one float; of several for a `MultiOptimizer`.
-    """
-    while hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    parts = getattr(optimizer, "optimizers", [optimizer])
-    rates = [v for each in parts for v in each.variables if v.name == "learning_rate"]
-    return [float(ops.convert_to_numpy(rate)) for rate in rates]
+    """Returns the learning rates that are numbers, not schedules."""
+    return [
+        float(ops.convert_to_numpy(variable))
+        for each in inner_optimizers(optimizer)
+        for variable in each.variables
+        if variable.name == "learning_rate"
+    ]
 
 
 def save_history(
-    model: keras.Model, epoch: int | None = None, logs: dict[str, Any] | None = None
+    model: keras.Model, epoch: int | None = None, logs: Logs | None = None
 ) -> SavedHistory:
-    """Returns a copy of the history of a run.
+    """Returns a copy of the history of a run, with the logs of an epoch that has ended.
 
-    Args:
-        model: a `keras.Model` that is being trained.
-        epoch: int, 0-based number of an epoch that has ended, which `History` may not
-            have yet; `None` = no further epoch.
-        logs: dictionary of the logs of that epoch.
-
-    Returns:
-        The attributes of `keras.callbacks.History`.
+    `History`, another callback, may not have them yet.
     """
     epochs = [*model.history.epoch]
     history = {name: [*values] for name, values in model.history.history.items()}
@@ -289,13 +222,10 @@ def save_history(
     return {"epoch": epochs, "history": history}
 
 
-def save_logs(logs: dict[str, Any] | None) -> dict[str, float]:
-    """Returns the logs of an epoch that are numbers.
-
-    Args:
-        logs: the logs of Keras: numbers, scalar tensors and other values.
-    """
+def save_logs(logs: Mapping[str, object] | None) -> Logs:
+    """Returns the logs of an epoch that are numbers or scalar tensors."""
     saved = {}
+    value: Any
     for name, value in (logs or {}).items():
         if ops.is_tensor(value) or isinstance(value, keras.Variable):
             value = ops.convert_to_numpy(value)
@@ -303,59 +233,3 @@ def save_logs(logs: dict[str, Any] | None) -> dict[str, float]:
             if np.ndim(value) == 0:
                 saved[name] = float(value)
     return saved
-
-
-def save_random_state() -> dict[str, Any]:
-    """Returns the states of the global random generators.
-
-    The seed generators of layers are variables of the model. Keras shuffles arrays
-    with the global generators, and on PyTorch its `Dropout` without a seed uses that
-    of PyTorch.
-
-    Returns:
-        Dictionary of the states of Python, NumPy and, if it is imported, PyTorch.
-    """
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(legacy=False),
-    }
-    if torch := sys.modules.get("torch"):
-        state["torch"] = torch.get_rng_state().numpy()
-        on_devices = torch.cuda.is_initialized() and torch.cuda.get_rng_state_all()
-        state["cuda"] = [each.numpy() for each in on_devices or ()]
-    return state
-
-
-def restore_random_state(state: dict[str, Any]) -> None:
-    """Restores the states of the global random generators.
-
-    Args:
-        state: the result of `save_random_state`.
-    """
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    np.random.set_state(state["numpy"])
-    if (torch := sys.modules.get("torch")) and "torch" in state:
-        torch.set_rng_state(torch.from_numpy(state["torch"]))
-        torch.cuda.set_rng_state_all([torch.from_numpy(s) for s in state["cuda"]])
-
-
-def initial_seed() -> int | None:
-    """Returns the seed of the global generator of PyTorch; `None` on other backends."""
-    if keras.backend.backend() != "torch":
-        return None
-    return int(sys.modules["torch"].initial_seed())
-
-
-def seed_epoch(seed: int | None, epoch: int) -> None:
-    """Seeds the global generator of PyTorch, from which its `Dropout` draws.
-
-    The iterators of the data draw from it as well, but not at the end of an epoch that
-    is resumed.
-
-    Args:
-        seed: the result of `initial_seed`, of the run that is resumed.
-        epoch: the epoch that begins.
-    """
-    if seed is not None:
-        sys.modules["torch"].manual_seed((seed + epoch) % 2**63)

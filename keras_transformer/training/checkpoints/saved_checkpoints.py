@@ -3,11 +3,12 @@
 import dataclasses
 import os
 import pathlib
-from typing import Any, Self
+from typing import Self
 
 import keras
 
 from keras_transformer.training.checkpoints import run_state, storage
+from keras_transformer.types import Logs
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 
@@ -27,7 +28,7 @@ class SavedCheckpoint:
     path: pathlib.Path
     epoch: int
     batch: int | None
-    logs: dict[str, float]
+    logs: Logs
 
     @property
     def is_best(self) -> bool:
@@ -35,7 +36,7 @@ class SavedCheckpoint:
         return self.path.name == storage.BEST
 
     @classmethod
-    def _of(cls, path: pathlib.Path, state: dict[str, Any]) -> Self:
+    def _of(cls, path: pathlib.Path, state: storage.Content) -> Self:
         position = RunPosition(state["epoch"], state["batch"])
         return cls(
             path,
@@ -69,9 +70,7 @@ def list_checkpoints(folder: str | os.PathLike) -> list[SavedCheckpoint]:
     paths = [*checkpoint_files(folder).values()]
     if (best := folder / storage.BEST).exists():
         paths.insert(0, best)
-    readable = storage.readable_checkpoints(
-        paths, "epoch", "batch", "logs", check=run_state.check_logs
-    )
+    readable = run_state.readable_logs(paths)
     found = [SavedCheckpoint._of(path, state) for path, state in readable]
     return sorted(
         found, key=lambda each: (each.epoch, each.batch is None, each.batch or 0)
@@ -117,8 +116,8 @@ def load_checkpoint(model: keras.Model, path: str | os.PathLike) -> SavedCheckpo
             "not exist. `Checkpoints(monitor=...)` writes best.npz, and "
             "`list_checkpoints` lists all checkpoints of a folder."
         )
-    state = storage.read_checkpoint(path, "epoch", "batch", "logs", "model")
-    storage.run_check(run_state.check_logs, path, state)
-    storage.run_check(run_state.check_variables, path, state)
-    run_state.restore_weights(model, state["model"], path)
+    names = ("epoch", "batch", "logs", "model")
+    state = storage.read_checkpoint(path, *names, check=run_state.check_weights)
+    weights = run_state.without_random_states(state["model"])
+    run_state.restore_variables(model.weights, weights, path)
     return SavedCheckpoint._of(path, state)

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Some programs send a signal to a process and again to its group: `timeout`, for one.
 _SECONDS_OF_ONE_SIGNAL = 1.0
 
-Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
+Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 
 class StopSignals:
@@ -26,11 +26,6 @@ class StopSignals:
 
     A signal that is ignored stays ignored. Outside the main thread, where Python cannot
     handle signals, nothing changes. A forked process has the handlers before.
-
-    Args:
-        finish: function that saves the state of the run and returns the message of the
-            stop. It may be called while a step runs.
-        is_verbose: bool, whether to print what the stop waits for.
 
     Attributes:
         received: number of the signal that has not yet stopped the run, or `None`.
@@ -65,12 +60,8 @@ class StopSignals:
     def stop_if_received(self) -> None:
         """Ends the run as the received signal requests, unless it has to wait.
 
-        Raises:
-            KeyboardInterrupt: after SIGINT, if Python handles it as by default.
-            SystemExit: after SIGTERM, if it has the default effect. The exit code is
-                128 plus the number of the signal.
-            BaseException: by a handler of the caller of `fit`. If it raises nothing,
-                the run continues.
+        Raises `KeyboardInterrupt` after SIGINT and `SystemExit` after SIGTERM, or calls
+        the handler of the caller of `fit`. If that raises nothing, the run continues.
         """
         if self.received is None or self.waits_for is not None:
             return

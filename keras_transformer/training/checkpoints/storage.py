@@ -15,7 +15,7 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -28,6 +28,11 @@ from keras_transformer_runtime.files import (
     written_whole,
 )
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
+
+# Content of a checkpoint: dictionaries and lists of JSON values, arrays and tensors.
+Content: TypeAlias = dict[str, Any]
+# Raises an error if the content of the checkpoint at a path is not that of a run.
+Check: TypeAlias = Callable[[pathlib.Path, Content], None]
 
 LOCK = ".lock"
 BEST = "best.npz"
@@ -42,12 +47,6 @@ def acquire_lock(folder: pathlib.Path) -> None:
     """Locks a folder against other processes; does nothing on Windows.
 
     The lock lasts until `release_lock` or the end of the process.
-
-    Args:
-        folder: path of the folder with the checkpoints.
-
-    Raises:
-        ValueError: if another process holds the lock.
     """
     if sys.platform == "win32" or _has_lock(folder):
         return
@@ -85,11 +84,7 @@ def _has_lock(folder: pathlib.Path) -> bool:
 
 
 def release_lock(folder: pathlib.Path) -> None:
-    """Releases the lock of `acquire_lock`, if this process holds it.
-
-    Args:
-        folder: path of the folder with the checkpoints.
-    """
+    """Releases the lock of `acquire_lock`, if this process holds it."""
     if (file := _LOCKS.pop(os.path.realpath(folder), None)) is not None:
         os.close(file)
 
@@ -105,16 +100,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
-def write_checkpoint(path: pathlib.Path, state: Mapping[str, Any]) -> None:
+def write_checkpoint(path: pathlib.Path, state: Mapping[str, object]) -> None:
     """Writes a checkpoint atomically.
 
-    Args:
-        path: path of the file, which is replaced if it exists.
-        state: dictionaries and lists of JSON values, NumPy arrays and tensors. Tensors
-            become arrays; scalar tensors become numbers.
-
-    Raises:
-        OSError: if the file cannot be written.
+    Tensors become arrays; scalar tensors become numbers, and tuples become lists.
     """
     arrays: list[np.ndarray] = []
     text = json.dumps(_without_arrays(state, arrays)).encode()
@@ -122,36 +111,30 @@ def write_checkpoint(path: pathlib.Path, state: Mapping[str, Any]) -> None:
         np.savez(file, np.frombuffer(text, "uint8"), *arrays)
 
 
-def read_checkpoint(path: pathlib.Path, *names: str) -> dict[str, Any]:
-    """Reads a checkpoint or some entries of it.
+def read_checkpoint(
+    path: pathlib.Path, *names: str, check: Check | None = None
+) -> Content:
+    """Reads a checkpoint, or those of the named entries that it has.
 
-    Args:
-        path: path of the file.
-        *names: names of the entries to read. Default: all.
-
-    Returns:
-        Dictionary of the entries that the file has. Tuples are read as lists.
-
-    Raises:
-        DamagedCheckpoint: if the file is damaged.
-        OSError: if the file temporarily cannot be read.
+    Raises `DamagedCheckpoint` if the file is damaged or `check` fails, and another
+    `OSError` if the file temporarily cannot be read.
     """
     try:
         check_is_file(path)
         _check_sizes(path)
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            state = json.loads(arrays["arr_0"].tobytes())
-            return {
-                name: _with_arrays(state[name], arrays)
-                for name in names or state
-                if name in state
-            }
+            content = json.loads(arrays["arr_0"].tobytes())
+            found = [name for name in names or content if name in content]
+            state = {name: _with_arrays(content[name], arrays) for name in found}
+        if check is not None:
+            check(path, state)
+        return state
     except Exception as error:  # A damaged zip file can raise almost any error.
         # Also EINVAL, if an offset in it lies before the beginning of the file.
         is_temporary = getattr(error, "errno", None) not in (None, errno.EINVAL)
         if is_temporary or isinstance(error, MemoryError):
             raise
-        raise DamagedCheckpoint(f"{path} is damaged: {error}") from error
+        raise DamagedCheckpoint(f"{path} is damaged: {error!r}") from error
 
 
 def _check_sizes(path: pathlib.Path) -> None:
@@ -174,52 +157,14 @@ def _check_sizes(path: pathlib.Path) -> None:
 
 
 def readable_checkpoints(
-    paths: Iterable[pathlib.Path],
-    *names: str,
-    check: Callable[[pathlib.Path, dict[str, Any]], None] | None = None,
-) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
-    """Reads checkpoints one after the other and skips damaged ones with a warning.
-
-    Args:
-        paths: paths of the files.
-        *names: names of the entries to read. Default: all.
-        check: function of the path and the entries. It raises an error if the entries
-            are not those of a run.
-
-    Yields:
-        The path and the entries of each file that is not damaged.
-    """
+    paths: Iterable[pathlib.Path], *names: str, check: Check | None = None
+) -> Iterator[tuple[pathlib.Path, Content]]:
+    """Reads checkpoints one after the other and skips damaged ones with a warning."""
     for path in paths:
         try:
-            state = read_checkpoint(path, *names)
-            if check is not None:
-                run_check(check, path, state)
+            yield path, read_checkpoint(path, *names, check=check)
         except DamagedCheckpoint as error:
             warnings.warn(f"A checkpoint is skipped: {error}", stacklevel=2)
-        else:
-            yield path, state
-
-
-def run_check(
-    check: Callable[[pathlib.Path, dict[str, Any]], None],
-    path: pathlib.Path,
-    state: dict[str, Any],
-) -> None:
-    """Checks the entries of a checkpoint.
-
-    Args:
-        check: function of the path and the entries. It raises an error if the entries
-            are not those of a run.
-        path: path of the checkpoint.
-        state: its entries.
-
-    Raises:
-        DamagedCheckpoint: if `check` raises an error.
-    """
-    try:
-        check(path, state)
-    except Exception as error:  # Entries of any type can raise almost any error.
-        raise DamagedCheckpoint(f"{path} is damaged: {error!r}") from error
 
 
 def remove_superseded(folder: pathlib.Path, newest: RunPosition, keep: int) -> None:
@@ -228,11 +173,6 @@ def remove_superseded(folder: pathlib.Path, newest: RunPosition, keep: int) -> N
     The two newest checkpoints and those at the end of the last `keep` epochs remain. A
     checkpoint after `newest` is removed: it is damaged, or the run would have resumed
     from it.
-
-    Args:
-        folder: path of the folder with the checkpoints.
-        newest: position of the checkpoint that was written last.
-        keep: int, number of checkpoints at the end of an epoch to keep.
     """
     files = checkpoint_files(folder)
     positions = [position for position in files if position <= newest]
@@ -244,53 +184,37 @@ def remove_superseded(folder: pathlib.Path, newest: RunPosition, keep: int) -> N
 
 
 def remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes the unfinished files of processes that were killed while writing.
-
-    Args:
-        folder: path of the folder with the checkpoints.
-    """
+    """Removes the unfinished files of processes that were killed while writing."""
     for name in ("epoch-*.npz", BEST):
         for path in folder.glob(f"{UNFINISHED}{name}-*"):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies the content of a checkpoint, which later steps would change.
-
-    Args:
-        state: the content, as for `write_checkpoint`.
-
-    Returns:
-        Dictionary with the same values, as `read_checkpoint` would return it.
-    """
+def copied(state: Mapping[str, object]) -> Content:
+    """Copies the content of a checkpoint, which later steps would change."""
     arrays: list[np.ndarray] = []
     plain = _without_arrays(state, arrays)
     copies = {f"arr_{n}": array.copy() for n, array in enumerate(arrays, start=1)}
-    result: dict[str, Any] = _with_arrays(plain, copies)
+    result: Content = _with_arrays(plain, copies)
     return result
 
 
-def can_be_saved(value: Any) -> bool:
+def can_be_saved(value: object) -> bool:
     """Returns whether a checkpoint can store a value without changing it.
 
-    Args:
-        value: the value of an attribute.
-
-    Returns:
-        bool, whether `value` is a number, a string, `None`, an array, a tensor, or a
-        list, tuple or dictionary of them. The keys of dictionaries must be strings.
+    Such values are numbers, strings, `None`, arrays, tensors, and lists, tuples and
+    dictionaries of them, whose keys are strings.
     """
     if isinstance(value, dict):
-        return all(isinstance(key, str) for key in value) and can_be_saved(
-            list(value.values())
-        )
+        has_names = all(isinstance(key, str) for key in value)
+        return has_names and all(map(can_be_saved, value.values()))
     if isinstance(value, list | tuple):
         return all(map(can_be_saved, value))
     plain = _without_arrays(value, [])
     return plain is None or isinstance(plain, bool | int | float | str | dict)
 
 
-def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
+def _without_arrays(value: Any, arrays: list[np.ndarray]) -> object:
     """Converts `value` to JSON values; appends its arrays to `arrays`."""
     if isinstance(value, dict):
         return {name: _without_arrays(item, arrays) for name, item in value.items()}
@@ -306,7 +230,7 @@ def _without_arrays(value: Any, arrays: list[np.ndarray]) -> Any:
     return value
 
 
-def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _with_arrays(value: object, arrays: Mapping[str, np.ndarray]) -> Any:
     """Inverts `_without_arrays`."""
     if isinstance(value, list):
         return [_with_arrays(item, arrays) for item in value]

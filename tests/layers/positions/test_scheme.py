@@ -16,7 +16,7 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 from keras_transformer.layers.positions.scheme import (
-    add_bias,
+    AttentionBias,
     position_angles,
     relative_positions,
 )
@@ -156,7 +156,7 @@ def test_position_angles(dim, positions):
     np.testing.assert_allclose(angles, expected, rtol=1e-6)
 
 
-class Relative(PositionScheme):
+class Relative(AttentionBias):
     """Adds key position - query position to the logits of each head."""
 
     def bias(self, query_positions, key_positions):
@@ -172,10 +172,10 @@ def test_relative_positions():
 
 def test_positions_default_to_0_1_2():
     logits = np.full((2, 3, 2, 3), 0.5, "float32")
-    biased = to_numpy(add_bias(Relative(), logits))
+    biased = to_numpy(Relative()(logits))
     for matrix in biased.reshape(-1, 2, 3):
         assert matrix.tolist() == [[0.5, 1.5, 2.5], [-0.5, 0.5, 1.5]]
-    biased = to_numpy(add_bias(Relative(), logits, query_positions=np.array([7, 5])))
+    biased = to_numpy(Relative()(logits, query_positions=np.array([7, 5])))
     assert biased[1, 2].tolist() == [[-6.5, -5.5, -4.5], [-4.5, -3.5, -2.5]]
-    biased = to_numpy(add_bias(Relative(), logits, key_positions=np.array([2, 5, 9])))
+    biased = to_numpy(Relative()(logits, key_positions=np.array([2, 5, 9])))
     assert biased[1, 2].tolist() == [[2.5, 5.5, 9.5], [1.5, 4.5, 8.5]]

@@ -1,9 +1,14 @@
 """Blocks of queries, each with a window of keys, for blockwise attention."""
 
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 from keras import ops
 
+from keras_transformer.layers.attention.patterns.attention_pattern import (
+    AttentionPattern,
+)
 from keras_transformer.types import Mask, Tensor
 
 # Minimum number of queries of a block: with fewer, the overhead dominates.
@@ -11,6 +16,55 @@ _MIN_BLOCK_SIZE = 32
 
 # A score of a block takes as long as this number of scores of dense attention.
 _COST_OF_BLOCK_SCORE = 2
+
+
+class Window(NamedTuple):
+    """The keys that a query attends to.
+
+    Attributes:
+        radius: int >= 0, number of keys on either side, in steps of `stride`.
+        stride: int >= 1. Positions with the same remainder modulo `stride` form a
+            separate sequence.
+        num_first: int >= 0, number of first keys of a sequence that all of its queries
+            attend to.
+    """
+
+    radius: int
+    stride: int = 1
+    num_first: int = 0
+
+
+class BlockwisePattern(AttentionPattern):
+    """A pattern of windows: the queries of a block share their window of keys."""
+
+    @property
+    @abstractmethod
+    def window(self) -> Window:
+        """The window of each query."""
+
+    def is_worthwhile(self, length: int | None) -> bool:
+        """Compares the numbers of scores; see `AttentionPattern.is_worthwhile`."""
+        if length is None:
+            return True
+        radius, stride, num_first = self.window
+        size = _block_size(radius)
+        num_queries = _ceil_div(_ceil_div(length, stride), size) * size * stride
+        num_scores = num_queries * (num_first + size + 2 * radius)
+        return _COST_OF_BLOCK_SCORE * num_scores < length**2
+
+    def attend(
+        self,
+        attend: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_mask: Mask | None = None,
+        use_causal_mask: bool = False,
+    ) -> Tensor:
+        blocks = split_into_blocks(
+            query, key, value, key_mask, use_causal_mask, self.window
+        )
+        return merge_blocks(attend(*blocks), query, self.window.stride)
 
 
 class Blocks(NamedTuple):
@@ -36,34 +90,19 @@ class Blocks(NamedTuple):
 
 
 def split_into_blocks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_mask: Mask | None,
+    query: Tensor,  # (batch, length, num_heads, key_dim)
+    key: Tensor,  # (batch, length, num_key_value_heads, key_dim)
+    value: Tensor,  # (batch, length, num_key_value_heads, value_dim)
+    key_mask: Mask | None,  # (batch, length)
     use_causal_mask: bool,
-    radius: int,
-    stride: int = 1,
-    num_first: int = 0,
+    window: Window,
 ) -> Blocks:
-    """Splits sequences into blocks of queries that attend `radius` keys either way.
+    """Splits sequences into blocks, ordered by sequence, remainder and position.
 
-    Positions with the same remainder modulo `stride` form a separate sequence, in
-    which the radius is counted. The number of rows is then `stride` times as large.
-
-    Args:
-        query: float tensor `(batch, length, num_heads, key_dim)`.
-        key: float tensor `(batch, length, num_key_value_heads, key_dim)`.
-        value: float tensor `(batch, length, num_key_value_heads, value_dim)`.
-        key_mask: boolean tensor `(batch, length)`, or `None`.
-        use_causal_mask: bool, whether to leave out the keys after each block.
-        radius: int >= 0, in steps of `stride`.
-        stride: int >= 1.
-        num_first: int >= 0, number of first keys of a sequence that precede each of
-            its windows and are left out of the windows themselves.
-
-    Returns:
-        The blocks, ordered by sequence, remainder and position.
+    With `use_causal_mask`, the windows have no keys after their block. The first keys
+    precede each window and are left out of the windows themselves.
     """
+    radius, stride, num_first = window
     size, after = _block_size(radius), 0 if use_causal_mask else radius
 
     def blocks_of(x: Tensor) -> Tensor:
@@ -87,44 +126,15 @@ def split_into_blocks(
 
 
 def merge_blocks(blocks: Tensor, like: Tensor, stride: int = 1) -> Tensor:
-    """Merges the outputs of the blocks into sequences.
+    """Merges the outputs of blocks into sequences `(batch, length, …)`.
 
-    Args:
-        blocks: float tensor `(batch * rows, block, num_heads, value_dim)`.
-        like: the tensor `(batch, length, …)` of queries that was split.
-        stride: int >= 1, as in `split_into_blocks`.
-
-    Returns:
-        Float tensor `(batch, length, num_heads, value_dim)`.
+    `blocks` are `(batch * rows, block, num_heads, value_dim)`, and `like` are the
+    queries `(batch, length, …)` that were split.
     """
     (batch, length, *_), (_, size, *dims) = ops.shape(like), ops.shape(blocks)
     steps = _ceil_div(_ceil_div(length, stride), size) * size
     x = ops.swapaxes(ops.reshape(blocks, (batch, stride, steps, *dims)), 1, 2)
     return ops.reshape(x, (batch, steps * stride, *dims))[:, :length]
-
-
-def is_worthwhile(
-    length: int | None, radius: int, stride: int = 1, num_first: int = 0
-) -> bool:
-    """Returns whether blockwise attention is faster than dense attention.
-
-    The estimate compares the numbers of scores.
-
-    Args:
-        length: int, number of positions, or `None` if it is unknown.
-        radius: int >= 0, as in `split_into_blocks`.
-        stride: int >= 1, as in `split_into_blocks`.
-        num_first: int >= 0, as in `split_into_blocks`.
-
-    Returns:
-        bool; `True` for an unknown length.
-    """
-    if length is None:
-        return True
-    size = _block_size(radius)
-    num_queries = _ceil_div(_ceil_div(length, stride), size) * size * stride
-    num_scores = num_queries * (num_first + size + 2 * radius)
-    return _COST_OF_BLOCK_SCORE * num_scores < length**2
 
 
 def block_positions(x: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention.patterns import blockwise
-from keras_transformer.layers.attention.patterns.attention_pattern import (
-    AttentionPattern,
+from keras_transformer.layers.attention.patterns.blockwise import (
+    BlockwisePattern,
+    Window,
+    block_positions,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
 from keras_transformer.types import Mask, Tensor
@@ -17,7 +18,7 @@ from keras_transformer_runtime.arguments import check_ints
 
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
-class GlobalLocal(AttentionPattern):
+class GlobalLocal(BlockwisePattern):
     """A local window, and global first positions that attend to all and vice versa.
 
     `i` attends to `j` if `|i - j| <= radius`, `i < global_tokens` or
@@ -62,10 +63,9 @@ class GlobalLocal(AttentionPattern):
         near = ops.less_equal(distance, self.radius)
         return ops.logical_or(near, ops.logical_or(from_global, to_global))
 
-    def is_worthwhile(self, length: int | None) -> bool:
-        return blockwise.is_worthwhile(
-            length, self.radius, num_first=self.global_tokens
-        )
+    @property
+    def window(self) -> Window:
+        return Window(self.radius, num_first=self.global_tokens)
 
     def attend(
         self,
@@ -77,18 +77,9 @@ class GlobalLocal(AttentionPattern):
         use_causal_mask: bool = False,
     ) -> Tensor:
         first, rest = slice(self.global_tokens), slice(self.global_tokens, None)
-        positions = blockwise.block_positions(query)
+        positions = block_positions(query)
         from_first = attend(
             query[:, first], key, value, positions[:, first], positions, key_mask
         )
-        blocks = blockwise.split_into_blocks(
-            query,
-            key,
-            value,
-            key_mask,
-            use_causal_mask,
-            self.radius,
-            num_first=self.global_tokens,
-        )
-        from_rest = blockwise.merge_blocks(attend(*blocks), query)[:, rest]
-        return ops.concatenate([from_first, from_rest], axis=1)
+        outputs = super().attend(attend, query, key, value, key_mask, use_causal_mask)
+        return ops.concatenate([from_first, outputs[:, rest]], axis=1)

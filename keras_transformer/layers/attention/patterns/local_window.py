@@ -1,14 +1,13 @@
 """Attention pattern: the nearest positions."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention.patterns import blockwise
-from keras_transformer.layers.attention.patterns.attention_pattern import (
-    AttentionPattern,
+from keras_transformer.layers.attention.patterns.blockwise import (
+    BlockwisePattern,
+    Window,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
 from keras_transformer.types import Mask, Tensor
@@ -17,7 +16,7 @@ from keras_transformer_runtime.arguments import check_ints
 
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
-class LocalWindow(AttentionPattern):
+class LocalWindow(BlockwisePattern):
     """Each position attends to the positions at most `radius` away.
 
     `i` attends to `j` if `|i - j| <= radius`: to `2 * radius + 1` positions, or
@@ -54,19 +53,6 @@ class LocalWindow(AttentionPattern):
         distance = ops.abs(relative_positions(query_positions, key_positions))
         return ops.less_equal(distance, self.radius)
 
-    def is_worthwhile(self, length: int | None) -> bool:
-        return blockwise.is_worthwhile(length, self.radius)
-
-    def attend(
-        self,
-        attend: Callable[..., Tensor],
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_mask: Mask | None = None,
-        use_causal_mask: bool = False,
-    ) -> Tensor:
-        blocks = blockwise.split_into_blocks(
-            query, key, value, key_mask, use_causal_mask, self.radius
-        )
-        return blockwise.merge_blocks(attend(*blocks), query)
+    @property
+    def window(self) -> Window:
+        return Window(self.radius)

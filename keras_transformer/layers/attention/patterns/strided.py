@@ -1,14 +1,13 @@
 """Attention pattern: a dilated window."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention.patterns import blockwise
-from keras_transformer.layers.attention.patterns.attention_pattern import (
-    AttentionPattern,
+from keras_transformer.layers.attention.patterns.blockwise import (
+    BlockwisePattern,
+    Window,
 )
 from keras_transformer.layers.positions.scheme import relative_positions
 from keras_transformer.types import Mask, Tensor
@@ -17,7 +16,7 @@ from keras_transformer_runtime.arguments import check_ints
 
 @keras.saving.register_keras_serializable("keras_transformer")
 @dataclass(frozen=True)
-class Strided(AttentionPattern):
+class Strided(BlockwisePattern):
     """Each position attends to every `stride`-th position at most `radius` away.
 
     `i` attends to `j` if `|i - j| <= radius` and `stride` divides `i - j`. The window
@@ -59,24 +58,6 @@ class Strided(AttentionPattern):
         in_step = ops.equal(ops.mod(distance, self.stride), 0)
         return ops.logical_and(in_step, ops.less_equal(distance, self.radius))
 
-    def is_worthwhile(self, length: int | None) -> bool:
-        return blockwise.is_worthwhile(length, self._steps, self.stride)
-
-    def attend(
-        self,
-        attend: Callable[..., Tensor],
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_mask: Mask | None = None,
-        use_causal_mask: bool = False,
-    ) -> Tensor:
-        blocks = blockwise.split_into_blocks(
-            query, key, value, key_mask, use_causal_mask, self._steps, self.stride
-        )
-        return blockwise.merge_blocks(attend(*blocks), query, self.stride)
-
     @property
-    def _steps(self) -> int:
-        """The radius, counted in positions with the same remainder."""
-        return self.radius // self.stride
+    def window(self) -> Window:
+        return Window(self.radius // self.stride, self.stride)
