@@ -7,7 +7,7 @@ import pathlib
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,14 +19,20 @@ from keras_transformer.dataset.text_pairs import checksum_of
 from keras_transformer.text import Paths, Tokenizer, decode_line, numbered_lines
 from keras_transformer.text.text_files import path_list
 from keras_transformer.text.tokenizer import check_tokenizer
-from keras_transformer_runtime.arguments import check_ints, check_unicode
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_one_of,
+    check_unicode,
+)
 
 DOCUMENTS = ("file", "line", "paragraph", None)
 LINES_AT_ONCE = 4096
 FILLER = -1  # The number of a row of padding.
 
-# A text or its end.
+# A line of a text, or `None` at the end of a document.
 Piece: TypeAlias = str | None
+# Token ids, or inputs by name, and targets.
+TextArrays: TypeAlias = tuple[np.ndarray | dict[str, np.ndarray], np.ndarray]
 
 
 class EpochWindows(NamedTuple):
@@ -112,11 +118,12 @@ class TextCollator:
     special_ids: tuple[int, int, int]
     separate: bool
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self  # Nothing changes it.
 
-    def __call__(self, window: EpochWindows, batch: np.ndarray) -> tuple[Any, Any]:
-        """Returns inputs and targets."""
+    def __call__(self, window: EpochWindows, index: int) -> TextArrays:
+        """Returns the inputs and targets of a batch."""
+        batch = window.batches[index]
         pad, start, end = self.special_ids
         rows = np.full((len(batch), self.length + 1), pad, "int32")
         for row, number in zip(rows, batch.tolist(), strict=True):
@@ -132,14 +139,14 @@ class TextCollator:
         segments = np.cumsum(inputs == start, axis=1, dtype="int32")
         return {"token_ids": inputs, "segment_ids": segments}, targets
 
-    def signature(self, rows: int) -> Any:
+    def signature(self, rows: int) -> tuple[object, tf.TensorSpec]:
         """Returns the `tf.data` signature of the batches."""
         ids = tf.TensorSpec([rows, self.length], tf.int32)
         inputs = {"token_ids": ids, "segment_ids": ids} if self.separate else ids
         return inputs, ids
 
 
-class TextDataset(EpochDataset[EpochWindows]):
+class TextDataset(EpochDataset[EpochWindows, TextArrays]):
     """Batches of running text for `fit`, with statistics and positions.
 
     `text_dataset` creates it. Each new iterator of `dataset` yields the next epoch,
@@ -299,11 +306,11 @@ def text_dataset(
             "Either `files` or `texts` must be given; received "
             f"`files={files!r}`, `texts={texts!r:.80}`."
         )
-    if documents not in DOCUMENTS or (texts is not None and documents != "file"):
-        raise ValueError(
-            f"`documents` must be one of {DOCUMENTS}, and 'file' with `texts`; "
-            f"received `documents={documents!r}`."
-        )
+    if texts is None:
+        check_one_of(DOCUMENTS, documents=documents)
+    else:
+        remedy = "Each of `texts` is a document."
+        check_one_of(("file",), documents=documents, remedy=remedy)
     if separate_documents and documents is None:
         raise ValueError(
             "`separate_documents` requires documents; received "

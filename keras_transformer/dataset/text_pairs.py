@@ -17,6 +17,7 @@ from keras_transformer.text import (
     path_list,
     read_lines,
 )
+from keras_transformer_runtime.arguments import check_unicode
 
 Pair: TypeAlias = tuple[str, str]
 PairReader: TypeAlias = Callable[[int, int], list[Pair]]
@@ -75,13 +76,8 @@ class ListedPairs(Corpus):
                     "`pairs` must contain (source, target) tuples of two strings; "
                     f"received `pairs[{index}]={pair!r}`."
                 )
-            try:
-                "".join(pair).encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    "`pairs` must contain text that UTF-8 can encode; received "
-                    f"`pairs[{index}]={pair!r}`: {error.reason}."
-                ) from error
+            for text in pair:
+                check_unicode(text, "pairs", f"pair {index}")
         if not self._pairs:
             raise ValueError("`pairs` must contain at least one pair; received none.")
 

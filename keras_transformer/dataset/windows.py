@@ -4,7 +4,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,19 +83,12 @@ class Prefetcher:
 
     def __init__(self, load: Callable[[int], PairWindow]) -> None:
         self._load = load
-        self._start()
-
-    def _start(self) -> None:
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
         self._lock = threading.Lock()
         self._futures: dict[int, concurrent.futures.Future[PairWindow]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_load": self._load}  # A copy has its own thread.
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._start()
+    def __reduce__(self) -> tuple[type["Prefetcher"], tuple[object]]:
+        return Prefetcher, (self._load,)  # A copy has its own thread.
 
     def load(self, number: int) -> PairWindow:
         """Returns window `number`, and starts to load the next window.
