@@ -1,6 +1,7 @@
 """Invisible characters of Unicode, and their treatment by the normalization."""
 
 import functools
+from typing import Any
 
 import sentencepiece
 
@@ -87,6 +88,13 @@ def normalization_rules(rule: str, lacking: frozenset[str] = frozenset()) -> byt
     return edited_normalization(rule, replacements(lacking))
 
 
+def parse_model(proto: bytes = b"") -> Any:
+    """Returns the message of a serialised SentencePiece model."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+
+
 def normalize_lines(lines: list[str], rules: bytes) -> list[str]:
     """Normalizes lines, without merging spaces.
 
@@ -97,9 +105,7 @@ def normalize_lines(lines: list[str], rules: bytes) -> list[str]:
     Returns:
         List of str.
     """
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model = parse_model()
     spec = model.normalizer_spec
     spec.precompiled_charsmap = rules
     spec.add_dummy_prefix = spec.escape_whitespaces = False
@@ -121,9 +127,7 @@ def with_normalization(proto: bytes, rule: str) -> bytes:
     Returns:
         The serialised model with the rules.
     """
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+    model = parse_model(proto)
     model.normalizer_spec.name = "user_defined"  # as of rules from a file
     known = set("".join(piece.piece for piece in model.pieces))
     rules = normalization_rules(rule, frozenset(replacements()) - known)
