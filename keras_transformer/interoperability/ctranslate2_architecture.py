@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.interoperability.ctranslate2_file import DECODER_ONLY, Variables
+from keras_transformer.interoperability.tensors import are_sinusoids
 from keras_transformer.layers import (
     AlibiBias,
     LearnedPositionalEncoding,
@@ -45,7 +45,6 @@ ACTIVATIONS = {
 }
 MAX_RELATIVE_DISTANCE = 100_000
 DEFAULT_MAX_LENGTH = 500
-TABLE_TOLERANCE = 5e-3
 
 
 def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
@@ -232,8 +231,10 @@ def _positions(variables: Variables) -> tuple[PositionScheme, list[int]]:
         return AlibiBias(), []
     tables = [position_table(variables, side) for side in variables.sides]
     lengths = list(map(len, tables))
-    scheme = _sinusoids(tables, True) or _sinusoids(tables, False)
-    return scheme or LearnedPositionalEncoding(max_length=max(lengths)), lengths
+    for interleaved in (True, False):
+        if all(are_sinusoids(table, interleaved) for table in tables):
+            return PositionalEncoding(interleaved=interleaved), lengths
+    return LearnedPositionalEncoding(max_length=max(lengths)), lengths
 
 
 def _rotary_embedding(variables: Variables) -> PositionScheme:
@@ -307,17 +308,6 @@ def _default_table(hidden_dim: int) -> np.ndarray:
     rates = np.exp(np.arange(half) * -np.log(10000) / max(half - 1, 1))
     angles = np.arange(1, DEFAULT_MAX_LENGTH + 1)[:, None] * rates
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
-
-
-def _sinusoids(tables: list[np.ndarray], interleaved: bool) -> PositionScheme | None:
-    """Returns the `PositionalEncoding` that computes the tables, or `None`."""
-    for table in tables:
-        layer = PositionalEncoding(interleaved=interleaved, dtype="float32")
-        computed = layer(np.zeros((1, *table.shape), "float32"))
-        computed = ops.convert_to_numpy(computed)[0]
-        if not np.allclose(computed, table, atol=TABLE_TOLERANCE):
-            return None
-    return PositionalEncoding(interleaved=interleaved)
 
 
 def _matrix_size(variables: Variables, name: str, axis: int) -> int:

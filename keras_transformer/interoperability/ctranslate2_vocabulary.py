@@ -4,14 +4,14 @@ import contextlib
 import pathlib
 from typing import NamedTuple
 
-from keras_transformer.interoperability.added_tokens import with_padding
+from keras_transformer.export.protocols import Tokenizers
 from keras_transformer.interoperability.ctranslate2_architecture import (
     OUTPUT,
     SOURCE,
     TARGET,
 )
 from keras_transformer.interoperability.ctranslate2_file import Variables
-from keras_transformer.interoperability.files import file_named
+from keras_transformer.interoperability.files import file_named, with_padding
 from keras_transformer.interoperability.gpt2 import END, byte_pair_tokenizer
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
 from keras_transformer.text.sentence_piece_tokenizer import load_pieces
@@ -26,18 +26,6 @@ MATRICES = {
     "vocabulary": (TARGET, OUTPUT),
 }
 PAD_TOKENS = ("<pad>", "<blank>", "[PAD]")
-
-
-class Tokenizers(NamedTuple):
-    """The tokenizers of an encoder-decoder model.
-
-    Attributes:
-        source_tokenizer: tokenizer of the sources.
-        target_tokenizer: tokenizer of the targets.
-    """
-
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
 
 
 class _Vocabularies(NamedTuple):
@@ -89,7 +77,10 @@ def encoder_decoder_vocabularies(
             "`source_tokenizer` and `target_tokenizer` must have the special tokens of "
             f"the model, {vocabularies.special_ids}; received tokenizers with others."
         )
-    own = {} if tokenizers is None else tokenizers._asdict()
+    if tokenizers is None:
+        return vocabularies.arguments()
+    source, target = tokenizers
+    own = {"source_tokenizer": source, "target_tokenizer": target}
     return {**vocabularies.arguments(), **own}
 
 

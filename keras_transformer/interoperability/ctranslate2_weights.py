@@ -5,10 +5,6 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_transformer.interoperability.added_tokens import (
-    LOGIT_OF_ADDED_TOKENS,
-    padded_rows,
-)
 from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
@@ -17,6 +13,10 @@ from keras_transformer.interoperability.ctranslate2_architecture import (
     position_table,
 )
 from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.interoperability.tensors import (
+    LOGIT_OF_ADDED_TOKENS,
+    padded_rows,
+)
 from keras_transformer.layers import (
     DecoderBlock,
     DecoderStack,

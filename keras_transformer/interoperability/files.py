@@ -1,4 +1,4 @@
-"""Finds the folder of a checkpoint and reads its vocabularies."""
+"""Finds the folder of a checkpoint, reads its settings and its vocabularies."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from keras_transformer.export.protocols import UNUSED_TOKEN
+from keras_transformer.types import Config
 from keras_transformer_runtime import hub
 from keras_transformer_runtime.files import checked_file, read_json
 
@@ -46,6 +47,11 @@ def find_folder(
         "repository on the Hugging Face Hub it"
     )
     return hub.download(str(folder), files, needed_for, revision, fallbacks)
+
+
+def named(config: Config, *names: str) -> Config:
+    """Returns settings by the names that they have in the errors of checks."""
+    return {f"{name} in config.json": config[name] for name in names}
 
 
 @contextlib.contextmanager
@@ -95,3 +101,13 @@ def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
         tokens[token_id] = token
     count = max(tokens, default=-1) + 1
     return [tokens.get(i, UNUSED_TOKEN.format(i)) for i in range(count)]
+
+
+def with_padding(tokens: Sequence[str], pad_token_id: int) -> list[str]:
+    """Adds `<pad>` to a vocabulary, and `"<unused id>"` for smaller ids without a token.
+
+    A token of the name `<pad>` is renamed.
+    """
+    renamed = ["<own pad>" if token == "<pad>" else token for token in tokens]
+    unused = map(UNUSED_TOKEN.format, range(len(tokens), pad_token_id))
+    return [*renamed, *unused, "<pad>"]

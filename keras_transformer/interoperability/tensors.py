@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint by name, for any format of the file."""
+"""Tensors of a checkpoint by name, for any format of the file, and what they hold."""
 
 import contextlib
 import pathlib
@@ -7,13 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from keras import ops
 
+from keras_transformer.layers import PositionalEncoding
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from safetensors import safe_open
 
 FLOATS = ("BF16", "F16", "F32", "F64", "bfloat16", "float16", "float32", "float64")
+# Logit of tokens that the stored model does not have. Their probability is 0 in
+# float32. A much smaller logit would dominate a loss with label smoothing, which
+# includes the logits of all tokens.
+LOGIT_OF_ADDED_TOKENS = -100.0
+# Greater than the rounding error of sinusoids in half precision.
+TABLE_TOLERANCE = 5e-3
 
 
 class TensorInfo(NamedTuple):
@@ -161,3 +169,15 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
         ) from error
     with file:
         yield SafeTensors(path, file)
+
+
+def padded_rows(weight: np.ndarray, count: int) -> np.ndarray:
+    """Returns a matrix with rows of zeros for the tokens that it does not have."""
+    return np.pad(weight, ((0, count - len(weight)), (0, 0)))
+
+
+def are_sinusoids(table: np.ndarray, interleaved: bool) -> bool:
+    """Returns whether `PositionalEncoding` computes a table `(length, hidden_dim)`."""
+    layer = PositionalEncoding(interleaved=interleaved, dtype="float32")
+    computed = layer(np.zeros((1, *table.shape), "float32"))[0]
+    return np.allclose(ops.convert_to_numpy(computed), table, atol=TABLE_TOLERANCE)
