@@ -4,14 +4,14 @@ import functools
 import json
 import pathlib
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import Search, SearchResult
+from keras_transformer.decoding import OutputLength, Search, SearchResult
 from keras_transformer.export.protocols import (
     ExportableModel,
     array_input,
@@ -27,37 +27,22 @@ MAX_CHECKED_LENGTH = 64
 SEED = 1
 ARRAY_LENGTH = 16  # of arrays whose sizes a model leaves open
 
-_LOAD_AND_DECODE = """
-import json, sys
-import numpy as np
-import tensorflow as tf
-import tensorflow_text
-folder, texts, seed = json.load(sys.stdin)
-nbest = tf.saved_model.load(folder).signatures["nbest"]
-prefix, seeds = tf.constant([""] * len(texts)), tf.constant([seed] * len(texts))
-outputs = nbest(text=tf.constant(texts), prefix=prefix, seed=seeds)
-assert "keras_transformer" not in sys.modules
-print(json.dumps([
-    [text.decode("utf-8") for text in outputs["text"].numpy()[:, 0]],
-    outputs["score"].numpy()[:, 0].tolist(),
-]))
-"""
+# Texts, or an array `(batch, ...)`.
+Sources: TypeAlias = Sequence[str] | np.ndarray
 
-_LOAD_AND_SEARCH = """
+# Calls a signature; an input is a list or the path of a file.
+_CALL_SIGNATURE = """
 import json, sys
 import numpy as np
 import tensorflow as tf
 import tensorflow_text
-folder, file, seed = json.load(sys.stdin)
-source = np.load(file)
-tokens = tf.saved_model.load(folder).signatures["tokens"]
-outputs = tokens(source=tf.constant(source), seed=tf.constant([seed] * len(source)))
+folder, name, inputs = json.load(sys.stdin)
+signature = tf.saved_model.load(folder).signatures[name]
+arrays = {key: np.load(x) if isinstance(x, str) else x for key, x in inputs.items()}
+outputs = signature(**{key: tf.constant(x) for key, x in arrays.items()})
 assert "keras_transformer" not in sys.modules
-token_ids, lengths = outputs["token_ids"].numpy()[:, 0], outputs["length"].numpy()[:, 0]
-print(json.dumps([
-    [row[:length].tolist() for row, length in zip(token_ids, lengths)],
-    outputs["score"].numpy()[:, 0].tolist(),
-]))
+best = {key: value.numpy()[:, 0].tolist() for key, value in outputs.items()}
+print(json.dumps(best, default=bytes.decode))
 """
 
 
@@ -116,8 +101,9 @@ def best_hypotheses(
     model: ExportableModel,
     rows: list[list[int]],
     search: Search,
-    max_length: Any,
-    **options: Any,
+    max_length: OutputLength | None,
+    min_length: OutputLength = 0,
+    seed: int | None = None,
 ) -> list[list[int]]:
     """Returns the best hypothesis of each source.
 
@@ -131,7 +117,8 @@ def best_hypotheses(
     Returns:
         Token ids, with the end token.
     """
-    return _best_tokens(model.generate(rows, search, max_length, **options))
+    result = model.generate(rows, search, max_length, min_length=min_length, seed=seed)
+    return _best_tokens(result)
 
 
 def _best_tokens(result: SearchResult) -> list[list[int]]:
@@ -204,11 +191,20 @@ def compare_texts(
     if np.ndim(expected_scores) == 2:
         expected_texts = [best for best, *_ in expected_texts]
         expected_scores = expected_scores[:, 0]
-    settings = [str(folder), list(texts), SEED]
-    output = run_python(_LOAD_AND_DECODE, settings)
-    served_texts, served_scores = json.loads(output.splitlines()[-1])
+    count = len(texts)
+    inputs = {"text": list(texts), "prefix": [""] * count, "seed": [SEED] * count}
+    served = _call_signature(folder, "nbest", inputs)
     names = [repr(text) for text in texts]
-    _compare(names, served_texts, expected_texts, served_scores, expected_scores)
+    _compare(names, served["text"], expected_texts, served["score"], expected_scores)
+
+
+def _call_signature(
+    folder: pathlib.Path, name: str, inputs: Mapping[str, object]
+) -> dict[str, list[Any]]:
+    """Returns the best hypotheses of a SavedModel that a child process loads."""
+    output = run_python(_CALL_SIGNATURE, [str(folder), name, inputs])
+    found: dict[str, list[Any]] = json.loads(output.splitlines()[-1])
+    return found
 
 
 def sample_arrays(model: ExportableModel) -> np.ndarray:
@@ -277,17 +273,19 @@ def compare_tokens(
     expected = search_arrays(model, request, arrays)
     file = folder.with_suffix(".npy")
     np.save(file, arrays)
-    output = run_python(_LOAD_AND_SEARCH, [str(folder), str(file), SEED])
-    found_ids, found_scores = json.loads(output.splitlines()[-1])
+    inputs = {"source": str(file), "seed": [SEED] * len(arrays)}
+    served = _call_signature(folder, "tokens", inputs)
+    rows = zip(served["token_ids"], served["length"], strict=True)
+    found_ids = [row[:length] for row, length in rows]
     names = [f"source {number} of the check" for number in range(len(arrays))]
     own_scores = np.asarray(expected.scores)[:, 0].tolist()
-    _compare(names, found_ids, _best_tokens(expected), found_scores, own_scores)
+    _compare(names, found_ids, _best_tokens(expected), served["score"], own_scores)
 
 
 def _compare(
     names: Sequence[str],
-    served: Sequence[Any],
-    expected: Sequence[Any],
+    served: Sequence[object],
+    expected: Sequence[object],
     served_scores: Sequence[float],
     expected_scores: Sequence[float],
 ) -> None:
@@ -315,54 +313,25 @@ def _compare(
         )
 
 
-def rounding_error_of_arrays(
-    model: ExportableModel,
-    rounded: ExportableModel,
-    request: Request,
-    arrays: np.ndarray,
-) -> float:
-    """Computes `rounding_error` for sources that are arrays."""
-    result = search_arrays(rounded, request, arrays)
-    return _rounding_error(model, rounded, arrays, _best_tokens(result))
-
-
 def rounding_error(
-    model: ExportableModel,
-    rounded: ExportableModel,
-    request: Request,
-    texts: Sequence[str],
+    model: ExportableModel, rounded: ExportableModel, request: Request, sources: Sources
 ) -> float:
     """Compares the log-probabilities of a model before and after rounding its weights.
 
-    Args:
-        model: the exact model.
-        rounded: the model with rounded weights.
-        request: the search that finds the hypotheses.
-        texts: sources.
-
-    Returns:
-        The maximum difference per token among the best hypotheses of `rounded`.
-
-    Raises:
-        RuntimeError: if the difference is greater than 0.5.
+    Returns the maximum difference per token of the best hypotheses of `rounded`.
     """
-    tokenizer = tokenizers_of(model).source
-    rows = tokenizer.tokenize(list(texts), add_end=True).to_list()
-    search, max_length, min_length = request
-    targets = best_hypotheses(
-        rounded, rows, search, max_length, min_length=min_length, seed=SEED
-    )
-    return _rounding_error(model, rounded, rows, targets)
-
-
-def _rounding_error(
-    model: ExportableModel,
-    rounded: ExportableModel,
-    sources: Any,
-    targets: list[list[int]],
-) -> float:
-    scores, lengths, _ = rounded.score(sources, targets)
-    expected = model.score(sources, targets).scores
+    rows: Any = sources
+    if model.source_spec is None:
+        token_ids = tokenizers_of(model).source.tokenize(list(sources), add_end=True)
+        rows = token_ids.to_list()
+        search, max_length, min_length = request
+        targets = best_hypotheses(
+            rounded, rows, search, max_length, min_length=min_length, seed=SEED
+        )
+    else:
+        targets = _best_tokens(search_arrays(rounded, request, np.asarray(sources)))
+    scores, lengths, _ = rounded.score(rows, targets)
+    expected = model.score(rows, targets).scores
     worst = float(np.max(_errors_per_token(scores, expected, lengths)))
     if not worst <= ROUNDING_TOLERANCE:
         raise RuntimeError(

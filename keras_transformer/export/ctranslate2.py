@@ -40,6 +40,7 @@ from keras_transformer.text import (
     SentencePieceTokenizer,
     Tokenizer,
 )
+from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.files import new_folder, write_json
 
 # Token ids of sequences.
@@ -133,11 +134,7 @@ def export_ctranslate2(
     References:
         - [CTranslate2](https://opennmt.net/CTranslate2/), version 4.8
     """
-    if quantization not in (None, *ACCEPTED_MODEL_TYPES):
-        raise ValueError(
-            f"`quantization` must be one of {ACCEPTED_MODEL_TYPES} or `None`; received "
-            f"`quantization={quantization!r}`."
-        )
+    check_one_of(ACCEPTED_MODEL_TYPES, optional=True, quantization=quantization)
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(as_keras_model(model))

@@ -15,6 +15,7 @@ from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
     Transformer,
     embedding_vocabulary,
+    require_supported,
     tokenizers_of,
 )
 from keras_transformer.layers import (
@@ -50,6 +51,8 @@ SCHEMES_IN_ATTENTION = (RotaryEmbedding, RelativePositionBias)
 DECODER_SCHEMES_IN_ATTENTION = (*SCHEMES_IN_ATTENTION, AlibiBias)
 ALIBI_MAX_BIAS = 8
 DEFAULT_TABLE_LENGTH = 2048
+
+_require = functools.partial(require_supported, "ctranslate2")
 
 
 def make_spec(model: Transformer) -> Spec:
@@ -163,15 +166,6 @@ def _check_positions(model: Transformer) -> None:
         if isinstance(scheme, AlibiBias):
             is_same = scheme.max_bias == ALIBI_MAX_BIAS
             _require(is_same, "max_bias", scheme.max_bias, str(ALIBI_MAX_BIAS))
-
-
-def _require(supported: bool, name: str, received: object, expected: str) -> None:
-    if not supported:
-        raise ValueError(
-            f"`{name}` must be {expected} for CTranslate2; received "
-            f"`{name}={received!r}`. Export a SavedModel, which supports any model, or "
-            "train a model with an architecture that CTranslate2 supports."
-        )
 
 
 def _residuals(model: Transformer) -> list[Residual]:

@@ -203,6 +203,18 @@ def check_transformer(model: object, format: str) -> Transformer:
     )
 
 
+def require_supported(
+    format: str, supported: bool, name: str, received: object, expected: str
+) -> None:
+    """Raises `ValueError` if a format does not support an argument of the model."""
+    if not supported:
+        raise ValueError(
+            f"`{name}` must be {expected} for {FORMAT_NAMES[format]}; received "
+            f"`{name}={received!r}`. Use `format='saved_model'`, which supports any "
+            "model with tokenizers, or train a model that the format supports."
+        )
+
+
 def _check_token_ids(model: SequenceModel, format: str) -> None:
     """Raises `ValueError` if the sources of a model are arrays."""
     if model.source_spec is not None:

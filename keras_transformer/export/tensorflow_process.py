@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import keras
 
@@ -101,7 +100,7 @@ def write_with_tensorflow(
     write: Callable[..., None],
     model: ExportableModel,
     folder: pathlib.Path,
-    **settings: Any,
+    **settings: object,
 ) -> None:
     """Calls a function that writes a model with the TensorFlow backend.
 

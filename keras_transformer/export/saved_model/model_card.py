@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
@@ -31,7 +33,7 @@ NOT_PROVIDED = "Not provided."
 INTERNAL_SIGNATURE = "__saved_model_init_op"
 
 # Values by name, a row of a table each.
-Facts = Mapping[str, Any]
+Facts = Mapping[str, object]
 
 
 def describe_model(model: ExportableModel) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
     }
 
 
-def _describe(tensors: Mapping[str, Any]) -> str:
+def _describe(tensors: Mapping[str, TensorInfo]) -> str:
     """Describes `TensorInfo` messages."""
     return ", ".join(
         f"{name} {tf.dtypes.as_dtype(info.dtype).name}{_shape(info.tensor_shape)}"
@@ -120,7 +122,7 @@ def _describe(tensors: Mapping[str, Any]) -> str:
     )
 
 
-def _shape(shape: Any) -> str:
+def _shape(shape: TensorShapeProto) -> str:
     return str(tf.TensorShape(shape)).replace("None", "·")
 
 

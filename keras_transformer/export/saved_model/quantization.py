@@ -1,7 +1,7 @@
 """Quantized weights of a SavedModel: how they are rounded, stored and read."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import keras
 import numpy as np
@@ -11,8 +11,12 @@ from keras import ops
 from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.export.protocols import ExportableModel, as_keras_model
 from keras_transformer.types import Tensor
+from keras_transformer_runtime.arguments import check_one_of
 
 QUANTIZATIONS = ("float16", "int8")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class _Matrix(NamedTuple):
@@ -38,11 +42,8 @@ def check_quantization(model: ExportableModel, quantization: str | None) -> None
         ValueError: if `quantization` is unknown, or the model has LoRA weights or
             quantized layers.
     """
-    if quantization not in (None, *QUANTIZATIONS):
-        raise ValueError(
-            "`quantization` must be 'float16', 'int8' or `None` for a SavedModel; "
-            f"received `quantization={quantization!r}`."
-        )
+    remedy = "`None` stores the weights as they are."
+    check_one_of(QUANTIZATIONS, True, remedy, quantization=quantization)
     for layer in _layers(model) if quantization else ():
         has_lora = getattr(layer, "lora_enabled", False)
         if has_lora or getattr(layer, "quantization_mode", None) is not None:
@@ -81,7 +82,7 @@ class StoredWeights(tf.Module):
         # In a function, so that TensorFlow does not store these variables as well.
         self._rounded = lambda: rounded
 
-    def used_in(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def used_in(self, function: Callable[P, T]) -> Callable[P, T]:
         """Returns a function that computes with the stored weights.
 
         The stored weights are converted to float32 once per call.
@@ -95,11 +96,11 @@ class StoredWeights(tf.Module):
         if not self.parts:
             return function
 
-        def with_stored_weights(*arguments: tf.Tensor) -> Any:
+        def with_stored_weights(*arguments: P.args, **options: P.kwargs) -> T:
             values = [restore_numbers(*parts) for parts in self.parts]
             mapping = zip(self._rounded(), values, strict=True)
             with keras.StatelessScope(state_mapping=list(mapping)):
-                return function(*arguments)
+                return function(*arguments, **options)
 
         return with_stored_weights
 

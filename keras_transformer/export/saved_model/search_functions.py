@@ -1,6 +1,5 @@
 """What the signatures of all SavedModels share: compiled parts, targets, padding."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -9,7 +8,7 @@ import tensorflow as tf
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel
-from keras_transformer.export.saved_model.quantization import StoredWeights
+from keras_transformer.export.saved_model.quantization import P, StoredWeights, T
 from keras_transformer.inference.alignment import BatchAlignment, align_batch
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.request import Request
@@ -24,8 +23,15 @@ PIECE_LENGTH = 8  # tokens of a call of `continue`
 # Tensors by name.
 Outputs: TypeAlias = dict[str, tf.Tensor]
 
-# AutoGraph takes a long time and has nothing to convert in these functions.
-traced_function = functools.partial(tf.function, autograph=False)
+
+def traced(
+    function: Callable[..., Outputs], *inputs: tf.TensorSpec
+) -> tf.types.experimental.PolymorphicFunction:
+    """Returns a function with a signature.
+
+    AutoGraph takes a long time and has nothing to convert in these functions.
+    """
+    return tf.function(function, input_signature=inputs, autograph=False)
 
 
 def input_spec(name: str, dtype: tf.DType = tf.string, rank: int = 1) -> tf.TensorSpec:
@@ -104,7 +110,7 @@ class SearchFunctions(tf.Module):
             )
             return tf.cast(tf.stack(scores["cross"], axis=1), tf.float32)
 
-        def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(function: Callable[P, T]) -> Callable[P, T]:
             return compile_function(self.weights.used_in(function), model)
 
         self._search = compiled(search)
@@ -153,6 +159,25 @@ class SearchFunctions(tf.Module):
         shape = tf.stack([tf.cast(rows, tf.int64), length])
         return tokens.to_tensor(self._pad_token_id, shape=shape)
 
+    def _checked_tokens(
+        self, tokenizer: Tokenizer, texts: tf.Tensor, argument: str, side: str
+    ) -> tf.RaggedTensor:
+        """Returns the token ids of texts; asserts their lengths and languages."""
+        tokens = tokenizer.tokenize(texts, add_end=True)
+        tokens = self._check_length(tokens, argument, side)
+        return check_language(tokenizer, texts, tokens, argument)
+
+    def _scores(self, sources: tf.Tensor, tokens: tf.RaggedTensor) -> Outputs:
+        """Returns the scores of targets `(batch,)` and of their tokens."""
+        targets = self._pad(tokens, "target")
+        count, length = tf.unstack(tokens.bounding_shape())
+        scores = self._score(sources, self._shift(targets), targets)[:count, :length]
+        return {
+            "score": tf.reduce_sum(scores, axis=1),
+            "tokens": self._to_strings("target", targets[:count, :length]),
+            "token_scores": scores,
+        }
+
     def _check_length(
         self, tokens: tf.RaggedTensor, argument: str, side: str
     ) -> tf.RaggedTensor:
@@ -188,6 +213,21 @@ class SearchFunctions(tf.Module):
         """Returns the decoder's input: the start token, then all but the last token."""
         starts = tf.fill([tf.shape(token_ids)[0], 1], self._start_token_id)
         return tf.concat([starts, token_ids[:, :-1]], axis=1)
+
+
+def best_texts(outputs: Outputs) -> Outputs:
+    """Returns the best of the hypotheses of each row, `(batch,)`."""
+    return {name: outputs[name][:, 0] for name in ("text", "score", "truncated")}
+
+
+def random_seeds(count: tf.Tensor) -> tf.Tensor:
+    """Draws a seed for each row, int32 `(count,)`."""
+    return tf.random.uniform([count], maxval=tf.int32.max, dtype=tf.int32)
+
+
+def padded_seeds(seed: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Adds seeds for the rows that fill the batch."""
+    return tf.pad(seed, [[0, tf.cast(rows, tf.int32) - tf.shape(seed)[0]]])
 
 
 def check_same_batch(

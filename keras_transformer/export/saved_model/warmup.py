@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -107,8 +107,7 @@ def write_warmup(
     model: ExportableModel,
     folder: pathlib.Path,
     shapes: WarmupShapes,
-    has_continue: bool = False,
-    has_constraints: bool = False,
+    signatures: Collection[str] = (),
 ) -> None:
     """Writes warm-up requests into a SavedModel.
 
@@ -121,9 +120,8 @@ def write_warmup(
         shapes: pairs of a number of texts and their length in tokens. Lengths are
             limited to `max_source_length`. For a model that takes arrays, the length is
             the size of axes of unknown size.
-        has_continue: whether the SavedModel has the signature `continue`, which has a
-            separate search.
-        has_constraints: whether it has the signature `constrained`, likewise.
+        signatures: names of the signatures of the SavedModel. `continue` and
+            `constrained` have searches of their own.
     """
     limit = model.max_source_length
     limited = ((batch, min(length, limit or length)) for batch, length in shapes)
@@ -135,18 +133,13 @@ def write_warmup(
         return
     text, *_ = sample_texts(model)
     (row,) = tokenizers_of(model).source.tokenize([text]).to_list()
-    requests = [WarmupRequest("serving_default", {"text": np.array([text], object)})]
-    if has_continue:
-        inputs = {
-            "text": np.array([text], object),
-            "state": np.array([""], object),
-            "seed": np.zeros(1, "int32"),
-        }
+    texts, empty = np.array([text], object), np.array([""], object)
+    requests = [WarmupRequest("serving_default", {"text": texts})]
+    if "continue" in signatures:
+        inputs = {"text": texts, "state": empty, "seed": np.zeros(1, "int32")}
         requests.append(WarmupRequest("continue", inputs))
-    if has_constraints:
-        names = ("prefix", "constraints")
-        inputs = {"text": np.array([text], object)}
-        inputs |= {name: np.array([""], object) for name in names}
+    if "constrained" in signatures:
+        inputs = {"text": texts, "prefix": empty, "constraints": empty}
         requests.append(WarmupRequest("constrained", inputs))
     for batch, length in shapes:
         token_ids = [*np.resize(row, length - 1), model.end_token_id]

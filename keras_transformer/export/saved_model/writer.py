@@ -13,11 +13,11 @@ import tensorflow as tf
 from keras_transformer.decoding import OutputLength, Search
 from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.export.checking import (
+    Sources,
     check_weights,
     compare_texts,
     compare_tokens,
     rounding_error,
-    rounding_error_of_arrays,
     sample_arrays,
     sample_texts,
 )
@@ -40,7 +40,7 @@ from keras_transformer.export.saved_model.quantization import (
     rounded_model,
 )
 from keras_transformer.export.saved_model.search_functions import DEFAULT_MAX_LENGTH
-from keras_transformer.export.saved_model.signatures import Signatures, streams
+from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.export.saved_model.warmup import (
     WarmupShapes,
     check_warmup,
@@ -236,8 +236,8 @@ def export_saved_model(
             constraints=constraints,
         )
         error = _check(model, folder, request, quantization, sources)
-        has_continue = streams(model, request)
-        write_warmup(model, folder, warmup, has_continue, constraints)
+        signatures = describe_signatures(folder)
+        write_warmup(model, folder, warmup, signatures)
         decoding = {
             "search": repr(search),
             "max_length": max_length or _default_length(model),
@@ -247,7 +247,7 @@ def export_saved_model(
         tables = {
             "Model": {**describe_model(model), **_limits(model)},
             "Decoding": decoding,
-            "Signatures": describe_signatures(folder),
+            "Signatures": signatures,
             "Created with": package_versions(),
         }
         usage = _usage(model, pathlib.Path(filepath), sources[0])
@@ -284,19 +284,18 @@ def _check(
     folder: pathlib.Path,
     request: Request,
     quantization: str | None,
-    sources: Any,
+    sources: Sources,
 ) -> float:
     """Checks the outputs; returns the error of log-probabilities due to rounding."""
-    is_array = model.source_spec is not None
-    compare: Callable[..., None] = compare_tokens if is_array else compare_texts
+    compare: Callable[..., None] = compare_tokens
+    if model.source_spec is None:
+        compare = compare_texts
     if quantization is None:
         compare(model, folder, request, sources)
         return 0.0
     rounded = rounded_model(model, quantization)
     compare(rounded, folder, request, sources)
-    find = rounding_error_of_arrays if is_array else rounding_error
-    error: float = find(model, rounded, request, sources)
-    return error
+    return rounding_error(model, rounded, request, sources)
 
 
 def _describe_weights(

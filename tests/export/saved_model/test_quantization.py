@@ -154,7 +154,7 @@ def check_stored(folder, model):
 
 
 def test_unknown_quantization(ensemble, tmp_path):
-    message = "`quantization` must be 'float16', 'int8' or `None` .*received .*'int4'"
+    message = "`quantization` must be 'float16' or 'int8'; received .*'int4'"
     with pytest.raises(ValueError, match=message):
         check_quantization(ensemble, "int4")
     with pytest.raises(ValueError, match=message):
