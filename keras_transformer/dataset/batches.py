@@ -30,20 +30,12 @@ BatchSpecs: TypeAlias = (
 
 
 class StreamPosition(NamedTuple):
-    """A position in the stream of batches.
+    """A position in the stream of batches."""
 
-    Attributes:
-        epoch: number of complete epochs before the position.
-        batch: number of batches before the position in its epoch.
-        window: number of a window, counted from 0.
-        offset: number of batches from the start of that window to the position. If the
-            window has fewer batches, the position is in a later window.
-    """
-
-    epoch: int
-    batch: int
+    epoch: int  # Complete epochs before the position.
+    batch: int  # Batches before the position in its epoch.
     window: int
-    offset: int
+    offset: int  # Batches after the start of the window; they can end in a later one.
 
 
 class Window(Protocol):
@@ -60,11 +52,8 @@ WindowT = TypeVar("WindowT", bound=Window)
 class BatchStream(Generic[WindowT]):
     """The batches of consecutive windows, divided into epochs of equal size.
 
-    Args:
-        load: function from the number of a window, counted from 0, to the window. Its
-            result must depend on the number alone.
-        batches_per_epoch: number of batches in an epoch.
-        aligned: whether each window is one epoch.
+    `load` maps the number of a window to the window. Its result must depend on the
+    number alone. With `aligned`, each window is one epoch.
     """
 
     def __init__(
@@ -167,18 +156,11 @@ class BatchStream(Generic[WindowT]):
 
 @dataclasses.dataclass(frozen=True)
 class Collator:
-    """Converts the pairs of a batch to padded arrays, with targets shifted by one.
-
-    Attributes:
-        buckets: buckets, which define the shapes.
-        pad_token_ids: ids of the padding of source and target.
-        sample_weights: whether a batch has sample weights, 1 for tokens and 0 for
-            padding.
-    """
+    """Converts the pairs of a batch to padded arrays, with targets shifted by one."""
 
     buckets: Buckets
     pad_token_ids: tuple[int, int]
-    sample_weights: bool
+    sample_weights: bool  # Whether batches have them: 1 for tokens, 0 for padding.
 
     def __call__(self, window: PairWindow, index: int) -> BatchArrays:
         """Returns the arrays of a batch of a window."""

@@ -22,14 +22,7 @@ from keras_transformer.dataset.token_rows import Tokenizers, TokenPairs
 
 @dataclasses.dataclass(frozen=True)
 class PairPreparation:
-    """Tokenization, filters and subword sampling of pairs.
-
-    Attributes:
-        tokenizers: tokenizers of source and target.
-        pair_filter: decides which pairs are dropped.
-        drop_duplicates: whether pairs that have occurred before are dropped.
-        sampling: subword sampling.
-    """
+    """Tokenization, filters and subword sampling of pairs."""
 
     tokenizers: Tokenizers
     pair_filter: PairFilter
@@ -39,12 +32,7 @@ class PairPreparation:
     def find_duplicates(
         self, corpora: Sequence[Iterable[Pair]], sizes: Sequence[int]
     ) -> list[PackedFlags]:
-        """Flags, for each corpus, the pairs to drop because they have occurred before.
-
-        Args:
-            corpora: the pairs of each corpus.
-            sizes: the number of pairs in each corpus.
-        """
+        """Flags the pairs of each corpus to drop because they have occurred before."""
         if self.drop_duplicates:
             return find_duplicates(corpora)
         return [PackedFlags.unset(size) for size in sizes]
@@ -54,14 +42,8 @@ class PairPreparation:
     ) -> tuple[TokenPairs, DroppedPairs]:
         """Tokenizes pairs, and returns those that are kept and which are dropped.
 
-        Args:
-            texts: source and target texts.
-            lines: index of the corpus and of the line of each pair, `(pairs, 2)`.
-            duplicate: whether a pair has occurred before, boolean `(pairs,)`.
-
-        Raises:
-            ValueError: if a text begins with a language token that its vocabulary
-                lacks.
+        `lines`, int `(pairs, 2)`, are the corpus and line of each pair; `duplicate`,
+        boolean `(pairs,)`, is whether it has occurred before.
         """
         pairs = self.tokenizers.tokenize(texts, lines)
         self.tokenizers.check_language_tokens(texts, pairs)
@@ -75,13 +57,7 @@ class PairPreparation:
 
 
 class MemoryPairs:
-    """Source of pairs that are stored in memory. Each window is one epoch.
-
-    Args:
-        corpora: the corpora.
-        weights: relative share of each corpus in an epoch. `None`: its size.
-        preparation: tokenization, filters and subword sampling.
-    """
+    """Source of pairs that are stored in memory. Each window is one epoch."""
 
     def __init__(
         self,
@@ -142,12 +118,6 @@ class StreamedPairs:
     """Source of pairs that are read window by window from endlessly repeated corpora.
 
     The constructor reads the corpora once, to count and check their lines.
-
-    Args:
-        corpora: the corpora.
-        weights: relative share of each corpus in a window. `None`: its size.
-        preparation: tokenization, filters and subword sampling.
-        window: number of pairs in a window.
     """
 
     varies = True

@@ -34,8 +34,7 @@ from keras_transformer.dataset.text_pairs import (
 from keras_transformer.dataset.token_rows import Tokenizers
 from keras_transformer.dataset.windows import PairWindow, Prefetcher, WindowLoader
 from keras_transformer.text import Paths, Tokenizer
-from keras_transformer.text.tokenizer import check_tokenizer
-from keras_transformer_runtime.arguments import check_ints, check_numbers
+from keras_transformer_runtime.arguments import check_ints
 
 
 class ParallelDataset(EpochDataset[PairWindow, BatchArrays]):
@@ -284,65 +283,46 @@ def parallel_dataset(
         max_shapes=max_shapes,
         batch_size_multiple=batch_size_multiple,
     )
-    check_ints(
-        1,
-        optional=True,
-        max_source_length=max_source_length,
-        max_target_length=max_target_length,
-        window=window,
-        batches_per_epoch=batches_per_epoch,
-    )
     check_ints(0, seed=seed)
-    check_tokenizer("source_tokenizer", source_tokenizer)
-    check_tokenizer("target_tokenizer", target_tokenizer)
-    check_numbers(1, optional=True, max_length_ratio=max_length_ratio)
     check_shard(shard)
-    _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
+    pair_filter = PairFilter(max_source_length, max_target_length, max_length_ratio)
+    _check_stream(window, batches_per_epoch, pair_filter)
+    tokenizers = Tokenizers.checked(source_tokenizer, target_tokenizer)
+    sampling = SubwordSampling(tokenizers, (source_sampling, target_sampling), seed)
+    preparation = PairPreparation(tokenizers, pair_filter, drop_duplicates, sampling)
     corpora = open_corpora(source, target, pairs)
     weights = parse_weights(weights, len(corpora))
-    # The share of each file in a window is rounded down.
-    remedy = "A window has pairs of each file; 100,000 is a good value."
-    check_ints(len(corpora), optional=True, remedy=remedy, window=window)
-
-    tokenizers = Tokenizers(source_tokenizer, target_tokenizer)
-    preparation = PairPreparation(
-        tokenizers,
-        PairFilter(max_source_length, max_target_length, max_length_ratio),
-        drop_duplicates,
-        SubwordSampling(tokenizers, (source_sampling, target_sampling), seed),
-    )
-    pair_source: PairSource = (
-        MemoryPairs(corpora, weights, preparation)
-        if window is None
-        else StreamedPairs(corpora, weights, preparation, window)
-    )
+    pair_source = _pair_source(corpora, weights, preparation, window)
     plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes, batch_size_multiple)
     batches = int(batches_per_epoch or 0) or math.ceil(plan.batches / shard[1])
-    windows = WindowLoader(
-        pair_source,
-        plan.buckets,
-        shuffle,
-        seed,
-        shard,
-        batches=batches if window is None else None,
+    per_window = batches if window is None else None
+    loader = WindowLoader(pair_source, plan.buckets, shuffle, seed, shard, per_window)
+    load = Prefetcher(loader.load).load
+    stream = BatchStream(load, batches, aligned=window is None)
+    collate = Collator(plan.buckets, tokenizers.pad_token_ids, sample_weights)
+    order = checksum_of(
+        *(tokens_per_batch, max_shapes, batch_size_multiple, window),
+        *(max_source_length, max_target_length, max_length_ratio),
+        *(drop_duplicates, source_sampling, target_sampling, weights),
+        *(batches_per_epoch, shuffle, seed),
     )
-    pad_token_ids = source_tokenizer.pad_token_id, target_tokenizer.pad_token_id
-    return ParallelDataset(
-        BatchStream(Prefetcher(windows.load).load, batches, aligned=window is None),
-        Collator(plan.buckets, pad_token_ids, sample_weights),
-        corpora,
-        pair_source.statistics,
-        plan,
-        {
-            "texts": pair_source.checksum,
-            "order": checksum_of(
-                *(tokens_per_batch, max_shapes, batch_size_multiple, window),
-                *(max_source_length, max_target_length, max_length_ratio),
-                *(drop_duplicates, source_sampling, target_sampling, weights),
-                *(batches_per_epoch, shuffle, seed),
-            ),
-        },
-    )
+    checksums = {"texts": pair_source.checksum, "order": order}
+    statistics = pair_source.statistics
+    return ParallelDataset(stream, collate, corpora, statistics, plan, checksums)
+
+
+def _pair_source(
+    corpora: Sequence[Corpus],
+    weights: Sequence[float] | None,
+    preparation: PairPreparation,
+    window: int | None,
+) -> PairSource:
+    if window is None:
+        return MemoryPairs(corpora, weights, preparation)
+    # The share of each file in a window is rounded down.
+    remedy = "A window has pairs of each file; 100,000 is a good value."
+    check_ints(len(corpora), remedy=remedy, window=window)
+    return StreamedPairs(corpora, weights, preparation, window)
 
 
 def check_shard(shard: tuple[int, int]) -> None:
@@ -360,10 +340,10 @@ def check_shard(shard: tuple[int, int]) -> None:
 def _check_stream(
     window: int | None,
     batches_per_epoch: int | None,
-    max_source_length: int | None,
-    max_target_length: int | None,
+    pair_filter: PairFilter,
 ) -> None:
     """Raises `ValueError` if an argument of a stream is missing or unused."""
+    check_ints(1, optional=True, window=window, batches_per_epoch=batches_per_epoch)
     if window is None and batches_per_epoch is not None:
         raise ValueError(
             "`batches_per_epoch` must be `None` without `window`; received "
@@ -372,8 +352,8 @@ def _check_stream(
         )
     required = {
         "batches_per_epoch": batches_per_epoch,
-        "max_source_length": max_source_length,
-        "max_target_length": max_target_length,
+        "max_source_length": pair_filter.max_source_length,
+        "max_target_length": pair_filter.max_target_length,
     }
     missing = [f"`{name}`" for name, value in required.items() if value is None]
     if window is not None and missing:

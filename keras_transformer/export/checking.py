@@ -47,14 +47,7 @@ print(json.dumps(best, default=bytes.decode))
 
 
 def check_weights(model: ExportableModel) -> None:
-    """Checks that no weight makes the logits NaN; a bias may be `-inf`.
-
-    Args:
-        model: the model.
-
-    Raises:
-        FloatingPointError: if a weight is NaN or `inf`.
-    """
+    """Raises `FloatingPointError` for a NaN or `inf`; a bias can have `-inf`."""
     for weight in model.weights:
         if not np.all(ops.convert_to_numpy(weight) < np.inf):
             raise FloatingPointError(
@@ -66,11 +59,7 @@ def check_weights(model: ExportableModel) -> None:
 def sample_texts(model: ExportableModel) -> list[str]:
     """Creates texts from tokens of the whole source vocabulary, and an empty text.
 
-    Args:
-        model: a model with tokenizers.
-
-    Returns:
-        Up to nine texts of at most `max_source_length` tokens.
+    There are up to nine, of at most `max_source_length` tokens.
     """
     tokenizer = tokenizers_of(model).source
     length = max(1, min(6, (model.max_source_length or 12) // 2))
@@ -86,12 +75,7 @@ def sample_texts(model: ExportableModel) -> list[str]:
 def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:
     """Returns the maximum length of the hypotheses that a check compares.
 
-    Args:
-        model: the model.
-        rows: token ids of the sources, at least one row.
-
-    Returns:
-        64 tokens, or the limit of the model for one of the sources if it is less.
+    It is 64 tokens, or the limit of the model for one of the sources if that is less.
     """
     limits = [int(model.max_steps(len(row), MAX_CHECKED_LENGTH)) for row in rows]
     return max(1, min(limits))  # `generate` refuses a source over the limit
@@ -105,18 +89,7 @@ def best_hypotheses(
     min_length: OutputLength = 0,
     seed: int | None = None,
 ) -> list[list[int]]:
-    """Returns the best hypothesis of each source.
-
-    Args:
-        model: the model.
-        rows: token ids of the sources.
-        search: the search.
-        max_length: int or `RelativeLength`, maximum length in tokens.
-        **options: further arguments of `generate`.
-
-    Returns:
-        Token ids, with the end token.
-    """
+    """Returns the token ids of the best hypotheses, each with its end token."""
     result = model.generate(rows, search, max_length, min_length=min_length, seed=seed)
     return _best_tokens(result)
 
@@ -135,18 +108,9 @@ def check_log_probabilities(
     found: np.ndarray,
     tolerance: float,
 ) -> None:
-    """Compares the log-probabilities of an engine with those of `score`.
+    """Compares log-probabilities `(targets,)` of an engine with those of `score`.
 
-    Args:
-        engine: name of the engine.
-        model: the exported model.
-        sources: token ids of the sources.
-        targets: token ids of the targets.
-        found: float array `(len(targets),)`, log-probabilities of the engine.
-        tolerance: maximum difference per token.
-
-    Raises:
-        RuntimeError: if a difference is greater.
+    Raises `RuntimeError` if they differ by more than `tolerance` per token.
     """
     expected, lengths, _ = model.score(sources, targets)
     errors = _errors_per_token(found, expected, lengths)
@@ -167,18 +131,8 @@ def compare_texts(
 ) -> None:
     """Compares the texts of a SavedModel with those of `generate`.
 
-    The SavedModel is loaded in a child process.
-
-    Args:
-        model: the exported model.
-        folder: the SavedModel.
-        request: the search and its limits.
-        texts: sources.
-
-    Raises:
-        RuntimeError: if a text differs, and its score differs by more than 1e-4, or
-            is NaN.
-        FloatingPointError: if the logits of the model are not finite.
+    Raises `RuntimeError` if a text differs and its score differs by more than 1e-4 or
+    is NaN, and `FloatingPointError` if the logits of the model are not finite.
     """
     expected_texts, expected_scores = model.generate(
         list(texts),
@@ -208,16 +162,9 @@ def _call_signature(
 
 
 def sample_arrays(model: ExportableModel) -> np.ndarray:
-    """Creates sources of a model that takes arrays: standard normal numbers.
+    """Creates sources of standard normal numbers: `(4, ...)`, of unknown sizes 16.
 
-    Args:
-        model: a model with a `source_spec`.
-
-    Returns:
-        Array `(4, ...)`, in which unknown sizes are 16.
-
-    Raises:
-        ValueError: if the sources are ints, of which only some may be valid.
+    Raises `ValueError` if the sources are ints, of which only some may be valid.
     """
     shape, dtype = array_input(model)
     if "float" not in dtype:
@@ -232,18 +179,9 @@ def sample_arrays(model: ExportableModel) -> np.ndarray:
 def search_arrays(
     model: ExportableModel, request: Request, arrays: np.ndarray
 ) -> SearchResult:
-    """Decodes arrays to token ids.
+    """Decodes arrays `(batch, ...)`, and returns a `SearchResult` of NumPy arrays.
 
-    Args:
-        model: a model with a `source_spec`.
-        request: the search and its limits.
-        arrays: array `(batch, ...)`.
-
-    Returns:
-        A `SearchResult` of NumPy arrays.
-
-    Raises:
-        FloatingPointError: if the logits of the model are not finite.
+    Raises `FloatingPointError` if the logits of the model are not finite.
     """
     search = functools.partial(model.search, **request._asdict(), seed=SEED)
     found = compile_function(search, model)(ops.convert_to_tensor(arrays))
@@ -255,21 +193,7 @@ def search_arrays(
 def compare_tokens(
     model: ExportableModel, folder: pathlib.Path, request: Request, arrays: np.ndarray
 ) -> None:
-    """Compares the token ids of a SavedModel with those of the model.
-
-    The SavedModel is loaded in a child process.
-
-    Args:
-        model: the exported model.
-        folder: the SavedModel.
-        request: the search and its limits.
-        arrays: sources.
-
-    Raises:
-        RuntimeError: if the token ids of a source differ, and their score differs by
-            more than 1e-4, or is NaN.
-        FloatingPointError: if the logits of the model are not finite.
-    """
+    """Compares the token ids of a SavedModel with the model's; see `compare_texts`."""
     expected = search_arrays(model, request, arrays)
     file = folder.with_suffix(".npy")
     np.save(file, arrays)
@@ -289,12 +213,7 @@ def _compare(
     served_scores: Sequence[float],
     expected_scores: Sequence[float],
 ) -> None:
-    """Compares the outputs of a SavedModel with those of the model.
-
-    Raises:
-        RuntimeError: if an output differs, and its score differs by more than 1e-4, or
-            is NaN.
-    """
+    """Raises `RuntimeError` if an output differs and its score by more than 1e-4."""
     ties = 0
     rows = names, served, expected, served_scores, expected_scores
     for name, output, own, score, own_score in zip(*rows, strict=True):

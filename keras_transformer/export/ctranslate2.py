@@ -184,12 +184,7 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> N
 
 
 class _Engine(abc.ABC):
-    """A model that CTranslate2 has loaded, with token ids as inputs and outputs.
-
-    Args:
-        model: the exported model.
-        folder: the folder of CTranslate2.
-    """
+    """A model that CTranslate2 has loaded, with token ids as inputs and outputs."""
 
     def __init__(self, model: Transformer, folder: pathlib.Path):
         self.model, self.folder = model, str(folder)

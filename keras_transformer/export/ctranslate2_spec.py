@@ -56,17 +56,9 @@ _require = functools.partial(require_supported, "ctranslate2")
 
 
 def make_spec(model: Transformer) -> Spec:
-    """Describes a model to CTranslate2.
+    """Describes a model with tokenizers to CTranslate2, with float32 weights.
 
-    Args:
-        model: a model with tokenizers.
-
-    Returns:
-        A `TransformerSpec`, or a `TransformerDecoderModelSpec` for a decoder-only
-        model, with configuration, vocabularies and float32 weights.
-
-    Raises:
-        ValueError: if CTranslate2 does not support a part of the model.
+    Raises `ValueError` if CTranslate2 does not support a part of the model.
     """
     _check_architecture(model)
     if isinstance(model, EncoderDecoderTransformer):

@@ -89,16 +89,9 @@ def _marian_tokenizers(model: ExportableModel) -> dict[str, MarianTokenizer]:
 
 
 def marian_config(model: EncoderDecoderTransformer) -> Config:
-    """Converts the arguments of a model to the settings of Marian's `config.json`.
+    """Returns the settings of Marian's `config.json`.
 
-    Args:
-        model: the model.
-
-    Returns:
-        The settings of `DEFAULT_SETTINGS`.
-
-    Raises:
-        ValueError: if Marian does not support a part of the model.
+    Raises `ValueError` if Marian does not support a part of the model.
     """
     _check_architecture(model)
     block = model.encoder.blocks[0]

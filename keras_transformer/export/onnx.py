@@ -224,16 +224,7 @@ def _longer_rows(rows: Rows, limit: int | None) -> list[Rows]:
 
 
 class _Decoding:
-    """Runs the graphs of a folder.
-
-    Args:
-        folder: the folder.
-        config: the content of `config.json`.
-        rows: token ids of the sources.
-
-    Attributes:
-        tokens: int32 array `(batch, length)`, the inputs of the first step.
-    """
+    """Runs the graphs of a folder; `tokens`, int32 `(batch, length)`, come first."""
 
     def __init__(self, folder: pathlib.Path, config: Config, rows: Rows):
         pad, batch = config["pad_token_id"], len(rows)

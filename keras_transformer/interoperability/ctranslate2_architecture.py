@@ -48,17 +48,9 @@ DEFAULT_MAX_LENGTH = 500
 
 
 def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
-    """Converts the settings of an encoder-decoder model.
+    """Returns the arguments of a `Seq2Seq` for the architecture of the model.
 
-    Args:
-        variables: the variables of the model.
-        epsilon: `layer_norm_epsilon` in its `config.json`.
-
-    Returns:
-        Keyword arguments of a `Seq2Seq`, without vocabularies and special tokens.
-
-    Raises:
-        ValueError: if the model has a part that this library does not support.
+    `epsilon` is `layer_norm_epsilon` in its `config.json`.
     """
     source, target, output = map(variables.stored_name, (SOURCE, TARGET, OUTPUT))
     shared = "all" if source == target else "target"
@@ -76,18 +68,7 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
 
 
 def causal_lm_arguments(variables: Variables, epsilon: float | None) -> Config:
-    """Converts the settings of a decoder-only model.
-
-    Args:
-        variables: the variables of the model.
-        epsilon: `layer_norm_epsilon` in its `config.json`.
-
-    Returns:
-        Keyword arguments of a `CausalLM`, without the vocabulary and special tokens.
-
-    Raises:
-        ValueError: if the model has a part that this library does not support.
-    """
+    """Returns the arguments of a `CausalLM`; see `seq2seq_arguments`."""
     target, output = map(variables.stored_name, (TARGET, OUTPUT))
     arguments = _shared_arguments(variables, epsilon, TARGET)
     scheme, lengths = _positions(variables)
@@ -283,15 +264,7 @@ def _relative_position_bias(variables: Variables) -> PositionScheme:
 
 
 def position_table(variables: Variables, side: str) -> np.ndarray:
-    """Returns the position encodings that a model adds to its embeddings.
-
-    Args:
-        variables: the variables of the model.
-        side: `"encoder"` or `"decoder"`.
-
-    Returns:
-        float32 array `(max_length, hidden_dim)`.
-    """
+    """Returns the position encodings of a side, float32 `(max_length, hidden_dim)`."""
     name = side + POSITION_TABLE
     if name in variables:
         return variables.weight(name)

@@ -53,21 +53,9 @@ def encoder_decoder_vocabularies(
     variables: Variables,
     tokenizers: Tokenizers | None,
 ) -> Config:
-    """Reads the vocabularies of an encoder-decoder model.
+    """Returns the arguments of a `Seq2Seq` for its vocabularies and tokenizers.
 
-    Args:
-        folder: the folder.
-        config: the settings in `config.json`.
-        variables: the variables of the model.
-        tokenizers: the tokenizers. `None` = those in the folder, if they match.
-
-    Returns:
-        The arguments of a `Seq2Seq` for its tokenizers, the sizes of the vocabularies
-        and the special tokens.
-
-    Raises:
-        FileNotFoundError: if a vocabulary is missing.
-        ValueError: if a vocabulary or a tokenizer does not match the model.
+    Without `tokenizers`, it has those in the folder, if they match.
     """
     vocabularies = _read_vocabularies(folder, config, variables)
     if tokenizers is None:
@@ -90,21 +78,9 @@ def decoder_only_vocabulary(
     variables: Variables,
     tokenizer: Tokenizer | None,
 ) -> Config:
-    """Reads the vocabulary of a decoder-only model.
+    """Returns the arguments of a `CausalLM` for its vocabulary and tokenizer.
 
-    Args:
-        folder: the folder.
-        config: the settings in `config.json`.
-        variables: the variables of the model.
-        tokenizer: the tokenizer. `None` = that in the folder, if it matches.
-
-    Returns:
-        The arguments of a `CausalLM` for its tokenizer, the size of the vocabulary and
-        the special tokens.
-
-    Raises:
-        FileNotFoundError: if the vocabulary is missing.
-        ValueError: if the vocabulary or the tokenizer does not match the model.
+    Without `tokenizer`, it has the one in the folder, if it matches.
     """
     tokens = _vocabulary(folder, "vocabulary", variables)
     if tokens is None:

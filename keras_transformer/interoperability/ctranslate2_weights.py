@@ -32,16 +32,9 @@ from keras_transformer.models import CausalLM, Seq2Seq
 
 
 def assign(model: Seq2Seq | CausalLM, variables: Variables) -> None:
-    """Sets all weights of a model.
+    """Sets all weights of a model that has the architecture of the variables.
 
-    Args:
-        model: a `Seq2Seq` with the arguments of `seq2seq_arguments`, or a `CausalLM`
-            with those of `causal_lm_arguments`. Its vocabularies may have more tokens
-            than those of the variables. The model never chooses these tokens.
-        variables: the variables of the CTranslate2 model.
-
-    Raises:
-        ValueError: if a variable is missing, or has another shape.
+    It may have more tokens than the variables. It never chooses them.
     """
     target = padded_rows(variables.weight(TARGET), model.target_vocabulary_size)
     _assign(model.target_embedding.embeddings, target)

@@ -21,22 +21,9 @@ def find_folder(
     revision: str | None = None,
     fallbacks: Mapping[str, Sequence[str]] | None = None,
 ) -> pathlib.Path:
-    """Returns a local folder, or downloads one from the Hugging Face Hub.
+    """Returns a local folder, or downloads files from the Hugging Face Hub.
 
-    Args:
-        folder: a folder, or the name of a repository, `"owner/name"`.
-        files: names of the files to download.
-        revision: branch, tag or commit of the repository. `None` = its main branch.
-        fallbacks: further files; see `hub.download`.
-
-    Returns:
-        Path of the folder.
-
-    Raises:
-        FileNotFoundError: if `folder` is neither a folder nor the name of a
-            repository.
-        ModuleNotFoundError: if the folder does not exist, and the package
-            `huggingface_hub` is missing.
+    `fallbacks` are further files; see `hub.download`.
     """
     path = pathlib.Path(folder)
     if path.is_dir():
@@ -56,14 +43,9 @@ def named(config: Config, *names: str) -> Config:
 
 @contextlib.contextmanager
 def file_named(path: pathlib.Path, kind: str) -> Iterator[None]:
-    """Converts the errors of a damaged file, which can be almost any, to one error.
+    """Converts the errors of a damaged file, which can be almost any, to `ValueError`.
 
-    Args:
-        path: the file that is read within the context.
-        kind: what the file must be.
-
-    Raises:
-        ValueError: in place of another error, except those of the operating system.
+    `kind` is what the file must be. Errors of the operating system stay as they are.
     """
     try:
         yield
@@ -76,20 +58,10 @@ def file_named(path: pathlib.Path, kind: str) -> Iterator[None]:
 
 
 def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
-    """Reads a JSON file of tokens and their ids.
+    """Reads a JSON file of tokens and their ids, which must be below `size`.
 
-    Args:
-        folder: the folder.
-        name: name of the file.
-        size: number of rows of the embedding. All ids must be smaller.
-
-    Returns:
-        The tokens in the order of their ids. An id without a token gets the token
-        `"<unused id>"`.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if an id is not an int, is out of range, or belongs to two tokens.
+    Returns the tokens in the order of their ids, and `"<unused id>"` for an id without
+    one.
     """
     tokens: dict[int, str] = {}
     for token, token_id in read_json(checked_file(folder / name)).items():
@@ -104,7 +76,7 @@ def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
 
 
 def with_padding(tokens: Sequence[str], pad_token_id: int) -> list[str]:
-    """Adds `<pad>` to a vocabulary, and `"<unused id>"` for smaller ids without a token.
+    """Adds `<pad>` to a vocabulary, and `"<unused id>"` for other new ids.
 
     A token of the name `<pad>` is renamed.
     """

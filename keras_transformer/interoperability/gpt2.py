@@ -161,16 +161,7 @@ def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None
 def byte_pair_tokenizer(
     folder: pathlib.Path, vocabulary: Mapping[str, int]
 ) -> KerasHubTokenizer:
-    """Creates the tokenizer of GPT-2 with the pairs in `merges.txt`.
-
-    Args:
-        folder: the folder of the file.
-        vocabulary: the tokens and their ids.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if it is damaged, or does not suit the vocabulary.
-    """
+    """Creates the tokenizer of GPT-2 with the pairs in `merges.txt`."""
     path = checked_file(folder / "merges.txt")
     with file_named(path, "pairs of tokens of vocab.json, a pair per line"):
         lines = read_file(path).decode("utf-8").split("\n")

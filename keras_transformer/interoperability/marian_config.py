@@ -23,18 +23,7 @@ SIZES = (
 
 
 def complete_config(config: Config) -> Config:
-    """Checks the content of `config.json` and adds the defaults.
-
-    Args:
-        config: content of the file.
-
-    Returns:
-        The settings of `DEFAULT_SETTINGS`, without the others.
-
-    Raises:
-        ValueError: if the settings do not describe an encoder-decoder of Marian, or a
-            value is out of range.
-    """
+    """Checks the settings of `config.json`, and adds the defaults."""
     defaults = DEFAULT_SETTINGS.items()
     config = {name: config.get(name, default) for name, default in defaults}
     shared = config["share_encoder_decoder_embeddings"]
@@ -65,14 +54,7 @@ def complete_config(config: Config) -> Config:
 
 
 def seq2seq_arguments(config: Config) -> Config:
-    """Converts the settings to the arguments of a `Seq2Seq`.
-
-    Args:
-        config: settings from `complete_config`.
-
-    Returns:
-        Keyword arguments, without the tokenizers.
-    """
+    """Converts settings to the arguments of a `Seq2Seq`, without the tokenizers."""
     sizes = {
         "source_vocabulary_size": config["vocab_size"],
         "target_vocabulary_size": config["decoder_vocab_size"],

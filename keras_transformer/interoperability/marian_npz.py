@@ -103,33 +103,15 @@ WITH_ROWS = {"Wemb", "encoder_Wemb", "decoder_Wemb", "decoder_ff_logit_out_Wt"}
 
 
 class OwnFiles(NamedTuple):
-    """The content of a folder.
+    """The content of a folder."""
 
-    Attributes:
-        arguments: the arguments of a `Seq2Seq`.
-        sizes: sizes of the model by their names in `config.json`.
-        tensors: the weights, under the names of transformers, with padding.
-    """
-
-    arguments: Config
-    sizes: Config
-    tensors: ArrayTensors
+    arguments: Config  # Of a `Seq2Seq`.
+    sizes: Config  # Of the model, by their names in `config.json`.
+    tensors: ArrayTensors  # By their names in transformers, with padding.
 
 
 def read_own_files(folder: pathlib.Path) -> OwnFiles:
-    """Reads a folder with Marian's own files.
-
-    Args:
-        folder: the folder.
-
-    Returns:
-        The content.
-
-    Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, or the model has a part that this library does
-            not support.
-    """
+    """Reads a folder with Marian's own files."""
     path = folder / DECODER_FILE
     decoder = _read_yaml(read_file(path), str(path))
     models, vocabularies = (

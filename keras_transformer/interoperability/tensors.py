@@ -32,12 +32,7 @@ class TensorInfo(NamedTuple):
 
 
 class Tensors(ABC):
-    """The tensors of a file.
-
-    Args:
-        path: path of the file, for error messages.
-        names: names of the tensors.
-    """
+    """The tensors of a file, whose path is for error messages."""
 
     def __init__(self, path: pathlib.Path, names: set[str]):
         self.path = path
@@ -56,15 +51,9 @@ class Tensors(ABC):
         return np.asarray(self.array(self.find(names, shape))).astype("float32")
 
     def find(self, names: Sequence[str], shape: tuple[int, ...]) -> str:
-        """Returns the first of `names` that exists, after checking its shape.
+        """Returns the first of `names` that exists.
 
-        Args:
-            names: possible names of the tensor.
-            shape: expected shape.
-
-        Raises:
-            ValueError: if no name exists, or the tensor has another shape or does not
-                hold floats.
+        Raises `ValueError` if there is none, or it has another shape or no floats.
         """
         name = next((name for name in names if name in self.names), None)
         if name is None:
@@ -83,12 +72,7 @@ class Tensors(ABC):
 
 
 class ArrayTensors(Tensors):
-    """Tensors that have been read.
-
-    Args:
-        path: path of the file.
-        arrays: the tensors by name.
-    """
+    """Tensors that have been read."""
 
     def __init__(self, path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
         super().__init__(path, set(arrays))
@@ -103,12 +87,7 @@ class ArrayTensors(Tensors):
 
 
 class PyTorchTensors(Tensors):
-    """The tensors of a file of PyTorch, each converted to float32 when it is read.
-
-    Args:
-        path: path of the file.
-        tensors: tensors of PyTorch by name.
-    """
+    """The tensors of a file of PyTorch, each converted to float32 when it is read."""
 
     def __init__(self, path: pathlib.Path, tensors: Mapping[str, Any]):
         super().__init__(path, set(tensors))
@@ -124,12 +103,7 @@ class PyTorchTensors(Tensors):
 
 
 class SafeTensors(Tensors):
-    """The tensors of a safetensors file, read one at a time.
-
-    Args:
-        path: path of the file.
-        file: the file, opened by `safetensors.safe_open`.
-    """
+    """The tensors of a safetensors file, read one at a time."""
 
     def __init__(self, path: pathlib.Path, file: "safe_open"):
         super().__init__(path, set(file.keys()))
@@ -145,17 +119,7 @@ class SafeTensors(Tensors):
 
 @contextlib.contextmanager
 def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
-    """Opens a safetensors file.
-
-    Args:
-        path: the file.
-
-    Yields:
-        The tensors of the file.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """Opens a safetensors file, or raises `ValueError` if it is damaged."""
     require_extra("hub", f"{path}")
     import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
     import safetensors

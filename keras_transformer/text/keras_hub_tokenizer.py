@@ -368,9 +368,6 @@ def _read(content: Config) -> keras.layers.Layer:
 
     KerasHub reads files whose paths it finds in place of a vocabulary or of special
     tokens, so a description from a file must not contain one.
-
-    Raises:
-        ValueError: if the description has another class or other settings.
     """
     from keras_nlp import tokenizers
 

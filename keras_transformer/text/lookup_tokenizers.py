@@ -19,13 +19,7 @@ _OF_LOCALES = "IİJĮÌÍĨ"
 
 
 class _LookupTokenizer(Tokenizer):
-    """Base class of the tokenizers that look up tokens in a vocabulary.
-
-    Args:
-        vocabulary: list of str, all tokens in the order of their ids. The first four
-            are `<pad>`, `<unk>`, `<s>` and `</s>`.
-        lowercase: bool, whether texts are lower-cased before they are split.
-    """
+    """Base class of the tokenizers that look up tokens in a vocabulary."""
 
     _separator: str
 

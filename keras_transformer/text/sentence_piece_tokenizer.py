@@ -252,18 +252,10 @@ def load_pieces(
     out_type: tf.DType = tf.int32,
     special_tokens: Sequence[str] = (),
 ) -> tuple[bytes, tf_text.SentencepieceTokenizer]:
-    """Loads a SentencePiece model.
+    """Loads a SentencePiece model, given as `bytes` or as a base64 string.
 
-    Args:
-        proto: the serialised model, as `bytes` or as a base64 string.
-        out_type: output of the tokenizer, `tf.int32` for ids or `tf.string` for pieces.
-        special_tokens: pieces that no text is converted to, whatever their type is.
-
-    Returns:
-        The serialised model as `bytes`, and the tokenizer of tensorflow-text.
-
-    Raises:
-        ValueError: if `proto` is not a SentencePiece model.
+    Returns it as `bytes`, and as a tokenizer of tensorflow-text with the given output,
+    ids or pieces. No text is converted to `special_tokens`, whatever their type is.
     """
     if not isinstance(proto, bytes | str):
         raise ValueError(
@@ -315,16 +307,8 @@ def _is_word(symbol: object) -> bool:
 def _train_model(sample: list[str], normalization: str, options: Config) -> bytes:
     """Trains a SentencePiece model with the special ids of this library.
 
-    Args:
-        sample: the lines of the training text.
-        normalization: name that SentencePiece has for a normalisation.
-        **options: options of the SentencePiece trainer.
-
-    Returns:
-        The serialised model.
-
-    Raises:
-        ValueError: if SentencePiece rejects the options.
+    `normalization` is SentencePiece's name of it, and `options` are those of its
+    trainer.
     """
     if normalization.startswith("nmt_nfkc"):
         sample = normalize_lines(sample, normalization_rules(normalization))

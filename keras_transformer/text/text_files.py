@@ -233,15 +233,10 @@ class LineReader:
 
 
 def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator[str]:
-    """Returns an iterator over the lines of either `files` or `lines`.
+    """Returns the lines of either `files` or `lines`.
 
-    Args:
-        files: one path or several paths, or `None`.
-        lines: iterable of str, or `None`.
-
-    Raises:
-        ValueError: if both or neither are given, or, at the end of the iteration, if
-            all lines are blank.
+    Raises `ValueError` if both or neither are given, or, at the end of the iteration,
+    if all lines are blank.
     """
     if (files is None) == (lines is None):
         raise ValueError(

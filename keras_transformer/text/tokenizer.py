@@ -514,15 +514,7 @@ class Tokenizer(tf.Module):
 
 
 def check_tokenizer(name: str, tokenizer: object) -> None:
-    """Checks that an argument has the interface of a `Tokenizer`.
-
-    Args:
-        name: name of the argument, for the error message.
-        tokenizer: its value.
-
-    Raises:
-        ValueError: if it is another object, such as a tokenizer of KerasHub.
-    """
+    """Raises `ValueError` unless an argument has the interface of a `Tokenizer`."""
     bases = type(tokenizer).__mro__
     is_of_keras_hub = any(base.__module__.startswith("keras_hub.") for base in bases)
     if hasattr(tokenizer, "tokenize") and not is_of_keras_hub:

@@ -25,14 +25,8 @@ class _SideSampler(NamedTuple):
 class SubwordSampling:
     """Splits texts at random, as a function of seed, repetition, corpus and line.
 
-    Args:
-        tokenizers: tokenizers of source and target.
-        alphas: parameters of the samplers of source and target: the dropout of
-            `BPEDropout` or the exponent of `UnigramSampling`. `None`: no sampling.
-        seed: seed of the splits.
-
-    Raises:
-        ValueError: if a parameter is out of range, or if a tokenizer cannot be sampled.
+    `alphas` are the parameters of source and target: the dropout of `BPEDropout` or the
+    exponent of `UnigramSampling`. `None` = no sampling.
     """
 
     def __init__(
@@ -64,14 +58,10 @@ class SubwordSampling:
     def sample(
         self, pairs: TokenPairs, repetitions: np.ndarray, max_lengths: MaxLengths
     ) -> TokenPairs:
-        """Splits the texts of pairs at random.
+        """Splits pairs at random in each of their repetitions, integer `(pairs,)`.
 
-        Args:
-            pairs: the pairs with the splits of the tokenizers.
-            repetitions: number of complete passes over the corpus of each pair before,
-                integer `(pairs,)`.
-            max_lengths: maximum lengths of source and target. A text whose sampled
-                split is longer keeps the split of the tokenizer.
+        A text whose sampled split is longer than `max_lengths` keeps that of the
+        tokenizer.
         """
         rows = [pairs.source, pairs.target]
         for number, side in enumerate(self._sides):

@@ -24,14 +24,6 @@ class ArraySignatures(SearchFunctions):
     """Model, search and target tokenizer as TensorFlow functions of arrays.
 
     The batch is padded to a power of two. The arrays keep their shape.
-
-    Args:
-        model: a model with a `source_spec`.
-        request: the search and its limits.
-        quantization: how the weights are stored; see `StoredWeights`.
-
-    Attributes:
-        functions: the functions by the names of their signatures.
     """
 
     def __init__(

@@ -22,9 +22,6 @@ def compact(folder: pathlib.Path) -> None:
 
     Most of a graph's bytes are the names of its nodes, which contain the names of the
     layers and are repeated wherever a node is used, and the shapes of all tensors.
-
-    Args:
-        folder: path of a SavedModel.
     """
     file = folder / "saved_model.pb"
     saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())

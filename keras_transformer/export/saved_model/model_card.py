@@ -135,14 +135,9 @@ def write_card(
 ) -> None:
     """Writes a model card.
 
-    Args:
-        folder: folder of the model.
-        title: name of the model.
-        usage: an example in Markdown.
-        tables: the facts that the library provides, by section.
-        card: the facts that the author of the model provides; see
-            `export_saved_model`. Sections of `SECTIONS` without a fact are shown as
-            not provided.
+    `tables` are facts of the library, by section, and `card` those of the author; a
+    section of `SECTIONS` without a fact is shown as not provided. `usage` is an example
+    in Markdown.
     """
     sections = {name: _table(table) for name, table in tables.items()}
     provided = {**dict.fromkeys(SECTIONS, NOT_PROVIDED), **card}

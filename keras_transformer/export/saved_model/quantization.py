@@ -20,28 +20,14 @@ T = TypeVar("T")
 
 
 class _Matrix(NamedTuple):
-    """A weight that is stored in fewer bits.
-
-    Attributes:
-        variable: the weight, of any shape.
-        axes: axes along which numbers share a scale.
-    """
+    """A weight that is stored in fewer bits."""
 
     variable: keras.Variable
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # Axes along which numbers share a scale.
 
 
 def check_quantization(model: ExportableModel, quantization: str | None) -> None:
-    """Checks that the weights of a model can be stored with a quantization.
-
-    Args:
-        model: the model to export.
-        quantization: `"float16"`, `"int8"` or `None`.
-
-    Raises:
-        ValueError: if `quantization` is unknown, or the model has LoRA weights or
-            quantized layers.
-    """
+    """Raises `ValueError` unless weights can be stored with a quantization."""
     remedy = "`None` stores the weights as they are."
     check_one_of(QUANTIZATIONS, True, remedy, quantization=quantization)
     for layer in _layers(model) if quantization else ():
@@ -63,10 +49,6 @@ class StoredWeights(tf.Module):
     more. With `"int8"`, each output of a kernel and each row of an embedding has a
     float32 scale, and its numbers are rounded to multiples of the scale, from -127 to
     127. The largest number is 127 times the scale.
-
-    Args:
-        model: a built model of the TensorFlow backend.
-        quantization: `"float16"`, `"int8"` or `None`.
     """
 
     def __init__(self, model: ExportableModel, quantization: str | None):
@@ -85,13 +67,7 @@ class StoredWeights(tf.Module):
     def used_in(self, function: Callable[P, T]) -> Callable[P, T]:
         """Returns a function that computes with the stored weights.
 
-        The stored weights are converted to float32 once per call.
-
-        Args:
-            function: function of tensors that uses the model.
-
-        Returns:
-            A function of the same arguments.
+        They are converted to float32 once per call.
         """
         if not self.parts:
             return function
@@ -108,17 +84,7 @@ class StoredWeights(tf.Module):
 def round_numbers(
     weight: keras.Variable | Tensor, axes: tuple[int, ...], quantization: str | None
 ) -> list[np.ndarray]:
-    """Rounds a matrix.
-
-    Args:
-        weight: float array or variable of any shape.
-        axes: axes along which numbers share a scale.
-        quantization: `"float16"` or `"int8"`.
-
-    Returns:
-        A float16 array; or an int8 array and float32 scales, whose shape is that of the
-        matrix with size 1 in `axes`.
-    """
+    """Rounds a matrix to float16, or to int8 and float32 scales of size 1 in `axes`."""
     numbers = np.array(ops.convert_to_numpy(weight), "float32")
     if quantization == "float16":
         return [numbers.astype("float16")]
@@ -134,15 +100,7 @@ def restore_numbers(numbers: Tensor, scales: Tensor | None = None) -> Tensor:
 
 
 def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
-    """Returns a copy of a model with the weights that a SavedModel stores.
-
-    Args:
-        model: the model, on any backend.
-        quantization: `"float16"` or `"int8"`.
-
-    Returns:
-        A new model of the same class.
-    """
+    """Returns a copy of a model with the weights that a SavedModel stores."""
     copy = type(model).from_config(model.get_config())
     for weight, other in zip(model.weights, copy.weights, strict=True):
         other.assign(weight)

@@ -43,11 +43,6 @@ class SearchFunctions(tf.Module):
     """Model and search as compiled TensorFlow functions, and the target tokenizer.
 
     Batches and lengths are padded to a few sizes outside the compiled parts.
-
-    Args:
-        model: the model.
-        request: the search and its limits.
-        quantization: how the weights are stored; see `StoredWeights`.
     """
 
     target_tokenizer: Any

@@ -32,36 +32,21 @@ PHRASES, PHRASE_LENGTHS = [4, 16, 64], [8, 32, 128]
 
 
 class _Decoded(NamedTuple):
-    """Decoded texts. The batch of `token_ids` and `result` is padded.
+    """Decoded texts. The batch of `token_ids` and `result` is padded."""
 
-    Attributes:
-        tokens: ragged int32 tensor `(batch, None)`, tokens of the texts.
-        token_ids: int32 tensor `(padded_batch, padded_length)`, the same, padded.
-        result: hypotheses of the rows of `token_ids`.
-    """
-
-    tokens: tf.RaggedTensor
-    token_ids: tf.Tensor
-    result: SearchResult
+    tokens: tf.RaggedTensor  # Of the texts, int32 `(batch, None)`.
+    token_ids: tf.Tensor  # The same, int32 `(padded_batch, padded_length)`.
+    result: SearchResult  # Hypotheses of the rows of `token_ids`.
 
 
 class _BestHypotheses(NamedTuple):
-    """The best hypotheses of texts, and the pairs that the model aligns.
+    """The best hypotheses of texts, and the pairs that the model aligns."""
 
-    Attributes:
-        outputs: outputs of a signature: texts, scores and tokens.
-        sources: int32 tensor `(padded_batch, padded_source_length)`.
-        targets: int32 tensor `(padded_batch, padded_target_length)`, with the start
-            token.
-        batch: int32 scalar, number of texts.
-        target_length: int32 scalar, maximum length of the hypotheses.
-        source_length: int32 scalar, maximum length of the texts.
-    """
-
-    outputs: Outputs
-    sources: tf.Tensor
+    outputs: Outputs  # Texts, scores and tokens.
+    sources: tf.Tensor  # int32 `(padded_batch, padded_source_length)`.
+    # int32 `(padded_batch, padded_target_length)`, from the start token on.
     targets: tf.Tensor
-    batch: tf.Tensor
+    batch: tf.Tensor  # Number of texts, as the lengths an int32 scalar.
     target_length: tf.Tensor
     source_length: tf.Tensor
 
@@ -71,10 +56,6 @@ def _is_streamed(model: ExportableModel, request: Request) -> bool:
 
     Its pieces are those of one search if the choice of a token depends on nothing but
     the tokens before it.
-
-    Args:
-        model: the model.
-        request: the search and its limits.
     """
     search = request.search
     is_alone = search.num_beams == 1 and not getattr(search, "logits_processors", ())
@@ -82,20 +63,7 @@ def _is_streamed(model: ExportableModel, request: Request) -> bool:
 
 
 class Signatures(SearchFunctions):
-    """Tokenizers, model and search as TensorFlow functions.
-
-    The functions pad batches and lengths to a few sizes outside the compiled parts.
-
-    Args:
-        model: a model with tokenizers.
-        request: the search and its limits.
-        quantization: how the weights are stored; see `StoredWeights`.
-        constraints: whether there are the signatures `constrained` and
-            `check_constraints`.
-
-    Attributes:
-        functions: the functions by the names of their signatures.
-    """
+    """Tokenizers, model and search as TensorFlow functions of strings or token ids."""
 
     def __init__(
         self,

@@ -109,19 +109,12 @@ def write_warmup(
     shapes: WarmupShapes,
     signatures: Collection[str] = (),
 ) -> None:
-    """Writes warm-up requests into a SavedModel.
+    """Writes warm-up requests into a SavedModel that has the given signatures.
 
     The first request is a text. The others are token ids, which have exactly the given
-    shapes. The requests compile the search, which all signatures that decode share.
-
-    Args:
-        model: a model with tokenizers.
-        folder: the SavedModel.
-        shapes: pairs of a number of texts and their length in tokens. Lengths are
-            limited to `max_source_length`. For a model that takes arrays, the length is
-            the size of axes of unknown size.
-        signatures: names of the signatures of the SavedModel. `continue` and
-            `constrained` have searches of their own.
+    shapes, up to `max_source_length`. The requests compile the search, which all
+    signatures that decode share, except for `continue` and `constrained`. For a model
+    that takes arrays, the length is the size of axes of unknown size.
     """
     limit = model.max_source_length
     limited = ((batch, min(length, limit or length)) for batch, length in shapes)
@@ -172,14 +165,7 @@ def _write(folder: pathlib.Path, requests: Sequence[WarmupRequest]) -> None:
 
 
 def check_warmup(shapes: WarmupShapes) -> None:
-    """Checks the shapes of warm-up requests.
-
-    Args:
-        shapes: pairs of a number of texts and their length in tokens.
-
-    Raises:
-        ValueError: if a shape is not a pair, or a number is less than 1.
-    """
+    """Raises `ValueError` unless shapes are pairs of numbers of at least 1."""
     for shape in shapes:
         if len(shape) != 2 or min(shape) < 1:
             raise ValueError(
