@@ -1,6 +1,6 @@
 """Derives the architecture of a CTranslate2 model from its variables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -28,7 +28,6 @@ BIAS = "decoder/projection/bias"
 FIRST_ATTENTION = "/layer_0/self_attention/"
 ROTARY_DIM = FIRST_ATTENTION + "rotary_dim"
 RELATIVE_BIAS = FIRST_ATTENTION + "relative_attention_bias"
-MAX_DISTANCE = FIRST_ATTENTION + "relative_attention_max_distance"
 POSITION_TABLE = "/position_encodings/encodings"
 EMBEDDING_NORM = "/layernorm_embedding/gamma"
 ALIBI = "decoder/alibi"
@@ -134,25 +133,20 @@ def _scales_embeddings(variables: Variables, width: int) -> bool:
 
 def _attention_options(variables: Variables, width: int, num_heads: int) -> Config:
     first = variables.sides[0] + FIRST_ATTENTION
-    options = {"num_heads_kv": num_heads, "head_dim": width // num_heads}
-    for name, default in options.items():
-        options[name] = variables.scalar(first + name, default)
-        for attention in _attentions(variables):
-            value = variables.scalar(f"{attention}/{name}", default)
-            is_same = value == options[name] > 0
-            _require(name, value, is_same, "be the same in all layers, and positive")
-    queries, keys = (
-        heads * options["head_dim"] for heads in (num_heads, options["num_heads_kv"])
-    )
-    for attention in _attentions(variables):
+    attentions = _attentions(variables)
+    kv_heads = _same(variables, attentions, "num_heads_kv", num_heads)
+    _require("num_heads_kv", kv_heads, kv_heads > 0, "be positive")
+    head_dim = _same(variables, attentions, "head_dim", width // num_heads)
+    queries, keys = num_heads * head_dim, kv_heads * head_dim
+    for attention in attentions:
         inputs = [(queries + 2 * keys, width)]
         if not attention.endswith("self_attention"):
             inputs = [(queries, width), (2 * keys, width)]
         for i, shape in enumerate([*inputs, (width, queries)]):
             _check_shape(variables, f"{attention}/linear_{i}/weight", shape)
     return {
-        "num_key_value_heads": options["num_heads_kv"],
-        "key_dim": options["head_dim"],
+        "num_key_value_heads": kv_heads,
+        "key_dim": head_dim,
         "use_bias": first + "linear_0/bias" in variables,
     }
 
@@ -204,10 +198,11 @@ def _activation(variables: Variables) -> Callable[[Tensor], Tensor]:
 def _positions(variables: Variables) -> tuple[PositionScheme, list[int]]:
     """Returns the scheme, and the length of the table of each side if it has one."""
     first = variables.sides[0]
+    layers = [f"{layer}/self_attention" for layer in _layers(variables)]
     if first + ROTARY_DIM in variables:
-        return _rotary_embedding(variables), []
+        return _rotary_embedding(variables, layers), []
     if first + RELATIVE_BIAS in variables:
-        return _relative_position_bias(variables), []
+        return _relative_position_bias(variables, layers), []
     if variables.name == DECODER_ONLY and variables.scalar(ALIBI, 0):
         return AlibiBias(), []
     tables = [position_table(variables, side) for side in variables.sides]
@@ -218,46 +213,33 @@ def _positions(variables: Variables) -> tuple[PositionScheme, list[int]]:
     return LearnedPositionalEncoding(max_length=max(lengths)), lengths
 
 
-def _rotary_embedding(variables: Variables) -> PositionScheme:
-    num_heads = _shared_scalar(variables, "num_heads")
-    width = variables.shape(TARGET)[-1] // num_heads
-    first = variables.sides[0] + FIRST_ATTENTION
-    base = variables.scalar(first + "rotary_base", 10000.0)
-    for layer in _layers(variables):
-        prefix = f"{layer}/self_attention/"
-        head_dim = variables.scalar(prefix + "head_dim", width)
-        dim = variables.scalar(prefix + "rotary_dim")
-        _require("rotary_dim", dim, dim in (0, head_dim), "equal `head_dim`")
-        interleaved = variables.scalar(prefix + "rotary_interleave", 1)
-        _require("rotary_interleave", interleaved, not interleaved, "be 0")
-        own_base = variables.scalar(prefix + "rotary_base", 10000.0)
-        is_same = own_base == base > 1
-        _require("rotary_base", own_base, is_same, "be the same in all layers")
+def _rotary_embedding(variables: Variables, layers: list[str]) -> PositionScheme:
+    width = variables.shape(TARGET)[-1] // _shared_scalar(variables, "num_heads")
+    head_dim = _same(variables, layers, "head_dim", width)
+    dim = _same(variables, layers, "rotary_dim")
+    _require("rotary_dim", dim, dim in (0, head_dim), "equal `head_dim`")
+    interleaved = _same(variables, layers, "rotary_interleave", 1)
+    _require("rotary_interleave", interleaved, not interleaved, "be 0")
+    base = _same(variables, layers, "rotary_base", 10000.0)
+    _require("rotary_base", base, base > 1, "be above 1")
     return RotaryEmbedding(max_wavelength=base)
 
 
-def _relative_position_bias(variables: Variables) -> PositionScheme:
+def _relative_position_bias(variables: Variables, layers: list[str]) -> PositionScheme:
     first = variables.sides[0]
     bidirectional = first == "encoder"
     buckets = _matrix_size(variables, first + RELATIVE_BIAS, 0)
     heads = _shared_scalar(variables, "num_heads")
-    distance = variables.scalar(first + MAX_DISTANCE, 128)
+    name = "relative_attention_max_distance"
+    distance = _same(variables, layers, name, 128)
     exact = buckets // (4 if bidirectional else 2)
     in_range = exact < distance < MAX_RELATIVE_DISTANCE
     expected = f"be between {exact} and {MAX_RELATIVE_DISTANCE}"
-    _require("relative_attention_max_distance", distance, in_range, expected)
-    for layer in _layers(variables):
-        prefix = f"{layer}/self_attention/relative_attention_"
+    _require(name, distance, in_range, expected)
+    for layer in layers:
         is_half = bidirectional and layer.startswith("decoder")
         rows = buckets // 2 if is_half else buckets
-        _check_shape(variables, prefix + "bias", (rows, heads))
-        own_distance = variables.scalar(prefix + "max_distance", 128)
-        _require(
-            "relative_attention_max_distance",
-            own_distance,
-            own_distance == distance,
-            "be the same in all layers",
-        )
+        _check_shape(variables, f"{layer}/relative_attention_bias", (rows, heads))
     return RelativePositionBias(
         buckets, max_distance=distance, bidirectional=bidirectional
     )
@@ -309,10 +291,16 @@ def _check_shape(variables: Variables, name: str, expected: tuple[int, ...]) -> 
 
 def _shared_scalar(variables: Variables, name: str, default: Any = None) -> Any:
     """Returns a number that must be the same in the encoder and the decoder."""
-    values = [variables.scalar(f"{side}/{name}", default) for side in variables.sides]
-    expected = "be the same in encoder and decoder"
-    _require(name, tuple(values), len({*values}) == 1, expected)
-    return values[0]
+    return _same(variables, variables.sides, name, default)
+
+
+def _same(
+    variables: Variables, parts: Iterable[str], name: str, default: Any = None
+) -> Any:
+    """Returns a number that must be the same in several parts of the model."""
+    values = {variables.scalar(f"{part}/{name}", default) for part in parts}
+    _require(name, sorted(values), len(values) == 1, "be the same in all layers")
+    return values.pop()
 
 
 def _require(name: str, received: object, supported: bool, expected: str) -> None:

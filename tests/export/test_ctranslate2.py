@@ -249,7 +249,7 @@ def test_ties_are_counted(tmp_path, monkeypatch):
 REFUSED = {
     "positions": (
         {"positions": AlibiBias()},
-        "an encoding, `RotaryEmbedding`, .*'AlibiBias'`. Export",
+        "an encoding, `RotaryEmbedding`, .*'AlibiBias'`. Use `format",
     ),
     "pattern": ({"attention_options": {"pattern": LocalWindow(1)}}, "`None`"),
     "use_gate": ({"attention_options": {"use_gate": True}}, "`False`"),

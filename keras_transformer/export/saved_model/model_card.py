@@ -5,7 +5,6 @@ import os
 import pathlib
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
@@ -36,7 +35,7 @@ INTERNAL_SIGNATURE = "__saved_model_init_op"
 Facts = Mapping[str, object]
 
 
-def describe_model(model: ExportableModel) -> dict[str, Any]:
+def describe_model(model: ExportableModel) -> dict[str, object]:
     """Describes a model.
 
     Args:
@@ -47,7 +46,7 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
     """
     members = getattr(model, "models", [model])  # several of an `Ensemble`
     first = members[0]
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "class": type(model).__name__,
         "parameters": f"{model.count_params():,}",
     }

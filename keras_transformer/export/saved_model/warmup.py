@@ -3,7 +3,7 @@
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,7 @@ from google.protobuf import (
     message_factory,
     text_format,
 )
+from google.protobuf.message import Message
 from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.export.checking import sample_texts
@@ -185,7 +186,7 @@ def _serialize(request: WarmupRequest) -> bytes:
     return log.SerializeToString()
 
 
-def _prediction_log() -> Any:
+def _prediction_log() -> type[Message]:
     """Returns the class of the message PredictionLog.
 
     It has a separate pool, because the default pool may contain the class of the

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_transformer.decoding import OutputLength, Search
 from keras_transformer.decoding.loop import check_finds_phrases
@@ -88,7 +89,7 @@ def export_saved_model(
     warmup: WarmupShapes = DEFAULT_WARMUP,
     card: Facts | None = None,
     check_texts: Sequence[str] | None = None,
-    check_sources: Any = None,
+    check_sources: ArrayLike | None = None,
     constraints: bool = False,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer.
@@ -244,7 +245,7 @@ def export_saved_model(
             "min_length": min_length,
             "weights": _describe_weights(folder, quantization, error),
         }
-        tables = {
+        tables: dict[str, Facts] = {
             "Model": {**describe_model(model), **_limits(model)},
             "Decoding": decoding,
             "Signatures": signatures,
@@ -327,10 +328,10 @@ def _limits(model: ExportableModel) -> dict[str, int]:
     }
 
 
-def _usage(model: ExportableModel, folder: pathlib.Path, text: Any) -> str:
+def _usage(model: ExportableModel, folder: pathlib.Path, text: str | np.ndarray) -> str:
     name = _model_name(folder)
     path = f"{name}/{folder.name}" if is_version(folder.name) else folder.name
-    if model.source_spec is not None:
+    if not isinstance(text, str):
         _, dtype = array_input(model)
         return _ARRAY_USAGE.format(folder=path, dtype=dtype, shape=(1, *text.shape))
     quoted = json.dumps(text, ensure_ascii=False)

@@ -80,6 +80,7 @@ def test_only_matrices_are_rounded(ensemble, quantization, error):
 class Scripted:
     """A model with given log-probabilities of its hypotheses."""
 
+    source_spec = None
     source_tokenizer = target_tokenizer = LETTERS
 
     def __init__(self, scores):
