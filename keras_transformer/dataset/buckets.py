@@ -94,7 +94,7 @@ class Buckets:
     def batches(
         self, lengths: np.ndarray, random: np.random.Generator | None
     ) -> list[Batch]:
-        """Divides pairs into batches, which `random` shuffles in and across buckets."""
+        """Divides pairs into batches, shuffled unless `random` is `None`."""
         filled = self.fill(lengths)
         if random is not None:
             filled = [random.permuted(n.ravel()).reshape(n.shape) for n in filled]

@@ -128,7 +128,7 @@ class TwoColumnFile(Corpus):
 
 
 class ParallelFiles(Corpus):
-    """Pairs of two files of which each line of one translates a line of the other."""
+    """Pairs of two files: line n of one translates line n of the other."""
 
     def __init__(self, source: os.PathLike[str], target: os.PathLike[str]) -> None:
         self._paths = source, target

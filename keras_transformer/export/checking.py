@@ -162,7 +162,7 @@ def _call_signature(
 
 
 def sample_arrays(model: ExportableModel) -> np.ndarray:
-    """Creates sources of standard normal numbers: `(4, ...)`, of unknown sizes 16.
+    """Creates sources `(4, ...)` of standard normal numbers; unknown sizes are 16.
 
     Raises `ValueError` if the sources are ints, of which only some may be valid.
     """

@@ -129,10 +129,8 @@ def _check_architecture(model: EncoderDecoderTransformer) -> None:
     attention, feed_forward = block.self_attention, block.feed_forward
     residual = block.feed_forward_residual
     require = functools.partial(require_supported, "marian")
-    positions, expected = (
-        type(model.positions).__name__,
-        "`PositionalEncoding(interleaved=False)`",
-    )
+    positions = type(model.positions).__name__
+    expected = "`PositionalEncoding(interleaved=False)`"
     require(_has_marian_positions(model), "positions", positions, expected)
     normalized = model.normalize_embeddings
     require(not normalized, "normalize_embeddings", normalized, "`False`")

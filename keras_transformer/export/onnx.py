@@ -224,7 +224,7 @@ def _longer_rows(rows: Rows, limit: int | None) -> list[Rows]:
 
 
 class _Decoding:
-    """Runs the graphs of a folder; `tokens`, int32 `(batch, length)`, come first."""
+    """Runs the graphs of a folder, first with `tokens`, int32 `(batch, length)`."""
 
     def __init__(self, folder: pathlib.Path, config: Config, rows: Rows):
         pad, batch = config["pad_token_id"], len(rows)

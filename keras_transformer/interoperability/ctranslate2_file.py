@@ -123,7 +123,7 @@ class Variables:
         return self._array(name).shape
 
     def weight(self, name: str) -> np.ndarray:
-        """Returns a weight as float32; weights in 8 or 16 bits have scales."""
+        """Returns a weight as float32, divided by its scale if it has one."""
         array = self._array(name)
         weight = array.astype("float32")
         scale = self.stored_name(name) + "_scale"

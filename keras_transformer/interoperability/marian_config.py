@@ -8,7 +8,12 @@ from keras_transformer.export.marian_format import (
 from keras_transformer.interoperability.files import named
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.types import Config
-from keras_transformer_runtime.arguments import check_ints, check_one_of, check_rates
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_numbers,
+    check_one_of,
+    check_rates,
+)
 
 SIZES = (
     "vocab_size",
@@ -35,6 +40,7 @@ def complete_config(config: Config) -> Config:
     pre_norm = ("add_final_layer_norm", "normalize_before", "normalize_embedding")
     check_one_of([False], remedy=remedy, **named(config, *pre_norm))
     check_ints(1, remedy=remedy, **named(config, *SIZES))
+    check_numbers(below=2**31, **named(config, "max_position_embeddings"))
     check_rates(**named(config, "activation_dropout", "attention_dropout", "dropout"))
     check_one_of(ACTIVATIONS, remedy=remedy, **named(config, "activation_function"))
     for name in ("attention_heads", "ffn_dim"):

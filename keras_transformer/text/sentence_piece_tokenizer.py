@@ -167,7 +167,7 @@ class SentencePieceTokenizer(Tokenizer):
             - [Kudo, 2018](https://arxiv.org/abs/1804.10959) (unigram)
         """
         remedy = (
-            "`WordTokenizer` and `CharacterTokenizer` are for whole words and letters."
+            "For words and characters, use `WordTokenizer` or `CharacterTokenizer`."
         )
         check_one_of(("bpe", "unigram"), model_type=model_type, remedy=remedy)
         remedy = "Use as many as fit into memory."
