@@ -1,7 +1,7 @@
 """Derives the architecture of a CTranslate2 model from its variables."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TypeVar
 
 import keras
 import numpy as np
@@ -19,6 +19,8 @@ from keras_transformer.layers import (
 from keras_transformer.layers.activations import gelu_new
 from keras_transformer.types import Config, Tensor
 from keras_transformer_runtime.arguments import check_positive
+
+Number = TypeVar("Number", int, float)
 
 # Names of variables.
 SOURCE = "encoder/embeddings_0/weight"
@@ -90,7 +92,7 @@ def _shared_arguments(
     """
     side = variables.sides[0]
     first, width = f"{side}/layer_0/", _matrix_size(variables, embeddings, -1)
-    heads = _shared_scalar(variables, "num_heads")
+    heads = _shared_int(variables, "num_heads")
     _require("num_heads", heads, heads > 0 and width % heads == 0, f"divide {width}")
     rms = first + "ffn/layer_norm/beta" not in variables
     default_epsilon = 1e-6 if rms else 1e-5  # of CTranslate2
@@ -105,7 +107,7 @@ def _shared_arguments(
         "hidden_dim": width,
         "intermediate_dim": intermediate_dim,
         "num_heads": heads,
-        "normalize_first": bool(_shared_scalar(variables, "pre_norm", True)),
+        "normalize_first": bool(_shared_int(variables, "pre_norm", True)),
         "activation": _activation(variables),
         "scale_embeddings": _scales_embeddings(variables, width),
         "normalize_embeddings": side + EMBEDDING_NORM in variables,
@@ -121,7 +123,7 @@ def _shared_arguments(
 
 def _scales_embeddings(variables: Variables, width: int) -> bool:
     """Returns whether embeddings are scaled; the setting is a flag or the scale."""
-    scale = float(_shared_scalar(variables, "scale_embeddings", 1))
+    scale = _common(variables.scalar, variables.sides, "scale_embeddings", 1.0)
     if variables.kind(f"{variables.sides[0]}/scale_embeddings") == "f":
         scaled, unscaled = bool(np.isclose(scale, width**0.5)), scale == 1
     else:
@@ -134,9 +136,9 @@ def _scales_embeddings(variables: Variables, width: int) -> bool:
 def _attention_options(variables: Variables, width: int, num_heads: int) -> Config:
     first = variables.sides[0] + FIRST_ATTENTION
     attentions = _attentions(variables)
-    kv_heads = _same(variables, attentions, "num_heads_kv", num_heads)
+    kv_heads = _common(variables.integer, attentions, "num_heads_kv", num_heads)
     _require("num_heads_kv", kv_heads, kv_heads > 0, "be positive")
-    head_dim = _same(variables, attentions, "head_dim", width // num_heads)
+    head_dim = _common(variables.integer, attentions, "head_dim", width // num_heads)
     queries, keys = num_heads * head_dim, kv_heads * head_dim
     for attention in attentions:
         inputs = [(queries + 2 * keys, width)]
@@ -189,7 +191,7 @@ def _attentions(variables: Variables) -> list[str]:
 
 
 def _activation(variables: Variables) -> Callable[[Tensor], Tensor]:
-    number = _shared_scalar(variables, "activation", 0)
+    number = _shared_int(variables, "activation", 0)
     expected = f"be one of {', '.join(map(str, ACTIVATIONS))}"
     _require("activation", number, number in ACTIVATIONS, expected)
     return ACTIVATIONS[number]
@@ -214,13 +216,13 @@ def _positions(variables: Variables) -> tuple[PositionScheme, list[int]]:
 
 
 def _rotary_embedding(variables: Variables, layers: list[str]) -> PositionScheme:
-    width = variables.shape(TARGET)[-1] // _shared_scalar(variables, "num_heads")
-    head_dim = _same(variables, layers, "head_dim", width)
-    dim = _same(variables, layers, "rotary_dim")
+    width = variables.shape(TARGET)[-1] // _shared_int(variables, "num_heads")
+    head_dim = _common(variables.integer, layers, "head_dim", width)
+    dim = _common(variables.integer, layers, "rotary_dim")
     _require("rotary_dim", dim, dim in (0, head_dim), "equal `head_dim`")
-    interleaved = _same(variables, layers, "rotary_interleave", 1)
+    interleaved = _common(variables.integer, layers, "rotary_interleave", 1)
     _require("rotary_interleave", interleaved, not interleaved, "be 0")
-    base = _same(variables, layers, "rotary_base", 10000.0)
+    base = _common(variables.scalar, layers, "rotary_base", 10000.0)
     _require("rotary_base", base, base > 1, "be above 1")
     return RotaryEmbedding(max_wavelength=base)
 
@@ -229,9 +231,9 @@ def _relative_position_bias(variables: Variables, layers: list[str]) -> Position
     first = variables.sides[0]
     bidirectional = first == "encoder"
     buckets = _matrix_size(variables, first + RELATIVE_BIAS, 0)
-    heads = _shared_scalar(variables, "num_heads")
+    heads = _shared_int(variables, "num_heads")
     name = "relative_attention_max_distance"
-    distance = _same(variables, layers, name, 128)
+    distance = _common(variables.integer, layers, name, 128)
     exact = buckets // (4 if bidirectional else 2)
     in_range = exact < distance < MAX_RELATIVE_DISTANCE
     expected = f"be between {exact} and {MAX_RELATIVE_DISTANCE}"
@@ -289,16 +291,19 @@ def _check_shape(variables: Variables, name: str, expected: tuple[int, ...]) -> 
         )
 
 
-def _shared_scalar(variables: Variables, name: str, default: Any = None) -> Any:
-    """Returns a number that must be the same in the encoder and the decoder."""
-    return _same(variables, variables.sides, name, default)
+def _shared_int(variables: Variables, name: str, default: int | None = None) -> int:
+    """Returns a setting that must be the same in the encoder and the decoder."""
+    return _common(variables.integer, variables.sides, name, default)
 
 
-def _same(
-    variables: Variables, parts: Iterable[str], name: str, default: Any = None
-) -> Any:
-    """Returns a number that must be the same in several parts of the model."""
-    values = {variables.scalar(f"{part}/{name}", default) for part in parts}
+def _common(
+    read: Callable[[str, Number | None], Number],
+    parts: Iterable[str],
+    name: str,
+    default: Number | None = None,
+) -> Number:
+    """Returns a setting that must be the same in several parts of the model."""
+    values = {read(f"{part}/{name}", default) for part in parts}
     _require(name, sorted(values), len(values) == 1, "be the same in all layers")
     return values.pop()
 

@@ -3,7 +3,6 @@
 import math
 import pathlib
 import struct
-from typing import Any
 
 import numpy as np
 
@@ -96,7 +95,7 @@ class Variables:
             {number for number in numbers if number.isascii() and number.isdigit()}
         )
 
-    def scalar(self, name: str, default: Any = None) -> Any:
+    def scalar(self, name: str, default: float | None = None) -> float:
         """Returns a setting as a Python number, or `default` if it is not stored.
 
         Raises `ValueError` without both, or if the setting is not a scalar.
@@ -106,7 +105,15 @@ class Variables:
         array = self._array(name)
         if array.size != 1:
             raise ValueError(f"{name!r} must be a number; it has shape {array.shape}.")
-        return array.reshape(()).item()
+        number: float = array.reshape(()).item()
+        return number
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Returns a setting that is an int; see `scalar`."""
+        number = self.scalar(name, default)
+        if not float(number).is_integer():
+            raise ValueError(f"{name!r} must be an int; it is {number}.")
+        return int(number)
 
     def text(self, name: str, default: str) -> str:
         """Returns a setting that is a string, stored as an array of bytes."""

@@ -36,7 +36,7 @@ def find_folder(
     return hub.download(str(folder), files, needed_for, revision, fallbacks)
 
 
-def named(config: Config, *names: str) -> Config:
+def in_config(config: Config, *names: str) -> Config:
     """Returns settings by the names that they have in the errors of checks."""
     return {f"{name} in config.json": config[name] for name in names}
 

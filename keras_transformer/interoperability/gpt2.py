@@ -8,7 +8,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_transformer.interoperability.files import file_named, find_folder, named
+from keras_transformer.interoperability.files import file_named, find_folder, in_config
 from keras_transformer.interoperability.tensors import (
     Tensors,
     open_safetensors,
@@ -114,17 +114,19 @@ def load_gpt2(folder: str | os.PathLike, revision: str | None = None) -> CausalL
 def _complete(config: Config) -> Config:
     """Returns the settings, after checking those that the model depends on."""
     config = {name: config.get(name, value) for name, value in DEFAULTS.items()}
-    check_one_of(["gpt2"], **named(config, "model_type"))
-    check_ints(1, **named(config, *SIZES))
+    check_one_of(["gpt2"], **in_config(config, "model_type"))
+    check_ints(1, **in_config(config, *SIZES))
     config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
-    check_ints(1, **named(config, "n_inner"))
-    check_numbers(above=0, below=1, **named(config, "layer_norm_epsilon"))
-    check_rates(**named(config, "resid_pdrop", "embd_pdrop", "attn_pdrop"))
-    check_one_of(ACTIVATIONS, **named(config, "activation_function"))
-    check_one_of([True], **named(config, "scale_attn_weights", "tie_word_embeddings"))
+    check_ints(1, **in_config(config, "n_inner"))
+    check_numbers(above=0, below=1, **in_config(config, "layer_norm_epsilon"))
+    check_rates(**in_config(config, "resid_pdrop", "embd_pdrop", "attn_pdrop"))
+    check_one_of(ACTIVATIONS, **in_config(config, "activation_function"))
+    check_one_of(
+        [True], **in_config(config, "scale_attn_weights", "tie_word_embeddings")
+    )
     absent = ("scale_attn_by_inverse_layer_idx", "add_cross_attention")
-    check_one_of([False], **named(config, *absent))
-    token_ids = named(config, "bos_token_id", "eos_token_id")
+    check_one_of([False], **in_config(config, *absent))
+    token_ids = in_config(config, "bos_token_id", "eos_token_id")
     check_ints(0, **token_ids)
     check_numbers(below=config["vocab_size"], **token_ids)
     width, heads = config["n_embd"], config["n_head"]

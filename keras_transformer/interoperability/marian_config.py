@@ -5,7 +5,7 @@ from keras_transformer.export.marian_format import (
     DEFAULT_SETTINGS,
     LAYER_NORM_EPSILON,
 )
-from keras_transformer.interoperability.files import named
+from keras_transformer.interoperability.files import in_config
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
@@ -35,20 +35,22 @@ def complete_config(config: Config) -> Config:
     if shared or config["decoder_vocab_size"] is None:
         config["decoder_vocab_size"] = config["vocab_size"]
     remedy = "Choose a model that transformers' `MarianMTModel` computes."
-    check_one_of(["marian"], remedy=remedy, **named(config, "model_type"))
-    check_one_of([True], remedy=remedy, **named(config, "is_encoder_decoder"))
+    check_one_of(["marian"], remedy=remedy, **in_config(config, "model_type"))
+    check_one_of([True], remedy=remedy, **in_config(config, "is_encoder_decoder"))
     pre_norm = ("add_final_layer_norm", "normalize_before", "normalize_embedding")
-    check_one_of([False], remedy=remedy, **named(config, *pre_norm))
-    check_ints(1, remedy=remedy, **named(config, *SIZES))
-    check_numbers(below=2**31, **named(config, "max_position_embeddings"))
-    check_rates(**named(config, "activation_dropout", "attention_dropout", "dropout"))
-    check_one_of(ACTIVATIONS, remedy=remedy, **named(config, "activation_function"))
+    check_one_of([False], remedy=remedy, **in_config(config, *pre_norm))
+    check_ints(1, remedy=remedy, **in_config(config, *SIZES))
+    check_numbers(below=2**31, **in_config(config, "max_position_embeddings"))
+    check_rates(
+        **in_config(config, "activation_dropout", "attention_dropout", "dropout")
+    )
+    check_one_of(ACTIVATIONS, remedy=remedy, **in_config(config, "activation_function"))
     for name in ("attention_heads", "ffn_dim"):
         same = config[f"encoder_{name}"]
         remedy = f"It must equal `encoder_{name}`."
-        check_one_of([same], remedy=remedy, **named(config, f"decoder_{name}"))
+        check_one_of([same], remedy=remedy, **in_config(config, f"decoder_{name}"))
     remedy = "It must equal `pad_token_id`: outputs of Marian start with padding."
-    start = named(config, "decoder_start_token_id")
+    start = in_config(config, "decoder_start_token_id")
     check_one_of([config["pad_token_id"]], remedy=remedy, **start)
     width, heads = config["d_model"], config["encoder_attention_heads"]
     if width % heads:
