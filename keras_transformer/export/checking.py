@@ -239,13 +239,13 @@ def rounding_error(
 
     Returns the maximum difference per token of the best hypotheses of `rounded`.
     """
-    rows: Any = sources
+    rows: object = sources
     if model.source_spec is None:
-        token_ids = tokenizers_of(model).source.tokenize(list(sources), add_end=True)
-        rows = token_ids.to_list()
+        tokenizer = tokenizers_of(model).source
+        rows = token_ids = tokenizer.tokenize(list(sources), add_end=True).to_list()
         search, max_length, min_length = request
         targets = best_hypotheses(
-            rounded, rows, search, max_length, min_length=min_length, seed=SEED
+            rounded, token_ids, search, max_length, min_length=min_length, seed=SEED
         )
     else:
         targets = _best_tokens(search_arrays(rounded, request, np.asarray(sources)))

@@ -5,7 +5,6 @@ import os
 import pathlib
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -89,7 +88,7 @@ def export_saved_model(
     warmup: WarmupShapes = DEFAULT_WARMUP,
     card: Facts | None = None,
     check_texts: Sequence[str] | None = None,
-    check_sources: ArrayLike | None = None,
+    check_sources: Sequence[ArrayLike] | np.ndarray | None = None,
     constraints: bool = False,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer.
@@ -222,11 +221,7 @@ def export_saved_model(
     if constraints:
         _check_constraints(request, is_array)
     check_weights(model)
-    sources: Any = check_sources if is_array else check_texts
-    if sources is None or len(sources) == 0:
-        sources = sample_arrays(model) if is_array else sample_texts(model)
-    if is_array:
-        sources = np.stack(source_rows(model, sources, "check_sources"))
+    sources = _sources_of_check(model, check_texts, check_sources)
     with new_folder(filepath) as folder:
         write_with_tensorflow(
             _write,
@@ -253,6 +248,18 @@ def export_saved_model(
         }
         usage = _usage(model, pathlib.Path(filepath), sources[0])
         write_card(folder, _model_name(filepath), usage, tables, card or {})
+
+
+def _sources_of_check(
+    model: ExportableModel,
+    check_texts: Sequence[str] | None,
+    check_sources: Sequence[ArrayLike] | np.ndarray | None,
+) -> Sources:
+    if model.source_spec is None:
+        return list(() if check_texts is None else check_texts) or sample_texts(model)
+    if check_sources is None or len(check_sources) == 0:
+        check_sources = sample_arrays(model)
+    return np.stack(source_rows(model, check_sources, "check_sources"))
 
 
 def _write(
