@@ -1,7 +1,7 @@
 """What the signatures of all SavedModels share: compiled parts, targets, padding."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
@@ -20,6 +20,7 @@ DEFAULT_MAX_LENGTH = 512  # of models without a limit
 MAX_BATCH_BUCKET = 64
 PIECE_LENGTH = 8  # tokens of a call of `continue`
 
+TensorT = TypeVar("TensorT", tf.Tensor, tf.RaggedTensor)
 # Tensors by name.
 Outputs: TypeAlias = dict[str, tf.Tensor]
 
@@ -143,13 +144,11 @@ class SearchFunctions(tf.Module):
         """Returns token ids `(rows, prefix_length)`; the length is a power of two."""
         tokens = self.target_tokenizer.tokenize(prefix)
         tokens = check_language(self.target_tokenizer, prefix, tokens, "prefix")
-        checked = tf.debugging.assert_less(
-            tf.cast(tokens.row_lengths(), tf.int32),
-            self._max_steps(tf.cast(source_lengths, tf.int32)),
-            "`prefix` must be shorter than the maximum output length",
-        )
-        with tf.control_dependencies([checked]):
-            longest = tokens.bounding_shape(out_type=tf.int64)[1]
+        limits = self._max_steps(tf.cast(source_lengths, tf.int32))
+        is_short = tf.cast(tokens.row_lengths(), tf.int32) < limits
+        message = "`prefix` must be shorter than the maximum output length"
+        tokens = asserted(tokens, is_short, message)
+        longest = tokens.bounding_shape(out_type=tf.int64)[1]
         length = round_up(longest, powers_of_two(4, self._limits["target"]))
         shape = tf.stack([tf.cast(rows, tf.int64), length])
         return tokens.to_tensor(self._pad_token_id, shape=shape)
@@ -177,14 +176,9 @@ class SearchFunctions(tf.Module):
         self, tokens: tf.RaggedTensor, argument: str, side: str
     ) -> tf.RaggedTensor:
         """Adds an assertion that rows are not longer than the limit of the side."""
-        limit = self._limits[side]
-        checked = tf.debugging.assert_less_equal(
-            tokens.row_lengths(),
-            tf.constant(limit, tf.int64),
-            f"`{argument}` must have at most {self._limit_names[side]}={limit} tokens",
-        )
-        with tf.control_dependencies([checked]):
-            return tf.identity(tokens)
+        limit, name = self._limits[side], self._limit_names[side]
+        message = f"`{argument}` must have at most {name}={limit} tokens"
+        return asserted(tokens, tokens.row_lengths() <= limit, message)
 
     def _pad(
         self, tokens: tf.RaggedTensor, side: str, lengths: list[int] | None = None
@@ -225,17 +219,22 @@ def padded_seeds(seed: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.pad(seed, [[0, tf.cast(rows, tf.int32) - tf.shape(seed)[0]]])
 
 
+def asserted(
+    values: TensorT, conditions: tf.Tensor, message: str, *received: tf.Tensor
+) -> TensorT:
+    """Returns the values, whose computation fails unless all conditions are true."""
+    checked = tf.debugging.Assert(tf.reduce_all(conditions), [message, *received])
+    with tf.control_dependencies([checked]):
+        return tf.identity(values)
+
+
 def check_same_batch(
     values: tf.Tensor, name: str, others: tf.Tensor, other_name: str
 ) -> tf.Tensor:
     """Adds an assertion that two tensors have the same number of entries."""
-    checked = tf.debugging.assert_equal(
-        tf.shape(values)[0],
-        tf.shape(others)[0],
-        f"`{name}` must have one entry for each of `{other_name}`",
-    )
-    with tf.control_dependencies([checked]):
-        return tf.identity(values)
+    is_same = tf.shape(values)[0] == tf.shape(others)[0]
+    message = f"`{name}` must have one entry for each of `{other_name}`"
+    return asserted(values, is_same, message)
 
 
 def check_language(
@@ -248,15 +247,8 @@ def check_language(
     first = tokens[:, :1].to_tensor(tokenizer.pad_token_id, shape=[None, 1])[:, 0]
     begins = tf.strings.regex_full_match(texts, f"{pattern}(?s:.*)")
     known = ~(begins & (first == tokenizer.unknown_token_id))
-    checked = tf.debugging.Assert(
-        tf.reduce_all(known),
-        [
-            f"`{argument}` must begin with a language token of the vocabulary or with "
-            "none"
-        ],
-    )
-    with tf.control_dependencies([checked]):
-        return tf.identity(tokens)
+    expected = "a language token of the vocabulary or with none"
+    return asserted(tokens, known, f"`{argument}` must begin with {expected}")
 
 
 def round_up(size: tf.Tensor, steps: list[int]) -> tf.Tensor:

@@ -11,6 +11,7 @@ from keras_transformer.export.saved_model.search_functions import (
     PIECE_LENGTH,
     Outputs,
     SearchFunctions,
+    asserted,
     best_texts,
     check_same_batch,
     input_spec,
@@ -138,12 +139,10 @@ class Signatures(SearchFunctions):
     def _tokens(self, token_ids: tf.Tensor) -> Outputs:
         """Decodes padded token ids `(batch, source_length)` to hypotheses."""
         size = self._source_vocabulary_size
-        checked = tf.debugging.Assert(
-            tf.reduce_all((token_ids >= 0) & (token_ids < size)),
-            [f"`token_ids` must be from 0 to {size - 1}; received", token_ids],
-        )
-        with tf.control_dependencies([checked]):
-            real = tf.ragged.boolean_mask(token_ids, token_ids != self._pad_token_id)
+        message = f"`token_ids` must be from 0 to {size - 1}; received"
+        known = (token_ids >= 0) & (token_ids < size)
+        token_ids = asserted(token_ids, known, message, token_ids)
+        real = tf.ragged.boolean_mask(token_ids, token_ids != self._pad_token_id)
         if self._empty_source:
             real = with_first_token(real, self._empty_source[0])
         tokens = self._check_length(real, "token_ids", "source")
@@ -191,13 +190,10 @@ class Signatures(SearchFunctions):
         )
         target = check_same_batch(target, "target", source, "source")
         tokens = self._checked_tokens(self.target_tokenizer, target, "target", "target")
-        checked = tf.debugging.assert_less_equal(
-            tf.cast(tokens.row_lengths(), tf.int32),
-            self._longest_targets(tf.cast(sources.row_lengths(), tf.int32)),
-            "`source` and `target` must be shorter together",
-        )
-        with tf.control_dependencies([checked]):
-            tokens = tf.identity(tokens)
+        limits = self._longest_targets(tf.cast(sources.row_lengths(), tf.int32))
+        is_short = tf.cast(tokens.row_lengths(), tf.int32) <= limits
+        message = "`source` and `target` must be shorter together"
+        tokens = asserted(tokens, is_short, message)
         return self._scores(self._pad(sources, "source"), tokens)
 
     def _attention(self, text: tf.Tensor) -> Outputs:
@@ -302,24 +298,15 @@ class Signatures(SearchFunctions):
         before = tokenizer.tokenize(prefix).row_lengths()
         room = self._max_steps(tf.cast(source_lengths, tf.int32)) - self._ends
         needed = tf.cast(tf.reduce_sum(lengths, axis=1) + before, tf.int32)
-        is_short = tf.reduce_all((needed <= room) | (lengths.row_lengths() == 0))
+        is_short = (needed <= room) | (lengths.row_lengths() == 0)
+        message = "`constraints` must be shorter than the maximum output length"
+        tokens = asserted(tokens, is_short, message)
         unknown = tokens.flat_values == tokenizer.unknown_token_id
         is_known = ~tf.reduce_any(unknown) & tf.reduce_all(tokens.row_lengths() > 0)
-        checks = [
-            tf.debugging.Assert(
-                is_short,
-                ["`constraints` must be shorter than the maximum output length"],
-            ),
-            tf.debugging.Assert(
-                is_known,
-                [
-                    "`constraints` must have phrases with only characters and words of "
-                    "the target vocabulary"
-                ],
-            ),
-        ]
-        with tf.control_dependencies(checks):
-            phrases = tf.RaggedTensor.from_row_splits(tokens, splits)
+        expected = "only characters and words of the target vocabulary"
+        message = f"`constraints` must have phrases with {expected}"
+        tokens = asserted(tokens, is_known, message)
+        phrases = tf.RaggedTensor.from_row_splits(tokens, splits)
         _, count, longest = tf.unstack(phrases.bounding_shape(out_type=tf.int64))
         count, longest = round_up(count, PHRASES), round_up(longest, PHRASE_LENGTHS)
         shape = tf.stack([tf.cast(rows, tf.int64), count, longest])
