@@ -37,14 +37,15 @@ class ArraySignatures(SearchFunctions):
         source = tf.TensorSpec([None, *shape], dtype, name="source")
         seed, prefix = input_spec("seed", tf.int32), input_spec("prefix")
         serve = self._serve_tokens if self.target_tokenizer is None else self._serve
-        self.functions = {
+        functions = {
             "serving_default": traced(serve, source),
             "tokens": traced(self._tokens, source, seed),
         }
         if self.target_tokenizer is not None:
             target = input_spec("target")
-            self.functions["nbest"] = traced(self._nbest, source, prefix, seed)
-            self.functions["score"] = traced(self._score_texts, source, target)
+            functions["nbest"] = traced(self._nbest, source, prefix, seed)
+            functions["score"] = traced(self._score_texts, source, target)
+        self.functions = functions
 
     def _serve(self, source: tf.Tensor) -> Outputs:
         """Decodes arrays to texts, scores and truncations `(batch,)`."""

@@ -88,7 +88,7 @@ class Signatures(SearchFunctions):
             input_spec("seed", tf.int32),
         )
         token_ids = input_spec("token_ids", tf.int32, rank=2)
-        self.functions = {
+        functions = {
             "serving_default": traced(self._serve, text),
             "nbest": traced(self._nbest, text, prefix, seed),
             "tokens": traced(self._tokens, token_ids),
@@ -97,19 +97,20 @@ class Signatures(SearchFunctions):
             ),
         }
         if model.has_cross_attention:
-            self.functions["attention"] = traced(self._attention, text)
+            functions["attention"] = traced(self._attention, text)
         if constraints:
             phrases = input_spec("constraints")
             self._ends = int(model.forces_end_token)
-            self.functions |= {
+            functions |= {
                 "constrained": traced(self._constrained, text, prefix, phrases),
                 "check_constraints": traced(self._check_constraints, phrases),
             }
         if _is_streamed(model, request):
             state = input_spec("state")
-            self.functions["continue"] = traced(self._continue, text, state, seed)
+            functions["continue"] = traced(self._continue, text, state, seed)
         if isinstance(model, HasAttentionScores):
-            self.functions["attention_scores"] = traced(self._attention_scores, text)
+            functions["attention_scores"] = traced(self._attention_scores, text)
+        self.functions = functions  # TensorFlow saves no dictionary that changes.
 
     def _serve(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
